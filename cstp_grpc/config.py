@@ -1,0 +1,366 @@
+"""The settings: one YAML file, overridden by the environment. Nothing else reads either.
+
+The keys of the protocol's design (server, auth, cstp) keep their names. `${NAME}` in a value of the file is replaced by
+the environment variable of that name. `CSTP_GRPC__PORT=50061` overrides `grpc.port`; lists and mappings are written as
+JSON.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from cstp_grpc.vocabulary import Permission
+
+ENV_PREFIX = "CSTP_"
+REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+RATE = r"^\d+\s*(/|per)\s*(\d+\s*)?(second|minute|hour|day)s?$"
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Rate = Annotated[str, Field(pattern=RATE)]
+
+
+class ConfigError(Exception):
+    """The settings cannot be used; the message names each key and what is wrong with it."""
+
+
+class Section(BaseModel):
+    """A group of settings; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class AgentSettings(Section):
+    """Who answers."""
+
+    name: str = "cstp"
+    """The name in answers and on the agent card."""
+    description: str = "Decision intelligence for AI agents"
+    """One sentence for the agent card."""
+    contact: str | None = None
+    """Whom to write to; on the agent card."""
+
+
+class ServerSettings(Section):
+    """The HTTP bridge."""
+
+    host: str = "127.0.0.1"
+    """The address it listens on."""
+    port: Port = 8100
+    """The port it listens on; 0 chooses a free one."""
+    cors_origins: list[str] = []
+    """Origins whose pages may call it; `*` is any. Empty turns CORS off."""
+    public_url: str | None = None
+    """The address that others reach it by; when absent, taken from the request."""
+    trusted_proxies: list[str] = []
+    """Addresses or networks whose `Forwarded` and `X-Forwarded-*` headers are believed."""
+    max_body_bytes: int = Field(default=1_048_576, ge=1024)
+    """The largest request body; a larger one is answered with HTTP 413."""
+    max_batch: int = Field(default=50, ge=1, le=1000)
+    """The most calls in one JSON-RPC batch."""
+    grpc_target: str | None = None
+    """The gRPC server it forwards to; when absent, the one of this configuration."""
+    timeout_seconds: float = Field(default=30.0, gt=0)
+    """How long a forwarded call may take."""
+
+
+class GrpcSettings(Section):
+    """The gRPC server."""
+
+    host: str = "127.0.0.1"
+    """The address it listens on."""
+    port: Port = 50051
+    """The port it listens on; 0 chooses a free one."""
+    workers: int = Field(default=8, ge=1, le=256)
+    """Threads that answer unary calls."""
+    stream_workers: int = Field(default=4, ge=1, le=64)
+    """Streams that may be open at once, each on a thread of its own."""
+    max_message_bytes: int = Field(default=4_194_304, ge=65_536)
+    """The largest message, in and out."""
+    max_depth: int = Field(default=24, ge=1, le=24)
+    """How deep structured data may be nested."""
+    drain_seconds: float = Field(default=10.0, ge=0)
+    """How long calls in progress may go on after a stop signal."""
+
+
+class TokenSettings(Section):
+    """A bearer token and the agent that it identifies. An agent may have several."""
+
+    name: str = Field(min_length=1, max_length=200)
+    """The agent's name."""
+    token: SecretStr = Field(min_length=8)
+    """The token; write `${NAME}` to take it from the environment."""
+    permissions: frozenset[Permission] = frozenset({Permission.QUERY, Permission.CHECK})
+    """What the agent may do: query, check, announce, record, review, admin."""
+
+
+class AuthSettings(Section):
+    """Who may call."""
+
+    enabled: bool = True
+    """False lets anyone in as the agent `anonymous` with every permission; accepted on loopback only."""
+    tokens: list[TokenSettings] = []
+    """The tokens that are accepted."""
+
+
+class QuerySettings(Section):
+    """Searching."""
+
+    max_results: int = Field(default=50, ge=1, le=50)
+    """Caps the limit of every query."""
+    min_score: float = Field(default=0.3, ge=0, le=1)
+    """The least score of an answer where the query gives none."""
+
+
+class GuardrailSettings(Section):
+    """The rule set."""
+
+    config_path: str | None = None
+    """A rulebook, or a folder of them; when absent, the default rulebook that comes with the package."""
+
+
+class IntentSettings(Section):
+    """Announcing."""
+
+    store_received: bool = True
+    """False keeps the audit entry of an announcement without its content."""
+    auto_respond: bool = True
+    """False records and acknowledges announcements without feedback."""
+
+
+class CstpSettings(Section):
+    """The protocol's methods."""
+
+    query: QuerySettings = QuerySettings()
+    """Searching."""
+    guardrails: GuardrailSettings = GuardrailSettings()
+    """The rule set."""
+    intent: IntentSettings = IntentSettings()
+    """Announcing."""
+
+
+class StorageSettings(Section):
+    """The journal."""
+
+    url: str | None = None
+    """`sqlite:///PATH` or `postgresql://…`; when absent, a SQLite file in the data folder."""
+    pool_size: int = Field(default=8, ge=1, le=100)
+    """Connections kept for reading."""
+    write_timeout_seconds: float = Field(default=10.0, gt=0)
+    """How long a call waits for its record to be on disk before it is answered UNAVAILABLE."""
+
+
+class IndexSettings(Section):
+    """The vector index. The journal can always rebuild it, and exact search answers without it."""
+
+    mode: Literal["embedded", "http", "off"] = "embedded"
+    """`embedded` starts and supervises a Chroma server, `http` uses one by URL, `off` searches exactly always."""
+    url: str | None = None
+    """The Chroma server in mode `http`."""
+    exact_limit: int = Field(default=30_000, ge=0)
+    """Up to how many candidate rows search is exact; the index is used beyond it."""
+    overfetch: int = Field(default=200, ge=10, le=5000)
+    """How many candidates the index proposes; they are scored exactly and filtered here."""
+
+
+class EmbeddingSettings(Section):
+    """Texts to vectors."""
+
+    provider: Literal["minilm", "lexical"] = "minilm"
+    """`minilm` is all-MiniLM-L6-v2; `lexical` compares words only and needs no weights."""
+    model_path: Path | None = None
+    """A folder with model.safetensors and tokenizer.json, or model.onnx and tokenizer.json; tried before any other."""
+    download: bool = True
+    """Whether the weights may be downloaded where they are found nowhere."""
+    threads: int = Field(default=1, ge=1, le=64)
+    """Threads for one text."""
+    cache_size: int = Field(default=4096, ge=0)
+    """How many query texts keep their vectors in memory."""
+
+
+class RateLimitSettings(Section):
+    """How often an agent may call."""
+
+    enabled: bool = True
+    """False lifts all limits."""
+    per_agent: Rate = "600/minute"
+    """For each agent and method."""
+    methods: dict[str, Rate] = {}
+    """For each agent and a given method, by its JSON-RPC name: `cstp.announceIntent: 60/minute`."""
+    overall: Rate | None = None
+    """For all agents and methods together."""
+
+
+class AuditSettings(Section):
+    """The audit trail."""
+
+    enabled: bool = True
+    """False records no checks and announcements in the trail. Meant for measuring; the start warns of it."""
+
+
+class LoggingSettings(Section):
+    """The log, one line an event on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least level that is written."""
+
+
+class Settings(BaseSettings):
+    """Everything that can be configured."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+    data_dir: Path = Path("var")
+    """The folder of everything that is kept: journal, index, converted weights, development token."""
+    agent: AgentSettings = AgentSettings()
+    """Who answers."""
+    server: ServerSettings = ServerSettings()
+    """The HTTP bridge."""
+    grpc: GrpcSettings = GrpcSettings()
+    """The gRPC server."""
+    auth: AuthSettings = AuthSettings()
+    """Who may call."""
+    cstp: CstpSettings = CstpSettings()
+    """The protocol's methods."""
+    storage: StorageSettings = StorageSettings()
+    """The journal."""
+    index: IndexSettings = IndexSettings()
+    """The vector index."""
+    embedding: EmbeddingSettings = EmbeddingSettings()
+    """Texts to vectors."""
+    rate_limits: RateLimitSettings = RateLimitSettings()
+    """How often an agent may call."""
+    audit: AuditSettings = AuditSettings()
+    """The audit trail."""
+    logging: LoggingSettings = LoggingSettings()
+    """The log."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take what `load` has merged, and read nothing else."""
+        return (init_settings,)
+
+    @model_validator(mode="after")
+    def check_auth(self) -> Settings:
+        """Refuse to serve the world without tokens."""
+        if not self.auth.enabled:
+            for key, host in (("server.host", self.server.host), ("grpc.host", self.grpc.host)):
+                if not is_loopback(host):
+                    raise ValueError(f"auth.enabled: false is accepted on loopback only, but {key} is {host}")
+        return self
+
+    @model_validator(mode="after")
+    def check_index(self) -> Settings:
+        """Demand the URL that the mode needs."""
+        if self.index.mode == "http" and not self.index.url:
+            raise ValueError("index.url is needed where index.mode is http")
+        return self
+
+    @property
+    def storage_url(self) -> str:
+        """The journal's database as SQLAlchemy writes it."""
+        url = self.storage.url or f"sqlite:///{self.data_dir / 'journal.db'}"
+        return re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server on this address can be reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def load(path: Path | None, **overrides: Any) -> Settings:
+    """Return the settings of a file (None: defaults), the environment and `overrides`, the later winning.
+
+    Raises ConfigError.
+    """
+    content = read_yaml(path, os.environ) if path else {}
+    from_environment = EnvSettingsSource(Settings, env_prefix=ENV_PREFIX, env_nested_delimiter="__")
+    try:
+        return Settings(**merge(merge(content, from_environment()), overrides))
+    except SettingsError as error:
+        raise ConfigError(f"the environment: {error}") from error
+    except ValidationError as error:
+        raise ConfigError(describe(error, path)) from error
+
+
+def read_yaml(path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the mapping in a YAML file with every `${NAME}` replaced. Raises ConfigError."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: must be a mapping")
+    missing: set[str] = set()
+    expanded: dict[str, Any] = expand(content, environment, missing)
+    if missing:
+        raise ConfigError(f"{path}: not set in the environment: {', '.join(sorted(missing))}")
+    return expanded
+
+
+def expand(value: Any, environment: Mapping[str, str], missing: set[str]) -> Any:
+    """Return `value` with every `${NAME}` in its texts replaced, noting the names that are not set."""
+    if isinstance(value, dict):
+        return {key: expand(item, environment, missing) for key, item in value.items()}
+    if isinstance(value, list):
+        return [expand(item, environment, missing) for item in value]
+    if not isinstance(value, str):
+        return value
+    missing.update(name for name in REFERENCE.findall(value) if not environment.get(name))
+    return REFERENCE.sub(lambda match: environment.get(match[1], ""), value)
+
+
+def merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with the values of `over`, mapping by mapping."""
+    merged = dict(base)
+    for key, value in over.items():
+        present = merged.get(key)
+        merged[key] = merge(present, value) if isinstance(present, dict) and isinstance(value, Mapping) else value
+    return merged
+
+
+def describe(error: ValidationError, path: Path | None) -> str:
+    """Return one line for each key that is wrong; values are left out, because they may be secret."""
+    where = f"{path}: " if path else ""
+    lines = []
+    for item in error.errors(include_input=False, include_url=False):
+        key = ".".join(str(part) for part in item["loc"])
+        message = (
+            "is not a known setting" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")
+        )
+        lines.append(f"{where}{key}: {message}" if key else f"{where}{message}")
+    return "\n".join(lines)

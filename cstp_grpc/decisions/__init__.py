@@ -1,0 +1,1 @@
+"""The decision memory: journal, index, embedding and search."""

@@ -1,0 +1,1 @@
+"""Readers of decision records as people write them."""

@@ -1,0 +1,119 @@
+"""Everything that can go wrong, in words a caller may read; no transport is known here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class FieldViolation:
+    """What is wrong with one field of a request.
+
+    `field` is its path as the contract writes it, for instance `filters.min_confidence`.
+    """
+
+    field: str
+    description: str
+
+
+class CstpError(Exception):
+    """A failure with a message fit for the caller and a reason that does not change.
+
+    `reason` is a value of the contract's ErrorReason without its prefix; `metadata` adds details by name.
+    """
+
+    reason: ClassVar[str]
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        violations: Sequence[FieldViolation] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.metadata = dict(metadata or {})
+        self.violations = tuple(violations)
+        self.retry_after = retry_after
+        """Seconds to wait before trying again; None where waiting does not help."""
+
+
+class MethodNotFound(CstpError):
+    """There is no such method."""
+
+    reason = "METHOD_NOT_FOUND"
+
+
+class InvalidArgument(CstpError):
+    """A field is missing, unknown or out of its range; `violations` names each."""
+
+    reason = "INVALID_ARGUMENT"
+
+    @classmethod
+    def field(cls, field: str, description: str) -> InvalidArgument:
+        """Return the error for a single field."""
+        return cls(f"{field}: {description}", violations=[FieldViolation(field, description)])
+
+
+class InternalError(CstpError):
+    """Something unforeseen; its cause goes to the log only."""
+
+    reason = "INTERNAL"
+
+
+class AuthenticationRequired(CstpError):
+    """The bearer token is missing, unknown or expired."""
+
+    reason = "AUTHENTICATION_REQUIRED"
+
+
+class RateLimited(CstpError):
+    """Too many calls; `retry_after` says how long to wait."""
+
+    reason = "RATE_LIMITED"
+
+
+class QueryFailed(CstpError):
+    """The journal, the embedder or the search cannot answer."""
+
+    reason = "QUERY_FAILED"
+
+
+class GuardrailEvalFailed(CstpError):
+    """There is no usable rule set."""
+
+    reason = "GUARDRAIL_EVAL_FAILED"
+
+
+class PermissionDenied(CstpError):
+    """The agent lacks a permission."""
+
+    reason = "PERMISSION_DENIED"
+
+
+class NotFound(CstpError):
+    """There is nothing of that name that the caller may see."""
+
+    reason = "NOT_FOUND"
+
+
+class Conflict(CstpError):
+    """An identifier chosen by the caller was used with another content."""
+
+    reason = "CONFLICT"
+
+
+class DeadlineExceeded(CstpError):
+    """The caller's deadline passed before the answer."""
+
+    reason = "DEADLINE_EXCEEDED"
+
+
+class Unavailable(CstpError):
+    """The server cannot answer now; trying again may help."""
+
+    reason = "UNAVAILABLE"

@@ -1,0 +1,1 @@
+"""The guardrail engine: rulebooks, expressions and their evaluation."""

@@ -1,0 +1,1 @@
+"""Announcing: recall, judge, remember and suggest."""

@@ -1,0 +1,1 @@
+"""Room for liaison routing."""

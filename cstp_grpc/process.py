@@ -1,0 +1,105 @@
+"""Child processes that never outlive their parent.
+
+A child holds the read end of a pipe whose write end only the parent has. When the parent ends, however it ends, the
+kernel closes the pipe and the child stops itself. `python -m cstp_grpc.process FD MODULE ARG…` is how a child starts.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import IO
+
+GRACE_SECONDS = 5.0
+"""How long an orphaned child may take to stop by itself before it is ended."""
+
+
+class Child:
+    """A running child process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], lifeline: int) -> None:
+        self._process = process
+        self._lifeline = lifeline
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Return its exit code, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended and return its exit code. Raises subprocess.TimeoutExpired."""
+        return self._process.wait(timeout)
+
+    def stop(self, timeout: float = GRACE_SECONDS) -> None:
+        """Ask it to stop, and end it after `timeout` seconds."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+
+def spawn(
+    module: str,
+    arguments: Sequence[str] = (),
+    *,
+    inherit: Sequence[int] = (),
+    output: IO[bytes] | int | None = None,
+) -> Child:
+    """Start `python -m MODULE ARGUMENT…` as a child in a session of its own, so that Ctrl-C reaches the parent alone.
+
+    `inherit` names file descriptors that the child keeps open, for instance a lock's; `output` takes what it prints.
+    """
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "cstp_grpc.process", str(reading), module, *arguments]
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT if output is not None else None,
+            pass_fds=(reading, *inherit),
+            start_new_session=True,
+        )
+    except OSError:
+        os.close(writing)
+        raise
+    finally:
+        os.close(reading)
+    return Child(process, writing)
+
+
+def stop_with_parent(lifeline: int) -> None:
+    """Block until the parent has ended, then stop this process."""
+    while os.read(lifeline, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_SECONDS)
+    os._exit(1)
+
+
+def main() -> None:
+    """Run a module as the child of a parent that holds the other end of our pipe."""
+    lifeline, module = int(sys.argv[1]), sys.argv[2]
+    threading.Thread(target=stop_with_parent, args=(lifeline,), daemon=True, name="lifeline").start()
+    sys.argv = sys.argv[2:]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

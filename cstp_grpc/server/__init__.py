@@ -1,0 +1,1 @@
+"""The gRPC server: composition, error table and interceptors."""

@@ -1,0 +1,1 @@
+"""What happens to every call before and after its servicer."""

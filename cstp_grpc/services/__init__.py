@@ -1,0 +1,1 @@
+"""One thin servicer for each service of the contract."""

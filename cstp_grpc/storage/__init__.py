@@ -1,0 +1,1 @@
+"""What the stores share: engine, writer, outbox and migrations."""

@@ -1,0 +1,57 @@
+"""The words that every domain shares; the contract's enums spell the same values in capitals."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Stakes(StrEnum):
+    """How much is at risk, in rising order."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    CRITICAL = "critical"
+
+
+class Outcome(StrEnum):
+    """How a decision turned out."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    PARTIAL = "partial"
+    ABANDONED = "abandoned"
+
+
+class DecisionStatus(StrEnum):
+    """Where a decision stands in its life."""
+
+    PROPOSED = "proposed"
+    DECIDED = "decided"
+    REVIEWED = "reviewed"
+    SUPERSEDED = "superseded"
+
+
+class Severity(StrEnum):
+    """What a matching guardrail does."""
+
+    BLOCK = "block"
+    WARN = "warn"
+
+
+class Visibility(StrEnum):
+    """Who may read a decision besides the agent that recorded it."""
+
+    PRIVATE = "private"
+    SHARED = "shared"
+
+
+class Permission(StrEnum):
+    """What an agent may have been granted."""
+
+    QUERY = "query"
+    CHECK = "check"
+    ANNOUNCE = "announce"
+    RECORD = "record"
+    REVIEW = "review"
+    ADMIN = "admin"

@@ -1,0 +1,88 @@
+"""Generate `cstp_grpc/gen` from the contract, or check with `--check` that it is fresh."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from importlib import resources
+from pathlib import Path
+
+from grpc_tools import protoc
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "cstp_grpc" / "gen"
+SOURCES = (ROOT / "proto", ROOT / "third_party")
+
+# protoc names Python modules after the proto path; ours live below cstp_grpc.gen.
+IMPORT = re.compile(r"^(from |import )(cstp|intent_layer|liaison|buf)([ .])", re.MULTILINE)
+
+
+def generate(target: Path) -> None:
+    """Write the generated package into the empty folder `target`."""
+    protos = sorted(str(p.relative_to(base)) for base in SOURCES for p in base.rglob("*.proto"))
+    outputs = [f"--{kind}={target}" for kind in ("python_out", "grpc_python_out")]
+    outputs += [f"--{kind}=quiet:{target}" for kind in ("mypy_out", "mypy_grpc_out")]
+    well_known = resources.files("grpc_tools") / "_proto"
+    includes = [f"-I{base}" for base in SOURCES] + [f"-I{well_known}"]
+    if protoc.main(["protoc", *includes, *outputs, *protos]) != 0:
+        sys.exit("protoc failed")
+    for path in [*target.rglob("*.py"), *target.rglob("*.pyi")]:
+        path.write_text(relocate(path.read_text()))
+    prune_empty_stubs(target)
+    for folder in [target, *(p for p in target.rglob("*") if p.is_dir())]:
+        (folder / "__init__.py").touch()
+
+
+def relocate(text: str) -> str:
+    """Make the imports of a generated module point below `cstp_grpc.gen`."""
+
+    def moved(match: re.Match[str]) -> str:
+        keyword, package, rest = match.groups()
+        return f"{keyword}cstp_grpc.gen.{package}{rest}"
+
+    text = IMPORT.sub(moved, text)
+    # In .pyi files `import a.b_pb2` is followed by uses of the full name without our prefix.
+    for full in set(re.findall(r"^import (cstp_grpc\.gen\.[\w.]+)$", text, re.MULTILINE)):
+        short = full.removeprefix("cstp_grpc.gen.")
+        text = re.sub(rf"(?<![\w.]){re.escape(short)}\.", f"{full}.", text)
+    return text
+
+
+def prune_empty_stubs(target: Path) -> None:
+    """Drop the gRPC modules of protos that define no service."""
+    for path in target.rglob("*_pb2_grpc.py"):
+        if "class " not in path.read_text():
+            path.unlink()
+            path.with_suffix(".pyi").unlink(missing_ok=True)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the Python files below `folder` by their relative paths."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*.py*") if p.suffix in (".py", ".pyi")}
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    check = parser.parse_args().check
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Path(folder) / "gen"
+        fresh.mkdir()
+        generate(fresh)
+        wanted = contents(fresh)
+    present = contents(OUT) if OUT.exists() else {}
+    if check:
+        stale = sorted(name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name))
+        sys.exit(f"generated code is stale, run `make generate`: {', '.join(stale)}" if stale else 0)
+    for name in present.keys() - wanted.keys():
+        (OUT / name).unlink()
+    for name, data in wanted.items():
+        (OUT / name).parent.mkdir(parents=True, exist_ok=True)
+        (OUT / name).write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()
