@@ -1,0 +1,193 @@
+"""How the well-known messages look in JSON: instants and free-form data."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Protocol
+
+from google.protobuf.message import Message
+from google.protobuf.struct_pb2 import ListValue, Struct, Value
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from cstp_grpc.client.json_forms import Problems, Refusal, parse_double, parse_text, shown
+
+MAX_DEPTH: Final = 24
+"""How many objects and lists free-form data may nest, its outermost one counted."""
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+RFC3339: Final = re.compile(
+    r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:Z|([+-])([01]\d|2[0-3]):([0-5]\d))", re.ASCII
+)
+EARLIEST: Final = -62_135_596_800
+LATEST: Final = 253_402_300_799
+EXACT: Final = 2**53
+"""Up to here a double tells whole numbers apart."""
+
+
+class MessageForm(Protocol):
+    """How one type of message looks in JSON."""
+
+    def render(self, message: Any) -> object:
+        """Return the JSON value. Raises ValueError where JSON cannot express the message."""
+        ...
+
+    def fill(self, message: Any, value: object, path: str, problems: Problems) -> None:
+        """Set an empty message from a JSON value, noting what is wrong below `path`."""
+        ...
+
+
+class TimestampForm:
+    """RFC 3339 text."""
+
+    def render(self, message: Timestamp) -> str:
+        """Return the instant in UTC with 0, 3, 6 or 9 digits of fractions, as ProtoJSON does."""
+        if not EARLIEST <= message.seconds <= LATEST or not 0 <= message.nanos < 10**9:
+            raise ValueError("an instant outside the years 1 to 9999 has no form in JSON")
+        text = (EPOCH + timedelta(seconds=message.seconds)).isoformat()[:19]
+        nanos = message.nanos
+        if not nanos:
+            return text + "Z"
+        if nanos % 1_000_000 == 0:
+            return f"{text}.{nanos // 1_000_000:03}Z"
+        return f"{text}.{nanos // 1000:06}Z" if nanos % 1000 == 0 else f"{text}.{nanos:09}Z"
+
+    def fill(self, message: Timestamp, value: object, path: str, problems: Problems) -> None:
+        """Set the instant that RFC 3339 text with an offset names."""
+        match = RFC3339.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            problems.add(path, 'must be an RFC 3339 instant such as "2026-01-31T08:00:00Z"')
+            return
+        text, fraction, sign, hours, minutes = match.groups()
+        try:
+            seconds = (datetime.fromisoformat(text).replace(tzinfo=UTC) - EPOCH) // timedelta(seconds=1)
+        except ValueError:
+            problems.add(path, "must name a day and a time that exist")
+            return
+        if sign:
+            offset = int(hours) * 3600 + int(minutes) * 60
+            seconds += offset if sign == "-" else -offset
+        if not EARLIEST <= seconds <= LATEST:
+            problems.add(path, "must be an instant of the years 1 to 9999")
+            return
+        message.seconds = seconds
+        message.nanos = int(fraction.ljust(9, "0")) if fraction else 0
+
+
+class FreeForm:
+    """Free-form data: an object, a list or any JSON value.
+
+    Whole numbers are printed as integers as far as a double tells them apart, and keys in their order, since a Struct
+    keeps none.
+    """
+
+    def __init__(self, render: Callable[[Any], object], put: Callable[[Any, object, str, Problems, int], None]) -> None:
+        self.render = render
+        self._put = put
+
+    def fill(self, message: Message, value: object, path: str, problems: Problems) -> None:
+        """Set the message from a JSON value at most 24 levels deep."""
+        try:
+            self._put(message, value, path, problems, 1)
+        except Refusal as refusal:
+            problems.add(path, str(refusal))
+
+
+def put_struct(struct: Struct, value: object, path: str, problems: Problems, depth: int) -> None:
+    """Set the members of an object."""
+    if not isinstance(value, dict):
+        raise Refusal("must be an object")
+    require_depth(depth)
+    fields = struct.fields
+    for key, item in value.items():
+        place = f"{path}.{shown(key)}" if isinstance(item, (dict, list)) else path
+        try:
+            put_value(fields[parse_text(key)], item, place, problems, depth + 1)
+        except Refusal as refusal:
+            problems.add(f"{path}.{shown(key)}", str(refusal))
+
+
+def put_list(container: ListValue, value: object, path: str, problems: Problems, depth: int) -> None:
+    """Set the items of a list."""
+    if not isinstance(value, list):
+        raise Refusal("must be a list")
+    require_depth(depth)
+    values = container.values
+    for position, item in enumerate(value):
+        place = f"{path}[{position}]" if isinstance(item, (dict, list)) else path
+        try:
+            put_value(values.add(), item, place, problems, depth + 1)
+        except Refusal as refusal:
+            problems.add(f"{path}[{position}]", str(refusal))
+
+
+def put_value(target: Value, value: object, path: str, problems: Problems, depth: int) -> None:
+    """Set any JSON value."""
+    if isinstance(value, bool):
+        target.bool_value = value
+    elif isinstance(value, str):
+        target.string_value = parse_text(value)
+    elif isinstance(value, (int, float)):
+        target.number_value = parse_double(value)
+    elif value is None:
+        target.null_value = 0  # type: ignore[assignment]
+    elif isinstance(value, dict):
+        target.struct_value.SetInParent()
+        put_struct(target.struct_value, value, path, problems, depth)
+    elif isinstance(value, list):
+        target.list_value.SetInParent()
+        put_list(target.list_value, value, path, problems, depth)
+    else:
+        raise Refusal("must be a JSON value")
+
+
+def require_depth(depth: int) -> None:
+    """Refuse data that is nested too deeply."""
+    if depth > MAX_DEPTH:
+        raise Refusal(f"is nested more than {MAX_DEPTH} levels deep")
+
+
+def render_struct(struct: Struct) -> dict[str, object]:
+    """Return an object with its keys in order."""
+    fields = struct.fields
+    return {key: render_value(fields[key]) for key in sorted(fields)}
+
+
+def render_list(container: ListValue) -> list[object]:
+    """Return a list."""
+    return [render_value(item) for item in container.values]
+
+
+def render_value(value: Value) -> object:
+    """Return any JSON value; one that was never set is null."""
+    kind = value.WhichOneof("kind")
+    if kind == "string_value":
+        return value.string_value
+    if kind == "bool_value":
+        return value.bool_value
+    if kind == "number_value":
+        return render_number(value.number_value)
+    if kind == "struct_value":
+        return render_struct(value.struct_value)
+    return render_list(value.list_value) if kind == "list_value" else None
+
+
+def render_number(number: float) -> int | float:
+    """Return a whole number as an integer. Raises ValueError for what JSON cannot express."""
+    if not math.isfinite(number):
+        raise ValueError(f"{number} has no form in JSON")
+    return int(number) if number.is_integer() and abs(number) <= EXACT else number
+
+
+VALUE: Final = FreeForm(render_value, put_value)
+FORMS: Final[dict[str, MessageForm]] = {
+    "google.protobuf.Timestamp": TimestampForm(),
+    "google.protobuf.Struct": FreeForm(render_struct, put_struct),
+    "google.protobuf.ListValue": FreeForm(render_list, put_list),
+    "google.protobuf.Value": VALUE,
+}
+"""By the full name of the message."""
+WITHOUT_FORM: Final = re.compile(r"google\.protobuf\.(Any|Duration|FieldMask|\w+Value)")
+"""Well-known messages whose JSON is special and that the contract does not use."""
