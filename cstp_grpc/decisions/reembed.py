@@ -1,0 +1,28 @@
+"""New vectors for old decisions, after the model was changed."""
+
+from __future__ import annotations
+
+import logging
+
+from cstp_grpc.decisions.embedding import Embedder
+from cstp_grpc.decisions.store import DecisionStore
+from cstp_grpc.storage.writer import Writer
+
+logger = logging.getLogger(__name__)
+
+BATCH = 256
+
+
+def embed_missing(store: DecisionStore, embedder: Embedder, writer: Writer) -> int:
+    """Give every decision that has none a vector of this model, and return how many that were.
+
+    It can be interrupted at any time and goes on where it was. Raises QueryFailed and Unavailable.
+    """
+    count = 0
+    while stale := store.stale_vectors(embedder.model, BATCH):
+        vectors = embedder.embed([text for _, text in stale])
+        pairs = [(decision_id, vector) for (decision_id, _), vector in zip(stale, vectors, strict=True)]
+        writer.run(lambda connection, pairs=pairs: store.put_vectors(connection, embedder.model, pairs))
+        count += len(stale)
+        logger.info("embedded %d decisions with %s", count, embedder.model)
+    return count

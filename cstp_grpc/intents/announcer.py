@@ -1,0 +1,213 @@
+"""Announcing an intent: recall, judge, remember and suggest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Protocol
+
+from sqlalchemy import Connection
+
+from cstp_grpc.audit.model import AuditEntry, AuditEvent
+from cstp_grpc.decisions.model import DecisionFilter, Match
+from cstp_grpc.errors import Conflict, CstpError
+from cstp_grpc.guardrails.model import Action, Verdict
+from cstp_grpc.intents.store import Intent, IntentStore
+from cstp_grpc.intents.suggestions import suggest
+from cstp_grpc.storage.writer import Writer
+from cstp_grpc.vocabulary import Stakes
+
+SIMILAR = 5
+"""How many similar decisions an announcement is answered with at the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What an agent says it is about to do; the guardrails read `metadata` as their context."""
+
+    intent: str
+    correlation_id: str
+    context: str | None = None
+    category: str | None = None
+    stakes: Stakes = Stakes.MEDIUM
+    confidence: float | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    claimed_id: str | None = None
+    claimed_url: str | None = None
+
+    def content_hash(self) -> str:
+        """Return a SHA-256 over everything that makes two announcements the same; who claims to make them does not."""
+        content = [self.intent, self.context, self.category, self.stakes, self.confidence, self.metadata]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """The answer to an announcement; `verdict` is None where the server does not respond."""
+
+    received_at: datetime
+    similar: tuple[Match, ...] = ()
+    verdict: Verdict | None = None
+    suggestions: tuple[str, ...] = ()
+
+
+class Search(Protocol):
+    """Finds similar decisions."""
+
+    def search(self, text: str, filters: DecisionFilter, caller: str, limit: int, min_score: float) -> list[Match]:
+        """Return the matches that the caller may read, best first. Raises QueryFailed."""
+
+
+class Judge(Protocol):
+    """Judges actions."""
+
+    def judge(self, action: Action) -> Verdict:
+        """Return the verdict without recording it. Raises GuardrailEvalFailed."""
+
+
+class Trail(Protocol):
+    """Keeps audit entries."""
+
+    def append(self, connection: Connection, entry: AuditEntry) -> None:
+        """Add an entry within a transaction."""
+
+
+class Announcer:
+    """Answers announcements.
+
+    The intent and its audit entry are one transaction, on disk before the answer and also where the answer is an
+    error. Similar decisions have at least `min_score`. `stores_content` False keeps neither the intent's content nor
+    its text in the trail; `responds` False acknowledges without feedback.
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        judge: Judge,
+        intents: IntentStore,
+        trail: Trail,
+        writer: Writer,
+        clock: Callable[[], datetime],
+        *,
+        min_score: float,
+        stores_content: bool = True,
+        responds: bool = True,
+    ) -> None:
+        self._search = search
+        self._judge = judge
+        self._intents = intents
+        self._trail = trail
+        self._writer = writer
+        self._clock = clock
+        self._min_score = min_score
+        self._stores_content = stores_content
+        self._responds = responds
+
+    def announce(self, announcement: Announcement, caller: str, request_id: str) -> Feedback:
+        """Record an intent and return the feedback on it.
+
+        Raises Conflict where the caller used the correlation id for another content, QueryFailed,
+        GuardrailEvalFailed and Unavailable.
+        """
+        received_at = self._clock()
+        entry = self._entry(announcement, caller, request_id, received_at)
+        try:
+            feedback = self._feedback(announcement, caller, received_at)
+        except CstpError as error:
+            self._remember(announcement, caller, replace(entry, error=error.reason))
+            raise
+        stored = self._remember(announcement, caller, judged(entry, feedback.verdict))
+        return replace(feedback, received_at=stored.received_at)
+
+    def _feedback(self, announcement: Announcement, caller: str, received_at: datetime) -> Feedback:
+        if not self._responds:
+            return Feedback(received_at)
+        verdict = self._judge.judge(action_of(announcement))
+        similar = self._recall(announcement, caller)
+        return Feedback(received_at, tuple(similar), verdict, tuple(suggest(similar, verdict)))
+
+    def _recall(self, announcement: Announcement, caller: str) -> list[Match]:
+        """Return similar decisions: those of the given category first, others where it has too few."""
+        text = f"{announcement.intent}\n{announcement.context}" if announcement.context else announcement.intent
+        if announcement.category is None:
+            return self._search.search(text, DecisionFilter(), caller, SIMILAR, self._min_score)
+        category = DecisionFilter(category=announcement.category)
+        same = self._search.search(text, category, caller, SIMILAR, self._min_score)
+        if len(same) == SIMILAR:
+            return same
+        known = {match.decision.id for match in same}
+        # Each of the same category may show up again, so ask for enough to fill the rest.
+        more = self._search.search(text, DecisionFilter(), caller, SIMILAR + len(same), self._min_score)
+        return [*same, *(match for match in more if match.decision.id not in known)][:SIMILAR]
+
+    def _remember(self, announcement: Announcement, caller: str, entry: AuditEntry) -> Intent:
+        intent = self._intent(announcement, caller, entry.timestamp)
+
+        def job(connection: Connection) -> Intent:
+            stored = self._intents.remember(connection, intent)
+            self._trail.append(connection, entry)
+            return stored
+
+        try:
+            return self._writer.run(job)
+        except Conflict as conflict:
+            # The announcement was refused, yet it was made: the trail says so.
+            refused = replace(entry, error=conflict.reason)
+            self._writer.run(lambda connection: self._trail.append(connection, refused))
+            raise
+
+    def _intent(self, announcement: Announcement, caller: str, received_at: datetime) -> Intent:
+        kept = announcement if self._stores_content else None
+        return Intent(
+            agent=caller,
+            correlation_id=announcement.correlation_id,
+            content_hash=announcement.content_hash(),
+            received_at=received_at,
+            claimed_id=announcement.claimed_id,
+            claimed_url=announcement.claimed_url,
+            intent=kept.intent if kept else None,
+            context=kept.context if kept else None,
+            category=announcement.category,
+            stakes=announcement.stakes,
+            confidence=announcement.confidence,
+            metadata=dict(kept.metadata) if kept else None,
+        )
+
+    def _entry(self, announcement: Announcement, caller: str, request_id: str, received_at: datetime) -> AuditEntry:
+        return AuditEntry(
+            timestamp=received_at,
+            event=AuditEvent.INTENT_ANNOUNCED,
+            requesting_agent=caller,
+            request_id=request_id,
+            claimed_agent=announcement.claimed_id,
+            action=announcement.intent if self._stores_content else None,
+            correlation_id=announcement.correlation_id,
+        )
+
+
+def action_of(announcement: Announcement) -> Action:
+    """Return an announcement as the guardrails see it."""
+    return Action(
+        description=announcement.intent,
+        category=announcement.category,
+        stakes=announcement.stakes,
+        confidence=announcement.confidence,
+        context=announcement.metadata,
+    )
+
+
+def judged(entry: AuditEntry, verdict: Verdict | None) -> AuditEntry:
+    """Return an entry with what a verdict says."""
+    if verdict is None:
+        return entry
+    return replace(
+        entry,
+        allowed=verdict.allowed,
+        violations=tuple(v.guardrail_id for v in verdict.violations),
+        warnings=tuple(v.guardrail_id for v in verdict.warnings),
+        evaluated=verdict.evaluated,
+        rule_set_version=verdict.rule_set_version,
+    )

@@ -1,0 +1,131 @@
+"""The composition root: everything is built here, in the order in which it depends on each other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cstp_grpc.audit.sql_store import SqlAuditStore
+from cstp_grpc.audit.trail import AuditTrail
+from cstp_grpc.config import Settings
+from cstp_grpc.decisions.embedding.build import build_embedder
+from cstp_grpc.decisions.journal import Journal
+from cstp_grpc.decisions.matrix import VectorMatrix
+from cstp_grpc.decisions.reembed import embed_missing
+from cstp_grpc.decisions.search import DecisionSearch
+from cstp_grpc.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.guardrails.checks import GuardrailChecks
+from cstp_grpc.guardrails.evaluator import Evaluator
+from cstp_grpc.guardrails.rulebook import default_rulebook, load
+from cstp_grpc.intents.announcer import Announcer
+from cstp_grpc.intents.sql_store import SqlIntentStore
+from cstp_grpc.server.grpc_server import GrpcServer, interceptors
+from cstp_grpc.server.trails import CheckAudit, JournalAudit, NoTrail, Trail
+from cstp_grpc.services.audit import AuditService
+from cstp_grpc.services.cstp import CstpService, QueryLimits
+from cstp_grpc.services.journal import JournalService
+from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.lock import DataLock
+from cstp_grpc.storage.migrate import migrate
+from cstp_grpc.storage.outbox import Outbox
+from cstp_grpc.storage.writer import Writer
+
+logger = logging.getLogger(__name__)
+
+
+def now() -> datetime:
+    """Return the present instant, aware, in UTC."""
+    return datetime.now(UTC)
+
+
+class App:
+    """A gRPC server with everything behind it, built from settings.
+
+    Building opens the journal, which is migrated, and loads the model; `start` serves; `stop` gives everything back.
+    Raises ConfigError, AlreadyRunning, WeightsMissing, RulebookError and CannotListen, whose messages say what to do.
+    """
+
+    def __init__(self, settings: Settings, clock: Callable[[], datetime] = now) -> None:
+        self._settings = settings
+        self._port: int | None = None
+        self._resources = ExitStack()
+        with ExitStack() as opened:
+            self._server = self._build(opened, clock)
+            self._resources = opened.pop_all()
+
+    @property
+    def port(self) -> int:
+        """The port that the server listens on, once it is started."""
+        assert self._port is not None, "the server is not started"
+        return self._port
+
+    @property
+    def target(self) -> str:
+        """Where local clients find the server: `host:port`."""
+        host = self._settings.grpc.host
+        reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+        return f"{reachable}:{self.port}"
+
+    def start(self) -> None:
+        """Listen and serve."""
+        self._port = self._server.start()
+
+    def stop(self, drain_seconds: float | None = None) -> None:
+        """Let calls in progress end, up to the configured time, and close everything."""
+        self._server.stop(self._settings.grpc.drain_seconds if drain_seconds is None else drain_seconds)
+        self._resources.close()
+
+    def _build(self, opened: ExitStack, clock: Callable[[], datetime]) -> GrpcServer:
+        settings = self._settings
+        # Rules and weights come first: where they are unusable, nothing on disk has been touched.
+        rule_set = load(rulebook_path(settings))
+        opened.enter_context(DataLock(settings.data_dir))
+        embedder = build_embedder(settings.embedding, settings.data_dir)
+
+        engine = create_engine(settings.storage_url, settings.storage.pool_size)
+        opened.callback(engine.dispose)
+        migrate(engine)
+        writer = Writer(engine, settings.storage.write_timeout_seconds)
+        opened.callback(writer.close)
+
+        audit = AuditTrail(SqlAuditStore(engine), writer)
+        trail: Trail = audit if settings.audit.enabled else NoTrail()
+
+        store = SqlDecisionStore(engine)
+        outbox = Outbox(engine)
+        matrix = VectorMatrix(embedder.dimensions)
+        embed_missing(store, embedder, writer)
+        matrix.apply(store.index_rows(embedder.model))
+        journal = Journal(store, outbox, writer, embedder, JournalAudit(trail), clock, matrix.apply)
+        search = DecisionSearch(store, matrix, embedder, None, settings.index.exact_limit, settings.index.overfetch)
+        checks = GuardrailChecks(Evaluator(rule_set), CheckAudit(trail), clock)
+        intents = SqlIntentStore(engine)
+        announcer = Announcer(
+            search,
+            checks,
+            intents,
+            trail,
+            writer,
+            clock,
+            min_score=settings.cstp.query.min_score,
+            stores_content=settings.cstp.intent.store_received,
+            responds=settings.cstp.intent.auto_respond,
+        )
+
+        limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
+        return GrpcServer(
+            settings.grpc,
+            interceptors(settings),
+            CstpService(settings.agent.name, announcer, search, checks, limits),
+            JournalService(journal),
+            AuditService(audit, intents),
+        )
+
+
+def rulebook_path(settings: Settings) -> Path:
+    """Return the configured rulebook or folder of them, or the default one."""
+    configured = settings.cstp.guardrails.config_path
+    return Path(configured) if configured else default_rulebook()

@@ -1,0 +1,106 @@
+"""The gRPC server around the servicers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from cstp_grpc.client.contract import methods
+from cstp_grpc.config import GrpcSettings, Settings
+from cstp_grpc.gen.cstp.v1 import audit_pb2_grpc, cstp_pb2_grpc, journal_pb2_grpc
+from cstp_grpc.server.interceptors.auth import Authentication
+from cstp_grpc.server.interceptors.chain import Chain, Interceptor
+from cstp_grpc.server.interceptors.errors import answer_errors, refuse_expired
+from cstp_grpc.server.interceptors.rate_limit import RateLimiting
+from cstp_grpc.server.interceptors.request_id import request_id
+from cstp_grpc.server.interceptors.validation import Validation
+from cstp_grpc.services.audit import AuditService
+from cstp_grpc.services.cstp import CstpService
+from cstp_grpc.services.journal import JournalService
+
+INTERRUPTED_GRACE = 1.0
+"""Seconds for calls that are interrupted after draining to notice it."""
+
+
+class CannotListen(Exception):
+    """The server cannot listen where it was told to."""
+
+
+class GrpcServer:
+    """Serves the contract, health and reflection."""
+
+    def __init__(
+        self,
+        settings: GrpcSettings,
+        interceptors: Sequence[Interceptor],
+        cstp: CstpService,
+        journal: JournalService,
+        audit: AuditService,
+    ) -> None:
+        self._settings = settings
+        self._calls = ThreadPoolExecutor(settings.workers, thread_name_prefix="call")
+        self._streams = ThreadPoolExecutor(settings.stream_workers, thread_name_prefix="stream")
+        chain = Chain(interceptors, methods(), self._streams)
+        self._server = grpc.server(self._calls, interceptors=[chain], options=options(settings))
+        cstp_pb2_grpc.add_CstpServiceServicer_to_server(cstp, self._server)
+        journal_pb2_grpc.add_JournalServiceServicer_to_server(journal, self._server)
+        audit_pb2_grpc.add_AuditServiceServicer_to_server(audit, self._server)
+        self._health = health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._services = sorted({method.service for method in methods().values()})
+        shown = [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME]
+        reflection.enable_server_reflection(shown, self._server)
+
+    def start(self) -> int:
+        """Listen, and return the port. Raises CannotListen."""
+        address = f"{self._settings.host}:{self._settings.port}"
+        if ":" in self._settings.host:
+            address = f"[{self._settings.host}]:{self._settings.port}"
+        try:
+            port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise CannotListen(f"cannot listen on {address}: is the port taken? Set grpc.port to another") from error
+        self._server.start()
+        for service in self._services:
+            self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        return port
+
+    def stop(self, drain_seconds: float) -> None:
+        """Refuse new calls, let those in progress end for up to `drain_seconds`, then stop."""
+        self._health.enter_graceful_shutdown()
+        self._server.stop(drain_seconds).wait(drain_seconds + INTERRUPTED_GRACE)
+        self._calls.shutdown(wait=False, cancel_futures=True)
+        self._streams.shutdown(wait=False, cancel_futures=True)
+
+
+def options(settings: GrpcSettings) -> list[tuple[str, int]]:
+    """Return the channel options of the server."""
+    return [
+        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.max_send_message_length", settings.max_message_bytes),
+        # Two servers on one port would each get a part of the calls.
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+def interceptors(settings: Settings) -> list[Interceptor]:
+    """Return what happens around every call, the first outermost.
+
+    The request id comes first, since errors and the log carry it. Errors come next, so that whatever follows may
+    simply raise. Work for callers that no longer wait is refused before it costs anything. Authentication precedes rate
+    limits, which count by agent; both precede validation, so that strangers cannot make the server parse for them.
+    """
+    validation = Validation(settings.grpc.max_depth)
+    for method in methods().values():
+        validation.warm(method.request)
+    found: list[Interceptor] = [request_id, answer_errors, refuse_expired]
+    tokens = settings.auth.tokens if settings.auth.enabled else None
+    found.append(Authentication(tokens, methods().values()))
+    if settings.rate_limits.enabled:
+        found.append(RateLimiting(settings.rate_limits))
+    found.append(validation)
+    return found

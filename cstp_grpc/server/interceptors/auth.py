@@ -1,0 +1,67 @@
+"""Who calls, and whether they may."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+from cstp_grpc.client.contract import Method
+from cstp_grpc.config import TokenSettings
+from cstp_grpc.errors import AuthenticationRequired, PermissionDenied
+from cstp_grpc.server.interceptors.chain import Call, Proceed
+from cstp_grpc.services.caller import Caller, current_caller
+from cstp_grpc.vocabulary import Permission
+
+ANONYMOUS = "anonymous"
+"""The agent that everyone is where authentication is off."""
+
+HOW = "send `authorization: Bearer TOKEN` with a token from the server's configuration"
+
+
+class Authentication:
+    """Identifies callers by their bearer tokens and holds them to their permissions.
+
+    Tokens are kept and compared as SHA-256 digests, so that neither memory nor timing tells them. `tokens` None lets
+    everyone in. Raises ValueError for a method whose permission the contract does not state.
+    """
+
+    def __init__(self, tokens: Iterable[TokenSettings] | None, methods: Iterable[Method]) -> None:
+        self._needed = {method.name: Permission(method.permission) for method in methods}
+        self._agents = (
+            None
+            if tokens is None
+            else {digest(token.token.get_secret_value()): (token.name, token.permissions) for token in tokens}
+        )
+
+    def __call__(self, call: Call, request: Any, proceed: Proceed) -> Any:
+        """Set the current caller. Raises AuthenticationRequired and PermissionDenied."""
+        agent, permissions = self._identify(call.metadata.get("authorization"))
+        call.agent = agent
+        needed = self._needed[call.method.name]
+        if needed not in permissions:
+            raise PermissionDenied(
+                f"{call.method.name} needs the permission {needed}, which {agent} does not have",
+                metadata={"permission": needed},
+            )
+        reset = current_caller.set(Caller(agent, permissions, call.request_id))
+        try:
+            return proceed(call, request)
+        finally:
+            current_caller.reset(reset)
+
+    def _identify(self, header: str | bytes | None) -> tuple[str, frozenset[Permission]]:
+        if self._agents is None:
+            return ANONYMOUS, frozenset(Permission)
+        if not isinstance(header, str):
+            raise AuthenticationRequired(f"No bearer token was sent; {HOW}")
+        scheme, _, token = header.partition(" ")
+        known = self._agents.get(digest(token.strip())) if scheme.lower() == "bearer" else None
+        if known is None:
+            raise AuthenticationRequired(f"The bearer token is not accepted; {HOW}")
+        return known
+
+
+def digest(token: str) -> bytes:
+    """Return a token's SHA-256."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()

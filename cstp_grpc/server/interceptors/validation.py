@@ -1,0 +1,105 @@
+"""The shape of requests is judged here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import protovalidate
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
+from google.protobuf.struct_pb2 import ListValue, Struct, Value
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from cstp_grpc.errors import FieldViolation, InvalidArgument
+from cstp_grpc.server.interceptors.chain import Call, Proceed, Undecodable
+
+NANOS = 1_000_000_000
+
+
+class Validation:
+    """Holds every request to the annotations of the contract and to `max_depth` levels of structured data."""
+
+    def __init__(self, max_depth: int) -> None:
+        self._validator = protovalidate.Validator()
+        self._max_depth = max_depth
+
+    def warm(self, request: type[Message]) -> None:
+        """Compile the rules of a message type, which otherwise costs its first request milliseconds."""
+        self._validator.collect_violations(request())
+
+    def __call__(self, call: Call, request: Any, proceed: Proceed) -> Any:
+        """Let well-formed requests pass. Raises InvalidArgument, which names each field."""
+        if call.method.client_streaming:
+            return proceed(call, self._each(request))
+        self._judge(request)
+        return proceed(call, request)
+
+    def _each(self, requests: Iterator[Any]) -> Iterator[Message]:
+        for number, request in enumerate(requests):
+            try:
+                self._judge(request)
+            except InvalidArgument as error:
+                violations = [FieldViolation(f"[{number}].{v.field}", v.description) for v in error.violations]
+                raise InvalidArgument(f"Message {number}: {error.message}", violations=violations) from error
+            yield request
+
+    def _judge(self, request: Message | Undecodable) -> None:
+        if isinstance(request, Undecodable):
+            raise InvalidArgument("The request cannot be decoded as the message that the method takes")
+        violations = list(malformed(request, "", self._max_depth))
+        if not violations:
+            violations = [
+                FieldViolation(dotted(found.proto.field), found.proto.message)
+                for found in self._validator.collect_violations(request)
+            ]
+        if violations:
+            summary = "; ".join(f"{v.field}: {v.description}" if v.field else v.description for v in violations)
+            raise InvalidArgument(summary, violations=violations)
+
+
+def dotted(path: Any) -> str:
+    """Return a protovalidate field path as text: `decision.reasons[2].type`."""
+    parts = []
+    for element in path.elements if path is not None else ():
+        index = element.subscript
+        parts.append(f"{element.field_name}[{index.value}]" if index is not None else element.field_name)
+    return ".".join(parts)
+
+
+def malformed(message: Message, prefix: str, max_depth: int) -> Iterator[FieldViolation]:
+    """Yield what annotations cannot say: instants that are none, and structured data nested too deep."""
+    for field, value in message.ListFields():
+        if field.message_type is None or field.message_type.GetOptions().map_entry:
+            continue
+        path = f"{prefix}{field.name}"
+        for item in value if field.is_repeated else (value,):
+            yield from malformed_value(item, field.message_type, path, max_depth)
+
+
+def malformed_value(value: Any, kind: Descriptor, path: str, max_depth: int) -> Iterator[FieldViolation]:
+    """Yield what is wrong with the value of a message field."""
+    if kind.full_name == Timestamp.DESCRIPTOR.full_name:
+        if not 0 <= value.nanos < NANOS:
+            yield FieldViolation(path, "is not an instant: nanos must be from 0 to 999999999")
+    elif kind.full_name == Struct.DESCRIPTOR.full_name:
+        if not within(value, max_depth):
+            yield FieldViolation(path, f"is nested deeper than {max_depth} levels")
+    else:
+        yield from malformed(value, f"{path}.", max_depth)
+
+
+def within(struct: Struct, depth: int) -> bool:
+    """Whether a JSON object has at most `depth` levels of objects and lists, itself included."""
+    return depth > 0 and all(value_within(value, depth - 1) for value in struct.fields.values())
+
+
+def value_within(value: Value, depth: int) -> bool:
+    """Whether a JSON value has at most `depth` levels of objects and lists."""
+    kind = value.WhichOneof("kind")
+    if kind == "struct_value":
+        return within(value.struct_value, depth)
+    if kind == "list_value":
+        items: ListValue = value.list_value
+        return depth > 0 and all(value_within(item, depth - 1) for item in items.values)
+    return True

@@ -1,0 +1,74 @@
+"""The one table from errors to gRPC statuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import Message
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+
+from cstp_grpc import errors
+
+DOMAIN = "cstp"
+DETAILS = "grpc-status-details-bin"
+REQUEST_ID = "x-request-id"
+
+CODES: Mapping[type[errors.CstpError], grpc.StatusCode] = {
+    errors.MethodNotFound: grpc.StatusCode.UNIMPLEMENTED,
+    errors.InvalidArgument: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.InternalError: grpc.StatusCode.INTERNAL,
+    errors.AuthenticationRequired: grpc.StatusCode.UNAUTHENTICATED,
+    errors.RateLimited: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.QueryFailed: grpc.StatusCode.UNAVAILABLE,
+    errors.GuardrailEvalFailed: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
+    errors.NotFound: grpc.StatusCode.NOT_FOUND,
+    errors.Conflict: grpc.StatusCode.ALREADY_EXISTS,
+    errors.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+}
+
+
+@dataclass(frozen=True)
+class RichStatus(grpc.Status):
+    """A gRPC status with details, as `ServicerContext.abort_with_status` takes it."""
+
+    code: grpc.StatusCode
+    details: str
+    trailing_metadata: tuple[tuple[str, str | bytes], ...]
+
+
+def to_status(error: errors.CstpError, request_id: str) -> RichStatus:
+    """Return the status of an error, with ErrorInfo, and BadRequest and RetryInfo where it has them."""
+    code = CODES[type(error)]
+    details = [packed(detail) for detail in error_details(error, request_id)]
+    status = status_pb2.Status(code=code_pb2.Code.Value(code.name), message=error.message, details=details)
+    trailing = ((DETAILS, status.SerializeToString()), (REQUEST_ID, request_id))
+    return RichStatus(code, error.message, trailing)
+
+
+def error_details(error: errors.CstpError, request_id: str) -> list[Message]:
+    """Return the google.rpc details of an error."""
+    metadata = {**error.metadata, "requestId": request_id}
+    found: list[Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)]
+    if error.violations:
+        fields = [
+            error_details_pb2.BadRequest.FieldViolation(field=v.field, description=v.description)
+            for v in error.violations
+        ]
+        found.append(error_details_pb2.BadRequest(field_violations=fields))
+    if error.retry_after is not None:
+        delay = duration_pb2.Duration()
+        delay.FromMilliseconds(round(error.retry_after * 1000))
+        found.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    return found
+
+
+def packed(detail: Message) -> any_pb2.Any:
+    """Return a detail in its envelope."""
+    envelope = any_pb2.Any()
+    envelope.Pack(detail)
+    return envelope
