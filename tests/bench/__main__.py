@@ -1,0 +1,126 @@
+"""Measure: `python -m tests.bench [--quick]`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+
+from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
+from tests.bench import alone, corpus
+from tests.bench.clients import Parameters, grpc_call, http_call, noop_call
+from tests.bench.load import Series, measure
+from tests.bench.processes import bridge, server
+from tests.bench.report import Group, table
+from tests.bench.server import TOKEN
+
+IN_FLIGHT = (1, 16)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and decisions, to see that it works")
+    parser.add_argument("--provider", default="minilm", help="minilm or lexical")
+    arguments = parser.parse_args()
+    sizes = (100, 300) if arguments.quick else (1_000, 10_000)
+    rounds, calls = (2, 40) if arguments.quick else (7, 400)
+    with tempfile.TemporaryDirectory(prefix="cstp-bench-") as folder:
+        groups, starts = run(Path(folder), sizes, rounds, calls, arguments.provider)
+    progress("")
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; ", end="")
+    print(f"medians of {rounds} rounds of {calls} calls\n")
+    print(table(groups))
+    print()
+    for line in starts:
+        print(line)
+
+
+def run(folder: Path, sizes: tuple[int, ...], rounds: int, calls: int, provider: str) -> tuple[list[Group], list[str]]:
+    """Measure everything, and return the groups of the table and what there is to say of starting."""
+    groups, starts = [], []
+    for size in sizes:
+        data_dir = folder / f"decisions-{size}"
+        flags = ("--provider", provider)
+        with server(data_dir, *flags) as served, dialled(served.grpc) as channel:
+            fill(channel, size)
+        with (
+            server(data_dir, *flags) as served,
+            dialled(served.grpc) as channel,
+            dialled(served.noop) as noop,
+            bridge(served.grpc, folder) as http_port,
+        ):
+            starts.append(f"ready to serve with {size} decisions: {served.ready_seconds:.2f} s after the start")
+            noops = no_ops(noop)
+            series = protocol(channel, http_port)
+            parts = alone.parts(folder, data_dir) if size == sizes[0] and provider == "minilm" else []
+            measure([*noops.values(), *series, *parts], rounds, calls, progress)
+            groups.append(Group(f"{size} decisions", [*noops.values(), *series], noops))
+            if parts:
+                groups.append(Group("parts, alone", parts, noops))
+    with (
+        server(data_dir, *flags, "--no-audit") as served,
+        dialled(served.grpc) as channel,
+        dialled(served.noop) as noop,
+    ):
+        noops = no_ops(noop)
+        checks = [Series("CheckGuardrails, gRPC", n, grpc_call(channel, *CHECK)) for n in IN_FLIGHT]
+        measure([*noops.values(), *checks], rounds, calls, progress)
+        groups.append(Group("audit off", [*noops.values(), *checks], noops))
+    return groups, starts
+
+
+CHECK = ("cstp.checkGuardrails", Parameters().check)
+
+
+def no_ops(channel: grpc.Channel) -> dict[int, Series]:
+    """Return the series of bare gRPC calls."""
+    return {n: Series("no-op, gRPC", n, noop_call(channel)) for n in IN_FLIGHT}
+
+
+def protocol(channel: grpc.Channel, http_port: int) -> list[Series]:
+    """Return the series of the protocol's methods over both transports."""
+    parameters = Parameters()
+    measured: list[tuple[str, str, Callable[[], dict[str, object]]]] = [
+        ("CheckGuardrails", *CHECK),
+        ("QueryDecisions, cached text", "cstp.queryDecisions", parameters.query_cached),
+        ("QueryDecisions, uncached text", "cstp.queryDecisions", parameters.query_uncached),
+        ("AnnounceIntent, cached text", "cstp.announceIntent", parameters.announce),
+    ]
+    series = []
+    for name, method, params in measured:
+        for n in IN_FLIGHT:
+            series.append(Series(f"{name}, gRPC", n, grpc_call(channel, method, params)))
+            series.append(Series(f"{name}, bridge", n, http_call(http_port, method, params)))
+    return series
+
+
+@contextmanager
+def dialled(port: int) -> Iterator[grpc.Channel]:
+    """Yield a channel to a port of this machine."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        grpc.channel_ready_future(channel).result(30)
+        yield channel
+
+
+def fill(channel: grpc.Channel, size: int) -> None:
+    """Import the corpus."""
+    progress(f"importing {size} decisions")
+    stub = journal_pb2_grpc.JournalServiceStub(channel)
+    stub.ImportDecisions(corpus.decisions(size), metadata=(("authorization", f"Bearer {TOKEN}"),), timeout=1200)
+
+
+def progress(text: str) -> None:
+    """Show what is going on, where someone watches."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

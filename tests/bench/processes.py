@@ -1,0 +1,68 @@
+"""The processes that are measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+START_TIMEOUT = 120.0
+
+
+@dataclass(frozen=True)
+class Served:
+    """Where a server listens; `ready_seconds` is from the start of its process until it serves."""
+
+    grpc: int
+    noop: int
+    ready_seconds: float
+
+
+@contextmanager
+def server(data_dir: Path, *flags: str) -> Iterator[Served]:
+    """Run the measured server."""
+    started = time.time()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.bench.server", str(data_dir), *flags], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the server did not start: exit code {process.wait()}")
+        said = json.loads(line)
+        yield Served(said["grpc"], said["noop"], said["ready"] - started)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextmanager
+def bridge(grpc_port: int, folder: Path) -> Iterator[int]:
+    """Run a bridge to the server and yield its port."""
+    port_file = folder / "bridge-port"
+    port_file.unlink(missing_ok=True)
+    config = folder / "bridge.yaml"
+    config.write_text("server: {port: 0}\n")
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "bridge", "--config", str(config)),
+            *("--grpc-target", f"127.0.0.1:{grpc_port}", "--port-file", str(port_file)),
+        ],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + START_TIMEOUT
+        while not port_file.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("the bridge did not start")
+            time.sleep(0.02)
+        yield int(port_file.read_text().rsplit(":", 1)[1])
+    finally:
+        process.terminate()
+        process.wait()
