@@ -1,0 +1,135 @@
+"""Failures as the client raises them: the classes of `cstp_grpc.errors`, one for each reason of the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+from google.rpc import error_details_pb2, status_pb2
+
+from cstp_grpc import errors
+from cstp_grpc.errors import CstpError, FieldViolation
+
+DETAILS = "grpc-status-details-bin"
+REQUEST_ID = "requestId"
+
+
+class ParseError(errors.InvalidArgument):
+    """The bridge could not read the call as JSON."""
+
+    reason = "PARSE_ERROR"
+
+
+class InvalidRequest(errors.InvalidArgument):
+    """The bridge read JSON that is no JSON-RPC call."""
+
+    reason = "INVALID_REQUEST"
+
+
+class ServerUnreachable(errors.Unavailable):
+    """There is no server at the address, or the network between fails."""
+
+
+CLASSES: tuple[type[CstpError], ...] = (
+    ParseError,
+    InvalidRequest,
+    errors.MethodNotFound,
+    errors.InvalidArgument,
+    errors.InternalError,
+    errors.AuthenticationRequired,
+    errors.RateLimited,
+    errors.QueryFailed,
+    errors.GuardrailEvalFailed,
+    errors.PermissionDenied,
+    errors.NotFound,
+    errors.Conflict,
+    errors.DeadlineExceeded,
+    errors.Unavailable,
+)
+
+BY_REASON: Mapping[str, type[CstpError]] = {error.reason: error for error in CLASSES}
+
+BY_STATUS: Mapping[grpc.StatusCode, type[CstpError]] = {
+    grpc.StatusCode.UNAUTHENTICATED: errors.AuthenticationRequired,
+    grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDenied,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.RateLimited,
+    grpc.StatusCode.NOT_FOUND: errors.NotFound,
+    grpc.StatusCode.UNIMPLEMENTED: errors.MethodNotFound,
+    grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidArgument,
+    grpc.StatusCode.OUT_OF_RANGE: errors.InvalidArgument,
+    grpc.StatusCode.ALREADY_EXISTS: errors.Conflict,
+    grpc.StatusCode.ABORTED: errors.Conflict,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineExceeded,
+    grpc.StatusCode.UNAVAILABLE: ServerUnreachable,
+    # A server that stops cancels the calls that it could not finish.
+    grpc.StatusCode.CANCELLED: errors.Unavailable,
+}
+"""What a status without details means: gRPC itself or something between answered. Others are InternalError."""
+
+
+def request_id(error: CstpError) -> str | None:
+    """Return the id under which the server's log tells more; None where no server answered."""
+    return error.metadata.get(REQUEST_ID)
+
+
+def build(
+    reason: str,
+    message: str,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    violations: Sequence[FieldViolation] = (),
+    retry_after: float | None = None,
+) -> CstpError:
+    """Return the exception for a reason; a reason of a later contract becomes an InternalError that tells it."""
+    details = dict(metadata or {})
+    if reason not in BY_REASON:
+        details.setdefault("reason", reason)
+    error = BY_REASON.get(reason, errors.InternalError)
+    return error(message, metadata=details, violations=violations, retry_after=retry_after)
+
+
+def from_rpc(error: grpc.RpcError, target: str) -> CstpError:
+    """Return the exception for a failed gRPC call to `target`."""
+    call = cast(grpc.Call, error)  # every error of a channel's call is the call too
+    status = rich_status(call)
+    info = error_details_pb2.ErrorInfo()
+    if status is None or not unpack(status, info):
+        return bare(call.code(), call.details() or "", target)
+    bad_request, retry = error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
+    unpack(status, bad_request)
+    waits = unpack(status, retry)
+    return build(
+        info.reason,
+        status.message,
+        metadata=info.metadata,
+        violations=[FieldViolation(v.field, v.description) for v in bad_request.field_violations],
+        retry_after=retry.retry_delay.ToTimedelta().total_seconds() if waits else None,
+    )
+
+
+def rich_status(call: grpc.Call) -> status_pb2.Status | None:
+    """Return the google.rpc.Status that a server sent along; None where there is none that can be read."""
+    for key, value in call.trailing_metadata() or ():
+        if key == DETAILS and isinstance(value, bytes):
+            try:
+                return status_pb2.Status.FromString(value)
+            except DecodeError:
+                return None
+    return None
+
+
+def unpack(status: status_pb2.Status, detail: Message) -> bool:
+    """Fill `detail` from the status and return whether the status has such a detail."""
+    return any(envelope.Unpack(detail) for envelope in status.details if envelope.Is(detail.DESCRIPTOR))
+
+
+def bare(code: grpc.StatusCode, details: str, target: str) -> CstpError:
+    """Return the exception for a status that gives no reason."""
+    error = BY_STATUS.get(code, errors.InternalError)
+    if error is ServerUnreachable:
+        return ServerUnreachable(f"No server answers at {target}: {details}")
+    if error is errors.DeadlineExceeded:
+        return errors.DeadlineExceeded(f"{target} did not answer in time")
+    return error(f"{target} answered {code.name}: {details}")

@@ -1,0 +1,247 @@
+"""The same calls over JSON-RPC 2.0 and HTTP, for servers that are reached through a bridge."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import ssl
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import SplitResult, urlsplit
+
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
+
+from cstp_grpc import errors
+from cstp_grpc.client import codec
+from cstp_grpc.client.contract import Method
+from cstp_grpc.client.errors import InvalidRequest, ParseError, ServerUnreachable, build
+from cstp_grpc.client.transport import MAX_ANSWER_BYTES, authorization
+from cstp_grpc.errors import CstpError, FieldViolation, InvalidArgument
+
+ENDPOINT = "/cstp"
+CHUNK = 65_536
+
+BY_CODE: Mapping[int, type[CstpError]] = {
+    -32700: ParseError,
+    -32600: InvalidRequest,
+    -32601: errors.MethodNotFound,
+    -32602: errors.InvalidArgument,
+    -32603: errors.InternalError,
+    -32001: errors.AuthenticationRequired,
+    -32002: errors.RateLimited,
+    -32003: errors.QueryFailed,
+    -32004: errors.GuardrailEvalFailed,
+    -32010: errors.PermissionDenied,
+    -32011: errors.NotFound,
+    -32012: errors.Conflict,
+    -32013: errors.Unavailable,
+}
+"""What an error without a reason means: servers of others send the protocol's codes alone."""
+
+BY_HTTP: Mapping[int, type[CstpError]] = {
+    401: errors.AuthenticationRequired,
+    403: errors.PermissionDenied,
+    413: errors.InvalidArgument,
+    429: errors.RateLimited,
+    502: errors.Unavailable,
+    503: errors.Unavailable,
+    504: errors.Unavailable,
+}
+"""What an HTTP status means where the body is no JSON-RPC answer. Others are InternalError."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """An HTTP response; `headers` have lower-case names."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class JsonRpcTransport:
+    """Posts each call to a bridge, on a connection of its own; follows no redirects. Safe for many threads."""
+
+    def __init__(
+        self,
+        target: str,
+        token: str | None,
+        *,
+        root_certificates: bytes | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._url = endpoint(target)
+        self._headers = {"content-type": "application/json", "accept": "application/json"} | dict(authorization(token))
+        self._tls = tls_context(root_certificates)
+        self._clock = clock
+        self._ids = itertools.count(1)
+
+    def call(self, method: Method, request: Message, timeout: float) -> Message:
+        """Return the answer of a unary method within `timeout` seconds. Raises CstpError."""
+        call_id = next(self._ids)
+        body = call_body(method, request, call_id)
+        answer = exchange("POST", self._url, self._headers, body, timeout, self._tls, self._clock)
+        result = read_result(answer, call_id, self._url.geturl())
+        try:
+            return codec.from_json(known_part(result, cast(Descriptor, method.response.DESCRIPTOR)), method.response)
+        except codec.CodecError as error:
+            raise errors.InternalError(f"The answer to {method.name} does not fit the contract: {error}") from error
+
+    def send(self, method: Method, requests: Iterable[Message], timeout: float) -> Message:  # noqa: ARG002
+        """Raise MethodNotFound: JSON-RPC carries no streams."""
+        raise errors.MethodNotFound(f"{method.name} takes a stream, which JSON-RPC cannot carry: use a grpc:// address")
+
+    def close(self) -> None:
+        """Do nothing: no connection outlives its call."""
+
+
+def call_body(method: Method, request: Message, call_id: int) -> bytes:
+    """Return a JSON-RPC call. Raises InvalidArgument where the request holds what JSON cannot express."""
+    try:
+        params = codec.to_json(request)
+    except ValueError as error:
+        raise InvalidArgument(f"{method.name}: {error}") from error
+    return json.dumps({"jsonrpc": "2.0", "id": call_id, "method": method.name, "params": params}).encode()
+
+
+def known_part(value: Any, descriptor: Descriptor) -> Any:
+    """Return a JSON value without the fields that a message does not have.
+
+    Servers of a later contract may answer with more than this client knows; gRPC skips it likewise.
+    """
+    if not isinstance(value, dict) or descriptor.file.package == "google.protobuf":
+        return value
+    found = {}
+    for field in descriptor.fields:
+        if field.json_name not in value:
+            continue
+        item, inner = value[field.json_name], field.message_type
+        if inner is None or inner.GetOptions().map_entry:
+            found[field.json_name] = item
+        elif field.is_repeated and isinstance(item, list):
+            found[field.json_name] = [known_part(part, inner) for part in item]
+        else:
+            found[field.json_name] = known_part(item, inner)
+    return found
+
+
+def endpoint(target: str) -> SplitResult:
+    """Return the URL to post to: the target's with /cstp at its end. Raises InvalidArgument."""
+    url = urlsplit(target)
+    try:
+        url.port  # noqa: B018 - reading it checks it
+    except ValueError as error:
+        raise InvalidArgument.field("target", f"{target!r} has no usable port") from error
+    if not url.hostname or url.query or url.fragment or url.username:
+        raise InvalidArgument.field("target", f"{target!r} is not of the form http://HOST:PORT")
+    path = url.path.rstrip("/")
+    return url._replace(path=path if path.endswith(ENDPOINT) else path + ENDPOINT)
+
+
+def tls_context(root_certificates: bytes | None) -> ssl.SSLContext:
+    """Return how https servers are verified: by the given authorities (PEM), or by the system's."""
+    if root_certificates is None:
+        return ssl.create_default_context()
+    return ssl.create_default_context(cadata=root_certificates.decode("ascii"))
+
+
+def exchange(
+    verb: str,
+    url: SplitResult,
+    headers: Mapping[str, str],
+    body: bytes | None,
+    timeout: float,
+    tls: ssl.SSLContext | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> HttpAnswer:
+    """Send one HTTP request and return its whole answer within `timeout` seconds.
+
+    Raises DeadlineExceeded, ServerUnreachable, and InternalError where the answer is too large.
+    """
+    deadline = clock() + timeout
+    connection = open_connection(url, timeout, tls)
+    try:
+        connection.request(verb, url.path or "/", body, dict(headers))
+        response = connection.getresponse()
+        content = read_body(response, deadline, clock)
+        return HttpAnswer(response.status, {name.lower(): value for name, value in response.getheaders()}, content)
+    except TimeoutError as error:
+        raise errors.DeadlineExceeded(f"{url.geturl()} did not answer within {timeout:g} s") from error
+    except (OSError, http.client.HTTPException) as error:
+        reason = str(error) or type(error).__name__
+        raise ServerUnreachable(f"No server answers at {url.geturl()}: {reason}") from error
+    finally:
+        connection.close()
+
+
+def read_body(response: http.client.HTTPResponse, deadline: float, clock: Callable[[], float]) -> bytes:
+    """Return the body of a response. Raises TimeoutError after the deadline, InternalError where it is too large."""
+    received = bytearray()
+    while chunk := response.read1(CHUNK):
+        received += chunk
+        if len(received) > MAX_ANSWER_BYTES:
+            raise errors.InternalError(f"The server's answer is larger than {MAX_ANSWER_BYTES} bytes")
+        # The socket's timeout bounds each read, not their sum.
+        if clock() > deadline:
+            raise TimeoutError
+    return bytes(received)
+
+
+def open_connection(url: SplitResult, timeout: float, tls: ssl.SSLContext | None) -> http.client.HTTPConnection:
+    """Return a connection, not yet opened."""
+    host = url.hostname or ""
+    if url.scheme == "https":
+        return http.client.HTTPSConnection(host, url.port, timeout=timeout, context=tls)
+    return http.client.HTTPConnection(host, url.port, timeout=timeout)
+
+
+def read_result(answer: HttpAnswer, call_id: int, where: str) -> dict[str, Any]:
+    """Return the result in a JSON-RPC answer. Raises the error that it holds."""
+    try:
+        content = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict) or content.get("jsonrpc") != "2.0":
+        raise http_error(answer, where)
+    if isinstance(content.get("error"), dict):
+        raise answered_error(content["error"])
+    result = content.get("result")
+    if content.get("id") != call_id or not isinstance(result, dict):
+        raise errors.InternalError(f"{where} sent an answer that belongs to no call")
+    return result
+
+
+def http_error(answer: HttpAnswer, where: str) -> CstpError:
+    """Return the exception for an HTTP answer that is no JSON-RPC."""
+    if 300 <= answer.status < 400:
+        place = answer.headers.get("location", "elsewhere")
+        return errors.InternalError(f"{where} redirects to {place}; call that address if you trust it")
+    waits = answer.headers.get("retry-after", "")
+    error = BY_HTTP.get(answer.status, errors.InternalError)
+    return error(
+        f"{where} answered HTTP {answer.status} instead of JSON-RPC",
+        retry_after=float(waits) if waits.isdecimal() else None,
+    )
+
+
+def answered_error(error: Mapping[str, Any]) -> CstpError:
+    """Return the exception for a JSON-RPC error object."""
+    data = error.get("data")
+    details: Mapping[str, Any] = data if isinstance(data, dict) else {}
+    by_code = BY_CODE.get(error.get("code", 0), errors.InternalError)
+    waits = details.get("retryAfterMs")
+    return build(
+        str(details.get("reason") or by_code.reason),
+        str(error.get("message", "")),
+        metadata={key: value for key, value in details.items() if isinstance(value, str) and key != "reason"},
+        violations=[
+            FieldViolation(str(item.get("field", "")), str(item.get("description", "")))
+            for item in details.get("violations") or ()
+            if isinstance(item, dict)
+        ],
+        retry_after=waits / 1000 if isinstance(waits, int | float) else None,
+    )

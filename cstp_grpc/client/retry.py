@@ -1,0 +1,91 @@
+"""Repeating calls that may succeed later, within one deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception
+
+from cstp_grpc.errors import CstpError, DeadlineExceeded, RateLimited, Unavailable
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how soon a call is repeated.
+
+    The n-th pause is random between 0 and `base` x 2^(n-1) seconds, at most `cap`; where the server says how long to
+    wait, the pause is that long.
+    """
+
+    attempts: int = 4
+    """Attempts in all; 1 never repeats."""
+    base: float = 0.1
+    """Seconds that the first pause may take."""
+    cap: float = 5.0
+    """Seconds that any pause may take, unless the server asks for more."""
+
+
+DEFAULT_RETRIES = RetryPolicy()
+
+
+class Retrier:
+    """Makes attempts until one succeeds, fails for good, or the deadline leaves no time for another.
+
+    `random` returns a number from 0 to 1; `clock` counts seconds.
+    """
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        sleep: Callable[[float], None],
+        random: Callable[[], float],
+        clock: Callable[[], float],
+    ) -> None:
+        self._policy = policy
+        self._sleep = sleep
+        self._random = random
+        self._clock = clock
+
+    def run(self, attempt: Callable[[float], T], timeout: float, *, repeatable: bool) -> T:
+        """Return what `attempt` returns; it is called with the seconds that are left.
+
+        Raises what the last attempt raised, or DeadlineExceeded.
+        """
+        deadline = self._clock() + timeout
+
+        def once() -> T:
+            left = deadline - self._clock()
+            if left <= 0:
+                raise DeadlineExceeded(f"There was no answer within {timeout:g} s")
+            return attempt(left)
+
+        def done(state: RetryCallState) -> bool:
+            spent = self._clock() + state.upcoming_sleep >= deadline
+            return spent or state.attempt_number >= self._policy.attempts
+
+        if not repeatable:
+            return once()
+        retrying = Retrying(
+            sleep=self._sleep,
+            retry=retry_if_exception(is_passing),
+            wait=self._pause,
+            stop=done,
+            reraise=True,
+        )
+        return retrying(once)
+
+    def _pause(self, state: RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, CstpError) and error.retry_after is not None:
+            return error.retry_after
+        bound: float = self._policy.base * 2 ** (state.attempt_number - 1)
+        return self._random() * min(bound, self._policy.cap)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the same call may succeed later: the server is unavailable, or says how long to wait."""
+    return isinstance(error, Unavailable) or (isinstance(error, RateLimited) and error.retry_after is not None)

@@ -1,0 +1,112 @@
+"""How calls travel: one interface, and gRPC behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import grpc
+from google.protobuf.message import Message
+
+from cstp_grpc.client import errors
+from cstp_grpc.client.contract import Method
+from cstp_grpc.errors import InvalidArgument
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Transport(Protocol):
+    """Carries a call to a server and its answer back."""
+
+    def call(self, method: Method, request: Message, timeout: float) -> Message:
+        """Return the answer of a unary method within `timeout` seconds. Raises CstpError."""
+
+    def send(self, method: Method, requests: Iterable[Message], timeout: float) -> Message:
+        """Return the answer of a method that takes a stream, within `timeout` seconds. Raises CstpError."""
+
+    def close(self) -> None:
+        """Give back what is held open."""
+
+
+class GrpcTransport:
+    """Calls over one gRPC channel; safe for many threads."""
+
+    def __init__(self, target: str, token: str | None, *, secure: bool, root_certificates: bytes | None) -> None:
+        self._target = target
+        self._metadata = authorization(token)
+        self._calls: dict[str, Any] = {}
+        address = grpc_address(target)
+        options = channel_options(address)
+        if secure:
+            credentials = grpc.ssl_channel_credentials(root_certificates)
+            self._channel = grpc.secure_channel(address, credentials, options)
+        else:
+            self._channel = grpc.insecure_channel(address, options)
+
+    def call(self, method: Method, request: Message, timeout: float) -> Message:
+        """Return the answer of a unary method within `timeout` seconds. Raises CstpError."""
+        return self._invoke(self._channel.unary_unary, method, request, timeout)
+
+    def send(self, method: Method, requests: Iterable[Message], timeout: float) -> Message:
+        """Return the answer of a method that takes a stream, within `timeout` seconds. Raises CstpError."""
+        return self._invoke(self._channel.stream_unary, method, iter(requests), timeout)
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+    def _invoke(self, kind: Any, method: Method, request: Any, timeout: float) -> Message:
+        # gRPC types a call by its messages, which only the contract knows here.
+        call = self._calls.get(method.path) or self._calls.setdefault(
+            method.path, kind(method.path, method.request.SerializeToString, method.response.FromString)
+        )
+        try:
+            answer: Message = call(request, timeout=timeout, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise errors.from_rpc(error, self._target) from error
+        return answer
+
+
+def authorization(token: str | None) -> list[tuple[str, str]]:
+    """Return the header that carries a bearer token. Raises InvalidArgument where it cannot be sent."""
+    if token is None:
+        return []
+    if not token or not all("!" <= character <= "~" for character in token):
+        raise InvalidArgument.field("token", "must be visible ASCII characters without spaces")
+    return [("authorization", f"Bearer {token}")]
+
+
+def scheme_of(target: str) -> str:
+    """Return `grpc`, `grpcs`, `http` or `https`; a bare `host:port` is gRPC. Raises InvalidArgument."""
+    scheme = target.partition("://")[0].lower() if "://" in target else "grpc"
+    if scheme not in {"grpc", "grpcs", "http", "https"}:
+        raise InvalidArgument.field("target", f"{target!r} must begin with grpc://, grpcs://, http:// or https://")
+    return scheme
+
+
+def grpc_address(target: str) -> str:
+    """Return `host:port` of a gRPC target. Raises InvalidArgument."""
+    url = urlsplit(target if "://" in target else f"grpc://{target}")
+    try:
+        port = url.port
+    except ValueError:
+        port = None
+    if not url.hostname or port is None or url.path.strip("/") or url.query or url.username:
+        raise InvalidArgument.field("target", f"{target!r} is not of the form grpc://HOST:PORT")
+    return f"[{url.hostname}]:{port}" if ":" in url.hostname else f"{url.hostname}:{port}"
+
+
+def channel_options(address: str) -> list[tuple[str, int | str]]:
+    """Return how a channel behaves."""
+    host = address.rpartition(":")[0].strip("[]")
+    return [
+        ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
+        ("grpc.primary_user_agent", "cstp-python"),
+        # After a failure gRPC refuses calls until it connects again; our own pauses are of this order.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 2000),
+        # A proxy for the internet does not reach this machine's own servers.
+        ("grpc.enable_http_proxy", 0 if host in LOCAL else 1),
+    ]

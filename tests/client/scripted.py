@@ -1,0 +1,120 @@
+"""Servers that answer as a test tells them, and record what they are asked."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from cstp_grpc.client.contract import methods
+from cstp_grpc.errors import CstpError
+from cstp_grpc.server.status import to_status
+
+Answer = Message | CstpError | grpc.StatusCode
+
+
+@dataclass
+class ScriptedServer:
+    """A gRPC server that gives the next answer of its script to each call; the last one is given for ever."""
+
+    script: list[Answer]
+    requests: list[Any] = field(default_factory=list)
+    metadata: list[dict[str, str | bytes]] = field(default_factory=list)
+    target: str = ""
+
+    def answer(self, request: Any, context: grpc.ServicerContext) -> Message:
+        self.metadata.append(dict(context.invocation_metadata()))
+        self.requests.append(request)
+        given = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        if isinstance(given, CstpError):
+            context.abort_with_status(to_status(given, "req-1"))
+        if isinstance(given, grpc.StatusCode):
+            context.abort(given, "in a few words")
+        assert isinstance(given, Message)
+        return given
+
+
+@contextmanager
+def scripted_server(*script: Answer) -> Iterator[ScriptedServer]:
+    """Run a ScriptedServer for the length of a block."""
+    state = ScriptedServer(list(script))
+
+    class Handlers(grpc.GenericRpcHandler):
+        def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+            method = next((m for m in methods().values() if m.path == details.method), None)
+            if method is None:
+                return None
+            codec = (method.request.FromString, method.response.SerializeToString)
+            if method.client_streaming:
+                return grpc.stream_unary_rpc_method_handler(lambda r, c: state.answer(list(r), c), *codec)
+            return grpc.unary_unary_rpc_method_handler(state.answer, *codec)
+
+    pool = ThreadPoolExecutor(4)
+    server = grpc.server(pool)
+    server.add_generic_rpc_handlers((Handlers(),))
+    state.target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        yield state
+    finally:
+        server.stop(0).wait()
+        pool.shutdown()
+
+
+@dataclass
+class HttpReply:
+    """What the HTTP server answers; a callable body is given the parsed request."""
+
+    body: bytes | Callable[[dict[str, Any]], Any]
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class HttpServer:
+    """An HTTP server that gives one reply to every request."""
+
+    reply: HttpReply
+    url: str = ""
+    requests: list[tuple[str, dict[str, str], dict[str, Any]]] = field(default_factory=list)
+
+
+@contextmanager
+def http_server(reply: HttpReply) -> Iterator[HttpServer]:
+    """Run an HttpServer for the length of a block."""
+    state = HttpServer(reply)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            sent = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            state.requests.append((self.path, {k.lower(): v for k, v in self.headers.items()}, sent))
+            body = state.reply.body
+            content = body if isinstance(body, bytes) else json.dumps(body(sent)).encode()
+            self.send_response(state.reply.status)
+            for name, value in state.reply.headers.items():
+                self.send_header(name, value)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *args: Any) -> None:
+            """Keep the tests' output clean."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    state.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
