@@ -24,7 +24,7 @@ OUT = ROOT / "docs" / "api.md"
 
 HEAD = """# The contract
 
-Made from `proto/` by `make docs`. Over gRPC, the names are those of the proto; over JSON-RPC (`POST /cstp`), methods and
+Made from `proto/` by `make docs`. Over gRPC the names are those of the proto; over JSON-RPC (`POST /cstp`), methods and
 fields are named as here, enums are plain words (`STAKES_HIGH` is `"high"`), absent fields are left out and `null` means
 absent.
 """

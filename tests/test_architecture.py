@@ -1,0 +1,84 @@
+"""Who may import what, beyond the layers that import-linter keeps."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = sorted(
+    path for package in ("cstp_grpc", "bridge") for path in (ROOT / package).rglob("*.py") if "gen" not in path.parts
+)
+
+ONLY = {
+    "chromadb": {"cstp_grpc/decisions/index/chroma.py", "cstp_grpc/decisions/embedding/chroma_download.py"},
+    "chromadb_rust_bindings": {"cstp_grpc/decisions/index/chroma_server.py"},
+    "cel_expr_python": {"cstp_grpc/guardrails/expression.py"},
+    "limits": {"cstp_grpc/server/interceptors/rate_limit.py"},
+    "protovalidate": {"cstp_grpc/server/interceptors/validation.py", "cstp_grpc/cli/importing.py"},
+}
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def importers(package: str) -> set[str]:
+    return {
+        str(path.relative_to(ROOT))
+        for path in SOURCES
+        if any(name == package or name.startswith(f"{package}.") for name in imported(path))
+    }
+
+
+@pytest.mark.parametrize("package", sorted(ONLY))
+def test_a_library_is_behind_one_module(package: str) -> None:
+    assert importers(package) <= ONLY[package]
+
+
+def test_sql_stays_in_the_stores() -> None:
+    allowed = ("cstp_grpc/storage/", "sql_", "cstp_grpc/server/trails.py")
+    strays = {
+        path
+        for path in importers("sqlalchemy")
+        if not any(part in path for part in allowed) and imports_more_than_types(ROOT / path)
+    }
+    assert not strays
+
+
+def imports_more_than_types(path: Path) -> bool:
+    """Whether a module takes more from SQLAlchemy than the types of a connection and of errors."""
+    names = {
+        alias.name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sqlalchemy")
+        for alias in node.names
+    }
+    return not names <= {"Connection", "IntegrityError", "SQLAlchemyError"}
+
+
+def test_only_the_configuration_reads_the_environment() -> None:
+    readers = {
+        str(path.relative_to(ROOT))
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+    }
+    assert readers <= {"cstp_grpc/config.py"}
+
+
+def test_the_contract_and_the_rulebooks_are_no_python_packages() -> None:
+    for folder in ("proto", "guardrails"):
+        assert not list((ROOT / folder).rglob("__init__.py"))
+
+
+def test_a_servicer_does_not_catch() -> None:
+    for path in (ROOT / "cstp_grpc" / "services").glob("*.py"):
+        assert not [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Try)], path

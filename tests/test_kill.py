@@ -1,0 +1,176 @@
+"""Nothing that was acknowledged is lost when the server is killed, whatever it was doing."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+
+from cstp_grpc.gen.cstp.v1 import audit_pb2, audit_pb2_grpc, cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+KILLS = 20
+WRITERS = 4
+TOKEN = "kill-test-token"
+METADATA = ("authorization", f"Bearer {TOKEN}")
+PERMISSIONS = ["query", "check", "announce", "record", "review", "admin"]
+
+
+@dataclass
+class Acknowledged:
+    """What the server said is on disk, by the identifiers that the clients chose."""
+
+    decisions: dict[str, str] = field(default_factory=dict)
+    """Titles by decision id."""
+    intents: set[str] = field(default_factory=set)
+    checks: set[str] = field(default_factory=set)
+    """Request ids of checks."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Server:
+    """A `cstp serve` process on the same folder each time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> grpc.Channel:
+        self.port = free_port()
+        config = self._folder / "cstp.yaml"
+        config.write_text(
+            yaml.safe_dump(
+                {
+                    "data_dir": str(self._folder / "var"),
+                    "grpc": {"port": self.port},
+                    "auth": {"tokens": [{"name": "tester", "token": TOKEN, "permissions": PERMISSIONS}]},
+                    "embedding": {"provider": "lexical"},
+                    "rate_limits": {"enabled": False},
+                    "index": {"exact_limit": 20},
+                }
+            )
+        )
+        command = [sys.executable, "-m", "cstp_grpc", "serve", "--config", str(config), "--no-bridge"]
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        channel = grpc.insecure_channel(f"127.0.0.1:{self.port}")
+        grpc.channel_ready_future(channel).result(60)
+        return channel
+
+    def kill(self) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> int:
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(60)
+
+
+def write(channel: grpc.Channel, done: Acknowledged, lock: threading.Lock) -> None:
+    """Record, announce and check until the server is gone, noting what it acknowledged."""
+    journal = journal_pb2_grpc.JournalServiceStub(channel)
+    cstp = cstp_pb2_grpc.CstpServiceStub(channel)
+    try:
+        while True:
+            key = uuid.uuid4().hex
+            metadata = (METADATA, ("x-request-id", key))
+            title = f"Decide on {key}"
+            content = journal_pb2.DecisionContent(title=title, context="under load")
+            recorded = journal.RecordDecision(
+                journal_pb2.RecordDecisionRequest(request_id=key, decision=content), metadata=metadata, timeout=30
+            )
+            with lock:
+                done.decisions[recorded.decision.id] = title
+            cstp.AnnounceIntent(
+                cstp_pb2.AnnounceIntentRequest(intent=f"Do {key}", correlation_id=key), metadata=metadata, timeout=30
+            )
+            with lock:
+                done.intents.add(key)
+            action = cstp_pb2.Action(description=f"Do {key}")
+            cstp.CheckGuardrails(cstp_pb2.CheckGuardrailsRequest(action=action), metadata=metadata, timeout=30)
+            with lock:
+                done.checks.add(key)
+    except grpc.RpcError as error:
+        assert error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED), error  # type: ignore[attr-defined]
+
+
+def everything(stub_call: Any, request: Any, items: str) -> list[Any]:
+    """Return the items of every page."""
+    found: list[Any] = []
+    request.page_size = 1000
+    while True:
+        page = stub_call(request, metadata=(METADATA,), timeout=60)
+        found += getattr(page, items)
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token
+
+
+def verify(channel: grpc.Channel, done: Acknowledged) -> None:
+    """Everything that was acknowledged is there, and search finds it."""
+    journal = journal_pb2_grpc.JournalServiceStub(channel)
+    audit = audit_pb2_grpc.AuditServiceStub(channel)
+    decisions = {
+        d.id: d.title for d in everything(journal.ListDecisions, journal_pb2.ListDecisionsRequest(), "decisions")
+    }
+    assert done.decisions.items() <= decisions.items()
+    intents = {i.correlation_id for i in everything(audit.ListIntents, audit_pb2.ListIntentsRequest(), "intents")}
+    assert done.intents <= intents
+    entries = everything(audit.ListAuditEntries, audit_pb2.ListAuditEntriesRequest(), "entries")
+    judged = {e.request_id for e in entries if e.event == audit_pb2.AUDIT_EVENT_GUARDRAIL_CHECK}
+    announced = {e.correlation_id for e in entries if e.event == audit_pb2.AUDIT_EVENT_INTENT_ANNOUNCED}
+    assert done.checks <= judged
+    assert done.intents <= announced
+    # No intent without its entry, no entry without its intent: they are one transaction.
+    assert intents == announced
+    if done.decisions:
+        wanted, title = random.choice(sorted(done.decisions.items()))
+        cstp = cstp_pb2_grpc.CstpServiceStub(channel)
+        answer = cstp.QueryDecisions(
+            cstp_pb2.QueryDecisionsRequest(query=title, limit=50, min_score=0), metadata=(METADATA,), timeout=30
+        )
+        assert wanted in {decision.id for decision in answer.decisions}
+
+
+def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    server, done, lock = Server(tmp_path), Acknowledged(), threading.Lock()
+    for _ in range(KILLS):
+        with server.start() as channel:
+            verify(channel, done)
+            threads = [threading.Thread(target=write, args=(channel, done, lock)) for _ in range(WRITERS)]
+            for thread in threads:
+                thread.start()
+            # The moment is random on purpose; nothing is waited for.
+            threading.Event().wait(random.uniform(0.05, 1.5))
+            server.kill()
+            for thread in threads:
+                thread.join()
+    with server.start() as channel:
+        verify(channel, done)
+    assert server.stop() == 0
+    assert min(len(done.decisions), len(done.intents), len(done.checks)) > KILLS, json.dumps(
+        {"decisions": len(done.decisions), "intents": len(done.intents), "checks": len(done.checks)}
+    )
