@@ -1,0 +1,122 @@
+"""Connections to the journal's database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import sqlalchemy
+from sqlalchemy import URL, Connection, Engine, event, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+RESERVED = 2
+"""Connections beyond those for reading: the writer's, and one for migrations and the like."""
+
+POOL_TIMEOUT = 10.0
+"""Seconds that a read waits for a connection."""
+
+BUSY_MILLISECONDS = 10_000
+"""How long SQLite waits for another process to release the database."""
+
+SQLITE_PRAGMAS = (
+    f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}",
+    "PRAGMA synchronous = FULL",
+    # On macOS a plain fsync leaves the data in the drive's cache.
+    "PRAGMA fullfsync = ON",
+    "PRAGMA checkpoint_fullfsync = ON",
+    "PRAGMA foreign_keys = ON",
+    # Without it REPLACE removes rows behind the back of the triggers that keep the audit trail append-only.
+    "PRAGMA recursive_triggers = ON",
+)
+
+POSTGRESQL_ARGUMENTS = {
+    "connect_timeout": "5",
+    "application_name": "cstp",
+    "options": "-c timezone=UTC",
+    # A server that vanished without a word is noticed within half a minute.
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "25000",
+}
+
+
+class UnsuitableDatabase(Exception):
+    """The configured database cannot keep the journal; the message says why and names no secret."""
+
+
+def create_engine(url: str, pool_size: int) -> Engine:
+    """Return the engine of a `sqlite:///PATH` or `postgresql://…` URL with `pool_size` connections for reading.
+
+    Raises UnsuitableDatabase for any other URL; a database that is not there shows when it is first used.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise UnsuitableDatabase("storage.url: is not a database URL") from error
+    backend = parsed.get_backend_name()
+    if backend == "sqlite":
+        return sqlite_engine(parsed, pool_size)
+    if backend == "postgresql":
+        return postgresql_engine(parsed, pool_size)
+    raise UnsuitableDatabase(f"storage.url: must begin with sqlite:/// or postgresql://, not {parsed.drivername}://")
+
+
+def sqlite_engine(url: URL, pool_size: int) -> Engine:
+    """Return an engine on a SQLite file; its folder is created."""
+    if not url.database or url.database == ":memory:":
+        raise UnsuitableDatabase("storage.url: must name a file, because SQLite in memory keeps nothing")
+    Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = sqlalchemy.create_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=RESERVED,
+        pool_timeout=POOL_TIMEOUT,
+        hide_parameters=True,
+        connect_args={"isolation_level": None, "check_same_thread": False},
+    )
+    event.listen(engine, "connect", prepare_sqlite)
+    event.listen(engine, "begin", begin_sqlite)
+    return engine
+
+
+def prepare_sqlite(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
+    """Make a new connection durable and let it read while another writes."""
+    cursor = connection.cursor()
+    for pragma in SQLITE_PRAGMAS:
+        cursor.execute(pragma)
+    (mode,) = cursor.execute("PRAGMA journal_mode = WAL").fetchone()
+    cursor.close()
+    if mode != "wal":
+        raise UnsuitableDatabase(f"storage.url: SQLite's write-ahead log does not work there (journal mode {mode})")
+
+
+def begin_sqlite(connection: Connection) -> None:
+    """Begin a transaction in the driver's stead, which would begin none before the first change.
+
+    One that will write says so at once (see `for_writing`): a lock taken later could no longer be waited for.
+    """
+    writes = connection.get_execution_options().get("writes", False)
+    driver = connection.connection.driver_connection
+    assert driver is not None
+    driver.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def for_writing(engine: Engine) -> Connection:
+    """Return a new connection whose transactions may write."""
+    return engine.connect().execution_options(writes=True)
+
+
+def postgresql_engine(url: URL, pool_size: int) -> Engine:
+    """Return an engine on PostgreSQL; what the URL says of the connection wins over our defaults."""
+    arguments = {key: value for key, value in POSTGRESQL_ARGUMENTS.items() if key not in url.query}
+    return sqlalchemy.create_engine(
+        url.set(drivername="postgresql+psycopg"),
+        pool_size=pool_size,
+        max_overflow=RESERVED,
+        pool_timeout=POOL_TIMEOUT,
+        pool_pre_ping=True,
+        hide_parameters=True,
+        connect_args=arguments,
+    )

@@ -1,0 +1,78 @@
+"""Bringing a database to the tables that this version needs."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, func, select
+
+from cstp_grpc.storage.engine import UnsuitableDatabase, for_writing
+
+logger = logging.getLogger(__name__)
+
+MIGRATION_LOCK = 0x6373_7470_0001
+"""The PostgreSQL advisory lock that lets one replica migrate at a time."""
+
+
+def migrate(engine: Engine) -> None:
+    """Bring a database to the newest migration, all or nothing.
+
+    Several may do so at once: one does it, the others wait. Raises UnsuitableDatabase where the database is newer than
+    this version, and SQLAlchemyError where it does not answer.
+    """
+    with for_writing(engine) as connection, connection.begin():
+        if connection.dialect.name == "postgresql":
+            connection.execute(select(func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+        present, newest = revision_of(connection), head()
+        if present == newest:
+            return
+        if present is not None and present not in known_revisions():
+            raise UnsuitableDatabase(
+                f"storage.url: the database is at migration {present}, which this version does not know; "
+                "it was used by a newer version"
+            )
+        command.upgrade(configuration(connection), newest)
+        logger.info("the database went from migration %s to %s", present or "none", newest)
+
+
+def current(engine: Engine) -> str | None:
+    """Return the migration that a database is at; None for an empty one."""
+    with engine.connect() as connection:
+        return revision_of(connection)
+
+
+def head() -> str:
+    """Return the newest migration."""
+    newest = scripts().get_current_head()
+    assert newest is not None, "the package has lost its migrations"
+    return newest
+
+
+def known_revisions() -> set[str]:
+    """Return the migrations of this version."""
+    return {script.revision for script in scripts().walk_revisions()}
+
+
+def scripts() -> ScriptDirectory:
+    """Return the folder of migrations."""
+    return ScriptDirectory.from_config(configuration())
+
+
+def configuration(connection: Connection | None = None) -> Config:
+    """Return what Alembic must know, in the place of an ini file."""
+    config = Config()
+    # Alembic reads `%` as the start of a reference.
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    return config
+
+
+def revision_of(connection: Connection) -> str | None:
+    """Return the migration that a connection's database is at."""
+    return MigrationContext.configure(connection).get_current_revision()

@@ -1,0 +1,15 @@
+"""What Alembic runs for each migration: the steps, on the connection and in the transaction that `migrate` opened."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from cstp_grpc.storage.tables import metadata
+
+# The transaction is real on SQLite too, because the engine begins it in the driver's stead.
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    transactional_ddl=True,
+)
+context.run_migrations()

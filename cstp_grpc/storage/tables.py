@@ -1,0 +1,217 @@
+"""The tables of the journal, as the newest migration leaves them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    text,
+)
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An instant with microseconds, kept and returned in UTC; a naive one is refused with ValueError."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """Return an aware instant in UTC, as the database keeps it."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value.isoformat()} says nothing of its time zone")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """Return what the database kept as an aware instant in UTC."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+# Identifiers are compared byte by byte on every database, so that listings have the same order on each.
+IDENTIFIER = Text().with_variant(Text(collation="C"), "postgresql")
+# SQLite numbers rows by itself only where the key is INTEGER, which holds 64 bits there.
+SERIAL = BigInteger().with_variant(Integer(), "sqlite")
+# An absent value is the database's NULL, never the JSON text `null`.
+OPTIONAL_JSON = JSON(none_as_null=True)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("id", IDENTIFIER, primary_key=True),
+    Column("agent", Text, nullable=False),
+    Column("source", Text),
+    Column("idempotency_key", Text),
+    Column("content_hash", Text, nullable=False),
+    Column("title", Text, nullable=False),
+    Column("category", Text),
+    Column("stakes", Text),
+    Column("confidence", Double),
+    Column("stated_status", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("outcome", Text),
+    Column("date", UtcDateTime, nullable=False),
+    Column("reviewed_date", UtcDateTime),
+    Column("notes", Text),
+    Column("reasons", JSON, nullable=False),
+    Column("tags", JSON, nullable=False),
+    Column("project", Text),
+    Column("visibility", Text, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("updated_at", UtcDateTime, nullable=False),
+    # The long texts come last: SQLite walks through all that stands before a column to read it.
+    Column("reason_texts", JSON, nullable=False),
+    Column("context", Text),
+    UniqueConstraint("agent", "source"),
+    UniqueConstraint("agent", "idempotency_key"),
+    Index(None, "revision", unique=True),
+    Index(None, "date", "id"),
+    Index(None, "agent", "date", "id"),
+    Index(None, "category", "date", "id"),
+    Index(None, "project", "date", "id"),
+)
+"""The record of decisions.
+
+`tags` is the ordered list of what `decision_tags` holds for filtering; `reasons` lists type and strength of each
+reason, `reason_texts` their private texts; `stated_status` is what the content says, `status` what reviews and links
+made of it; `revision` is the newest number of the outbox for the decision.
+"""
+
+decision_tags = Table(
+    "decision_tags",
+    metadata,
+    Column("decision_id", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
+    Column("tag", Text, primary_key=True),
+    Index(None, "tag", "decision_id"),
+)
+
+decision_links = Table(
+    "decision_links",
+    metadata,
+    Column("declared_by", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
+    Column("from_id", IDENTIFIER, primary_key=True),
+    Column("type", Text, primary_key=True),
+    Column("to_id", IDENTIFIER, primary_key=True),
+    Index(None, "from_id", "type"),
+    Index(None, "to_id", "type"),
+)
+"""How decisions relate; either end may name a decision that is not there yet."""
+
+decision_vectors = Table(
+    "decision_vectors",
+    metadata,
+    Column("decision_id", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
+    Column("model", Text, nullable=False),
+    Column("vector", LargeBinary, nullable=False),
+)
+"""The vector of each decision's text: little-endian float32, of one model at a time."""
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("seq", SERIAL, primary_key=True),
+    Column("decision_id", IDENTIFIER, nullable=False),
+    # Without it SQLite would give the number of a removed last row to the next one.
+    sqlite_autoincrement=True,
+)
+"""Changes of decisions that the index has not taken yet."""
+
+audit_entries = Table(
+    "audit_entries",
+    metadata,
+    Column("id", SERIAL, primary_key=True),
+    Column("timestamp", UtcDateTime, nullable=False),
+    Column("event", Text, nullable=False),
+    Column("requesting_agent", Text, nullable=False),
+    Column("request_id", Text, nullable=False),
+    Column("claimed_agent", Text),
+    Column("action", Text),
+    Column("allowed", Boolean),
+    Column("violations", OPTIONAL_JSON),
+    Column("warnings", OPTIONAL_JSON),
+    Column("evaluated", Integer, nullable=False),
+    Column("rule_set_version", Text),
+    Column("correlation_id", Text),
+    Column("decision_id", IDENTIFIER),
+    Column("error", Text),
+    Index(None, "timestamp", "id"),
+    Index(None, "requesting_agent", "id"),
+    Index(None, "request_id"),
+    # Indexes over the few rows that have a value cost the many guardrail checks nothing.
+    Index(
+        None,
+        "correlation_id",
+        "id",
+        sqlite_where=text("correlation_id IS NOT NULL"),
+        postgresql_where=text("correlation_id IS NOT NULL"),
+    ),
+    Index(
+        None,
+        "decision_id",
+        "id",
+        sqlite_where=text("decision_id IS NOT NULL"),
+        postgresql_where=text("decision_id IS NOT NULL"),
+    ),
+)
+"""The audit trail; triggers refuse every UPDATE and DELETE. `violations` and `warnings` are NULL where empty."""
+
+audit_guardrails = Table(
+    "audit_guardrails",
+    metadata,
+    Column("guardrail_id", Text, primary_key=True),
+    Column("entry_id", BigInteger, ForeignKey("audit_entries.id"), primary_key=True),
+    sqlite_with_rowid=False,
+)
+"""Which guardrails an audit entry names, for filtering; as append-only as the trail."""
+
+intents = Table(
+    "intents",
+    metadata,
+    Column("id", SERIAL, primary_key=True),
+    Column("agent", Text, nullable=False),
+    Column("correlation_id", Text, nullable=False),
+    Column("content_hash", Text, nullable=False),
+    Column("received_at", UtcDateTime, nullable=False),
+    Column("claimed_id", Text),
+    Column("claimed_url", Text),
+    Column("intent", Text),
+    Column("context", Text),
+    Column("category", Text),
+    Column("stakes", Text, nullable=False),
+    Column("confidence", Double),
+    Column("metadata", OPTIONAL_JSON),
+    UniqueConstraint("agent", "correlation_id"),
+    Index(None, "agent", "id"),
+    Index(None, "correlation_id", "id"),
+    Index(None, "category", "id"),
+    Index(None, "received_at", "id"),
+)
+"""Announced intents, each once for its agent and correlation id."""

@@ -1,0 +1,86 @@
+"""Fixtures that tests of several packages share."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.migrate import migrate
+from cstp_grpc.storage.writer import Writer
+from tests.databases import POOL_SIZE, PostgresMissing, PostgresServer, postgres_server, unique_name
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL of our own; each worker of pytest-xdist starts one."""
+    try:
+        with postgres_server() as server:
+            yield server
+    except PostgresMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite file to copy."""
+    path = tmp_path_factory.mktemp("sqlite") / "template.db"
+    engine = create_engine(f"sqlite:///{path}", POOL_SIZE)
+    migrate(engine)
+    engine.dispose()
+    return path
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_kind(request: pytest.FixtureRequest) -> str:
+    """Each kind of database that the journal may be kept in."""
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture
+def empty_database_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a fresh database without tables."""
+    if database_kind == "sqlite":
+        yield f"sqlite:///{tmp_path / 'empty.db'}"
+        return
+    server: PostgresServer = request.getfixturevalue("postgres")
+    name = unique_name()
+    server.create(name, migrated=False)
+    yield server.url(name)
+    server.drop(name)
+
+
+@pytest.fixture
+def database_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a fresh database with the present tables."""
+    if database_kind == "sqlite":
+        path = tmp_path / "journal.db"
+        shutil.copyfile(request.getfixturevalue("sqlite_template"), path)
+        yield f"sqlite:///{path}"
+        return
+    server: PostgresServer = request.getfixturevalue("postgres")
+    name = unique_name()
+    server.create(name, migrated=True)
+    yield server.url(name)
+    server.drop(name)
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    """The engine of a fresh, migrated database: SQLite, then PostgreSQL."""
+    engine = create_engine(database_url, POOL_SIZE)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def writer(engine: Engine) -> Iterator[Writer]:
+    """The writer of the `engine` fixture's database."""
+    writer = Writer(engine, timeout=10.0)
+    yield writer
+    writer.close()

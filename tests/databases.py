@@ -1,0 +1,136 @@
+"""Databases for tests: migrated ones, fresh for each test, made from a template."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.migrate import migrate
+
+POOL_SIZE = 4
+TEMPLATE = "template_journal"
+STARTUP_SECONDS = "60"
+
+
+class PostgresMissing(Exception):
+    """PostgreSQL cannot be run here; the message says why."""
+
+
+class PostgresServer:
+    """A PostgreSQL of our own in a temporary folder, reached through a Unix socket alone."""
+
+    def __init__(self, folder: Path, binaries: Path, as_user: Sequence[str]) -> None:
+        self._folder = folder
+        self._binaries = binaries
+        self._as_user = as_user
+
+    def start(self) -> None:
+        """Return when it takes connections."""
+        self._run("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        options = f"-c listen_addresses='' -c unix_socket_directories='{self._folder}' -c max_connections=100"
+        log = str(self._folder / "log")
+        self._run("pg_ctl", "start", "-D", self._data, "-w", "-t", STARTUP_SECONDS, "-l", log, "-o", options)
+        self.create(TEMPLATE, migrated=False)
+        engine = create_engine(self.url(TEMPLATE), POOL_SIZE)
+        migrate(engine)
+        engine.dispose()
+
+    def stop(self) -> None:
+        """End it, connections and all."""
+        self._run("pg_ctl", "stop", "-D", self._data, "-m", "immediate", "-w")
+
+    def url(self, database: str) -> str:
+        """Return the URL of a database."""
+        return f"postgresql://postgres@/{database}?host={self._folder}"
+
+    def create(self, database: str, *, migrated: bool) -> None:
+        """Make a database, with the tables of the newest migration or with none."""
+        template = TEMPLATE if migrated else "template0"
+        self._command(f'CREATE DATABASE "{database}" TEMPLATE "{template}"')
+
+    def drop(self, database: str) -> None:
+        """Remove a database, whoever uses it."""
+        self._command(f'DROP DATABASE "{database}" WITH (FORCE)')
+
+    def disconnect(self, database: str) -> None:
+        """End every connection to a database."""
+        self._command(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'")
+
+    @property
+    def _data(self) -> str:
+        return str(self._folder / "data")
+
+    def _command(self, sql: str) -> None:
+        with psycopg.connect(f"host={self._folder} user=postgres dbname=postgres", autocommit=True) as connection:
+            connection.execute(sql)  # type: ignore[call-overload]
+
+    def _run(self, program: str, *arguments: str) -> None:
+        # What pg_ctl starts would keep a pipe open, so what it says goes to a file.
+        with (self._folder / "output").open("w+") as output:
+            command = [*self._as_user, str(self._binaries / program), *arguments]
+            code = subprocess.run(command, stdout=output, stderr=output, cwd=self._folder, check=False).returncode
+            output.seek(0)
+            assert code == 0, f"{program} failed with {code}:\n{output.read()}"
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """Run a PostgreSQL. Raises PostgresMissing."""
+    binaries = postgres_binaries()
+    as_user = postgres_user()
+    # A socket's path holds about 100 characters, which pytest's own folders may exceed.
+    folder = Path(tempfile.mkdtemp(prefix="cstp-pg-", dir="/tmp"))
+    try:
+        if as_user:
+            shutil.chown(folder, "postgres", "postgres")
+        server = PostgresServer(folder, binaries, as_user)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def postgres_binaries() -> Path:
+    """Return the folder of initdb and pg_ctl. Raises PostgresMissing."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
+    on_path = shutil.which("pg_ctl")
+    candidates = [*found, *([Path(on_path).parent] if on_path else [])]
+    for folder in candidates:
+        if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
+            return folder
+    raise PostgresMissing(
+        "PostgreSQL is not installed: neither /usr/lib/postgresql/*/bin nor PATH has initdb and pg_ctl"
+    )
+
+
+def postgres_user() -> list[str]:
+    """Return the command that runs another as a user PostgreSQL agrees to run as. Raises PostgresMissing."""
+    if os.geteuid() != 0:
+        return []
+    try:
+        pwd.getpwnam("postgres")
+    except KeyError:
+        raise PostgresMissing("PostgreSQL refuses to run as root, and there is no user postgres") from None
+    if shutil.which("setpriv"):
+        return ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
+    if shutil.which("runuser"):
+        return ["runuser", "-u", "postgres", "--"]
+    raise PostgresMissing("PostgreSQL refuses to run as root, and neither setpriv nor runuser is there to change user")
+
+
+def unique_name() -> str:
+    """Return a name for a database that none has yet."""
+    return f"test_{uuid.uuid4().hex[:12]}"
