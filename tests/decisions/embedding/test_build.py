@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cstp_grpc.decisions.embedding import Embedder
+from cstp_grpc.decisions.embedding.build import build_embedder
+from cstp_grpc.decisions.embedding.minilm import MiniLmEmbedder
+from cstp_grpc.decisions.embedding.weights import Weights, WeightsMissing
+
+
+def build(provider: str, data_dir: Path, model_path: Path | None = None, cache_size: int = 10) -> Embedder:
+    return build_embedder(
+        provider, model_path=model_path, download=False, threads=1, cache_size=cache_size, data_dir=data_dir
+    )
+
+
+def test_lexical_needs_no_weights(tmp_path: Path) -> None:
+    embedder = build("lexical", tmp_path, model_path=tmp_path / "nowhere")
+    assert embedder.model == "lexical-v1"
+    assert not list(tmp_path.iterdir())
+
+
+def test_minilm_takes_the_weights_from_the_configured_folder(
+    published: Weights, minilm: MiniLmEmbedder, folder: Path
+) -> None:
+    embedder = build("minilm", folder, model_path=published.model.parent)
+    assert (embedder.model, embedder.dimensions) == ("all-MiniLM-L6-v2", 384)
+    np.testing.assert_allclose(embedder.embed(["a ledger"]), minilm.embed(["a ledger"]), atol=1e-6)
+
+
+def test_minilm_without_weights_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(WeightsMissing, match="nowhere is not a folder"):
+        build("minilm", tmp_path, model_path=tmp_path / "nowhere")
+
+
+def test_another_provider_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"embedding\.provider: 'word2vec'"):
+        build("word2vec", tmp_path)
+
+
+@pytest.mark.parametrize(("cache_size", "kept"), [(10, True), (0, False)])
+def test_a_memory_of_size_0_keeps_nothing(cache_size: int, kept: bool, tmp_path: Path) -> None:
+    embedder = build("lexical", tmp_path, cache_size=cache_size)
+    assert (embedder.embed(["a ledger"]) is embedder.embed(["a ledger"])) == kept
+
+
+def test_lexical_does_without_the_libraries_of_the_model(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from cstp_grpc.decisions.embedding.build import build_embedder\n"
+        "build_embedder('lexical', None, False, 1, 10, Path()).embed(['a ledger'])\n"
+        "print(sorted({'onnxruntime', 'onnx', 'tokenizers', 'chromadb'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True, timeout=60)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cstp_grpc.decisions.embedding.conversion import RECEIPT, onnx_model, write_atomically
+from cstp_grpc.decisions.embedding.weights import Weights, WeightsMissing
+
+
+def keep_looks(path: Path, change: bytes) -> None:
+    """Overwrite the beginning of a file without changing its size or modification time."""
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.write(change)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.fixture
+def copied(published: Weights, folder: Path) -> Weights:
+    """Published weights that a test may damage."""
+    source = folder / "source"
+    source.mkdir()
+    return Weights(
+        Path(shutil.copy(published.model, source)),
+        Path(shutil.copy(published.tokenizer, source)),
+    )
+
+
+def test_onnx_is_used_as_it_is(folder: Path) -> None:
+    weights = Weights(folder / "model.onnx", folder / "tokenizer.json")
+    assert onnx_model(weights, folder / "cache") == folder / "model.onnx"
+    assert not (folder / "cache").exists()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_file_that_is_not_the_published_one_is_refused(name: str, published: Weights, folder: Path) -> None:
+    (folder / "model.safetensors").symlink_to(published.model)
+    (folder / "tokenizer.json").symlink_to(published.tokenizer)
+    (folder / name).unlink()
+    (folder / name).write_bytes(b"other")
+    weights = Weights(folder / "model.safetensors", folder / "tokenizer.json")
+    with pytest.raises(WeightsMissing, match=f"{name}: is not the published {name}"):
+        onnx_model(weights, folder / "cache")
+    assert not (folder / "cache").exists()
+
+
+def test_weights_are_converted_once(copied: Weights, folder: Path) -> None:
+    first = onnx_model(copied, folder / "cache")
+    written = first.stat()
+    keep_looks(copied.model, b"damaged, but it is not read again")
+    second = onnx_model(copied, folder / "cache")
+    assert (second, second.stat().st_mtime_ns, second.stat().st_ino) == (first, written.st_mtime_ns, written.st_ino)
+
+
+def test_weights_that_were_replaced_are_verified_again(copied: Weights, folder: Path) -> None:
+    onnx_model(copied, folder / "cache")
+    copied.model.write_bytes(b"other weights")
+    with pytest.raises(WeightsMissing, match=r"model\.safetensors: is not the published"):
+        onnx_model(copied, folder / "cache")
+
+
+def test_other_weights_do_not_profit_from_an_earlier_conversion(published: Weights, cache: Path, folder: Path) -> None:
+    onnx_model(published, cache)
+    (folder / "model.safetensors").write_bytes(b"other weights")
+    with pytest.raises(WeightsMissing, match=r"model\.safetensors: is not the published"):
+        onnx_model(Weights(folder / "model.safetensors", published.tokenizer), cache)
+
+
+def test_a_damaged_conversion_is_replaced(published: Weights, folder: Path) -> None:
+    model = onnx_model(published, folder)
+    whole = model.read_bytes()
+    model.write_bytes(whole[: len(whole) // 2])
+    assert onnx_model(published, folder).read_bytes() == whole
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", None])
+def test_a_conversion_without_a_good_receipt_is_replaced(
+    content: bytes | None, published: Weights, folder: Path
+) -> None:
+    model = onnx_model(published, folder)
+    whole = model.read_bytes()
+    keep_looks(model, b"half written")
+    receipt = model.parent / RECEIPT
+    receipt.unlink()
+    if content is not None:
+        receipt.write_bytes(content)
+    assert onnx_model(published, folder).read_bytes() == whole
+
+
+def test_only_the_model_and_its_receipt_are_left(published: Weights, cache: Path) -> None:
+    model = onnx_model(published, cache)
+    assert {path.name for path in model.parent.iterdir()} == {"model.onnx", RECEIPT}
+
+
+def test_a_folder_that_cannot_be_written_is_named(published: Weights, folder: Path) -> None:
+    (folder / "cache").write_text("a file")
+    with pytest.raises(WeightsMissing, match=r"cache/.*: the converted weights cannot be written"):
+        onnx_model(published, folder / "cache")
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    occupied = tmp_path / "model.onnx"
+    occupied.mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_atomically(occupied, b"content")
+    assert list(tmp_path.iterdir()) == [occupied]
