@@ -11,6 +11,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -313,8 +314,52 @@ def load(path: Path | None, **overrides: Any) -> Settings:
         raise ConfigError(describe(error, path)) from error
 
 
+@dataclass(frozen=True, slots=True)
+class CommandEnvironment:
+    """What the environment tells the commands that call servers."""
+
+    config: Path | None
+    """CSTP_CONFIG: the configuration file where none is named."""
+    agents_file: Path | None
+    """CSTP_AGENTS_FILE: the agents file where none is named."""
+    token: str | None
+    """CSTP_TOKEN: the bearer token for a server that no agents file describes."""
+
+
+def command_environment() -> CommandEnvironment:
+    """Return what the environment tells the commands that call servers."""
+    config, agents_file = (os.environ.get(ENV_PREFIX + name) for name in ("CONFIG", "AGENTS_FILE"))
+    return CommandEnvironment(
+        config=Path(config) if config else None,
+        agents_file=Path(agents_file) if agents_file else None,
+        token=os.environ.get(f"{ENV_PREFIX}TOKEN") or None,
+    )
+
+
+def expand_text(text: str, where: str) -> str:
+    """Return a text with every `${NAME}` replaced from the environment.
+
+    Raises ConfigError, which says `where` the text is from and what is not set.
+    """
+    missing: set[str] = set()
+    expanded: str = expand(text, os.environ, missing)
+    if missing:
+        raise ConfigError(f"{where}: not set in the environment: {', '.join(sorted(missing))}")
+    return expanded
+
+
 def read_yaml(path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the mapping in a YAML file with every `${NAME}` replaced. Raises ConfigError."""
+    content = parse_yaml(path)
+    missing: set[str] = set()
+    expanded: dict[str, Any] = expand(content, environment, missing)
+    if missing:
+        raise ConfigError(f"{path}: not set in the environment: {', '.join(sorted(missing))}")
+    return expanded
+
+
+def parse_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file as it is written. Raises ConfigError."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -325,11 +370,7 @@ def read_yaml(path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: must be a mapping")
-    missing: set[str] = set()
-    expanded: dict[str, Any] = expand(content, environment, missing)
-    if missing:
-        raise ConfigError(f"{path}: not set in the environment: {', '.join(sorted(missing))}")
-    return expanded
+    return content
 
 
 def expand(value: Any, environment: Mapping[str, str], missing: set[str]) -> Any:

@@ -14,6 +14,8 @@ from cstp_grpc.errors import CstpError, FieldViolation
 
 DETAILS = "grpc-status-details-bin"
 REQUEST_ID = "requestId"
+TOO_LARGE = "larger than max"
+"""What gRPC says of a message beyond its limit; only its text tells it from other exhaustion."""
 
 
 class ParseError(errors.InvalidArgument):
@@ -54,7 +56,8 @@ BY_REASON: Mapping[str, type[CstpError]] = {error.reason: error for error in CLA
 BY_STATUS: Mapping[grpc.StatusCode, type[CstpError]] = {
     grpc.StatusCode.UNAUTHENTICATED: errors.AuthenticationRequired,
     grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDenied,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.RateLimited,
+    # Without details this is gRPC's own limit on calls in progress, not the rate limit of an agent.
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.Unavailable,
     grpc.StatusCode.NOT_FOUND: errors.NotFound,
     grpc.StatusCode.UNIMPLEMENTED: errors.MethodNotFound,
     grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidArgument,
@@ -128,6 +131,8 @@ def unpack(status: status_pb2.Status, detail: Message) -> bool:
 def bare(code: grpc.StatusCode, details: str, target: str) -> CstpError:
     """Return the exception for a status that gives no reason."""
     error = BY_STATUS.get(code, errors.InternalError)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and TOO_LARGE in details:
+        error = errors.InvalidArgument
     if error is ServerUnreachable:
         return ServerUnreachable(f"No server answers at {target}: {details}")
     if error is errors.DeadlineExceeded:

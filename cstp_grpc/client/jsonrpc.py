@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from cstp_grpc import errors
 from cstp_grpc.client import codec
 from cstp_grpc.client.contract import Method
-from cstp_grpc.client.errors import InvalidRequest, ParseError, ServerUnreachable, build
+from cstp_grpc.client.errors import REQUEST_ID, InvalidRequest, ParseError, ServerUnreachable, build
 from cstp_grpc.client.transport import MAX_ANSWER_BYTES, authorization
 from cstp_grpc.errors import CstpError, FieldViolation, InvalidArgument
 
@@ -237,7 +237,7 @@ def answered_error(error: Mapping[str, Any]) -> CstpError:
     return build(
         str(details.get("reason") or by_code.reason),
         str(error.get("message", "")),
-        metadata={key: value for key, value in details.items() if isinstance(value, str) and key != "reason"},
+        metadata=error_metadata(details),
         violations=[
             FieldViolation(str(item.get("field", "")), str(item.get("description", "")))
             for item in details.get("violations") or ()
@@ -245,3 +245,12 @@ def answered_error(error: Mapping[str, Any]) -> CstpError:
         ],
         retry_after=waits / 1000 if isinstance(waits, int | float) else None,
     )
+
+
+def error_metadata(details: Mapping[str, Any]) -> dict[str, str]:
+    """Return what an error's data says by name, the request id among it."""
+    named = details.get("metadata")
+    found = {str(key): str(value) for key, value in named.items()} if isinstance(named, dict) else {}
+    if request_id := details.get(REQUEST_ID):
+        found[REQUEST_ID] = str(request_id)
+    return found
