@@ -24,5 +24,5 @@ def download() -> None:
         # Chroma downloads when the first text is embedded; what that returns is not needed.
         ONNXMiniLM_L6_V2()(["ready"])
     except Exception as error:
-        logger.warning("the download failed", exc_info=True)
+        logger.warning("downloading the weights failed: %r", error)
         raise DownloadFailed("downloading them failed; the log says why.") from error

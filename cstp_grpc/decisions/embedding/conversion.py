@@ -29,6 +29,8 @@ GRAPH_VERSION = 1
 """Raised when onnx_graph writes another graph, so that files converted before are not used."""
 
 RECEIPT = "receipt.json"
+UNFINISHED = "unfinished-"
+"""How the names of files begin that are still being written."""
 
 Fingerprint = list[str | int]
 """Path, size in bytes and modification time in nanoseconds of a file."""
@@ -48,6 +50,7 @@ def onnx_model(weights: Weights, cache_dir: Path) -> Path:
         converted = convert(weights)
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            remove_unfinished(folder)
             write_atomically(model, converted)
             write_atomically(receipt, json.dumps(describe(weights, model)).encode())
         except OSError as error:
@@ -90,9 +93,16 @@ def convert(weights: Weights) -> bytes:
         raise WeightsMissing(f"{weights.model}: lacks the tensor {error} of {MODEL}.") from error
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a conversion that was ended half-way has left. Raises OSError."""
+    # One process at a time uses a data folder, so that nobody is still writing these.
+    for unfinished in folder.glob(f"{UNFINISHED}*"):
+        unfinished.unlink(missing_ok=True)
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that it is found whole or not at all, even after a crash. Raises OSError."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=UNFINISHED, delete=False) as file:
         temporary = Path(file.name)
         try:
             file.write(content)

@@ -80,8 +80,8 @@ class MiniLmEmbedder:
             tokens[row, : len(encoding)] = encoding.ids
             mask[row, : len(encoding)] = 1
         inputs = {"input_ids": tokens, "attention_mask": mask, "token_type_ids": np.zeros(shape, np.int64)}
-        (hidden,) = self._session.run(["last_hidden_state"], inputs)
-        return pool(hidden, mask)
+        # Exports name their first output differently; it is the last hidden state.
+        return pool(self._session.run(None, inputs)[0], mask)
 
     def _prove(self, model: Path, tokenizer: Path) -> None:
         """Compare what the model says of the probes with what the published one says. Raises WeightsMissing."""

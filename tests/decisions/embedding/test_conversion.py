@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.decisions.embedding.conversion import RECEIPT, onnx_model, write_atomically
+from cstp_grpc.decisions.embedding.conversion import RECEIPT, UNFINISHED, onnx_model, write_atomically
 from cstp_grpc.decisions.embedding.weights import Weights, WeightsMissing
 
 
@@ -90,8 +90,10 @@ def test_a_conversion_without_a_good_receipt_is_replaced(
     assert onnx_model(published, folder).read_bytes() == whole
 
 
-def test_only_the_model_and_its_receipt_are_left(published: Weights, cache: Path) -> None:
-    model = onnx_model(published, cache)
+def test_what_an_interrupted_conversion_left_is_removed(published: Weights, folder: Path) -> None:
+    model = onnx_model(published, folder)
+    model.rename(model.parent / f"{UNFINISHED}x")
+    assert onnx_model(published, folder) == model
     assert {path.name for path in model.parent.iterdir()} == {"model.onnx", RECEIPT}
 
 
