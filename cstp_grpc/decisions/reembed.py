@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import Connection
 
 from cstp_grpc.decisions.embedding import Embedder
-from cstp_grpc.decisions.store import DecisionStore
+from cstp_grpc.decisions.store import DecisionStore, Vector
 from cstp_grpc.storage.writer import Writer
 
 logger = logging.getLogger(__name__)
@@ -22,7 +25,12 @@ def embed_missing(store: DecisionStore, embedder: Embedder, writer: Writer) -> i
     while stale := store.stale_vectors(embedder.model, BATCH):
         vectors = embedder.embed([text for _, text in stale])
         pairs = [(decision_id, vector) for (decision_id, _), vector in zip(stale, vectors, strict=True)]
-        writer.run(lambda connection, pairs=pairs: store.put_vectors(connection, embedder.model, pairs))
+        writer.run(putting(store, embedder.model, pairs))
         count += len(stale)
         logger.info("embedded %d decisions with %s", count, embedder.model)
     return count
+
+
+def putting(store: DecisionStore, model: str, vectors: Sequence[tuple[str, Vector]]) -> Callable[[Connection], None]:
+    """Return the job that stores vectors."""
+    return lambda connection: store.put_vectors(connection, model, vectors)

@@ -83,7 +83,7 @@ class App:
         # Rules and weights come first: where they are unusable, nothing on disk has been touched.
         rule_set = load(rulebook_path(settings))
         opened.enter_context(DataLock(settings.data_dir))
-        embedder = build_embedder(settings.embedding, settings.data_dir)
+        embedder = build_embedder(**settings.embedding.model_dump(), data_dir=settings.data_dir)
 
         engine = create_engine(settings.storage_url, settings.storage.pool_size)
         opened.callback(engine.dispose)
@@ -95,7 +95,7 @@ class App:
         trail: Trail = audit if settings.audit.enabled else NoTrail()
 
         store = SqlDecisionStore(engine)
-        outbox = Outbox(engine)
+        outbox = Outbox(engine, writer)
         matrix = VectorMatrix(embedder.dimensions)
         embed_missing(store, embedder, writer)
         matrix.apply(store.index_rows(embedder.model))

@@ -48,7 +48,7 @@ def evaluation() -> Callable[[], Call]:
 
 def embedding(data_dir: Path) -> Callable[[], Call]:
     """Return a maker of embeddings of texts that no cache knows."""
-    embedder = build_embedder(EmbeddingSettings(cache_size=0), data_dir)
+    embedder = build_embedder(**EmbeddingSettings(cache_size=0).model_dump(), data_dir=data_dir)
     texts = corpus.questions(seed=13)
     return lambda: Call(lambda: [next(texts)], embedder.embed)
 
