@@ -40,8 +40,9 @@ class Outbox:
         if connection.dialect.name == "postgresql":
             # Whoever sees a number must be sure that no smaller one is still to be committed by another replica.
             connection.execute(select(func.pg_advisory_xact_lock(ORDER_LOCK)))
-        added = connection.execute(insert(outbox).values(decision_id=decision_id).returning(outbox.c.seq))
-        return added.scalar_one()
+        added = insert(outbox).values(decision_id=decision_id).returning(outbox.c.seq)
+        seq: int = connection.execute(added).scalar_one()
+        return seq
 
     def peek(self, limit: int) -> list[OutboxRow]:
         """Return the oldest changes, at most `limit`, by rising number."""

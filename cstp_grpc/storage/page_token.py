@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.storage.text import is_storable
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
+INT64 = 2**63
 
 
 def write_token(conditions: object, key: Sequence[str | int]) -> str:
@@ -35,9 +37,11 @@ def read_token(token: str, conditions: object, types: Sequence[type[str] | type[
     try:
         content = json.loads(base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True))
     except (ValueError, RecursionError):
-        content = None
+        raise not_ours() from None
     if not isinstance(content, list) or [type(part) for part in content] != [str, *types]:
-        raise InvalidArgument.field("page_token", "is not a token that this listing gave out")
+        raise not_ours()
+    if not all(is_storable(part) if isinstance(part, str) else -INT64 <= part < INT64 for part in content):
+        raise not_ours()
     if content[0] != fingerprint(conditions):
         raise InvalidArgument.field("page_token", "belongs to other conditions; they must stay the same on every page")
     return content[1:]
@@ -49,11 +53,19 @@ def to_microseconds(instant: datetime) -> int:
 
 
 def from_microseconds(count: int) -> datetime:
-    """Return the instant that `to_microseconds` was given, in UTC. Raises InvalidArgument beyond the years 1 to 9999."""
+    """Return the instant that `to_microseconds` was given, in UTC.
+
+    Raises InvalidArgument where it is not in the years 1 to 9999, so that the token is none of ours.
+    """
     try:
         return EPOCH + timedelta(microseconds=count)
     except OverflowError:
-        raise InvalidArgument.field("page_token", "is not a token that this listing gave out") from None
+        raise not_ours() from None
+
+
+def not_ours() -> InvalidArgument:
+    """Return the error for a token that nobody was given."""
+    return InvalidArgument.field("page_token", "is not a token that this listing gave out")
 
 
 def fingerprint(conditions: object) -> str:

@@ -144,6 +144,15 @@ outbox = Table(
 )
 """Changes of decisions that the index has not taken yet."""
 
+NOT_A_CHECK = "event <> 'guardrail_check'"
+BLOCKED = "allowed = false"
+
+
+def partial_index(*columns: str, where: str) -> Index:
+    """Return an index over the rows that meet a condition; a query must repeat the condition to use it."""
+    return Index(None, *columns, sqlite_where=text(where), postgresql_where=text(where))
+
+
 audit_entries = Table(
     "audit_entries",
     metadata,
@@ -163,23 +172,13 @@ audit_entries = Table(
     Column("decision_id", IDENTIFIER),
     Column("error", Text),
     Index(None, "timestamp", "id"),
-    Index(None, "requesting_agent", "id"),
+    Index(None, "requesting_agent", "timestamp", "id"),
     Index(None, "request_id"),
-    # Indexes over the few rows that have a value cost the many guardrail checks nothing.
-    Index(
-        None,
-        "correlation_id",
-        "id",
-        sqlite_where=text("correlation_id IS NOT NULL"),
-        postgresql_where=text("correlation_id IS NOT NULL"),
-    ),
-    Index(
-        None,
-        "decision_id",
-        "id",
-        sqlite_where=text("decision_id IS NOT NULL"),
-        postgresql_where=text("decision_id IS NOT NULL"),
-    ),
+    # Guardrail checks that pass are most of the trail; the indexes that leave them out cost them nothing.
+    partial_index("correlation_id", "timestamp", "id", where="correlation_id IS NOT NULL"),
+    partial_index("decision_id", "timestamp", "id", where="decision_id IS NOT NULL"),
+    partial_index("event", "timestamp", "id", where=NOT_A_CHECK),
+    partial_index("allowed", "timestamp", "id", where=BLOCKED),
 )
 """The audit trail; triggers refuse every UPDATE and DELETE. `violations` and `warnings` are NULL where empty."""
 
@@ -187,10 +186,11 @@ audit_guardrails = Table(
     "audit_guardrails",
     metadata,
     Column("guardrail_id", Text, primary_key=True),
+    Column("timestamp", UtcDateTime, primary_key=True),
     Column("entry_id", BigInteger, ForeignKey("audit_entries.id"), primary_key=True),
     sqlite_with_rowid=False,
 )
-"""Which guardrails an audit entry names, for filtering; as append-only as the trail."""
+"""Which guardrails an audit entry names, and its instant, for filtering; as append-only as the trail."""
 
 intents = Table(
     "intents",
@@ -209,9 +209,9 @@ intents = Table(
     Column("confidence", Double),
     Column("metadata", OPTIONAL_JSON),
     UniqueConstraint("agent", "correlation_id"),
-    Index(None, "agent", "id"),
-    Index(None, "correlation_id", "id"),
-    Index(None, "category", "id"),
     Index(None, "received_at", "id"),
+    Index(None, "agent", "received_at", "id"),
+    Index(None, "category", "received_at", "id"),
+    Index(None, "correlation_id"),
 )
 """Announced intents, each once for its agent and correlation id."""

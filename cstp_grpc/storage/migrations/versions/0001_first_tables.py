@@ -127,23 +127,30 @@ def create_audit_trail() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_audit_entries"),
     )
     op.create_index("ix_audit_entries_timestamp_id", "audit_entries", ["timestamp", "id"])
-    op.create_index("ix_audit_entries_requesting_agent_id", "audit_entries", ["requesting_agent", "id"])
+    op.create_index(
+        "ix_audit_entries_requesting_agent_timestamp_id", "audit_entries", ["requesting_agent", "timestamp", "id"]
+    )
     op.create_index("ix_audit_entries_request_id", "audit_entries", ["request_id"])
-    for column in ("correlation_id", "decision_id"):
-        present = sa.text(f"{column} IS NOT NULL")
+    for column, condition in (
+        ("correlation_id", "correlation_id IS NOT NULL"),
+        ("decision_id", "decision_id IS NOT NULL"),
+        ("event", "event <> 'guardrail_check'"),
+        ("allowed", "allowed = false"),
+    ):
         op.create_index(
-            f"ix_audit_entries_{column}_id",
+            f"ix_audit_entries_{column}_timestamp_id",
             "audit_entries",
-            [column, "id"],
-            sqlite_where=present,
-            postgresql_where=present,
+            [column, "timestamp", "id"],
+            sqlite_where=sa.text(condition),
+            postgresql_where=sa.text(condition),
         )
     op.create_table(
         "audit_guardrails",
         sa.Column("guardrail_id", sa.Text(), nullable=False),
+        sa.Column("timestamp", instant, nullable=False),
         sa.Column("entry_id", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(["entry_id"], ["audit_entries.id"], name="fk_audit_guardrails_entry_id"),
-        sa.PrimaryKeyConstraint("guardrail_id", "entry_id", name="pk_audit_guardrails"),
+        sa.PrimaryKeyConstraint("guardrail_id", "timestamp", "entry_id", name="pk_audit_guardrails"),
         sqlite_with_rowid=False,
     )
 
@@ -167,8 +174,10 @@ def create_intents() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_intents"),
         sa.UniqueConstraint("agent", "correlation_id", name="uq_intents_agent_correlation_id"),
     )
-    for column in ("agent", "correlation_id", "category", "received_at"):
-        op.create_index(f"ix_intents_{column}_id", "intents", [column, "id"])
+    op.create_index("ix_intents_received_at_id", "intents", ["received_at", "id"])
+    for column in ("agent", "category"):
+        op.create_index(f"ix_intents_{column}_received_at_id", "intents", [column, "received_at", "id"])
+    op.create_index("ix_intents_correlation_id", "intents", ["correlation_id"])
 
 
 def refuse_changes_on_sqlite() -> None:

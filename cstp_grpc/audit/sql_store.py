@@ -1,0 +1,142 @@
+"""The audit trail in an SQL database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy import Column, ColumnElement, Connection, Engine, Row, Select, TextClause, desc, select, text, tuple_
+
+from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditFilter
+from cstp_grpc.storage.driver_insert import DriverInsert
+from cstp_grpc.storage.page_token import from_microseconds, read_token, to_microseconds, write_token
+from cstp_grpc.storage.paging import Page, PageRequest
+from cstp_grpc.storage.reading import reading
+from cstp_grpc.storage.tables import BLOCKED, NOT_A_CHECK, audit_entries, audit_guardrails
+from cstp_grpc.storage.text import storable
+
+COLUMNS = (
+    "timestamp",
+    "event",
+    "requesting_agent",
+    "request_id",
+    "claimed_agent",
+    "action",
+    "allowed",
+    "violations",
+    "warnings",
+    "evaluated",
+    "rule_set_version",
+    "correlation_id",
+    "decision_id",
+    "error",
+)
+
+
+class SqlAuditStore:
+    """Keeps entries in the tables `audit_entries` and `audit_guardrails`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        dialect = engine.dialect
+        self._insert = DriverInsert(audit_entries, COLUMNS, dialect)
+        self._insert_returning = DriverInsert(audit_entries, COLUMNS, dialect, returning="id")
+        self._insert_guardrail = DriverInsert(audit_guardrails, ("guardrail_id", "timestamp", "entry_id"), dialect)
+
+    def insert(self, connection: Connection, entry: AuditEntry) -> None:
+        """Add an entry within a transaction. Raises SQLAlchemyError."""
+        guardrails = {*entry.violations, *entry.warnings}
+        if not guardrails:
+            self._insert.execute(connection, row_of(entry))
+            return
+        entry_id = self._insert_returning.execute(connection, row_of(entry))
+        for guardrail_id in sorted(guardrails):
+            self._insert_guardrail.execute(connection, (guardrail_id, entry.timestamp, entry_id))
+
+    def page(self, conditions: AuditFilter, request: PageRequest) -> Page[AuditEntry]:
+        """Return the entries that meet all conditions, latest first and the later stored first at the same instant.
+
+        Raises InvalidArgument where the page token is not one of this listing, QueryFailed where the database does not
+        answer.
+        """
+        query = listing(conditions, request).limit(request.limit + 1)
+        with reading(self._engine) as connection:
+            entries = [entry_of(row) for row in connection.execute(query)]
+        items = tuple(entries[: request.limit])
+        return Page(items, token_after(items[-1], conditions) if len(entries) > len(items) else "")
+
+
+def listing(conditions: AuditFilter, request: PageRequest) -> Select[tuple[object, ...]]:
+    """Return the query of a listing from its page token on."""
+    table = audit_entries.c
+    query = select(audit_entries).where(*restrictions(conditions))
+    timestamp: Column[object] = table.timestamp
+    identity: Column[object] = table.id
+    if conditions.guardrail_id is not None:
+        # Walking this table's index gives the entries in their order, without sorting.
+        guardrails = audit_guardrails.c
+        query = query.join_from(audit_guardrails, audit_entries, guardrails.entry_id == table.id)
+        query = query.where(guardrails.guardrail_id == storable(conditions.guardrail_id))
+        timestamp, identity = guardrails.timestamp, guardrails.entry_id
+    if conditions.after is not None:
+        query = query.where(timestamp >= conditions.after)
+    if conditions.before is not None:
+        query = query.where(timestamp <= conditions.before)
+    if request.token:
+        microseconds, last_id = read_token(request.token, conditions, (int, int))
+        last = tuple_(from_microseconds(int(microseconds)), int(last_id))
+        query = query.where(tuple_(timestamp, identity) < last)
+    return query.order_by(desc(timestamp), desc(identity))
+
+
+def restrictions(conditions: AuditFilter) -> Iterator[ColumnElement[bool] | TextClause]:
+    """Yield the conditions on the entries themselves, except those on their instant."""
+    table = audit_entries.c
+    for column, wanted in (
+        (table.requesting_agent, conditions.requesting_agent),
+        (table.request_id, conditions.request_id),
+        (table.correlation_id, conditions.correlation_id),
+        (table.decision_id, conditions.decision_id),
+    ):
+        if wanted is not None:
+            yield column == storable(wanted)
+    if conditions.event is not None:
+        yield table.event == conditions.event
+        if conditions.event != AuditEvent.GUARDRAIL_CHECK:
+            yield text(NOT_A_CHECK)  # implied, and what lets the partial index be used
+    if conditions.allowed is not None:
+        yield table.allowed.is_(True) if conditions.allowed else text(BLOCKED)
+
+
+def row_of(entry: AuditEntry) -> tuple[object, ...]:
+    """Return an entry as the values of COLUMNS."""
+    return (
+        entry.timestamp,
+        entry.event.value,
+        entry.requesting_agent,
+        entry.request_id,
+        storable(entry.claimed_agent),
+        storable(entry.action),
+        entry.allowed,
+        entry.violations or None,
+        entry.warnings or None,
+        entry.evaluated,
+        entry.rule_set_version,
+        entry.correlation_id,
+        entry.decision_id,
+        entry.error,
+    )
+
+
+def entry_of(row: Row[tuple[object, ...]]) -> AuditEntry:
+    """Return a row of `audit_entries` as an entry."""
+    values = dict(row._mapping)
+    values["event"] = AuditEvent(values["event"])
+    values["violations"] = tuple(values["violations"] or ())
+    values["warnings"] = tuple(values["warnings"] or ())
+    return AuditEntry(**values)
+
+
+def token_after(last: AuditEntry, conditions: AuditFilter) -> str:
+    """Return the token of the page after an entry."""
+    assert last.id is not None
+    return write_token(conditions, (to_microseconds(last.timestamp), last.id))
