@@ -132,7 +132,7 @@ def integer_form(low: int, high: int) -> ValueForm:
 def long_form(low: int, high: int) -> ValueForm:
     """Return the form of 64-bit whole numbers: decimal text, as ProtoJSON writes them; numbers are taken too."""
     number = integer_form(low, high)
-    longest = len(str(low)) + 1
+    longest = max(len(str(low)), len(str(high)))
 
     def parse(value: object) -> int:
         if isinstance(value, str):

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from grpc_tools import protoc
+
+from cstp_grpc import gen
+from cstp_grpc.client.contract import Method, methods
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2
+from tests.client.everything import WELL_KNOWN
+
+PROTO = Path(__file__).parents[2] / "proto"
+PROBE = """
+syntax = "proto3";
+package probe_layer.v1;
+import "cstp/v1/options.proto";
+message ProbeRequest {}
+message ProbeResponse {}
+service ProbeService {
+  rpc ResolveContext(ProbeRequest) returns (stream ProbeResponse) {
+    option (cstp.v1.permission) = PERMISSION_REVIEW;
+  }
+}
+service InnerService {
+  option (cstp.v1.internal) = true;
+  rpc Keep(ProbeRequest) returns (ProbeResponse);
+}
+"""
+
+
+def test_the_protocol_has_its_three_methods_in_their_order() -> None:
+    names = [method.name for method in methods().values() if method.service == "cstp.v1.CstpService"]
+    assert names == ["cstp.announceIntent", "cstp.queryDecisions", "cstp.checkGuardrails"]
+
+
+def test_a_method_says_how_it_is_called() -> None:
+    assert methods()["cstp.announceIntent"] == Method(
+        name="cstp.announceIntent",
+        service="cstp.v1.CstpService",
+        rpc="AnnounceIntent",
+        path="/cstp.v1.CstpService/AnnounceIntent",
+        request=cstp_pb2.AnnounceIntentRequest,
+        response=cstp_pb2.AnnounceIntentResponse,
+        client_streaming=False,
+        server_streaming=False,
+        idempotent=True,
+        permission="announce",
+        public=True,
+    )
+
+
+def test_streams_are_told_from_single_messages() -> None:
+    importing = methods()["cstp.importDecisions"]
+    assert (importing.client_streaming, importing.server_streaming, importing.streaming) == (True, False, True)
+    assert importing.request is journal_pb2.ImportDecisionsRequest
+    assert not methods()["cstp.getDecision"].streaming
+
+
+def test_every_method_states_a_permission() -> None:
+    assert {method.permission for method in methods().values()} == {
+        "query",
+        "check",
+        "announce",
+        "record",
+        "review",
+        "admin",
+    }
+
+
+@pytest.fixture
+def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Generated code of one more proto beside ours."""
+    source = tmp_path / "source" / "probe_layer" / "v1" / "probe.proto"
+    source.parent.mkdir(parents=True)
+    source.write_text(PROBE)
+    generated = tmp_path / "gen"
+    generated.mkdir()
+    paths = [f"-I{path}" for path in (tmp_path / "source", PROTO, WELL_KNOWN)]
+    assert protoc.main(["protoc", *paths, f"--python_out={generated}", str(source)]) == 0
+    package = generated / "probe_layer" / "v1"
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    code = package / "probe_pb2.py"
+    code.write_text(code.read_text().replace("from cstp.v1", "from cstp_grpc.gen.cstp.v1"))
+    monkeypatch.setattr(gen, "__path__", [*gen.__path__, str(generated)])
+    importlib.invalidate_caches()
+    methods.cache_clear()
+    yield package
+    methods.cache_clear()
+    for name in [name for name in sys.modules if name.startswith(f"{gen.__name__}.probe_layer")]:
+        del sys.modules[name]
+
+
+def test_a_new_proto_needs_no_edit(probe: Path) -> None:
+    found = methods()["probeLayer.resolveContext"]
+    assert found.path == "/probe_layer.v1.ProbeService/ResolveContext"
+    assert (found.permission, found.idempotent, found.server_streaming, found.public) == ("review", False, True, True)
+    inner = methods()["probeLayer.keep"]
+    assert (inner.permission, inner.public) == ("", False)
+    assert "cstp.announceIntent" in methods()
