@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 import numpy as np
@@ -104,6 +105,9 @@ class DecisionStore(Protocol):
     def stale_vectors(self, model: str, limit: int) -> list[tuple[str, str]]:
         """Return the id and the text to embed of decisions that have no vector of this model."""
 
+    def embedded_texts(self, model: str, ids: Sequence[str]) -> dict[str, str]:
+        """Return the text that was embedded for those of `ids` that have a vector of this model."""
+
     def put_vectors(self, connection: Connection, model: str, vectors: Sequence[tuple[str, Vector]]) -> None:
         """Set the vectors of decisions by id; they replace those of any model."""
 
@@ -111,12 +115,12 @@ class DecisionStore(Protocol):
         """Return the decision that an agent recorded under a key."""
 
     def load(self, connection: Connection, ids: Sequence[str]) -> dict[str, Entry]:
-        """Return entries by id and hold them, so that no other transaction changes them before this one ends."""
+        """Return entries by id."""
 
-    def insert(self, connection: Connection, entries: Sequence[tuple[Entry, int]]) -> None:
+    def insert(self, connection: Connection, entries: Sequence[tuple[Entry, int]], at: datetime) -> None:
         """Add decisions with their revisions; their links are declared separately."""
 
-    def update(self, connection: Connection, entries: Sequence[tuple[Entry, int]]) -> None:
+    def update(self, connection: Connection, entries: Sequence[tuple[Entry, int]], at: datetime) -> None:
         """Replace decisions and their revisions; their links stay."""
 
     def declare(self, connection: Connection, declarations: Sequence[Declaration]) -> set[str]:

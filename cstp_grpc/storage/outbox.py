@@ -35,11 +35,19 @@ class Outbox:
         self._engine = engine
         self._writer = writer
 
+    def hold(self, connection: Connection) -> None:
+        """Keep the changes of other replicas waiting until the transaction ends.
+
+        A transaction that reads what it is about to change does this first: what it read then stays true, and two
+        replicas never wait for each other.
+        """
+        if connection.dialect.name == "postgresql":
+            connection.execute(select(func.pg_advisory_xact_lock(ORDER_LOCK)))
+
     def append(self, connection: Connection, decision_id: str) -> int:
         """Add a change within a transaction and return its number, which is greater than every one before it."""
-        if connection.dialect.name == "postgresql":
-            # Whoever sees a number must be sure that no smaller one is still to be committed by another replica.
-            connection.execute(select(func.pg_advisory_xact_lock(ORDER_LOCK)))
+        # Whoever sees a number must be sure that no smaller one is still to be committed by another replica.
+        self.hold(connection)
         added = insert(outbox).values(decision_id=decision_id).returning(outbox.c.seq)
         seq: int = connection.execute(added).scalar_one()
         return seq
