@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, Select, desc, select, tuple_
@@ -86,10 +85,20 @@ def listing(conditions: IntentFilter, request: PageRequest) -> Select[Any]:
 
 def row_of(intent: Intent) -> dict[str, object]:
     """Return an intent as a row of `intents`."""
-    values = asdict(intent)
-    for name in ("claimed_id", "claimed_url", "intent", "context", "category"):
-        values[name] = storable(values[name])
-    return values
+    return {
+        "agent": intent.agent,
+        "correlation_id": intent.correlation_id,
+        "content_hash": intent.content_hash,
+        "received_at": intent.received_at,
+        "claimed_id": storable(intent.claimed_id),
+        "claimed_url": storable(intent.claimed_url),
+        "intent": storable(intent.intent),
+        "context": storable(intent.context),
+        "category": storable(intent.category),
+        "stakes": intent.stakes.value,
+        "confidence": intent.confidence,
+        "metadata": None if intent.metadata is None else dict(intent.metadata),
+    }
 
 
 def intent_of(row: Row[Any]) -> Intent:

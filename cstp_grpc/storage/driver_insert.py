@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
 
 from sqlalchemy import Connection, Dialect, Table
 from sqlalchemy.exc import DBAPIError
 
+from cstp_grpc.storage.engine import driver_of
+
 PLACEHOLDERS = {"qmark": "?", "pyformat": "%s", "format": "%s"}
 """How each style of driver marks a positional parameter."""
-
-
-class Cursor(Protocol):
-    """What a driver answers with."""
-
-    def fetchone(self) -> tuple[Any, ...] | None:
-        """Return the next row."""
-
-
-class Driver(Protocol):
-    """What the connections of sqlite3 and psycopg have in common."""
-
-    def execute(self, sql: str, parameters: Sequence[object] = ...) -> Cursor:
-        """Run a statement."""
 
 
 class DriverInsert:
@@ -62,11 +49,6 @@ class DriverInsert:
         return DBAPIError.instance(
             self._sql, None, error, dialect.loaded_dbapi.Error, hide_parameters=True, dialect=dialect
         )
-
-
-def driver_of(connection: Connection) -> Driver:
-    """Return the driver's connection in one of SQLAlchemy's."""
-    return cast(Driver, connection.connection.driver_connection)
 
 
 def converters(table: Table, columns: Sequence[str], dialect: Dialect) -> list[tuple[int, Callable[[object], object]]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Protocol, cast
 
 import sqlalchemy
 from sqlalchemy import URL, Connection, Engine, event, make_url
@@ -26,6 +28,8 @@ SQLITE_PRAGMAS = (
     "PRAGMA fullfsync = ON",
     "PRAGMA checkpoint_fullfsync = ON",
     "PRAGMA foreign_keys = ON",
+    # What the write-ahead log needed once, it does not keep for ever.
+    "PRAGMA journal_size_limit = 67108864",
     # Without it REPLACE removes rows behind the back of the triggers that keep the audit trail append-only.
     "PRAGMA recursive_triggers = ON",
 )
@@ -40,6 +44,20 @@ POSTGRESQL_ARGUMENTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "25000",
 }
+
+
+class Cursor(Protocol):
+    """What a driver answers with."""
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """Return the next row."""
+
+
+class Driver(Protocol):
+    """What the connections of sqlite3 and psycopg have in common."""
+
+    def execute(self, sql: str, parameters: Sequence[object] = ...) -> Cursor:
+        """Run a statement."""
 
 
 class UnsuitableDatabase(Exception):
@@ -98,14 +116,26 @@ def begin_sqlite(connection: Connection) -> None:
     One that will write says so at once (see `for_writing`): a lock taken later could no longer be waited for.
     """
     writes = connection.get_execution_options().get("writes", False)
-    driver = connection.connection.driver_connection
-    assert driver is not None
-    driver.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+    driver_of(connection).execute("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def for_writing(engine: Engine) -> Connection:
     """Return a new connection whose transactions may write."""
     return engine.connect().execution_options(writes=True)
+
+
+def driver_of(connection: Connection) -> Driver:
+    """Return the driver's own connection in one of SQLAlchemy's."""
+    return cast(Driver, connection.connection.driver_connection)
+
+
+def is_intact(connection: Connection) -> bool:
+    """Whether a transaction can still be committed; after some errors a database drops it and says so only later."""
+    driver = connection.connection.driver_connection
+    assert driver is not None
+    if connection.dialect.name == "sqlite":
+        return bool(driver.in_transaction)
+    return bool(driver.info.transaction_status.name != "INERROR")
 
 
 def postgresql_engine(url: URL, pool_size: int) -> Engine:

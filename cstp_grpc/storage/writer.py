@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -14,7 +13,7 @@ from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, SQLA
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from cstp_grpc.errors import Unavailable
-from cstp_grpc.storage.engine import for_writing
+from cstp_grpc.storage.engine import driver_of, for_writing, is_intact
 
 logger = logging.getLogger(__name__)
 
@@ -92,15 +91,22 @@ class Writer:
     A job gets a Connection inside a transaction and must neither commit nor roll it back. A job that raises is undone
     alone, and its error reaches its caller. A result is handed out only when it is on disk. Where the database cannot
     take it, the caller gets Unavailable, and the next job finds a new connection.
+
+    A thread does the jobs that had to wait. A caller of `run` that finds nobody before it does its own, because waking
+    the thread and being woken by it would cost as much as the transaction.
     """
 
     def __init__(self, engine: Engine, timeout: float) -> None:
         """Start the thread; `timeout` is how many seconds `run` waits."""
         self._engine = engine
         self._timeout = timeout
+        # A server that went silent must hold the thread and no caller; a file answers or fails.
+        self._callers_commit = engine.dialect.name == "sqlite"
         self._connection: Connection | None = None
-        self._tickets: SimpleQueue[Ticket[Any] | None] = SimpleQueue()
-        self._gate = threading.Lock()
+        self._changed = threading.Condition(threading.Lock())
+        self._waiting: list[Ticket[Any]] = []
+        self._busy = False
+        """Whether somebody, thread or caller, has the connection."""
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="writer", daemon=True)
         self._thread.start()
@@ -108,55 +114,66 @@ class Writer:
     def run(self, job: Job[T]) -> T:
         """Return what a job returned, once it is on disk.
 
-        Raises what the job raised, or Unavailable where the database does not take it in time; a job that was begun
-        by then may still come to be stored.
+        Raises what the job raised, or Unavailable where the database does not take it or it waits too long; a job that
+        was begun by then may still come to be stored.
         """
         ticket = Ticket(job)
-        self._put(ticket)
+        if self._enter(ticket, may_commit=self._callers_commit):
+            try:
+                self._commit([ticket])
+            finally:
+                self._leave()
         return ticket.wait(self._timeout)
 
     def submit(self, job: Job[T]) -> Future[T]:
         """Return a future that ends as `run` would, without its time limit. Raises Unavailable after `close`."""
         ticket = FutureTicket(job)
-        self._put(ticket)
+        self._enter(ticket, may_commit=False)
         return ticket.future
 
     def close(self) -> None:
         """Refuse new jobs and return when all that wait are done."""
-        with self._gate:
-            if not self._closed:
-                self._closed = True
-                self._tickets.put(None)
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
         self._thread.join()
 
-    def _put(self, ticket: Ticket[Any]) -> None:
-        # Nothing may be queued behind the None that ends the thread.
-        with self._gate:
+    def _enter(self, ticket: Ticket[Any], *, may_commit: bool) -> bool:
+        """Return True where the caller has the connection now, and must leave it; else the thread gets the ticket."""
+        with self._changed:
             if self._closed:
                 raise Unavailable("the server is stopping")
-            self._tickets.put(ticket)
+            if may_commit and not self._busy and not self._waiting:
+                self._busy = True
+                return True
+            self._waiting.append(ticket)
+            if not self._busy:
+                self._changed.notify()
+            return False
+
+    def _leave(self) -> None:
+        """Give the connection to the next."""
+        with self._changed:
+            self._busy = False
+            if self._waiting or self._closed:
+                self._changed.notify()
 
     def _serve(self) -> None:
-        batch: list[Ticket[Any]] = []
-        while self._collect(batch):
+        while (batch := self._next_batch()) is not None:
             self._commit(batch)
-            batch.clear()
-        self._commit(batch)
+            self._leave()
         self._disconnect()
 
-    def _collect(self, batch: list[Ticket[Any]]) -> bool:
-        """Wait for a ticket and take those behind it too; False where no more will come."""
-        ticket = self._tickets.get()
-        try:
-            while ticket is not None:
-                if not ticket.abandoned:
-                    batch.append(ticket)
-                if len(batch) == MAX_BATCH:
-                    return True
-                ticket = self._tickets.get_nowait()
-        except Empty:
-            return True
-        return False
+    def _next_batch(self) -> list[Ticket[Any]] | None:
+        """Wait for tickets and for the connection, and take both; None where no more will come."""
+        with self._changed:
+            while self._busy or not self._waiting:
+                if self._closed and not self._busy:
+                    return None
+                self._changed.wait()
+            self._busy = True
+            taken, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+            return [ticket for ticket in taken if not ticket.abandoned]
 
     def _commit(self, batch: list[Ticket[Any]]) -> None:
         """Do the jobs of a batch in one transaction and end their tickets."""
@@ -165,10 +182,11 @@ class Writer:
         try:
             self._transact(batch)
         except BaseException as error:
+            logger.exception("a transaction failed, and with it the jobs in it: %d", len(batch))
             self._disconnect()
-            logger.exception("a transaction failed; its %d jobs are answered UNAVAILABLE", len(batch))
             for ticket in batch:
-                ticket.fail(unavailable(error))
+                # An interruption is for the caller that was interrupted while it did its own job.
+                ticket.fail(unavailable(error) if isinstance(error, Exception) else error)
         for ticket in batch:
             ticket.end()
 
@@ -177,31 +195,36 @@ class Writer:
         if connection is None:
             connection = self._connection = for_writing(self._engine)
         transaction = connection.begin()
-        if len(batch) == 1:
-            # With nobody to protect, the transaction itself is what an error undoes.
-            try:
-                batch[0].run(connection)
-            except BaseException as error:  # noqa: BLE001 - it reaches the caller, and the thread must live
-                transaction.rollback()
-                batch[0].fail(answer_to(error))
-                return
-        else:
+        if len(batch) > 1:
             for ticket in batch:
                 self._run_protected(ticket, connection)
+        elif not self._run(batch[0], connection):
+            # With nobody to protect, the transaction itself is what is undone.
+            transaction.rollback()
+            return
         transaction.commit()
 
     def _run_protected(self, ticket: Ticket[Any], connection: Connection) -> None:
-        """Do a job so that its error undoes it alone."""
-        driver = connection.connection.driver_connection
-        assert driver is not None
+        """Do a job so that its error undoes it alone.
+
+        Undoing fails, and with it the whole batch, where the database gave up the transaction itself.
+        """
+        driver = driver_of(connection)
         driver.execute("SAVEPOINT job")
+        if not self._run(ticket, connection):
+            driver.execute("ROLLBACK TO SAVEPOINT job")
+        driver.execute("RELEASE SAVEPOINT job")
+
+    def _run(self, ticket: Ticket[Any], connection: Connection) -> bool:
+        """Do a job and return whether it succeeded; its error is kept for its caller."""
         try:
             ticket.run(connection)
-        except BaseException as error:  # noqa: BLE001 - it reaches the caller, and the thread must live
-            # This fails, and with it the whole batch, where the database gave up the transaction itself.
-            driver.execute("ROLLBACK TO SAVEPOINT job")
+            if not is_intact(connection):
+                raise RuntimeError("a job went on after an error that ended its transaction")  # noqa: TRY301
+        except BaseException as error:  # noqa: BLE001 - the caller gets it, and the thread must live
             ticket.fail(answer_to(error))
-        driver.execute("RELEASE SAVEPOINT job")
+            return False
+        return True
 
     def _disconnect(self) -> None:
         """Give up the connection; the next batch gets a new one."""

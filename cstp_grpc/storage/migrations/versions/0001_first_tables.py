@@ -199,12 +199,3 @@ def refuse_changes_on_postgresql() -> None:
             f"CREATE TRIGGER {table}_refuse_change BEFORE UPDATE OR DELETE OR TRUNCATE ON {table} "
             "FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
         )
-
-
-def downgrade() -> None:
-    for table in ("intents", "audit_guardrails", "audit_entries", "outbox"):
-        op.drop_table(table)
-    for table in ("decision_vectors", "decision_links", "decision_tags", "decisions"):
-        op.drop_table(table)
-    if op.get_bind().dialect.name == "postgresql":
-        op.execute("DROP FUNCTION refuse_change()")
