@@ -12,28 +12,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-import grpc
 from aiohttp import web
 
 from bridge.app import create_app
+from bridge.channel import connect
 from cstp_grpc import config
 from cstp_grpc.config import ConfigError, Settings
 
 logger = logging.getLogger("bridge")
 
 WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to call a server that listens everywhere
-CHANNEL_OPTIONS: Final = [
-    # The server bounds what it sends and says in its error details; the bridge does not judge it again.
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_metadata_size", 1_048_576),
-    ("grpc.absolute_max_metadata_size", 1_048_576),
-    # The pauses between attempts to reach a server that is away grow to two minutes by default.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2000),
-    # The server is a neighbour: a proxy for the internet does not lead to it.
-    ("grpc.enable_http_proxy", 0),
-]
 
 
 def main() -> int:
@@ -79,7 +67,7 @@ async def serve(settings: Settings, target: str, port_file: Path | None) -> None
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS) as channel:
+    async with connect(target) as channel:
         app = create_app(settings.server, settings.agent, version("cstp-grpc"), channel)
         # Compressed bodies are refused, so nothing of them must be unpacked while they are read off the connection.
         runner = web.AppRunner(

@@ -59,6 +59,7 @@ def create_app(
         address=PublicAddress(settings),
         health=health_pb2_grpc.HealthStub(channel),
         max_batch=settings.max_batch,
+        timeout=settings.timeout_seconds,
     )
     app = web.Application(client_max_size=settings.max_body_bytes)
     app.router.add_post(RPC_PATH, bridge.rpc)
@@ -79,18 +80,20 @@ class Bridge:
         address: PublicAddress,
         health: health_pb2_grpc.HealthStub,
         max_batch: int,
+        timeout: float,
     ) -> None:
         self._forwarder = forwarder
         self._card = card
         self._address = address
         self._health = health
         self._max_batch = max_batch
+        self._timeout = timeout
 
     async def rpc(self, request: web.Request) -> web.Response:
         """Answer a JSON-RPC body."""
         request_id = headers.request_id_of(request)
         try:
-            body = jsonrpc.read(await read_json(request), self._max_batch)
+            body = jsonrpc.read(await read_json(request, self._timeout), self._max_batch)
         except Failure as failure:
             return headers.respond(jsonrpc.to_bytes(jsonrpc.error("null", failure, request_id)), request_id, failure)
         metadata = headers.metadata_of(request, request_id)
@@ -150,15 +153,21 @@ class Bridge:
         return Outcome(None if call.id is None else jsonrpc.error(call.id, failure, request_id), failure)
 
 
-async def read_json(request: web.Request) -> bytes:
-    """Return the body of a request. Raises Failure where HTTP itself has an answer for it: 400, 413 or 415."""
+async def read_json(request: web.Request, timeout: float) -> bytes:
+    """Return the body of a request, which has `timeout` seconds to arrive.
+
+    Raises Failure where HTTP itself has an answer for it: 400, 408, 413 or 415.
+    """
     headers.require_json(request)
     try:
-        return await request.read()
+        async with asyncio.timeout(timeout):
+            return await request.read()
     except web.HTTPRequestEntityTooLarge as error:
         raise headers.unacceptable(413, "the body is larger than the bridge takes") from error
-    except web.RequestPayloadError as error:
-        raise headers.unacceptable(400, "the body is broken") from error
+    except TimeoutError as error:
+        raise headers.unacceptable(408, "the body did not arrive in time") from error
+    except (web.RequestPayloadError, ConnectionResetError) as error:
+        raise headers.unacceptable(400, "the body broke off") from error
 
 
 def silent(outcomes: Sequence[Outcome], request_id: str) -> web.Response:

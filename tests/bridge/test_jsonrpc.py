@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bridge import jsonrpc
+from bridge.status import Failure
+
+MAX_BATCH = 5
+LIMIT_OF_PYTHON = "9" * 5000
+
+
+def read(text: str) -> jsonrpc.Body:
+    return jsonrpc.read(text.encode("utf-8", "surrogatepass"), MAX_BATCH)
+
+
+def read_one(text: str) -> jsonrpc.Call | jsonrpc.Invalid:
+    (found,) = read(text).calls
+    return found
+
+
+def refused(content: bytes) -> Failure:
+    with pytest.raises(Failure) as caught:
+        jsonrpc.read(content, MAX_BATCH)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "call_id",
+    [
+        "null",
+        "0",
+        "-0",
+        "1",
+        "1.0",
+        "1.50",
+        "-0.0",
+        "1e2",
+        "1E+2",
+        "0.1",
+        "1e999",
+        "18446744073709551617",
+        "12345678901234567890.12345678901234567890",
+        LIMIT_OF_PYTHON,
+        '""',
+        '"1"',
+        '"\\u0000"',
+        '"\\ud800"',
+        '"\\ud834\\udd1e"',
+    ],
+)
+def test_ids_come_back_as_they_were_sent(call_id: str) -> None:
+    call = read_one(f'{{"jsonrpc": "2.0", "method": "m", "id": {call_id}}}')
+    assert isinstance(call, jsonrpc.Call)
+    assert call.id == call_id
+    content = jsonrpc.to_bytes(jsonrpc.result(call.id, {"x": "y"}))
+    assert content == f'{{"jsonrpc":"2.0","id":{call_id},"result":{{"x":"y"}}}}'.encode()
+
+
+@pytest.mark.parametrize("call_id", ["true", "false", "[]", "{}", "[1]"])
+def test_ids_of_other_types_are_refused_and_not_echoed(call_id: str) -> None:
+    found = read_one(f'{{"jsonrpc": "2.0", "method": "m", "id": {call_id}}}')
+    assert isinstance(found, jsonrpc.Invalid)
+    assert (found.id, found.failure.row.code) == ("null", -32600)
+
+
+def test_a_call_without_an_id_is_a_notification_and_one_with_null_is_none() -> None:
+    notification = read_one('{"jsonrpc": "2.0", "method": "m"}')
+    assert isinstance(notification, jsonrpc.Call)
+    assert notification.id is None
+    assert notification.params == {}
+    call = read_one('{"jsonrpc": "2.0", "method": "m", "id": null}')
+    assert isinstance(call, jsonrpc.Call)
+    assert call.id == "null"
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        '"method": "m"',
+        '"jsonrpc": "1.0", "method": "m"',
+        '"jsonrpc": 2.0, "method": "m"',
+        '"jsonrpc": "2.0"',
+        '"jsonrpc": "2.0", "method": null',
+        '"jsonrpc": "2.0", "method": ["m"]',
+        '"jsonrpc": "2.0", "method": "m", "params": null',
+        '"jsonrpc": "2.0", "method": "m", "params": "x"',
+        '"jsonrpc": "2.0", "method": "m", "params": 1',
+    ],
+)
+def test_what_is_no_call_is_refused_under_the_id_that_it_has(members: str) -> None:
+    found = read_one(f'{{{members}, "id": 1.0}}')
+    assert isinstance(found, jsonrpc.Invalid)
+    assert (found.id, found.failure.row.code) == ("1.0", -32600)
+    without = read_one(f"{{{members}}}")
+    assert isinstance(without, jsonrpc.Invalid)
+    assert without.id == "null"
+
+
+def test_members_that_the_specification_does_not_know_are_ignored() -> None:
+    found = read_one('{"jsonrpc": "2.0", "method": "m", "id": 1, "trace": {}}')
+    assert isinstance(found, jsonrpc.Call)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b" ",
+        b"{",
+        b"nope",
+        b'{"a": 1,}',
+        b"[1] 2",
+        b'{"a": NaN}',
+        b"[Infinity]",
+        b"[-Infinity]",
+        b'{"a": 01}',
+        b'"\x01"',
+        b"\xff",
+        b'"\xed\xa0\x80"',
+        b"\xef\xbb\xbf{}",
+        '{"a": "é"}'.encode("latin-1"),
+        "{}".encode("utf-16"),
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+    ],
+)
+def test_what_is_no_json_is_a_parse_error(content: bytes) -> None:
+    failure = refused(content)
+    assert (failure.row.code, failure.reason, failure.message) == (-32700, "PARSE_ERROR", "Parse error")
+    assert failure.details["detail"]
+
+
+@pytest.mark.parametrize("text", ['{"id": 1, "id": 2}', '{"params": {"a": {"b": 1, "b": 1}}}', '[{"x": 1, "x": 1}]'])
+def test_a_member_that_is_there_twice_is_refused(text: str) -> None:
+    failure = refused(text.encode())
+    assert failure.row.code == -32600
+    assert "twice" in str(failure.details["detail"])
+
+
+def test_batches_are_bounded() -> None:
+    assert len(read("[1, 2, 3, 4, 5]").calls) == 5
+    assert "at most 5" in str(refused(b"[1, 2, 3, 4, 5, 6]").details["detail"])
+
+
+def test_numbers_of_params_are_numbers() -> None:
+    call = read_one('{"jsonrpc": "2.0", "method": "m", "params": {"a": 1.5, "b": 2, "c": -0, "d": 1e999}}')
+    assert isinstance(call, jsonrpc.Call)
+    assert call.params == {"a": 1.5, "b": 2, "c": 0, "d": float("inf")}
+
+
+def test_an_error_names_the_reason_and_the_request() -> None:
+    failure = Failure("NOT_FOUND", "é", details={"metadata": {"a": "b"}})
+    answer = json.loads(jsonrpc.to_bytes(jsonrpc.error("1", failure, "r-1")))
+    assert answer == {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "error": {
+            "code": -32011,
+            "message": "é",
+            "data": {"reason": "NOT_FOUND", "requestId": "r-1", "metadata": {"a": "b"}},
+        },
+    }
+
+
+def test_a_request_id_of_the_servers_own_wins() -> None:
+    failure = Failure("NOT_FOUND", "x", details={"requestId": "of-the-server"})
+    assert json.loads(jsonrpc.error("1", failure, "r-1"))["error"]["data"]["requestId"] == "of-the-server"
+
+
+def test_a_result_that_json_cannot_express_is_refused() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        jsonrpc.result("1", {"x": float("nan")})
+
+
+json_documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["2.0", "m"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["jsonrpc", "method", "params", "id", "x"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.binary() | json_documents.map(lambda value: json.dumps(value).encode()))
+@example(b"[[]]")
+def test_any_body_is_read_or_refused(content: bytes) -> None:
+    try:
+        body = jsonrpc.read(content, MAX_BATCH)
+    except Failure:
+        return
+    for found in body.calls:
+        answer: Any = json.loads(jsonrpc.to_bytes(jsonrpc.result(found.id or "null", {})))
+        assert answer["result"] == {}
+
+
+@given(st.text() | st.integers() | st.floats(allow_nan=False, allow_infinity=False))
+def test_any_id_survives(call_id: Any) -> None:
+    found = read_one(json.dumps({"jsonrpc": "2.0", "method": "m", "id": call_id}))
+    assert isinstance(found, jsonrpc.Call)
+    assert json.loads(jsonrpc.to_bytes(jsonrpc.result(found.id or "", {})))["id"] == call_id

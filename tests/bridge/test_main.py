@@ -1,0 +1,119 @@
+"""The bridge as a process of its own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.message import Message
+
+from cstp_grpc.gen.cstp.v1 import cstp_pb2
+from tests.bridge.support import TIMEOUT, Client, Scripted, call
+
+CONFIG = "server: {host: 127.0.0.1, port: 0}\ngrpc: {port: 0}\n"
+
+
+class Process:
+    """A bridge that was started from the command line."""
+
+    def __init__(self, folder: Path, *arguments: str, config: str = CONFIG) -> None:
+        file = folder / "config.yaml"
+        file.write_text(config)
+        self.port_file = folder / "port"
+        command = [
+            sys.executable,
+            "-m",
+            "bridge",
+            "--config",
+            str(file),
+            "--port-file",
+            str(self.port_file),
+            *arguments,
+        ]
+        self.popen = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+    def client(self) -> Client:
+        """Wait until it listens."""
+        deadline = time.monotonic() + TIMEOUT
+        while not self.port_file.exists():
+            assert self.popen.poll() is None, self.popen.communicate()[1]
+            assert time.monotonic() < deadline, "the bridge does not listen"
+            time.sleep(0.02)
+        host, port = self.port_file.read_text().split(":")
+        return Client(host, int(port))
+
+    def end(self) -> tuple[int, str]:
+        """Wait until it ended, and return its exit code and its log."""
+        _, log = self.popen.communicate(timeout=TIMEOUT)
+        return self.popen.returncode, log
+
+
+@pytest.fixture
+def started(tmp_path: Path, target: str, server: Scripted) -> Iterator[Process]:
+    process = Process(tmp_path, "--grpc-target", target)
+    yield process
+    if process.popen.poll() is None:
+        process.popen.kill()
+        process.end()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_it_is_told_to_stop(started: Process, target: str, number: signal.Signals) -> None:
+    client = started.client()
+    assert client.post(call("cstp.queryDecisions", {"query": "x"})).json["result"]["query"] == "x"
+    started.popen.send_signal(number)
+    code, log = started.end()
+    assert code == 0
+    assert f"listening on http://{client.host}:{client.port}, forwarding to {target}" in log
+    assert "Traceback" not in log
+
+
+def test_calls_in_progress_are_answered_before_it_stops(started: Process, server: Scripted) -> None:
+    arrived, released = threading.Event(), threading.Event()
+
+    def wait(request: Any, context: grpc.ServicerContext) -> Message:
+        arrived.set()
+        released.wait(TIMEOUT)
+        return cstp_pb2.QueryDecisionsResponse(query="late")
+
+    server.plays["cstp.queryDecisions"] = wait
+    client = started.client()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(client.post, call("cstp.queryDecisions", {"query": "x"}))
+        assert arrived.wait(TIMEOUT)
+        started.popen.send_signal(signal.SIGTERM)
+        for line in started.popen.stderr or ():
+            if "stopping" in line:
+                break
+        released.set()
+        assert answer.result(TIMEOUT).json["result"]["query"] == "late"
+    assert started.end()[0] == 0
+
+
+def test_it_needs_to_know_its_server(tmp_path: Path) -> None:
+    code, log = Process(tmp_path).end()
+    assert (code, log) == (1, "server.grpc_target: is needed where grpc.port is 0\n")
+
+
+def test_settings_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    code, log = Process(tmp_path, config="server: {prot: 1}\n").end()
+    assert code == 1
+    assert "server.prot: is not a known setting" in log
+    assert "Traceback" not in log
+
+
+def test_an_address_that_is_taken_is_named(tmp_path: Path, bridge: Client, target: str) -> None:
+    config = f"server: {{host: {bridge.host}, port: {bridge.port}}}"
+    code, log = Process(tmp_path, "--grpc-target", target, config=config).end()
+    assert code == 1
+    assert str(bridge.port) in log
+    assert "Traceback" not in log

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import grpc
+import pytest
+from google.protobuf import duration_pb2
+from google.rpc import error_details_pb2
+
+from bridge.status import REASONS
+from cstp_grpc.config import ServerSettings
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, errors_pb2
+from tests.bridge.support import Client, Scripted, bare, bridging, call, fail, serving
+
+QUERY = call("cstp.queryDecisions", {"query": "x"})
+
+CONTRACT = {
+    "PARSE_ERROR": (-32700, 200),
+    "INVALID_REQUEST": (-32600, 200),
+    "METHOD_NOT_FOUND": (-32601, 200),
+    "INVALID_ARGUMENT": (-32602, 200),
+    "INTERNAL": (-32603, 200),
+    "AUTHENTICATION_REQUIRED": (-32001, 401),
+    "RATE_LIMITED": (-32002, 429),
+    "QUERY_FAILED": (-32003, 200),
+    "GUARDRAIL_EVAL_FAILED": (-32004, 200),
+    "PERMISSION_DENIED": (-32010, 403),
+    "NOT_FOUND": (-32011, 200),
+    "CONFLICT": (-32012, 200),
+    "DEADLINE_EXCEEDED": (-32013, 200),
+    "UNAVAILABLE": (-32013, 200),
+}
+
+
+def test_every_reason_of_the_contract_has_a_row() -> None:
+    names = [name.removeprefix("ERROR_REASON_") for name, number in errors_pb2.ErrorReason.items() if number]
+    assert sorted(names) == sorted(REASONS)
+
+
+@pytest.mark.parametrize("reason", CONTRACT)
+def test_a_reason_becomes_its_code_and_http_status(bridge: Client, server: Scripted, reason: str) -> None:
+    server.plays["cstp.queryDecisions"] = fail(
+        grpc.StatusCode.INTERNAL, reason, "In plain words", requestId="of-the-server", permission="announce"
+    )
+    answer = bridge.post(QUERY)
+    error = answer.json["error"]
+    assert (error["code"], answer.status) == CONTRACT[reason]
+    assert error["message"] == "In plain words"
+    assert error["data"] == {"reason": reason, "requestId": "of-the-server", "metadata": {"permission": "announce"}}
+
+
+def test_who_is_not_known_is_challenged(bridge: Client, server: Scripted) -> None:
+    server.plays["cstp.queryDecisions"] = fail(grpc.StatusCode.UNAUTHENTICATED, "AUTHENTICATION_REQUIRED")
+    assert bridge.post(QUERY).headers["WWW-Authenticate"] == 'Bearer realm="cstp"'
+
+
+@pytest.mark.parametrize(("delay", "milliseconds", "seconds"), [(1_500_000_000, 1500, "2"), (1, 1, "1"), (0, 0, "1")])
+def test_who_calls_too_often_is_told_when_to_try_again(
+    bridge: Client, server: Scripted, delay: int, milliseconds: int, seconds: str
+) -> None:
+    wait = duration_pb2.Duration()
+    wait.FromNanoseconds(delay)
+    server.plays["cstp.queryDecisions"] = fail(
+        grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED", "Slow down", error_details_pb2.RetryInfo(retry_delay=wait)
+    )
+    answer = bridge.post(QUERY)
+    assert answer.status == 429
+    assert answer.headers["Retry-After"] == seconds
+    assert answer.json["error"]["data"]["retryAfterMs"] == milliseconds
+
+
+def test_fields_are_named_as_json_names_them(bridge: Client, server: Scripted) -> None:
+    violation = error_details_pb2.BadRequest.FieldViolation
+    server.plays["cstp.queryDecisions"] = fail(
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "INVALID_ARGUMENT",
+        "filters.min_confidence: too low; query: too short",
+        error_details_pb2.BadRequest(
+            field_violations=[
+                violation(field="filters.min_confidence", description="too low"),
+                violation(field="query", description="too short"),
+            ]
+        ),
+    )
+    error = bridge.post(QUERY).json["error"]
+    assert error["message"] == "filters.minConfidence: too low; query: too short"
+    assert error["data"]["violations"] == [
+        {"field": "filters.minConfidence", "description": "too low"},
+        {"field": "query", "description": "too short"},
+    ]
+
+
+def test_details_of_many_fields_fit(bridge: Client, server: Scripted) -> None:
+    violation = error_details_pb2.BadRequest.FieldViolation(field="query", description="x" * 1000)
+    server.plays["cstp.queryDecisions"] = fail(
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "INVALID_ARGUMENT",
+        "Many",
+        error_details_pb2.BadRequest(field_violations=[violation] * 100),
+    )
+    assert len(bridge.post(QUERY).json["error"]["data"]["violations"]) == 100
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (grpc.StatusCode.UNIMPLEMENTED, "METHOD_NOT_FOUND"),
+        (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT"),
+        (grpc.StatusCode.OUT_OF_RANGE, "INVALID_ARGUMENT"),
+        (grpc.StatusCode.UNAUTHENTICATED, "AUTHENTICATION_REQUIRED"),
+        (grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED"),
+        (grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
+        (grpc.StatusCode.ALREADY_EXISTS, "CONFLICT"),
+        (grpc.StatusCode.ABORTED, "CONFLICT"),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED"),
+        (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"),
+        (grpc.StatusCode.CANCELLED, "UNAVAILABLE"),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "UNAVAILABLE"),
+        (grpc.StatusCode.FAILED_PRECONDITION, "INTERNAL"),
+        (grpc.StatusCode.INTERNAL, "INTERNAL"),
+        (grpc.StatusCode.UNKNOWN, "INTERNAL"),
+        (grpc.StatusCode.DATA_LOSS, "INTERNAL"),
+    ],
+)
+def test_a_status_without_details_is_told_in_our_own_words(
+    bridge: Client, server: Scripted, status: grpc.StatusCode, reason: str
+) -> None:
+    server.plays["cstp.queryDecisions"] = bare(status, "secret text of a driver")
+    answer = bridge.post(QUERY)
+    error = answer.json["error"]
+    assert error["data"] == {"reason": reason, "requestId": answer.headers["X-Request-Id"]}
+    assert (error["code"], answer.status) == CONTRACT[reason]
+    assert "secret" not in error["message"]
+
+
+def test_what_a_servicer_raises_does_not_reach_the_caller(bridge: Client, server: Scripted) -> None:
+    def fall(request: object, context: grpc.ServicerContext) -> cstp_pb2.QueryDecisionsResponse:
+        raise RuntimeError("secret text of a driver")
+
+    server.plays["cstp.queryDecisions"] = fall
+    error = bridge.post(QUERY).json["error"]
+    assert error["code"] == -32603
+    assert "secret" not in str(error)
+
+
+def test_details_of_another_domain_are_not_ours(bridge: Client, server: Scripted) -> None:
+    other = error_details_pb2.ErrorInfo(reason="RATE_LIMITED", domain="googleapis.com")
+    server.plays["cstp.queryDecisions"] = fail(grpc.StatusCode.UNAVAILABLE, "", "x", other)
+    assert bridge.post(QUERY).json["error"]["data"]["reason"] == "UNAVAILABLE"
+
+
+def test_a_reason_of_a_later_contract_keeps_its_name(bridge: Client, server: Scripted) -> None:
+    server.plays["cstp.queryDecisions"] = fail(grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND", "No such session")
+    error = bridge.post(QUERY).json["error"]
+    assert (error["code"], error["message"], error["data"]["reason"]) == (
+        -32011,
+        "No such session",
+        "SESSION_NOT_FOUND",
+    )
+
+
+@pytest.mark.parametrize("content", [b"\xff\xff", b"\x08\x05"])
+def test_details_that_cannot_be_read_are_no_details(bridge: Client, server: Scripted, content: bytes) -> None:
+    def broken(request: object, context: grpc.ServicerContext) -> cstp_pb2.QueryDecisionsResponse:
+        context.set_trailing_metadata((("grpc-status-details-bin", content), ("x-request-id", "of-the-server")))
+        context.abort(grpc.StatusCode.UNAVAILABLE, "secret")
+
+    server.plays["cstp.queryDecisions"] = broken
+    assert bridge.post(QUERY).json["error"]["data"] == {"reason": "UNAVAILABLE", "requestId": "of-the-server"}
+
+
+def test_an_answer_that_json_cannot_express_is_an_error_of_ours(bridge: Client, server: Scripted) -> None:
+    decision = cstp_pb2.DecisionSummary(distance=float("nan"))
+    server.plays["cstp.queryDecisions"] = lambda request, context: cstp_pb2.QueryDecisionsResponse(decisions=[decision])
+    error = bridge.post(QUERY).json["error"]
+    assert (error["code"], error["data"]["reason"]) == (-32603, "INTERNAL")
+
+
+def test_a_message_beyond_the_limits_of_grpc_is_no_rate_limit() -> None:
+    scripted = Scripted()
+    scripted.reset()
+    limits = [("grpc.max_receive_message_length", 1000), ("grpc.max_send_message_length", 1000)]
+    with serving(scripted, options=limits) as target, bridging(target, ServerSettings()) as bridge:
+        request = bridge.post(call("cstp.queryDecisions", {"query": "x" * 2000})).json["error"]
+        scripted.plays["cstp.queryDecisions"] = lambda request, context: cstp_pb2.QueryDecisionsResponse(
+            query="x" * 2000
+        )
+        response = bridge.post(QUERY).json["error"]
+    assert (request["code"], request["message"]) == (-32602, "The request is larger than the server takes")
+    assert (response["code"], response["message"]) == (
+        -32603,
+        "The answer is larger than the server sends; ask for less",
+    )
