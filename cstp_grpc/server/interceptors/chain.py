@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import grpc
 
@@ -30,7 +30,7 @@ class Undecodable:
     reason: str
 
 
-Handler = grpc.RpcMethodHandler[Any, Any]
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 Proceed = Callable[[Call, Any], Any]
 """The rest of the way: the interceptors that follow, and at last the servicer."""

@@ -28,7 +28,7 @@ from cstp_grpc.gen.cstp.v1 import types_pb2 as cstp_dot_v1_dot_types__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x63stp/v1/journal.proto\x12\x07\x63stp.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x15\x63stp/v1/options.proto\x1a\x13\x63stp/v1/types.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"y\n\x06Reason\x12\x17\n\x04type\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18\x64\x12\x17\n\x04text\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x18\xa0\x9c\x01\x12\x30\n\x08strength\x18\x03 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x00\x88\x01\x01\x42\x0b\n\t_strength\"|\n\x05Links\x12%\n\nsupersedes\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10\x64\"\x07r\x05\x10\x01\x18\xc8\x01\x12%\n\ndepends_on\x18\x02 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10\x64\"\x07r\x05\x10\x01\x18\xc8\x01\x12%\n\nrelates_to\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10\x64\"\x07r\x05\x10\x01\x18\xc8\x01\"\xf9\x04\n\x0f\x44\x65\x63isionContent\x12\x1d\n\x05title\x18\x01 \x01(\tB\x0e\xbaH\x0br\t\x10\x01\x18\xf4\x03\x32\x02\\S\x12\x1f\n\x07\x63ontext\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x18\xc0\x9a\x0cH\x00\x88\x01\x01\x12 \n\x08\x63\x61tegory\x18\x03 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18\x64H\x01\x88\x01\x01\x12)\n\x06stakes\x18\x04 \x01(\x0e\x32\x0f.cstp.v1.StakesB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x32\n\nconfidence\x18\x05 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x02\x88\x01\x01\x12\x31\n\x06status\x18\x06 \x01(\x0e\x32\x17.cstp.v1.DecisionStatusB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12+\n\x07outcome\x18\x07 \x01(\x0e\x32\x10.cstp.v1.OutcomeB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x46\n\x04\x64\x61te\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x1c\xbaH\x19\xb2\x01\x16\"\x07\x08\xff\x82\xd1\xff\xaf\x07\x32\x0b\x08\x80\x92\xb8\xc3\x98\xfe\xff\xff\xff\x01\x12\x1c\n\x05notes\x18\t \x01(\tB\x08\xbaH\x05r\x03\x18\x88\'H\x03\x88\x01\x01\x12*\n\x07reasons\x18\n \x03(\x0b\x32\x0f.cstp.v1.ReasonB\x08\xbaH\x05\x92\x01\x02\x10\x64\x12 \n\x04tags\x18\x0b \x03(\tB\x12\xbaH\x0f\x92\x01\x0c\x10\x32\x18\x01\"\x06r\x04\x10\x01\x18\x64\x12 \n\x07project\x18\x0c \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01H\x04\x88\x01\x01\x12\x31\n\nvisibility\x18\r \x01(\x0e\x32\x13.cstp.v1.VisibilityB\x08\xbaH\x05\x82\x01\x02\x10\x01\x42\n\n\x08_contextB\x0b\n\t_categoryB\r\n\x0b_confidenceB\x08\n\x06_notesB\n\n\x08_project\"\xc4\x04\n\x08\x44\x65\x63ision\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x14\n\x07\x63ontext\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x15\n\x08\x63\x61tegory\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\x1f\n\x06stakes\x18\x05 \x01(\x0e\x32\x0f.cstp.v1.Stakes\x12\x17\n\nconfidence\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\'\n\x06status\x18\x07 \x01(\x0e\x32\x17.cstp.v1.DecisionStatus\x12!\n\x07outcome\x18\x08 \x01(\x0e\x32\x10.cstp.v1.Outcome\x12(\n\x04\x64\x61te\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rreviewed_date\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\x05notes\x18\x0b \x01(\tH\x03\x88\x01\x01\x12 \n\x07reasons\x18\x0c \x03(\x0b\x32\x0f.cstp.v1.Reason\x12\x0c\n\x04tags\x18\r \x03(\t\x12\x14\n\x07project\x18\x0e \x01(\tH\x04\x88\x01\x01\x12\r\n\x05\x61gent\x18\x0f \x01(\t\x12\'\n\nvisibility\x18\x10 \x01(\x0e\x32\x13.cstp.v1.Visibility\x12\x1d\n\x05links\x18\x11 \x01(\x0b\x32\x0e.cstp.v1.Links\x12\x13\n\x06source\x18\x12 \x01(\tH\x05\x88\x01\x01\x42\n\n\x08_contextB\x0b\n\t_categoryB\r\n\x0b_confidenceB\x08\n\x06_notesB\n\n\x08_projectB\t\n\x07_source\"\xa8\x01\n\x15RecordDecisionRequest\x12-\n\nrequest_id\x18\x01 \x01(\tB\x14\xbaH\x11r\x0f\x10\x01\x18\x80\x01\x32\x08^[!-~]+$H\x00\x88\x01\x01\x12\x32\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0b\x32\x18.cstp.v1.DecisionContentB\x06\xbaH\x03\xc8\x01\x01\x12\x1d\n\x05links\x18\x03 \x01(\x0b\x32\x0e.cstp.v1.LinksB\r\n\x0b_request_id\"=\n\x16RecordDecisionResponse\x12#\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x11.cstp.v1.Decision\",\n\x12GetDecisionRequest\x12\x16\n\x02id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\":\n\x13GetDecisionResponse\x12#\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x11.cstp.v1.Decision\"{\n\x14ListDecisionsRequest\x12\x1a\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x1c\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\x12)\n\x07\x66ilters\x18\x03 \x01(\x0b\x32\x18.cstp.v1.DecisionFilters\"V\n\x15ListDecisionsResponse\x12$\n\tdecisions\x18\x01 \x03(\x0b\x32\x11.cstp.v1.Decision\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x86\x01\n\x15ReviewDecisionRequest\x12\x16\n\x02id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12-\n\x07outcome\x18\x02 \x01(\x0e\x32\x10.cstp.v1.OutcomeB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\x1c\n\x05notes\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x88\'H\x00\x88\x01\x01\x42\x08\n\x06_notes\"=\n\x16ReviewDecisionResponse\x12#\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x11.cstp.v1.Decision\".\n\x14ShareDecisionRequest\x12\x16\n\x02id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\"<\n\x15ShareDecisionResponse\x12#\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x11.cstp.v1.Decision\"0\n\x16UnshareDecisionRequest\x12\x16\n\x02id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\">\n\x17UnshareDecisionResponse\x12#\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x11.cstp.v1.Decision\"\x8d\x01\n\x16ImportDecisionsRequest\x12\x1a\n\x06source\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xe8\x07\x12\x32\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0b\x32\x18.cstp.v1.DecisionContentB\x06\xbaH\x03\xc8\x01\x01\x12#\n\x05links\x18\x03 \x01(\x0b\x32\x14.cstp.v1.SourceLinks\"\xac\x01\n\x0bSourceLinks\x12%\n\nsupersedes\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10\x64\"\x07r\x05\x10\x01\x18\xe8\x07\x12(\n\rsuperseded_by\x18\x02 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10\x64\"\x07r\x05\x10\x01\x18\xe8\x07\x12%\n\ndepends_on\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10\x64\"\x07r\x05\x10\x01\x18\xe8\x07\x12%\n\nrelates_to\x18\x04 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10\x64\"\x07r\x05\x10\x01\x18\xe8\x07\"Z\n\x0cImportResult\x12\x0e\n\x06source\x18\x01 \x01(\t\x12%\n\x06\x61\x63tion\x18\x02 \x01(\x0e\x32\x15.cstp.v1.ImportAction\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x03 \x01(\t\"A\n\x17ImportDecisionsResponse\x12&\n\x07results\x18\x01 \x03(\x0b\x32\x15.cstp.v1.ImportResult*\x81\x01\n\x0cImportAction\x12\x1d\n\x19IMPORT_ACTION_UNSPECIFIED\x10\x00\x12\x1a\n\x16IMPORT_ACTION_IMPORTED\x10\x01\x12\x19\n\x15IMPORT_ACTION_UPDATED\x10\x02\x12\x1b\n\x17IMPORT_ACTION_UNCHANGED\x10\x03\x32\x8d\x05\n\x0eJournalService\x12Z\n\x0eRecordDecision\x12\x1e.cstp.v1.RecordDecisionRequest\x1a\x1f.cstp.v1.RecordDecisionResponse\"\x07\x90\x02\x02\x88\xb5\x18\x04\x12Q\n\x0bGetDecision\x12\x1b.cstp.v1.GetDecisionRequest\x1a\x1c.cstp.v1.GetDecisionResponse\"\x07\x90\x02\x01\x88\xb5\x18\x01\x12W\n\rListDecisions\x12\x1d.cstp.v1.ListDecisionsRequest\x1a\x1e.cstp.v1.ListDecisionsResponse\"\x07\x90\x02\x01\x88\xb5\x18\x01\x12Z\n\x0eReviewDecision\x12\x1e.cstp.v1.ReviewDecisionRequest\x1a\x1f.cstp.v1.ReviewDecisionResponse\"\x07\x90\x02\x02\x88\xb5\x18\x05\x12W\n\rShareDecision\x12\x1d.cstp.v1.ShareDecisionRequest\x1a\x1e.cstp.v1.ShareDecisionResponse\"\x07\x90\x02\x02\x88\xb5\x18\x04\x12]\n\x0fUnshareDecision\x12\x1f.cstp.v1.UnshareDecisionRequest\x1a .cstp.v1.UnshareDecisionResponse\"\x07\x90\x02\x02\x88\xb5\x18\x04\x12_\n\x0fImportDecisions\x12\x1f.cstp.v1.ImportDecisionsRequest\x1a .cstp.v1.ImportDecisionsResponse\"\x07\x90\x02\x02\x88\xb5\x18\x04(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x63stp/v1/journal.proto\x12\x07\x63stp.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x15\x63stp/v1/options.proto\x1a\x13\x63stp/v1/types.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"y\n\x06Reason\x12\x17\n\x04type\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18\x64\x12\x17\n\x04text\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x18\xa0\x9c\x01\x12\x30\n\x08strength\x18\x03 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x00\x88\x01\x01\x42\x0b\n\t_strength\"|\n\x05Links\x12%\n\nsupersedes\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10\x64\"\x07r\x05\x10\x01\x18\xc8\x01\x12%\n\ndepends_on\x18\x02 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10\x64\"\x07r\x05\x10\x01\x18\xc8\x01\x12%\n\nrelates_to\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10\x64\"\x07r\x05\x10\x01\x18\xc8\x01\"\xb7\x05\n\x0f\x44\x65\x63isionContent\x12[\n\x05title\x18\x01 \x01(\tBL\xbaHIr\x03\x18\xf4\x03\xba\x01\x41\n\x0etext.not_blank\x12\x1amust not be empty or blank\x1a\x13this.matches(\'\\\\S\')\x12\x1f\n\x07\x63ontext\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x18\xc0\x9a\x0cH\x00\x88\x01\x01\x12 \n\x08\x63\x61tegory\x18\x03 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18\x64H\x01\x88\x01\x01\x12)\n\x06stakes\x18\x04 \x01(\x0e\x32\x0f.cstp.v1.StakesB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x32\n\nconfidence\x18\x05 \x01(\x01\x42\x19\xbaH\x16\x12\x14\x19\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x00\x00@\x01H\x02\x88\x01\x01\x12\x31\n\x06status\x18\x06 \x01(\x0e\x32\x17.cstp.v1.DecisionStatusB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12+\n\x07outcome\x18\x07 \x01(\x0e\x32\x10.cstp.v1.OutcomeB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x46\n\x04\x64\x61te\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x1c\xbaH\x19\xb2\x01\x16\"\x07\x08\xff\x82\xd1\xff\xaf\x07\x32\x0b\x08\x80\x92\xb8\xc3\x98\xfe\xff\xff\xff\x01\x12\x1c\n\x05notes\x18\t \x01(\tB\x08\xbaH\x05r\x03\x18\x88\'H\x03\x88\x01\x01\x12*\n\x07reasons\x18\n \x03(\x0b\x32\x0f.cstp.v1.ReasonB\x08\xbaH\x05\x92\x01\x02\x10\x64\x12 \n\x04tags\x18\x0b \x03(\tB\x12\xbaH\x0f\x92\x01\x0c\x10\x32\x18\x01\"\x06r\x04\x10\x01\x18\x64\x12 \n\x07project\x18\x0c \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01H\x04\x88\x01\x01\x12\x31\n\nvisibility\x18\r \x01(\x0e\x32\x13.cstp.v1.VisibilityB\x08\xbaH\x05\x82\x01\x02\x10\x01\x42\n\n\x08_contextB\x0b\n\t_categoryB\r\n\x0b_confidenceB\x08\n\x06_notesB\n\n\x08_project\"\xc4\x04\n\x08\x44\x65\x63ision\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05title\x18\x02 \x01(\t\x12\x14\n\x07\x63ontext\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x15\n\x08\x63\x61tegory\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\x1f\n\x06stakes\x18\x05 \x01(\x0e\x32\x0f.cstp.v1.Stakes\x12\x17\n\nconfidence\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\'\n\x06status\x18\x07 \x01(\x0e\x32\x17.cstp.v1.DecisionStatus\x12!\n\x07outcome\x18\x08 \x01(\x0e\x32\x10.cstp.v1.Outcome\x12(\n\x04\x64\x61te\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rreviewed_date\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\x05notes\x18\x0b \x01(\tH\x03\x88\x01\x01\x12 \n\x07reasons\x18\x0c \x03(\x0b\x32\x0f.cstp.v1.Reason\x12\x0c\n\x04tags\x18\r \x03(\t\x12\x14\n\x07project\x18\x0e \x01(\tH\x04\x88\x01\x01\x12\r\n\x05\x61gent\x18\x0f \x01(\t\x12\'\n\nvisibility\x18\x10 \x01(\x0e\x32\x13.cstp.v1.Visibility\x12\x1d\n\x05links\x18\x11 \x01(\x0b\x32\x0e.cstp.v1.Links\x12\x13\n\x06source\x18\x12 \x01(\tH\x05\x88\x01\x01\x42\n\n\x08_contextB\x0b\n\t_categoryB\r\n\x0b_confidenceB\x08\n\x06_notesB\n\n\x08_projectB\t\n\x07_source\"\xf9\x01\n\x15RecordDecisionRequest\x12~\n\nrequest_id\x18\x01 \x01(\tBe\xbaHb\xba\x01_\n\x12text.visible_ascii\x12)must be 1 to 128 visible ASCII characters\x1a\x1ethis.matches(\'^[!-~]{1,128}$\')H\x00\x88\x01\x01\x12\x32\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0b\x32\x18.cstp.v1.DecisionContentB\x06\xbaH\x03\xc8\x01\x01\x12\x1d\n\x05links\x18\x03 \x01(\x0b\x32\x0e.cstp.v1.LinksB\r\n\x0b_request_id\"=\n\x16RecordDecisionResponse\x12#\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x11.cstp.v1.Decision\",\n\x12GetDecisionRequest\x12\x16\n\x02id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\":\n\x13GetDecisionResponse\x12#\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x11.cstp.v1.Decision\"{\n\x14ListDecisionsRequest\x12\x1a\n\tpage_size\x18\x01 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x1c\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\x12)\n\x07\x66ilters\x18\x03 \x01(\x0b\x32\x18.cstp.v1.DecisionFilters\"V\n\x15ListDecisionsResponse\x12$\n\tdecisions\x18\x01 \x03(\x0b\x32\x11.cstp.v1.Decision\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x86\x01\n\x15ReviewDecisionRequest\x12\x16\n\x02id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12-\n\x07outcome\x18\x02 \x01(\x0e\x32\x10.cstp.v1.OutcomeB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\x1c\n\x05notes\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x88\'H\x00\x88\x01\x01\x42\x08\n\x06_notes\"=\n\x16ReviewDecisionResponse\x12#\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x11.cstp.v1.Decision\".\n\x14ShareDecisionRequest\x12\x16\n\x02id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\"<\n\x15ShareDecisionResponse\x12#\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x11.cstp.v1.Decision\"0\n\x16UnshareDecisionRequest\x12\x16\n\x02id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\">\n\x17UnshareDecisionResponse\x12#\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x11.cstp.v1.Decision\"\x8d\x01\n\x16ImportDecisionsRequest\x12\x1a\n\x06source\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xe8\x07\x12\x32\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0b\x32\x18.cstp.v1.DecisionContentB\x06\xbaH\x03\xc8\x01\x01\x12#\n\x05links\x18\x03 \x01(\x0b\x32\x14.cstp.v1.SourceLinks\"\xac\x01\n\x0bSourceLinks\x12%\n\nsupersedes\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10\x64\"\x07r\x05\x10\x01\x18\xe8\x07\x12(\n\rsuperseded_by\x18\x02 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10\x64\"\x07r\x05\x10\x01\x18\xe8\x07\x12%\n\ndepends_on\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10\x64\"\x07r\x05\x10\x01\x18\xe8\x07\x12%\n\nrelates_to\x18\x04 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10\x64\"\x07r\x05\x10\x01\x18\xe8\x07\"Z\n\x0cImportResult\x12\x0e\n\x06source\x18\x01 \x01(\t\x12%\n\x06\x61\x63tion\x18\x02 \x01(\x0e\x32\x15.cstp.v1.ImportAction\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x03 \x01(\t\"A\n\x17ImportDecisionsResponse\x12&\n\x07results\x18\x01 \x03(\x0b\x32\x15.cstp.v1.ImportResult*\x81\x01\n\x0cImportAction\x12\x1d\n\x19IMPORT_ACTION_UNSPECIFIED\x10\x00\x12\x1a\n\x16IMPORT_ACTION_IMPORTED\x10\x01\x12\x19\n\x15IMPORT_ACTION_UPDATED\x10\x02\x12\x1b\n\x17IMPORT_ACTION_UNCHANGED\x10\x03\x32\x8d\x05\n\x0eJournalService\x12Z\n\x0eRecordDecision\x12\x1e.cstp.v1.RecordDecisionRequest\x1a\x1f.cstp.v1.RecordDecisionResponse\"\x07\x90\x02\x02\x88\xb5\x18\x04\x12Q\n\x0bGetDecision\x12\x1b.cstp.v1.GetDecisionRequest\x1a\x1c.cstp.v1.GetDecisionResponse\"\x07\x90\x02\x01\x88\xb5\x18\x01\x12W\n\rListDecisions\x12\x1d.cstp.v1.ListDecisionsRequest\x1a\x1e.cstp.v1.ListDecisionsResponse\"\x07\x90\x02\x01\x88\xb5\x18\x01\x12Z\n\x0eReviewDecision\x12\x1e.cstp.v1.ReviewDecisionRequest\x1a\x1f.cstp.v1.ReviewDecisionResponse\"\x07\x90\x02\x02\x88\xb5\x18\x05\x12W\n\rShareDecision\x12\x1d.cstp.v1.ShareDecisionRequest\x1a\x1e.cstp.v1.ShareDecisionResponse\"\x07\x90\x02\x02\x88\xb5\x18\x04\x12]\n\x0fUnshareDecision\x12\x1f.cstp.v1.UnshareDecisionRequest\x1a .cstp.v1.UnshareDecisionResponse\"\x07\x90\x02\x02\x88\xb5\x18\x04\x12_\n\x0fImportDecisions\x12\x1f.cstp.v1.ImportDecisionsRequest\x1a .cstp.v1.ImportDecisionsResponse\"\x07\x90\x02\x02\x88\xb5\x18\x04(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,7 +48,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LINKS'].fields_by_name['relates_to']._loaded_options = None
   _globals['_LINKS'].fields_by_name['relates_to']._serialized_options = b'\272H\016\222\001\013\020d\"\007r\005\020\001\030\310\001'
   _globals['_DECISIONCONTENT'].fields_by_name['title']._loaded_options = None
-  _globals['_DECISIONCONTENT'].fields_by_name['title']._serialized_options = b'\272H\013r\t\020\001\030\364\0032\002\\S'
+  _globals['_DECISIONCONTENT'].fields_by_name['title']._serialized_options = b'\272HIr\003\030\364\003\272\001A\n\016text.not_blank\022\032must not be empty or blank\032\023this.matches(\'\\\\S\')'
   _globals['_DECISIONCONTENT'].fields_by_name['context']._loaded_options = None
   _globals['_DECISIONCONTENT'].fields_by_name['context']._serialized_options = b'\272H\006r\004\030\300\232\014'
   _globals['_DECISIONCONTENT'].fields_by_name['category']._loaded_options = None
@@ -74,7 +74,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DECISIONCONTENT'].fields_by_name['visibility']._loaded_options = None
   _globals['_DECISIONCONTENT'].fields_by_name['visibility']._serialized_options = b'\272H\005\202\001\002\020\001'
   _globals['_RECORDDECISIONREQUEST'].fields_by_name['request_id']._loaded_options = None
-  _globals['_RECORDDECISIONREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\021r\017\020\001\030\200\0012\010^[!-~]+$'
+  _globals['_RECORDDECISIONREQUEST'].fields_by_name['request_id']._serialized_options = b'\272Hb\272\001_\n\022text.visible_ascii\022)must be 1 to 128 visible ASCII characters\032\036this.matches(\'^[!-~]{1,128}$\')'
   _globals['_RECORDDECISIONREQUEST'].fields_by_name['decision']._loaded_options = None
   _globals['_RECORDDECISIONREQUEST'].fields_by_name['decision']._serialized_options = b'\272H\003\310\001\001'
   _globals['_GETDECISIONREQUEST'].fields_by_name['id']._loaded_options = None
@@ -119,48 +119,48 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOURNALSERVICE'].methods_by_name['UnshareDecision']._serialized_options = b'\220\002\002\210\265\030\004'
   _globals['_JOURNALSERVICE'].methods_by_name['ImportDecisions']._loaded_options = None
   _globals['_JOURNALSERVICE'].methods_by_name['ImportDecisions']._serialized_options = b'\220\002\002\210\265\030\004'
-  _globals['_IMPORTACTION']._serialized_start=3064
-  _globals['_IMPORTACTION']._serialized_end=3193
+  _globals['_IMPORTACTION']._serialized_start=3207
+  _globals['_IMPORTACTION']._serialized_end=3336
   _globals['_REASON']._serialized_start=140
   _globals['_REASON']._serialized_end=261
   _globals['_LINKS']._serialized_start=263
   _globals['_LINKS']._serialized_end=387
   _globals['_DECISIONCONTENT']._serialized_start=390
-  _globals['_DECISIONCONTENT']._serialized_end=1023
-  _globals['_DECISION']._serialized_start=1026
-  _globals['_DECISION']._serialized_end=1606
-  _globals['_RECORDDECISIONREQUEST']._serialized_start=1609
-  _globals['_RECORDDECISIONREQUEST']._serialized_end=1777
-  _globals['_RECORDDECISIONRESPONSE']._serialized_start=1779
-  _globals['_RECORDDECISIONRESPONSE']._serialized_end=1840
-  _globals['_GETDECISIONREQUEST']._serialized_start=1842
-  _globals['_GETDECISIONREQUEST']._serialized_end=1886
-  _globals['_GETDECISIONRESPONSE']._serialized_start=1888
-  _globals['_GETDECISIONRESPONSE']._serialized_end=1946
-  _globals['_LISTDECISIONSREQUEST']._serialized_start=1948
-  _globals['_LISTDECISIONSREQUEST']._serialized_end=2071
-  _globals['_LISTDECISIONSRESPONSE']._serialized_start=2073
-  _globals['_LISTDECISIONSRESPONSE']._serialized_end=2159
-  _globals['_REVIEWDECISIONREQUEST']._serialized_start=2162
-  _globals['_REVIEWDECISIONREQUEST']._serialized_end=2296
-  _globals['_REVIEWDECISIONRESPONSE']._serialized_start=2298
-  _globals['_REVIEWDECISIONRESPONSE']._serialized_end=2359
-  _globals['_SHAREDECISIONREQUEST']._serialized_start=2361
-  _globals['_SHAREDECISIONREQUEST']._serialized_end=2407
-  _globals['_SHAREDECISIONRESPONSE']._serialized_start=2409
-  _globals['_SHAREDECISIONRESPONSE']._serialized_end=2469
-  _globals['_UNSHAREDECISIONREQUEST']._serialized_start=2471
-  _globals['_UNSHAREDECISIONREQUEST']._serialized_end=2519
-  _globals['_UNSHAREDECISIONRESPONSE']._serialized_start=2521
-  _globals['_UNSHAREDECISIONRESPONSE']._serialized_end=2583
-  _globals['_IMPORTDECISIONSREQUEST']._serialized_start=2586
-  _globals['_IMPORTDECISIONSREQUEST']._serialized_end=2727
-  _globals['_SOURCELINKS']._serialized_start=2730
-  _globals['_SOURCELINKS']._serialized_end=2902
-  _globals['_IMPORTRESULT']._serialized_start=2904
-  _globals['_IMPORTRESULT']._serialized_end=2994
-  _globals['_IMPORTDECISIONSRESPONSE']._serialized_start=2996
-  _globals['_IMPORTDECISIONSRESPONSE']._serialized_end=3061
-  _globals['_JOURNALSERVICE']._serialized_start=3196
-  _globals['_JOURNALSERVICE']._serialized_end=3849
+  _globals['_DECISIONCONTENT']._serialized_end=1085
+  _globals['_DECISION']._serialized_start=1088
+  _globals['_DECISION']._serialized_end=1668
+  _globals['_RECORDDECISIONREQUEST']._serialized_start=1671
+  _globals['_RECORDDECISIONREQUEST']._serialized_end=1920
+  _globals['_RECORDDECISIONRESPONSE']._serialized_start=1922
+  _globals['_RECORDDECISIONRESPONSE']._serialized_end=1983
+  _globals['_GETDECISIONREQUEST']._serialized_start=1985
+  _globals['_GETDECISIONREQUEST']._serialized_end=2029
+  _globals['_GETDECISIONRESPONSE']._serialized_start=2031
+  _globals['_GETDECISIONRESPONSE']._serialized_end=2089
+  _globals['_LISTDECISIONSREQUEST']._serialized_start=2091
+  _globals['_LISTDECISIONSREQUEST']._serialized_end=2214
+  _globals['_LISTDECISIONSRESPONSE']._serialized_start=2216
+  _globals['_LISTDECISIONSRESPONSE']._serialized_end=2302
+  _globals['_REVIEWDECISIONREQUEST']._serialized_start=2305
+  _globals['_REVIEWDECISIONREQUEST']._serialized_end=2439
+  _globals['_REVIEWDECISIONRESPONSE']._serialized_start=2441
+  _globals['_REVIEWDECISIONRESPONSE']._serialized_end=2502
+  _globals['_SHAREDECISIONREQUEST']._serialized_start=2504
+  _globals['_SHAREDECISIONREQUEST']._serialized_end=2550
+  _globals['_SHAREDECISIONRESPONSE']._serialized_start=2552
+  _globals['_SHAREDECISIONRESPONSE']._serialized_end=2612
+  _globals['_UNSHAREDECISIONREQUEST']._serialized_start=2614
+  _globals['_UNSHAREDECISIONREQUEST']._serialized_end=2662
+  _globals['_UNSHAREDECISIONRESPONSE']._serialized_start=2664
+  _globals['_UNSHAREDECISIONRESPONSE']._serialized_end=2726
+  _globals['_IMPORTDECISIONSREQUEST']._serialized_start=2729
+  _globals['_IMPORTDECISIONSREQUEST']._serialized_end=2870
+  _globals['_SOURCELINKS']._serialized_start=2873
+  _globals['_SOURCELINKS']._serialized_end=3045
+  _globals['_IMPORTRESULT']._serialized_start=3047
+  _globals['_IMPORTRESULT']._serialized_end=3137
+  _globals['_IMPORTDECISIONSRESPONSE']._serialized_start=3139
+  _globals['_IMPORTDECISIONSRESPONSE']._serialized_end=3204
+  _globals['_JOURNALSERVICE']._serialized_start=3339
+  _globals['_JOURNALSERVICE']._serialized_end=3992
 # @@protoc_insertion_point(module_scope)

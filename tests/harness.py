@@ -1,0 +1,184 @@
+"""A whole CSTP on free ports, and one way to call it over either transport."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from aiohttp import web
+from bridge.app import create_app
+
+from cstp_grpc import config
+from cstp_grpc.client.codec import from_json, to_json
+from cstp_grpc.client.contract import methods
+from cstp_grpc.server.app import App
+from cstp_grpc.vocabulary import Permission
+
+TOKENS = {"alice": "alice-secret-token", "bob": "bob-secret-token", "reader": "reader-secret-token"}
+TIMEOUT = 20.0
+
+
+def settings(data_dir: Path, **overrides: Any) -> config.Settings:
+    """Return settings for tests: free ports, no weights, no index, agents alice and bob who may do everything, and
+    reader with the default permissions."""
+    everything = sorted(Permission)
+    tokens = [
+        {"name": "alice", "token": TOKENS["alice"], "permissions": everything},
+        {"name": "bob", "token": TOKENS["bob"], "permissions": everything},
+        {"name": "reader", "token": TOKENS["reader"]},
+    ]
+    base: dict[str, Any] = {
+        "data_dir": data_dir,
+        "grpc": {"port": 0, "drain_seconds": 2},
+        "server": {"port": 0},
+        "auth": {"tokens": tokens},
+        "embedding": {"provider": "lexical"},
+        "index": {"mode": "off"},
+        "rate_limits": {"enabled": False},
+    }
+    return config.load(None, **config.merge(base, overrides))
+
+
+@contextmanager
+def running(wanted: config.Settings) -> Iterator[App]:
+    """Run a server for the length of a block."""
+    app = App(wanted)
+    app.start()
+    try:
+        yield app
+    finally:
+        app.stop()
+
+
+@contextmanager
+def bridging(wanted: config.Settings, target: str) -> Iterator[str]:
+    """Run a bridge to `target` in a thread of its own and yield its URL."""
+    loop = asyncio.new_event_loop()
+    ready: threading.Event = threading.Event()
+    found: list[str] = []
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        async with grpc.aio.insecure_channel(target) as channel:
+            runner = web.AppRunner(create_app(wanted.server, wanted.agent, "0.0.0", channel))
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            found.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
+            ready.set()
+            await stop.wait()
+            await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), name="bridge")
+    thread.start()
+    assert ready.wait(TIMEOUT), "the bridge did not start"
+    try:
+        yield found[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(TIMEOUT)
+        loop.close()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call came to: a result, or an error with its reason and violated fields."""
+
+    result: dict[str, Any] | None = None
+    reason: str | None = None
+    message: str = ""
+    fields: tuple[str, ...] = ()
+    data: Mapping[str, Any] | None = None
+
+
+class GrpcCaller:
+    """Calls over gRPC with the JSON of the other transport."""
+
+    name = "grpc"
+
+    def __init__(self, target: str) -> None:
+        self.channel = grpc.insecure_channel(target)
+
+    def call(self, method: str, params: Mapping[str, Any], token: str | None = TOKENS["alice"]) -> Outcome:
+        rpc = methods()[method]
+        invoke = self.channel.unary_unary(
+            rpc.path,
+            rpc.request.SerializeToString,
+            rpc.response.FromString,  # type: ignore[attr-defined]
+        )
+        metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        try:
+            return Outcome(to_json(invoke(from_json(params, rpc.request), timeout=TIMEOUT, metadata=metadata)))
+        except grpc.RpcError as error:
+            return decoded(error)
+
+    def close(self) -> None:
+        self.channel.close()
+
+
+def decoded(error: Any) -> Outcome:
+    """Return what a gRPC error says."""
+    from google.rpc import error_details_pb2
+    from grpc_status import rpc_status
+
+    status = rpc_status.from_call(error)
+    assert status is not None, f"no details: {error}"
+    info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
+    for detail in status.details:
+        for message in (info, bad, retry):
+            if detail.Is(message.DESCRIPTOR):
+                detail.Unpack(message)
+    data: dict[str, Any] = dict(info.metadata)
+    if retry.HasField("retry_delay"):
+        data["retryAfterMs"] = retry.retry_delay.ToMilliseconds()
+    return Outcome(
+        reason=info.reason, message=status.message, fields=tuple(v.field for v in bad.field_violations), data=data
+    )
+
+
+class JsonRpcCaller:
+    """Calls over JSON-RPC."""
+
+    name = "jsonrpc"
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def post(self, body: Any, token: str | None = TOKENS["alice"]) -> tuple[int, Any]:
+        headers = {"Content-Type": "application/json"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}/cstp", data, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+                status, content = answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                status, content = error.code, error.read()
+        return status, json.loads(content) if content else None
+
+    def call(self, method: str, params: Mapping[str, Any], token: str | None = TOKENS["alice"]) -> Outcome:
+        _, answer = self.post({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}, token)
+        if "result" in answer:
+            return Outcome(answer["result"])
+        error = answer["error"]
+        data = error["data"]
+        return Outcome(
+            reason=data["reason"],
+            message=error["message"],
+            fields=tuple(v["field"] for v in data.get("violations", [])),
+            data=data,
+        )
+
+    def close(self) -> None:
+        """There is nothing to close."""
