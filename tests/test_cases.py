@@ -93,7 +93,7 @@ def runs() -> Iterator[Any]:
             yield pytest.param(case, transport, id=f"{path.parent.name}/{path.stem}-{transport}")
 
 
-@pytest.mark.parametrize(("case", "transport"), runs())
+@pytest.mark.parametrize(("case", "transport"), list(runs()))
 def test_case(case: dict[str, Any], transport: str, tmp_path: Path) -> None:
     case = copy.deepcopy(case)
     overrides = case.get("settings", {})
