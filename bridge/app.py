@@ -28,8 +28,8 @@ CARD_PATH: Final = "/.well-known/agent.json"
 HEALTH_PATH: Final = "/health"
 PATHS: Final = {RPC_PATH: ["POST"], CARD_PATH: ["GET", "HEAD"], HEALTH_PATH: ["GET", "HEAD"]}
 
-BATCH_CONCURRENCY: Final = 8
-"""How many calls of one batch are in progress at once, so that a batch cannot occupy every thread of the server."""
+BATCH_CONCURRENCY: Final = 4
+"""How many calls of one batch are in progress at once: half of the threads that a server has unless configured."""
 HEALTH_TIMEOUT: Final = 2.0
 """Seconds the server has to say that it is well."""
 

@@ -122,21 +122,21 @@ def test_a_server_that_comes_back_is_found_again() -> None:
 
 
 def test_a_batch_runs_at_once_and_is_answered_in_order(bridge: Client, server: Scripted) -> None:
-    together = threading.Barrier(5)
+    together = threading.Barrier(4)
 
     def meet(request: Any, context: grpc.ServicerContext) -> Message:
         together.wait(TIMEOUT)
         return cstp_pb2.QueryDecisionsResponse(query=request.query)
 
     server.plays["cstp.queryDecisions"] = meet
-    answer = bridge.post([call("cstp.queryDecisions", {"query": str(number)}, id=number) for number in range(5)])
+    answer = bridge.post([call("cstp.queryDecisions", {"query": str(number)}, id=number) for number in range(4)])
     assert answer.status == 200
-    assert [(item["id"], item["result"]["query"]) for item in answer.json] == [(n, str(n)) for n in range(5)]
+    assert [(item["id"], item["result"]["query"]) for item in answer.json] == [(n, str(n)) for n in range(4)]
 
 
 def test_a_batch_cannot_occupy_the_server(server: Scripted, target: str) -> None:
     lock = threading.Lock()
-    together = threading.Barrier(8)
+    together = threading.Barrier(4)
     in_progress = [0]
     most = [0]
 
@@ -153,7 +153,7 @@ def test_a_batch_cannot_occupy_the_server(server: Scripted, target: str) -> None
     with bridging(target, ServerSettings(max_batch=50)) as bridge:
         answer = bridge.post([call("cstp.queryDecisions")] * 24)
     assert all("result" in item for item in answer.json)
-    assert most[0] == 8
+    assert most[0] == 4
 
 
 def test_a_batch_is_answered_with_200_and_every_item_with_its_own_error(bridge: Client, server: Scripted) -> None:
