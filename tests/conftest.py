@@ -7,12 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from sqlalchemy import Engine
 
 from cstp_grpc.storage.engine import create_engine
 from cstp_grpc.storage.migrate import migrate
 from cstp_grpc.storage.writer import Writer
 from tests.databases import POOL_SIZE, PostgresMissing, PostgresServer, postgres_server, unique_name
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")

@@ -2,16 +2,85 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Engine
+from sqlalchemy import Engine, inspect, text
+from sqlalchemy.exc import DBAPIError
 
-from cstp_grpc.storage.migrate import current, head
+from cstp_grpc.storage.engine import UnsuitableDatabase, create_engine, for_writing
+from cstp_grpc.storage.migrate import current, head, migrate
 from cstp_grpc.storage.tables import metadata
+from tests.databases import POOL_SIZE
+
+
+@pytest.fixture
+def empty(empty_database_url: str) -> Iterator[Engine]:
+    engine = create_engine(empty_database_url, POOL_SIZE)
+    yield engine
+    engine.dispose()
 
 
 def test_the_migrated_schema_is_that_of_the_tables(engine: Engine) -> None:
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
         assert compare_metadata(context, metadata) == []
+    assert partial_indexes(engine) == {
+        index.name for table in metadata.tables.values() for index in table.indexes if where(index.kwargs, engine)
+    }
+
+
+def partial_indexes(engine: Engine) -> set[str | None]:
+    """Return the indexes of the database over some rows only, which Alembic does not compare."""
+    inspector = inspect(engine)
+    return {
+        index["name"]
+        for table in metadata.tables
+        for index in inspector.get_indexes(table)
+        if where(index.get("dialect_options", {}), engine)
+    }
+
+
+def where(options: object, engine: Engine) -> bool:
+    assert hasattr(options, "get")
+    return options.get(f"{engine.dialect.name}_where") is not None
+
+
+def test_an_empty_database_is_brought_to_the_newest_migration(empty: Engine) -> None:
+    assert current(empty) is None
+    migrate(empty)
+    assert current(empty) == head()
+    assert set(inspect(empty).get_table_names()) == {*metadata.tables, "alembic_version"}
+
+
+def test_a_database_that_is_up_to_date_is_left_alone(engine: Engine) -> None:
+    migrate(engine)
     assert current(engine) == head()
+
+
+def test_several_replicas_may_start_at_once(empty: Engine, empty_database_url: str) -> None:
+    engines = [create_engine(empty_database_url, POOL_SIZE) for _ in range(4)]
+    with ThreadPoolExecutor(len(engines)) as starting:
+        list(starting.map(migrate, engines))
+    assert current(empty) == head()
+    for engine in engines:
+        engine.dispose()
+
+
+def test_a_migration_that_fails_leaves_nothing(empty: Engine) -> None:
+    with for_writing(empty) as connection, connection.begin():
+        connection.execute(text("CREATE TABLE intents (id INTEGER)"))
+    with pytest.raises(DBAPIError):
+        migrate(empty)
+    assert current(empty) is None
+    assert inspect(empty).get_table_names() == ["intents"]
+
+
+def test_a_database_of_a_newer_version_is_refused(engine: Engine) -> None:
+    with for_writing(engine) as connection, connection.begin():
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(UnsuitableDatabase, match="at migration 9999, which this version does not know"):
+        migrate(engine)

@@ -1,0 +1,76 @@
+"""One server for each data folder."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cstp_grpc.storage.lock import AlreadyRunning, DataLock
+
+HOLD = """
+import sys
+from pathlib import Path
+from cstp_grpc.storage.lock import DataLock
+with DataLock(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def is_locked(data_dir: Path) -> bool:
+    try:
+        with DataLock(data_dir):
+            return False
+    except AlreadyRunning:
+        return True
+
+
+def test_the_folder_is_created_for_its_owner_alone(tmp_path: Path) -> None:
+    data_dir = tmp_path / "var" / "cstp"
+    with DataLock(data_dir):
+        assert stat.S_IMODE(data_dir.stat().st_mode) == stat.S_IRWXU
+
+
+def test_a_second_one_is_told_which_folder_is_in_use(tmp_path: Path) -> None:
+    with DataLock(tmp_path), pytest.raises(AlreadyRunning, match=str(tmp_path)):
+        DataLock(tmp_path).acquire()
+    assert not is_locked(tmp_path)
+
+
+def test_the_lock_ends_with_its_process_however_that_ends(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        assert is_locked(tmp_path)
+        process.kill()
+        process.wait()
+        assert not is_locked(tmp_path)
+
+
+def test_a_child_that_inherits_the_lock_holds_it_too(tmp_path: Path) -> None:
+    lock = DataLock(tmp_path)
+    lock.acquire()
+    child = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(child, stdin=subprocess.PIPE, pass_fds=(lock.fileno(),)) as process:
+        lock.release()
+        assert is_locked(tmp_path)
+        process.kill()
+        process.wait()
+        assert not is_locked(tmp_path)
+
+
+def test_a_child_that_does_not_inherit_the_lock_does_not_hold_it(tmp_path: Path) -> None:
+    with DataLock(tmp_path):
+        child = [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"]
+        process = subprocess.Popen(child, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        assert not is_locked(tmp_path)
+        process.kill()

@@ -1,0 +1,109 @@
+"""The outbox."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Connection, Engine, text
+
+from cstp_grpc.storage.engine import for_writing
+from cstp_grpc.storage.outbox import Outbox, OutboxRow
+from cstp_grpc.storage.writer import Writer
+
+BOUND = 20.0
+
+
+@pytest.fixture
+def outbox(engine: Engine, writer: Writer) -> Outbox:
+    return Outbox(engine, writer)
+
+
+def append(outbox: Outbox, writer: Writer, decision_id: str) -> int:
+    return writer.run(lambda connection: outbox.append(connection, decision_id))
+
+
+def test_changes_come_out_in_the_order_they_went_in(outbox: Outbox, writer: Writer) -> None:
+    seqs = [append(outbox, writer, decision_id) for decision_id in ("a", "b", "a")]
+    assert outbox.peek(10) == [OutboxRow(seqs[0], "a"), OutboxRow(seqs[1], "b"), OutboxRow(seqs[2], "a")]
+    assert outbox.peek(2) == [OutboxRow(seqs[0], "a"), OutboxRow(seqs[1], "b")]
+    assert outbox.depth() == len(seqs)
+
+
+def test_a_change_that_is_undone_leaves_nothing(outbox: Outbox, writer: Writer) -> None:
+    def job(connection: Connection) -> None:
+        outbox.append(connection, "a")
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        writer.run(job)
+    assert outbox.depth() == 0
+
+
+def test_numbers_rise_and_are_never_used_again(outbox: Outbox, writer: Writer) -> None:
+    """Whatever is added and taken out, in any order, even all of it."""
+    known: dict[int, str] = {row.seq: row.decision_id for row in outbox.peek(1000)}
+    last = 0
+
+    @given(st.lists(st.one_of(st.sampled_from("abc"), st.integers(0, 5)), max_size=12))
+    def check(steps: list[str | int]) -> None:
+        nonlocal last
+        for step in steps:
+            if isinstance(step, str):
+                seq = append(outbox, writer, step)
+                assert seq > last
+                last = seq
+                known[seq] = step
+            else:
+                taken = list(known)[: step or None]
+                outbox.acknowledge(taken)
+                for seq in taken:
+                    del known[seq]
+        assert outbox.peek(1000) == [OutboxRow(seq, decision_id) for seq, decision_id in known.items()]
+        assert outbox.depth() == len(known)
+
+    check()
+
+
+def test_any_number_of_changes_is_taken_out_at_once(outbox: Outbox, writer: Writer) -> None:
+    def job(connection: Connection) -> list[int]:
+        return [outbox.append(connection, str(number)) for number in range(2500)]
+
+    seqs = writer.run(job)
+    outbox.acknowledge(seqs[:-1])
+    assert outbox.peek(10) == [OutboxRow(seqs[-1], "2499")]
+    outbox.acknowledge([])
+    outbox.acknowledge(seqs)
+    assert outbox.depth() == 0
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_no_number_shows_before_a_smaller_one(engine: Engine, outbox: Outbox, writer: Writer) -> None:
+    """A second replica waits with its number until the first has committed."""
+    second: list[int] = []
+    with for_writing(engine) as connection, connection.begin() as transaction:
+        first = outbox.append(connection, "first")
+        other = threading.Thread(target=lambda: second.append(append(outbox, writer, "second")))
+        other.start()
+        wait_for_blocked_lock(connection)
+        assert outbox.peek(10) == []
+        transaction.commit()
+    other.join(BOUND)
+    assert [row.seq for row in outbox.peek(10)] == [first, *second]
+    assert first < second[0]
+
+
+def wait_for_blocked_lock(connection: Connection) -> None:
+    """Return once somebody waits for an advisory lock."""
+    waiting = text(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted "
+        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    pause = threading.Event()
+    for _ in range(2000):
+        if connection.execute(waiting).scalar_one():
+            return
+        pause.wait(0.01)
+    raise AssertionError("nobody waits")
