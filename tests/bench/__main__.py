@@ -15,11 +15,10 @@ import grpc
 
 from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
 from tests.bench import alone, corpus
-from tests.bench.clients import Parameters, grpc_call, http_call, noop_call
+from tests.bench.clients import TOKEN, Parameters, grpc_call, http_call, noop_call
 from tests.bench.load import Series, measure
 from tests.bench.processes import bridge, server
 from tests.bench.report import Group, table
-from tests.bench.server import TOKEN
 
 IN_FLIGHT = (1, 16)
 

@@ -6,12 +6,11 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from cstp_grpc.guardrails.evaluator import Evaluator
-from cstp_grpc.guardrails.rulebook import default_rulebook, load
-
 from cstp_grpc.config import EmbeddingSettings
 from cstp_grpc.decisions.embedding.build import build_embedder
+from cstp_grpc.guardrails.evaluator import Evaluator
 from cstp_grpc.guardrails.model import Action
+from cstp_grpc.guardrails.rulebook import default_rulebook, load
 from cstp_grpc.vocabulary import Stakes
 from tests.bench import corpus
 from tests.bench.clients import CHECK

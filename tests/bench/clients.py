@@ -15,7 +15,9 @@ from cstp_grpc.client.codec import from_json
 from cstp_grpc.client.contract import methods
 from tests.bench import corpus
 from tests.bench.load import Call
-from tests.bench.server import NOOP, TOKEN
+
+NOOP = "/bench.Noop/Call"
+TOKEN = "bench-token-bench-token"
 
 CHECK = {
     "action": {

@@ -15,9 +15,7 @@ import grpc
 
 from cstp_grpc import config
 from cstp_grpc.server.app import App
-
-NOOP = "/bench.Noop/Call"
-TOKEN = "bench-token-bench-token"
+from tests.bench.clients import TOKEN
 
 
 def settings(data_dir: Path, audit: bool, provider: str) -> config.Settings:

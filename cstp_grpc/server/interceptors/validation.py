@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import protovalidate
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -15,6 +16,8 @@ from cstp_grpc.errors import FieldViolation, InvalidArgument
 from cstp_grpc.server.interceptors.chain import Call, Proceed, Undecodable
 
 NANOS = 1_000_000_000
+TIMESTAMP = Timestamp.DESCRIPTOR.full_name
+STRUCT = Struct.DESCRIPTOR.full_name
 
 
 class Validation:
@@ -67,22 +70,35 @@ def dotted(path: Any) -> str:
     return ".".join(parts)
 
 
+@functools.cache
+def watched(kind: Descriptor) -> tuple[FieldDescriptor, ...]:
+    """Return the fields of a message type that are, or lead to, instants or structured data."""
+    return tuple(
+        field
+        for field in kind.fields
+        if field.message_type is not None
+        and not field.message_type.GetOptions().map_entry
+        and (field.message_type.full_name in (TIMESTAMP, STRUCT) or watched(field.message_type))
+    )
+
+
 def malformed(message: Message, prefix: str, max_depth: int) -> Iterator[FieldViolation]:
     """Yield what annotations cannot say: instants that are none, and structured data nested too deep."""
-    for field, value in message.ListFields():
-        if field.message_type is None or field.message_type.GetOptions().map_entry:
-            continue
-        path = f"{prefix}{field.name}"
-        for item in value if field.is_repeated else (value,):
-            yield from malformed_value(item, field.message_type, path, max_depth)
+    for field in watched(message.DESCRIPTOR):
+        if field.is_repeated:
+            for index, item in enumerate(getattr(message, field.name)):
+                yield from malformed_value(item, f"{prefix}{field.name}[{index}]", max_depth)
+        elif message.HasField(field.name):
+            yield from malformed_value(getattr(message, field.name), prefix + field.name, max_depth)
 
 
-def malformed_value(value: Any, kind: Descriptor, path: str, max_depth: int) -> Iterator[FieldViolation]:
+def malformed_value(value: Any, path: str, max_depth: int) -> Iterator[FieldViolation]:
     """Yield what is wrong with the value of a message field."""
-    if kind.full_name == Timestamp.DESCRIPTOR.full_name:
+    kind = value.DESCRIPTOR.full_name
+    if kind == TIMESTAMP:
         if not 0 <= value.nanos < NANOS:
             yield FieldViolation(path, "is not an instant: nanos must be from 0 to 999999999")
-    elif kind.full_name == Struct.DESCRIPTOR.full_name:
+    elif kind == STRUCT:
         if not within(value, max_depth):
             yield FieldViolation(path, f"is nested deeper than {max_depth} levels")
     else:
