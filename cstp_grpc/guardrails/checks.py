@@ -1,0 +1,68 @@
+"""Checking actions and taking the checks down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from cstp_grpc.errors import GuardrailEvalFailed
+from cstp_grpc.guardrails.evaluator import Evaluator
+from cstp_grpc.guardrails.model import Action, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRecord:
+    """A check as the trail keeps it.
+
+    `caller` is the authenticated agent, `claimed_agent` the one that the request names, never trusted; `evaluated_at`
+    is aware, in UTC.
+    """
+
+    evaluated_at: datetime
+    caller: str
+    claimed_agent: str | None
+    request_id: str
+    action: Action
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The answer to a check."""
+
+    verdict: Verdict
+    evaluated_at: datetime
+
+
+class CheckTrail(Protocol):
+    """Keeps what was checked."""
+
+    def record(self, check: CheckRecord) -> None:
+        """Return when the record is safe. Raises Unavailable where it cannot be kept."""
+
+
+class GuardrailChecks:
+    """Judges actions by the rule set, if there is one."""
+
+    def __init__(self, evaluator: Evaluator | None, trail: CheckTrail, clock: Callable[[], datetime]) -> None:
+        self._evaluator = evaluator
+        self._trail = trail
+        self._clock = clock
+
+    def judge(self, action: Action) -> Verdict:
+        """Return the verdict without recording it. Raises GuardrailEvalFailed and InvalidArgument."""
+        if self._evaluator is None:
+            raise GuardrailEvalFailed("There is no usable rule set")
+        return self._evaluator.evaluate(action)
+
+    def check(self, action: Action, caller: str, claimed_agent: str | None, request_id: str) -> Check:
+        """Return the verdict once it is on record.
+
+        Raises GuardrailEvalFailed, InvalidArgument, and Unavailable where the record cannot be kept.
+        """
+        verdict = self.judge(action)
+        evaluated_at = self._clock()
+        self._trail.record(CheckRecord(evaluated_at, caller, claimed_agent, request_id, action, verdict))
+        return Check(verdict, evaluated_at)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from cstp_grpc.errors import GuardrailEvalFailed, InvalidArgument, Unavailable
+from cstp_grpc.guardrails.checks import CheckRecord, GuardrailChecks
+from cstp_grpc.guardrails.evaluator import Evaluator
+from cstp_grpc.guardrails.model import Action
+from tests.guardrails.rulebooks import rule, rule_set
+
+NOW = datetime(2026, 2, 4, 21, tzinfo=UTC)
+EVALUATOR = Evaluator(rule_set([rule("no", "context.bad"), rule("hm", "true", "warn")], {"bad": {"type": "bool"}}))
+
+
+class Memory:
+    def __init__(self) -> None:
+        self.records: list[CheckRecord] = []
+
+    def record(self, check: CheckRecord) -> None:
+        self.records.append(check)
+
+
+class Broken:
+    def record(self, check: CheckRecord) -> None:
+        raise Unavailable("The journal does not answer")
+
+
+def test_a_check_is_on_record_with_caller_claim_request_and_verdict() -> None:
+    trail = Memory()
+    action = Action("do it", context={"bad": True})
+
+    check = GuardrailChecks(EVALUATOR, trail, lambda: NOW).check(action, "emerson", "someone else", "req-1")
+
+    assert trail.records == [CheckRecord(NOW, "emerson", "someone else", "req-1", action, check.verdict)]
+    assert (check.verdict.allowed, check.evaluated_at) == (False, NOW)
+    assert [v.guardrail_id for v in check.verdict.violations] == ["no"]
+
+
+def test_there_is_no_answer_without_a_record() -> None:
+    with pytest.raises(Unavailable):
+        GuardrailChecks(EVALUATOR, Broken(), lambda: NOW).check(Action("do it"), "emerson", None, "req-1")
+
+
+def test_judging_leaves_no_record() -> None:
+    trail = Memory()
+
+    verdict = GuardrailChecks(EVALUATOR, trail, lambda: NOW).judge(Action("do it", context={"bad": False}))
+
+    assert verdict.allowed
+    assert trail.records == []
+
+
+def test_without_a_rule_set_nothing_is_judged() -> None:
+    trail = Memory()
+    checks = GuardrailChecks(None, trail, lambda: NOW)
+
+    with pytest.raises(GuardrailEvalFailed):
+        checks.judge(Action("do it"))
+    with pytest.raises(GuardrailEvalFailed):
+        checks.check(Action("do it"), "emerson", None, "req-1")
+    assert trail.records == []
+
+
+def test_a_context_out_of_bounds_is_refused() -> None:
+    with pytest.raises(InvalidArgument):
+        GuardrailChecks(EVALUATOR, Memory(), lambda: NOW).check(
+            Action("do it", context={"x": "y" * 300_000}), "emerson", None, "req-1"
+        )

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cstp_grpc.guardrails.rulebook import load
+from cstp_grpc.guardrails.testing import run_tests
+from tests.guardrails.rulebooks import content, rule, write
+
+INPUTS = {"bad": {"type": "bool"}, "odd": {"type": "bool", "default": False}}
+RULES = [rule("no", "context.bad"), rule("hm", "context.odd", "warn")]
+
+
+def case(context: dict[str, Any], expect: list[str], **more: Any) -> dict[str, Any]:
+    return {"name": "case", "action": {"description": "do it", "context": context}, "expect": expect, **more}
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        case({"bad": True}, ["no"], expect_allowed=False),
+        case({"bad": False}, [], expect_allowed=True),
+        case({"bad": False, "odd": True}, ["hm"], expect_allowed=True),
+        case({"bad": True, "odd": True}, ["hm", "no"]),
+        case({}, [], expect_errors=["no"], expect_allowed=False),
+    ],
+)
+def test_a_test_passes_where_exactly_the_expected_guardrails_fire(tmp_path: Path, test: dict[str, Any]) -> None:
+    [result] = run_tests(load(write(tmp_path / "rules.yaml", content(RULES, INPUTS, [test]))))
+
+    assert (result.passed, result.failures) == (True, ())
+
+
+@pytest.mark.parametrize(
+    ("test", "failures"),
+    [
+        (case({"bad": False}, ["no"]), ["no did not fire"]),
+        (case({"bad": True}, []), ["no fired: no"]),
+        (case({"bad": False, "odd": True}, []), ["hm fired: no"]),
+        (case({"bad": True}, ["no"], expect_allowed=True), ["the action was blocked"]),
+        (case({"bad": False}, [], expect_allowed=False), ["the action was allowed"]),
+        (case({}, ["no"]), ["no: Cannot be evaluated: context.bad is missing and has no default"]),
+        (
+            case({"bad": True}, ["no"], expect_errors=["no"]),
+            ["no was expected to be impossible to evaluate, but was evaluated"],
+        ),
+    ],
+)
+def test_a_failing_test_says_what_was_not_as_expected(
+    tmp_path: Path, test: dict[str, Any], failures: list[str]
+) -> None:
+    path = write(tmp_path / "rules.yaml", content(RULES, INPUTS, [test]))
+
+    [result] = run_tests(load(path))
+
+    assert (result.passed, list(result.failures)) == (False, failures)
+    assert (result.file, result.rulebook, result.name) == (str(path), "book", "case")
+    assert '"name": "case"' in path.read_text().splitlines()[result.line]
+
+
+def test_each_rulebook_is_tested_by_itself(tmp_path: Path) -> None:
+    write(tmp_path / "a.yaml", content([rule("always", "true")], tests=[case({}, ["always"])]))
+    write(tmp_path / "b.yaml", content(RULES, INPUTS, [case({"bad": True}, ["no"])], name="other"))
+
+    results = run_tests(load(tmp_path))
+
+    assert [(result.rulebook, result.passed) for result in results] == [("book", True), ("other", True)]
