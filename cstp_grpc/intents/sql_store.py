@@ -23,7 +23,9 @@ class SqlIntentStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
-        self._insert = insert(intents).on_conflict_do_nothing(index_elements=["agent", "correlation_id"])
+        self._insert = (
+            insert(intents).on_conflict_do_nothing(index_elements=["agent", "correlation_id"]).returning(intents.c.id)
+        )
 
     def remember(self, connection: Connection, intent: Intent) -> Intent:
         """Add an intent within a transaction, or return the one that is there with the same content.
@@ -32,7 +34,7 @@ class SqlIntentStore:
         does not answer.
         """
         # The row that another replica may be adding is waited for here, so that it is there to be read below.
-        if connection.execute(self._insert, row_of(intent)).rowcount:
+        if connection.execute(self._insert, row_of(intent)).first() is not None:
             return intent
         known = select(intents).where(
             intents.c.agent == intent.agent, intents.c.correlation_id == intent.correlation_id

@@ -1,0 +1,249 @@
+"""The audit trail on every database."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Connection, Engine, insert, text
+from sqlalchemy.exc import DBAPIError
+
+from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditFilter
+from cstp_grpc.audit.sql_store import SqlAuditStore
+from cstp_grpc.audit.trail import AuditTrail
+from cstp_grpc.errors import InvalidArgument, QueryFailed
+from cstp_grpc.storage.engine import create_engine, for_writing
+from cstp_grpc.storage.paging import PageRequest
+from cstp_grpc.storage.tables import audit_entries, audit_guardrails
+from cstp_grpc.storage.writer import Writer
+from tests.databases import POOL_SIZE
+from tests.paging import walk
+
+BOUND = 20.0
+NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
+ALL = PageRequest(1000)
+CHECK = AuditEntry(
+    timestamp=NOON,
+    event=AuditEvent.GUARDRAIL_CHECK,
+    requesting_agent="emerson",
+    request_id="request-1",
+    action="Deploy authentication service to production",
+    allowed=False,
+    violations=("no-production-without-review",),
+    evaluated=5,
+)
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+ENTRIES = st.builds(
+    AuditEntry,
+    timestamp=st.datetimes(timezones=st.just(UTC)),
+    event=st.sampled_from(AuditEvent),
+    requesting_agent=TEXTS,
+    request_id=TEXTS,
+    claimed_agent=st.none() | TEXTS,
+    action=st.none() | TEXTS,
+    allowed=st.none() | st.booleans(),
+    violations=st.lists(TEXTS, max_size=3).map(tuple),
+    warnings=st.lists(TEXTS, max_size=3).map(tuple),
+    evaluated=st.integers(0, 2**31 - 1),
+    rule_set_version=st.none() | TEXTS,
+    correlation_id=st.none() | TEXTS,
+    decision_id=st.none() | TEXTS,
+    error=st.none() | TEXTS,
+)
+
+
+@pytest.fixture
+def trail(engine: Engine, writer: Writer) -> AuditTrail:
+    return AuditTrail(SqlAuditStore(engine), writer)
+
+
+def test_every_entry_comes_back_as_it_was(trail: AuditTrail) -> None:
+    @given(ENTRIES)
+    def check(entry: AuditEntry) -> None:
+        known = len(walk(lambda request: trail.page(AuditFilter(), request), [1000]))
+        trail.record(entry)
+        entries = walk(lambda request: trail.page(AuditFilter(), request), [1000])
+        assert len(entries) == known + 1
+        newest = max(entries, key=lambda stored: stored.id or 0)
+        assert replace(newest, id=None) == entry
+
+    check()
+
+
+def test_later_entries_have_greater_numbers(trail: AuditTrail) -> None:
+    for minute in (3, 1, 2):
+        trail.record(replace(CHECK, timestamp=NOON + timedelta(minutes=minute), request_id=str(minute)))
+    entries = trail.page(AuditFilter(), ALL).items
+    assert [entry.request_id for entry in entries] == ["3", "2", "1"]
+    by_number = sorted(entries, key=lambda entry: entry.id or 0)
+    assert [entry.request_id for entry in by_number] == ["3", "1", "2"]
+
+
+def test_an_entry_is_on_disk_when_its_record_returns(engine: Engine, trail: AuditTrail) -> None:
+    trail.record(CHECK)
+    trail.submit(CHECK).result(BOUND)
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM audit_entries")).scalar_one() == len((CHECK, CHECK))
+
+
+def test_an_entry_shares_the_fate_of_its_transaction(trail: AuditTrail, writer: Writer) -> None:
+    def job(connection: Connection) -> None:
+        trail.append(connection, CHECK)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        writer.run(job)
+    assert trail.page(AuditFilter(), ALL).items == ()
+    assert trail.page(AuditFilter(guardrail_id="no-production-without-review"), ALL).items == ()
+
+
+def test_text_that_a_database_cannot_keep_is_replaced(trail: AuditTrail) -> None:
+    trail.record(replace(CHECK, action="drop\0table", claimed_agent="\ud800"))
+    (entry,) = trail.page(AuditFilter(), ALL).items
+    assert (entry.action, entry.claimed_agent) == ("drop\ufffdtable", "\ufffd")
+    assert trail.page(AuditFilter(requesting_agent="\0"), ALL).items == ()
+
+
+# Paging
+
+
+def sample() -> list[AuditEntry]:
+    """Return entries of every kind, several at each instant, not in the order of their instants."""
+    kinds = product(
+        (AuditEvent.GUARDRAIL_CHECK, AuditEvent.INTENT_ANNOUNCED, AuditEvent.DECISION_RECORDED),
+        ("ada", "bob"),
+        (None, True, False),
+        ((), ("g1",), ("g1", "g2")),
+    )
+    return [
+        AuditEntry(
+            timestamp=NOON + timedelta(microseconds=number * 7 % 5),
+            event=event,
+            requesting_agent=agent,
+            request_id=f"request-{number % 9}",
+            allowed=allowed,
+            violations=guardrails if number % 2 else (),
+            warnings=guardrails if number % 3 else (),
+            correlation_id=f"c-{number % 4}" if event == AuditEvent.INTENT_ANNOUNCED else None,
+            decision_id=f"d-{number % 4}" if event == AuditEvent.DECISION_RECORDED else None,
+        )
+        for number, (event, agent, allowed, guardrails) in enumerate(kinds)
+    ]
+
+
+MOMENTS = st.none() | st.integers(-1, 5).map(lambda count: NOON + timedelta(microseconds=count))
+FILTERS = st.builds(
+    AuditFilter,
+    event=st.none() | st.sampled_from([*sorted(AuditEvent)[:3], AuditEvent.GUARDRAIL_CHECK]),
+    requesting_agent=st.sampled_from([None, None, "ada", "bob", "eve"]),
+    allowed=st.sampled_from([None, None, True, False]),
+    guardrail_id=st.sampled_from([None, None, "g1", "g2", "g3"]),
+    request_id=st.sampled_from([None, None, None, "request-1"]),
+    correlation_id=st.sampled_from([None, None, None, "c-1"]),
+    decision_id=st.sampled_from([None, None, None, "d-1"]),
+    after=MOMENTS,
+    before=MOMENTS,
+)
+
+
+def meets(entry: AuditEntry, conditions: AuditFilter) -> bool:
+    """Say in plain Python what a filter means."""
+    wanted = (
+        (conditions.event, entry.event),
+        (conditions.requesting_agent, entry.requesting_agent),
+        (conditions.allowed, entry.allowed),
+        (conditions.request_id, entry.request_id),
+        (conditions.correlation_id, entry.correlation_id),
+        (conditions.decision_id, entry.decision_id),
+    )
+    return (
+        all(value is None or value == present for value, present in wanted)
+        and (conditions.guardrail_id is None or conditions.guardrail_id in entry.violations + entry.warnings)
+        and (conditions.after is None or entry.timestamp >= conditions.after)
+        and (conditions.before is None or entry.timestamp <= conditions.before)
+    )
+
+
+def test_pages_hold_every_entry_that_meets_the_conditions_once_and_in_order(trail: AuditTrail, writer: Writer) -> None:
+    def fill(connection: Connection) -> None:
+        for entry in sample():
+            trail.append(connection, entry)
+
+    writer.run(fill)
+    everything = trail.page(AuditFilter(), ALL).items
+    assert len(everything) == len(sample())
+    latest_first = sorted(everything, key=lambda entry: (entry.timestamp, entry.id), reverse=True)
+
+    @given(FILTERS, st.lists(st.integers(1, 40), min_size=1, max_size=4))
+    def check(conditions: AuditFilter, sizes: list[int]) -> None:
+        expected = [entry for entry in latest_first if meets(entry, conditions)]
+        assert walk(lambda request: trail.page(conditions, request), sizes) == expected
+
+    check()
+
+
+def test_entries_added_while_paging_move_nothing(trail: AuditTrail) -> None:
+    for number in range(6):
+        trail.record(replace(CHECK, timestamp=NOON + timedelta(seconds=number), request_id=str(number)))
+    first = trail.page(AuditFilter(), PageRequest(3))
+    trail.record(replace(CHECK, timestamp=NOON + timedelta(seconds=9), request_id="9"))
+    second = trail.page(AuditFilter(), PageRequest(3, first.next_token))
+    assert [entry.request_id for entry in first.items + second.items] == ["5", "4", "3", "2", "1", "0"]
+    assert second.next_token == ""
+
+
+@pytest.mark.parametrize("token", ["x", "bm9uc2Vuc2U", "W10"])
+def test_a_token_that_is_none_is_refused_by_name(trail: AuditTrail, token: str) -> None:
+    with pytest.raises(InvalidArgument, match="page_token"):
+        trail.page(AuditFilter(), PageRequest(1, token))
+
+
+def test_a_token_is_bound_to_its_conditions(trail: AuditTrail) -> None:
+    trail.record(CHECK)
+    trail.record(CHECK)
+    token = trail.page(AuditFilter(), PageRequest(1)).next_token
+    with pytest.raises(InvalidArgument, match="page_token"):
+        trail.page(AuditFilter(requesting_agent="emerson"), PageRequest(1, token))
+
+
+# What must not be possible
+
+
+@pytest.mark.parametrize("table", ["audit_entries", "audit_guardrails"])
+@pytest.mark.parametrize("change", ["UPDATE {} SET timestamp = timestamp", "DELETE FROM {}"])
+def test_the_database_refuses_every_change(engine: Engine, trail: AuditTrail, table: str, change: str) -> None:
+    trail.record(CHECK)
+    before = trail.page(AuditFilter(), ALL)
+    with for_writing(engine) as connection, pytest.raises(DBAPIError, match=f"{table} is append-only"):
+        connection.execute(text(change.format(table)))
+    assert trail.page(AuditFilter(), ALL) == before
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("table", [audit_entries.name, audit_guardrails.name])
+def test_postgresql_refuses_to_empty_the_trail(engine: Engine, trail: AuditTrail, table: str) -> None:
+    trail.record(CHECK)
+    with for_writing(engine) as connection, pytest.raises(DBAPIError, match="is append-only"):
+        connection.execute(text(f"TRUNCATE {table} CASCADE"))
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_sqlite_refuses_to_replace_an_entry(engine: Engine, trail: AuditTrail) -> None:
+    trail.record(CHECK)
+    (entry,) = trail.page(AuditFilter(), ALL).items
+    replacing = insert(audit_entries).prefix_with("OR REPLACE")
+    other = {"id": entry.id, "timestamp": NOON, "event": "x", "requesting_agent": "x", "request_id": "x"}
+    with for_writing(engine) as connection, pytest.raises(DBAPIError, match="is append-only"):
+        connection.execute(replacing.values(**other, evaluated=0))
+
+
+def test_a_database_that_does_not_answer_is_told_without_its_reasons(empty_database_url: str) -> None:
+    engine = create_engine(empty_database_url, POOL_SIZE)
+    with pytest.raises(QueryFailed, match=r"^the journal cannot be read now; try again$"):
+        SqlAuditStore(engine).page(AuditFilter(), ALL)
+    engine.dispose()

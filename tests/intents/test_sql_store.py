@@ -1,0 +1,223 @@
+"""Announced intents on every database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import count, product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Connection, Engine
+
+from cstp_grpc.errors import Conflict, InvalidArgument, QueryFailed
+from cstp_grpc.intents.sql_store import SqlIntentStore
+from cstp_grpc.intents.store import Intent, IntentFilter
+from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.paging import PageRequest
+from cstp_grpc.storage.writer import Writer
+from cstp_grpc.vocabulary import Stakes
+from tests.databases import POOL_SIZE
+from tests.paging import walk
+
+NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
+ALL = PageRequest(1000)
+INTENT = Intent(
+    agent="emerson",
+    correlation_id="550e8400",
+    content_hash="hash",
+    received_at=NOON,
+    claimed_id="emerson-2",
+    claimed_url="https://emerson.example/agent.json",
+    intent="Move the sessions to Redis",
+    context="The table grows by a million rows a day",
+    category="architecture",
+    stakes=Stakes.HIGH,
+    confidence=0.85,
+    metadata={"affectsProduction": True, "rolloutPercent": 12.5, "regions": ["eu", None]},
+)
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+INTENTS = st.builds(
+    Intent,
+    agent=TEXTS,
+    correlation_id=st.just(""),
+    content_hash=TEXTS,
+    received_at=st.datetimes(timezones=st.just(UTC)),
+    claimed_id=st.none() | TEXTS,
+    claimed_url=st.none() | TEXTS,
+    intent=st.none() | TEXTS,
+    context=st.none() | TEXTS,
+    category=st.none() | TEXTS,
+    stakes=st.sampled_from(Stakes),
+    confidence=st.none() | st.floats(0, 1),
+    metadata=st.none() | st.dictionaries(TEXTS, JSON, max_size=3),
+)
+
+Remember = Callable[[Intent], Intent]
+
+
+@pytest.fixture
+def store(engine: Engine) -> SqlIntentStore:
+    return SqlIntentStore(engine)
+
+
+@pytest.fixture
+def remember(store: SqlIntentStore, writer: Writer) -> Remember:
+    return lambda intent: writer.run(lambda connection: store.remember(connection, intent))
+
+
+def test_every_intent_comes_back_as_it_was(store: SqlIntentStore, remember: Remember) -> None:
+    numbers = count()
+
+    @given(INTENTS)
+    def check(drawn: Intent) -> None:
+        intent = replace(drawn, correlation_id=f"c-{next(numbers)}")
+        assert remember(intent) == intent
+        assert store.page(IntentFilter(correlation_id=intent.correlation_id), ALL).items == (intent,)
+
+    check()
+
+
+def test_a_repetition_gets_what_was_stored_first(store: SqlIntentStore, remember: Remember) -> None:
+    remember(INTENT)
+    again = replace(INTENT, received_at=NOON + timedelta(hours=1), claimed_id="another name")
+    assert remember(again) == INTENT
+    assert store.page(IntentFilter(), ALL).items == (INTENT,)
+
+
+def test_another_content_under_the_same_id_is_a_conflict(store: SqlIntentStore, remember: Remember) -> None:
+    remember(INTENT)
+    with pytest.raises(Conflict, match="correlation_id: 550e8400 was announced with another content"):
+        remember(replace(INTENT, content_hash="other"))
+    assert store.page(IntentFilter(), ALL).items == (INTENT,)
+
+
+def test_agents_do_not_share_correlation_ids(store: SqlIntentStore, remember: Remember) -> None:
+    remember(INTENT)
+    other = replace(INTENT, agent="other", content_hash="other")
+    assert remember(other) == other
+    assert set(map(id_of, store.page(IntentFilter(correlation_id="550e8400"), ALL).items)) == {
+        ("emerson", "550e8400"),
+        ("other", "550e8400"),
+    }
+
+
+def test_of_many_repetitions_at_once_one_is_stored(store: SqlIntentStore, engine: Engine, remember: Remember) -> None:
+    """Also where they reach different replicas."""
+    other_replica = Writer(engine, timeout=20.0)
+    ways = [remember, lambda intent: other_replica.run(lambda connection: store.remember(connection, intent))]
+    wanted = [replace(INTENT, received_at=NOON + timedelta(seconds=second)) for second in range(16)]
+    with ThreadPoolExecutor(8) as callers:
+        stored = list(callers.map(lambda pair: ways[pair[0] % 2](pair[1]), enumerate(wanted)))
+    assert set(map(id_of, stored)) == {id_of(INTENT)}
+    assert len({intent.received_at for intent in stored}) == 1
+    assert store.page(IntentFilter(), ALL).items == (stored[0],)
+    other_replica.close()
+
+
+def id_of(intent: Intent) -> tuple[str, str]:
+    return intent.agent, intent.correlation_id
+
+
+def test_an_intent_shares_the_fate_of_its_transaction(store: SqlIntentStore, writer: Writer) -> None:
+    def job(connection: Connection) -> None:
+        store.remember(connection, INTENT)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        writer.run(job)
+    assert store.page(IntentFilter(), ALL).items == ()
+
+
+def test_text_that_a_database_cannot_keep_is_replaced(store: SqlIntentStore, remember: Remember) -> None:
+    remember(replace(INTENT, intent="a\0b", context="\ud800"))
+    (stored,) = store.page(IntentFilter(), ALL).items
+    assert (stored.intent, stored.context) == ("a\ufffdb", "\ufffd")
+
+
+# Paging
+
+
+def sample() -> list[Intent]:
+    """Return intents of every kind, several at each instant, not in the order of their instants."""
+    kinds = product(("ada", "bob"), (None, "security", "data"), sorted(Stakes), range(4))
+    return [
+        Intent(
+            agent=agent,
+            correlation_id=f"c-{number // 2}" if agent == "ada" else f"c-{number % 48}-{turn}",
+            content_hash="hash",
+            received_at=NOON + timedelta(microseconds=number * 7 % 5),
+            category=category,
+            stakes=stakes,
+        )
+        for number, (agent, category, stakes, turn) in enumerate(kinds)
+        if agent == "bob" or number % 2 == 0
+    ]
+
+
+MOMENTS = st.none() | st.integers(-1, 5).map(lambda distance: NOON + timedelta(microseconds=distance))
+FILTERS = st.builds(
+    IntentFilter,
+    agent=st.sampled_from([None, "ada", "bob", "eve"]),
+    correlation_id=st.sampled_from([None, None, None, "c-1", "c-1-1"]),
+    category=st.sampled_from([None, None, "security", "data", "none"]),
+    stakes=st.lists(st.sampled_from(Stakes), max_size=2).map(tuple),
+    after=MOMENTS,
+    before=MOMENTS,
+)
+
+
+def meets(intent: Intent, conditions: IntentFilter) -> bool:
+    """Say in plain Python what a filter means."""
+    wanted = (
+        (conditions.agent, intent.agent),
+        (conditions.correlation_id, intent.correlation_id),
+        (conditions.category, intent.category),
+    )
+    return (
+        all(value is None or value == present for value, present in wanted)
+        and (not conditions.stakes or intent.stakes in conditions.stakes)
+        and (conditions.after is None or intent.received_at >= conditions.after)
+        and (conditions.before is None or intent.received_at <= conditions.before)
+    )
+
+
+def test_pages_hold_every_intent_that_meets_the_conditions_once_and_in_order(
+    store: SqlIntentStore, writer: Writer
+) -> None:
+    writer.run(lambda connection: [store.remember(connection, intent) for intent in sample()])
+    stored_last_first = list(reversed(sample()))
+    latest_first = sorted(stored_last_first, key=lambda intent: intent.received_at, reverse=True)
+
+    @given(FILTERS, st.lists(st.integers(1, 40), min_size=1, max_size=4))
+    def check(conditions: IntentFilter, sizes: list[int]) -> None:
+        expected = [intent for intent in latest_first if meets(intent, conditions)]
+        assert walk(lambda request: store.page(conditions, request), sizes) == expected
+
+    check()
+
+
+def test_a_token_is_bound_to_its_conditions(store: SqlIntentStore, remember: Remember) -> None:
+    remember(INTENT)
+    remember(replace(INTENT, correlation_id="other"))
+    token = store.page(IntentFilter(), PageRequest(1)).next_token
+    with pytest.raises(InvalidArgument, match="page_token"):
+        store.page(IntentFilter(agent="emerson"), PageRequest(1, token))
+    with pytest.raises(InvalidArgument, match="page_token"):
+        store.page(IntentFilter(), PageRequest(1, "nonsense"))
+
+
+def test_a_database_that_does_not_answer_is_told_without_its_reasons(empty_database_url: str) -> None:
+    engine = create_engine(empty_database_url, POOL_SIZE)
+    with pytest.raises(QueryFailed, match=r"^the journal cannot be read now; try again$"):
+        SqlIntentStore(engine).page(IntentFilter(), ALL)
+    engine.dispose()
