@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cstp_grpc.guardrails.expression import (
     STAKES_ORDER,
@@ -75,11 +75,9 @@ class Evaluator:
                 found += [chunk.rules[position].violation for position in holding]
         if not found:
             return self._clear
-        return replace(
-            self._clear,
-            violations=tuple(violation for violation in found if violation.severity is Severity.BLOCK),
-            warnings=tuple(violation for violation in found if violation.severity is not Severity.BLOCK),
-        )
+        violations = [violation for violation in found if violation.severity is Severity.BLOCK]
+        warnings = [violation for violation in found if violation.severity is not Severity.BLOCK]
+        return Verdict(tuple(violations), tuple(warnings), self._clear.evaluated, self._clear.rule_set_version)
 
     def _chunk(self, guardrails: Sequence[Guardrail]) -> Chunk:
         rules = [Rule(item, self._environment.predicate(item.when), matched(item)) for item in guardrails]
