@@ -98,7 +98,8 @@ def serving(scripted: Scripted, port: int = 0, options: Sequence[tuple[str, int]
 def bridging(target: str, settings: ServerSettings, agent: AgentSettings | None = None) -> Iterator[Client]:
     """Run a bridge in a thread of its own for the length of a block and yield a client of it."""
     address: Future[tuple[str, int]] = Future()
-    loop = asyncio.new_event_loop()
+    loops = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+    loop = loops.get_loop()
     stopped = asyncio.Event()
 
     async def serve() -> None:
@@ -111,14 +112,17 @@ def bridging(target: str, settings: ServerSettings, agent: AgentSettings | None 
             await stopped.wait()
             await runner.cleanup()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), name="bridge")
+    def run() -> None:
+        with loops:
+            loops.run(serve())
+
+    thread = threading.Thread(target=run, name="bridge")
     thread.start()
     try:
         yield Client(*address.result(TIMEOUT))
     finally:
         loop.call_soon_threadsafe(stopped.set)
         thread.join(TIMEOUT)
-        loop.close()
 
 
 @dataclass
