@@ -1,0 +1,87 @@
+"""The bridge as a child process that is kept alive."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from cstp_grpc import process
+
+logger = logging.getLogger(__name__)
+
+START_SECONDS = 30.0
+"""How long the bridge may take to listen."""
+MAX_DEATHS = 5
+"""How often the bridge may die within `WINDOW_SECONDS` and is started again."""
+WINDOW_SECONDS = 300.0
+
+
+class BridgeFailed(Exception):
+    """The bridge cannot run; what it printed says why."""
+
+
+class BridgeProcess:
+    """A bridge to the server at `target`, started again when it dies.
+
+    `port_file` is where it writes its address.
+    """
+
+    def __init__(
+        self,
+        config_file: Path | None,
+        target: str,
+        port_file: Path,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._arguments = ["--grpc-target", target, "--port-file", str(port_file)]
+        if config_file:
+            self._arguments += ["--config", str(config_file)]
+        self._port_file = port_file
+        self._clock = clock
+        self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
+        self._child: process.Child | None = None
+
+    def start(self) -> str:
+        """Start it and return the URL at which it listens. Raises BridgeFailed."""
+        self._port_file.unlink(missing_ok=True)
+        self._child = process.spawn("bridge", self._arguments)
+        deadline = self._clock() + START_SECONDS
+        while not self._port_file.exists():
+            if self._ended(0.02):
+                raise BridgeFailed(f"The bridge ended with code {self._child.exit_code()} before it listened.")
+            if self._clock() > deadline:
+                raise BridgeFailed(f"The bridge did not listen within {START_SECONDS:g} s.")
+        return f"http://{self._port_file.read_text(encoding='utf-8').strip()}"
+
+    def revive(self) -> str | None:
+        """Start it again if it has died, and return its URL then. Raises BridgeFailed where it keeps dying."""
+        if not self._ended(0):
+            return None
+        assert self._child is not None
+        code = self._child.exit_code()
+        logger.warning("the bridge ended with code %s and is started again", code)
+        now = self._clock()
+        if len(self._deaths) == MAX_DEATHS and now - self._deaths[0] < WINDOW_SECONDS:
+            raise BridgeFailed(f"The bridge died {MAX_DEATHS + 1} times in a row, the last time with code {code}.")
+        self._deaths.append(now)
+        self._child.stop()
+        return self.start()
+
+    def stop(self) -> None:
+        """Stop it and wait for its end."""
+        if self._child:
+            self._child.stop()
+        self._port_file.unlink(missing_ok=True)
+
+    def _ended(self, seconds: float) -> bool:
+        """Whether it has ended, after waiting so long for that."""
+        assert self._child is not None
+        try:
+            self._child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True

@@ -1,0 +1,85 @@
+"""Checking and documenting the configuration, and bringing the database to it."""
+
+from __future__ import annotations
+
+import click
+
+from cstp_grpc.cli import config_docs
+from cstp_grpc.cli.command import config_option, prints, state
+from cstp_grpc.cli.failures import startup
+from cstp_grpc.cli.guardrails import open_rules
+from cstp_grpc.cli.output import Output
+from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.migrate import current, head
+from cstp_grpc.storage.migrate import migrate as migrate_database
+
+
+@click.group()
+def config() -> None:
+    """Check and document the configuration."""
+
+
+@config.command()
+@config_option
+@prints
+def check(out: Output) -> None:
+    """Check the configuration and its rulebooks, and name everything that is wrong with them.
+
+    \b
+    Examples:
+      cstp config check --config cstp.yaml
+      CSTP_GRPC__PORT=50061 cstp config check
+    """
+    settings = state().settings()
+    rules = open_rules(None)
+    agents = sorted({token.name for token in settings.auth.tokens})
+    facts = {
+        "configuration": str(state().config_path or "defaults and environment"),
+        "dataDir": str(settings.data_dir),
+        "storage": settings.storage_url.partition(":")[0],
+        "grpc": f"{settings.grpc.host}:{settings.grpc.port}",
+        "bridge": f"{settings.server.host}:{settings.server.port}",
+        "embedding": settings.embedding.provider,
+        "index": settings.index.mode,
+        "ruleSet": rules.version,
+        "agents": ", ".join(agents) if settings.auth.enabled else "anyone",
+    }
+    if out.json_wanted:
+        out.document(facts)
+    for name, value in facts.items():
+        out.line(f"{name:14} {value}")
+    if settings.auth.enabled and not agents:
+        out.note("Nobody could call this server: auth.tokens is empty. `cstp serve --dev` makes a token.")
+
+
+@config.command()
+def docs() -> None:
+    """Print docs/configuration.md.
+
+    \b
+    Example:
+      cstp config docs > docs/configuration.md
+    """
+    click.echo(config_docs.document(), nl=False)
+
+
+@click.command()
+@config_option
+@prints
+def migrate(out: Output) -> None:
+    """Bring the database to the tables of this version; a server does so too when it starts.
+
+    \b
+    Example:
+      cstp migrate --config cstp.yaml
+    """
+    settings = state().settings()
+    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with startup():
+        engine = create_engine(settings.storage_url, 1)
+        before = current(engine)
+        migrate_database(engine)
+        engine.dispose()
+    if out.json_wanted:
+        out.document({"before": before, "after": head()})
+    out.line(f"The database is at {head()}; it was at {before or 'nothing'}.")

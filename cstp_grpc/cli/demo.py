@@ -1,0 +1,87 @@
+"""A demonstration from start to end: everything runs for a few seconds and leaves nothing behind."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import click
+import yaml
+from rich.text import Text
+
+from cstp_grpc import config
+from cstp_grpc.cli import development, render
+from cstp_grpc.cli.failures import startup
+from cstp_grpc.cli.output import Output
+from cstp_grpc.cli.stack import Stack
+from cstp_grpc.client import CstpClient
+from cstp_grpc.config import Settings
+from cstp_grpc.decisions.embedding.weights import WeightsMissing, resolve_weights
+
+TOKEN = "a-token-for-the-demonstration"  # noqa: S105 - it opens nothing but the demonstration
+INTENT = "Deploy the authentication service to production"
+CONTEXT = "The change is reviewed, all tests pass, and it goes out to everyone at once"
+METADATA = {"affectsProduction": True, "codeReviewCompleted": True, "ciPassing": True, "rolloutPercent": 100}
+
+
+@click.command()
+def demo() -> None:
+    """Start everything, import example decisions, announce an intent over gRPC and over JSON-RPC, and stop.
+
+    \b
+    Example:
+      cstp demo
+    """
+    out = Output()
+    with tempfile.TemporaryDirectory(prefix="cstp-demo-") as folder, startup():
+        settings = demo_settings(Path(folder))
+        out.line(f"Starting a server with the embedder {settings.embedding.provider} …")
+        with Stack(settings, bridge_config(Path(folder)), bridge=True) as stack:
+            grpc_target, bridge_url = f"grpc://{stack.app.target}", str(stack.bridge_url)
+            with CstpClient(grpc_target, TOKEN) as client:
+                out.line(f"{development.import_examples(client)} example decisions were imported.")
+            for target, transport in ((grpc_target, "gRPC"), (bridge_url, "JSON-RPC")):
+                out.line(Text(f"\n“{INTENT}”, announced over {transport} to {target}:", style="bold"))
+                announce(out, target)
+    out.line("\nStopped. `cstp serve --dev` starts a server that stays.")
+
+
+def announce(out: Output, target: str) -> None:
+    """Announce the intent and print the feedback."""
+    with CstpClient(target, TOKEN) as client:
+        answer = client.announce_intent(
+            INTENT, context=CONTEXT, category="deployment", stakes="high", confidence=0.85, metadata=METADATA
+        )
+    render.announce_answer(out.console, answer)
+
+
+def demo_settings(folder: Path) -> Settings:
+    """Return the settings of a server on free ports that keeps everything in a folder."""
+    settings = config.load(
+        None,
+        data_dir=folder,
+        agent={"name": "demo"},
+        grpc={"host": "127.0.0.1", "port": 0},
+        storage={"url": None},
+        index={"mode": "off"},
+        embedding={"provider": provider()},
+        auth={"enabled": True, "tokens": []},
+        cstp={"guardrails": {"config_path": None}},
+    )
+    return development.with_agent(settings, development.DEVELOPER, TOKEN)
+
+
+def provider() -> str:
+    """Return the best embedder that can be had without the network."""
+    try:
+        resolve_weights(None, download=False)
+    except WeightsMissing:
+        return "lexical"
+    return "minilm"
+
+
+def bridge_config(folder: Path) -> Path:
+    """Write the configuration of a bridge on a free port and return its path."""
+    path = folder / "bridge.yaml"
+    path.write_text(yaml.safe_dump({"server": {"host": "127.0.0.1", "port": 0}}), encoding="utf-8")
+    return path

@@ -1,0 +1,110 @@
+"""What makes a server usable at once on a developer's machine: a token, an agents file, example decisions."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+from pydantic import SecretStr
+
+from cstp_grpc.cli.endpoint import AGENTS_FILE
+from cstp_grpc.cli.records import to_request
+from cstp_grpc.client import CstpClient
+from cstp_grpc.config import ConfigError, Settings, TokenSettings
+from cstp_grpc.decisions.importing import Parsed, read
+from cstp_grpc.decisions.model import ImportRecord, SourceLinks
+from cstp_grpc.vocabulary import Permission
+
+DEVELOPER = "developer"
+TOKEN_FILE = "dev-token"  # noqa: S105 - a file's name
+TOKEN_BYTES = 32
+EXAMPLES = Path(__file__).with_name("examples") / "decisions.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class DeveloperToken:
+    """The token of the agent `developer`; `created` tells that it is new."""
+
+    text: str
+    path: Path
+    created: bool
+
+
+def developer_token(data_dir: Path) -> DeveloperToken:
+    """Return the token in the data folder, made there at the first start. Raises ConfigError."""
+    path = data_dir / TOKEN_FILE
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    text = secrets.token_urlsafe(TOKEN_BYTES)
+    try:
+        write_private(path, text)
+        return DeveloperToken(text, path, created=True)
+    except FileExistsError:
+        return DeveloperToken(read_private(path), path, created=False)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a new file that only its owner may read. Raises FileExistsError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def read_private(path: Path) -> str:
+    """Return a secret that only its owner may read. Raises ConfigError."""
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"{path}: others may read it; delete it, and the next start makes a new one")
+    text = path.read_text(encoding="utf-8").strip()
+    if not text:
+        raise ConfigError(f"{path}: is empty; delete it, and the next start makes a new one")
+    return text
+
+
+def with_agent(settings: Settings, name: str, token: str) -> Settings:
+    """Return the settings with one more agent, who may do everything."""
+    added = TokenSettings(name=name, token=SecretStr(token), permissions=frozenset(Permission))
+    auth = settings.auth.model_copy(update={"tokens": [*settings.auth.tokens, added]})
+    return settings.model_copy(update={"auth": auth})
+
+
+def write_agents_file(data_dir: Path, target: str, bridge: str | None, token: str | None) -> Path:
+    """Write the agents file by which commands find this server and its bridge, and return its path."""
+    secret = {} if token is None else {"token": token}
+    agents = [{"name": DEVELOPER, "url": f"grpc://{target}", **secret}]
+    if bridge:
+        agents.append({"name": f"{DEVELOPER}-http", "url": bridge, **secret})
+    path = data_dir / AGENTS_FILE
+    unfinished = path.with_suffix(".new")
+    unfinished.unlink(missing_ok=True)
+    write_private(unfinished, yaml.safe_dump({"agents": agents}, sort_keys=False))
+    return unfinished.replace(path)
+
+
+def import_examples(client: CstpClient) -> int:
+    """Import the example decisions that come with the package and return how many there are."""
+    return len(list(client.import_decisions(to_request(record) for record in examples())))
+
+
+def examples() -> Iterator[ImportRecord]:
+    """Yield the example decisions. Raises ValueError where one cannot be read."""
+    for found in read([EXAMPLES]):
+        if not isinstance(found, Parsed):
+            raise ValueError(f"{found.path}:{found.line}: {found.reason}")  # noqa: TRY004 - the file is wrong
+        record, links = found.record, found.record.links
+        # Wherever the package is installed, its examples are the same decisions.
+        renamed = SourceLinks(
+            supersedes=tuple(map(stable, links.supersedes)),
+            superseded_by=tuple(map(stable, links.superseded_by)),
+            depends_on=tuple(map(stable, links.depends_on)),
+            relates_to=tuple(map(stable, links.relates_to)),
+        )
+        yield replace(record, source=stable(record.source), links=renamed)
+
+
+def stable(source: str) -> str:
+    """Return the source of an example without the folder of the installation."""
+    return f"examples/{EXAMPLES.name}#{source.rpartition('#')[2]}"

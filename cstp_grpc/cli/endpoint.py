@@ -1,0 +1,151 @@
+"""Which server a command calls, and with which token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import click
+from pydantic import ValidationError
+
+from cstp_grpc import config
+from cstp_grpc.client import CstpClient, RetryPolicy
+from cstp_grpc.client.agents import AgentEntry, AgentsFile, Defaults
+from cstp_grpc.config import CommandEnvironment, ConfigError, Settings
+
+AGENTS_FILE = "agents.yaml"
+WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to call a server that listens everywhere
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A server and how to call it; `origin` says in words what named it, `identified_by` what named its token."""
+
+    url: str
+    origin: str
+    token: str | None = None
+    identified_by: str = ""
+    local: bool = False
+    """Whether it is this machine's own server."""
+    defaults: Defaults = field(default_factory=Defaults)
+    ca_file: Path | None = None
+
+    def connect(self, timeout: float | None) -> CstpClient:
+        """Return a client. Raises InvalidArgument and ConfigError."""
+        return CstpClient(
+            self.url,
+            self.token,
+            timeout=self.defaults.timeout_seconds if timeout is None else timeout,
+            retries=RetryPolicy(attempts=self.defaults.retry_count + 1),
+            root_certificates=None if self.ca_file is None else read_bytes(self.ca_file),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the command line says of the server to call."""
+
+    agent: str | None = None
+    token: str | None = None
+    agents_file: Path | None = None
+
+
+def resolve(choice: Choice, environment: CommandEnvironment, settings: Callable[[], Settings]) -> Endpoint:
+    """Return the server to call. Raises ConfigError and click.UsageError.
+
+    A URL is called as it is, a name is looked up in the agents files. Without either it is the only agent of the
+    agents file that was named, or else this machine's own server.
+    """
+    named_file = choice.agents_file or environment.agents_file
+    if choice.agent and "://" in choice.agent:
+        return preferring(Endpoint(choice.agent, "--agent"), choice.token, environment.token)
+    if choice.agent:
+        return preferring(by_name(choice.agent, agents_files(named_file, settings)), choice.token)
+    if named_file:
+        return preferring(only_agent(named_file), choice.token)
+    return preferring(local_server(settings()), choice.token, environment.token)
+
+
+def preferring(endpoint: Endpoint, option: str | None, environment: str | None = None) -> Endpoint:
+    """Return the endpoint with the token of the command line or the environment, where one is given."""
+    if option:
+        return replace(endpoint, token=option, identified_by="--token")
+    if environment:
+        return replace(endpoint, token=environment, identified_by="CSTP_TOKEN")
+    return endpoint
+
+
+def agents_files(named: Path | None, settings: Callable[[], Settings]) -> list[Path]:
+    """Return the agents files there are, in the order in which they are searched."""
+    if named:
+        return [named]
+    places = [Path(AGENTS_FILE), Path("~/.config/cstp").expanduser() / AGENTS_FILE, settings().data_dir / AGENTS_FILE]
+    return [place for place in places if place.exists()]
+
+
+def by_name(name: str, files: list[Path]) -> Endpoint:
+    """Return the agent of a name from the first file that has it."""
+    known: list[str] = []
+    for path in files:
+        agents = read_agents(path)
+        if found := agents.find(name):
+            return of_entry(found, agents.defaults, path)
+        known += [agent.name for agent in agents.agents]
+    if not files:
+        raise click.UsageError(
+            f"There is no agent {name!r}, because there is no {AGENTS_FILE}; --agent takes a URL too."
+        )
+    where = ", ".join(str(path) for path in files)
+    raise click.UsageError(f"There is no agent {name!r} in {where}; there is: {', '.join(known) or 'none'}.")
+
+
+def only_agent(path: Path) -> Endpoint:
+    """Return the agent of a file that has one."""
+    agents = read_agents(path)
+    if len(agents.agents) != 1:
+        names = ", ".join(agent.name for agent in agents.agents) or "none"
+        raise click.UsageError(f"Say with --agent which agent of {path} to call; there is: {names}.")
+    return of_entry(agents.agents[0], agents.defaults, path)
+
+
+def local_server(settings: Settings) -> Endpoint:
+    """Return this machine's own server, as `cstp serve --dev` describes it or else as it is configured."""
+    described = settings.data_dir / AGENTS_FILE
+    if described.exists() and (agents := read_agents(described)).agents:
+        return replace(of_entry(agents.agents[0], agents.defaults, described), local=True)
+    if settings.grpc.port == 0:
+        raise ConfigError("grpc.port: is 0, so the port is not known; name the server with --agent grpc://HOST:PORT")
+    host = WILDCARDS.get(settings.grpc.host, settings.grpc.host)
+    address = f"[{host}]:{settings.grpc.port}" if ":" in host else f"{host}:{settings.grpc.port}"
+    endpoint = Endpoint(f"grpc://{address}", "the configuration", local=True)
+    if len(settings.auth.tokens) != 1:
+        return endpoint
+    token = settings.auth.tokens[0].token.get_secret_value()
+    return replace(endpoint, token=token, identified_by="the configuration's auth.tokens")
+
+
+def of_entry(entry: AgentEntry, defaults: Defaults, path: Path) -> Endpoint:
+    """Return an agent of a file."""
+    origin = f"{entry.name} in {path}"
+    endpoint = Endpoint(config.expand_text(entry.url, origin), origin, defaults=defaults, ca_file=entry.ca_file)
+    if entry.token is None:
+        return endpoint
+    token = config.expand_text(entry.token.get_secret_value(), origin)
+    return replace(endpoint, token=token, identified_by=origin)
+
+
+def read_agents(path: Path) -> AgentsFile:
+    """Return an agents file. Raises ConfigError."""
+    try:
+        return AgentsFile.model_validate(config.parse_yaml(path))
+    except ValidationError as error:
+        raise ConfigError(config.describe(error, path)) from error
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return a file's content. Raises ConfigError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error

@@ -1,0 +1,30 @@
+"""Failures to start, as the command line tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+from sqlalchemy.exc import SQLAlchemyError
+
+from cstp_grpc.cli.bridge_process import BridgeFailed
+from cstp_grpc.decisions.embedding.weights import WeightsMissing
+from cstp_grpc.guardrails.rulebook import RulebookError
+from cstp_grpc.server.grpc_server import CannotListen
+from cstp_grpc.storage.engine import UnsuitableDatabase
+from cstp_grpc.storage.lock import AlreadyRunning
+
+STARTUP = (AlreadyRunning, BridgeFailed, CannotListen, RulebookError, UnsuitableDatabase, WeightsMissing)
+
+
+@contextmanager
+def startup() -> Iterator[None]:
+    """Turn what keeps a server from starting into a failure of the command; their messages say what to do."""
+    try:
+        yield
+    except STARTUP as error:
+        raise click.ClickException(str(error)) from error
+    except SQLAlchemyError as error:
+        reason = getattr(error, "orig", None) or error
+        raise click.ClickException(f"storage.url: the database cannot be used: {reason}") from error

@@ -1,0 +1,113 @@
+"""Looking at rulebooks and running the tests they carry; no server is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from cstp_grpc.cli.command import config_option, prints, state
+from cstp_grpc.cli.output import Output, printable
+from cstp_grpc.cli.render import grid
+from cstp_grpc.guardrails.rulebook import RulebookError, RuleSet, default_rulebook, load
+from cstp_grpc.guardrails.testing import TestResult, run_tests
+
+PATH = click.Path(path_type=Path, exists=True)
+
+
+@click.group()
+def guardrails() -> None:
+    """Look at rulebooks and test them."""
+
+
+@guardrails.command()
+@click.argument("path", type=PATH, required=False)
+@config_option
+@prints
+def test(out: Output, path: Path | None) -> None:
+    """Run the tests in the rulebook or folder at PATH; when absent, in the configured one.
+
+    \b
+    Examples:
+      cstp guardrails test
+      cstp guardrails test guardrails/production.yaml
+    """
+    results = run_tests(open_rules(path))
+    failed = [result for result in results if not result.passed]
+    if out.json_wanted:
+        out.document({"passed": len(results) - len(failed), "failed": len(failed), "tests": list(map(shown, results))})
+    for result in failed:
+        out.line(f"{result.file}:{result.line}: {result.rulebook}: {result.name}")
+        for failure in result.failures:
+            out.line(f"  {failure}")
+    out.line(f"{len(results) - len(failed)} of {len(results)} tests passed.")
+    if failed:
+        click.get_current_context().exit(1)
+
+
+@guardrails.command(name="list")
+@click.argument("path", type=PATH, required=False)
+@config_option
+@prints
+def list_command(out: Output, path: Path | None) -> None:
+    """List the guardrails in the rulebook or folder at PATH; when absent, in the configured one.
+
+    \b
+    Examples:
+      cstp guardrails list
+      cstp guardrails list guardrails/ --json
+    """
+    rules = open_rules(path)
+    if out.json_wanted:
+        out.document({"version": rules.version, "guardrails": described(rules)})
+        return
+    table = grid("Id", "Severity", "Name", "Where")
+    for rulebook in rules.rulebooks:
+        for rule in rulebook.guardrails:
+            severity = Text(rule.severity, style="red" if rule.severity == "block" else "yellow")
+            table.add_row(rule.id, severity, printable(rule.name), f"{rulebook.file}:{rule.line}")
+    out.console.print(table)
+    out.line(f"{len(rules.guardrails)} guardrails, version {rules.version}")
+
+
+def open_rules(path: Path | None) -> RuleSet:
+    """Return the rules at a path, or else the configured or default ones. Raises click.ClickException."""
+    if path is None:
+        configured = state().settings().cstp.guardrails.config_path
+        path = Path(configured) if configured else default_rulebook()
+    try:
+        return load(path)
+    except RulebookError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def described(rules: RuleSet) -> list[dict[str, object]]:
+    """Return guardrails as programs read them."""
+    return [
+        {
+            "id": rule.id,
+            "name": rule.name,
+            "severity": rule.severity.value,
+            "message": rule.message,
+            "suggestion": rule.suggestion,
+            "description": rule.description,
+            "rulebook": rulebook.name,
+            "file": rulebook.file,
+            "line": rule.line,
+        }
+        for rulebook in rules.rulebooks
+        for rule in rulebook.guardrails
+    ]
+
+
+def shown(result: TestResult) -> dict[str, object]:
+    """Return the result of a test as programs read it."""
+    return {
+        "file": result.file,
+        "line": result.line,
+        "rulebook": result.rulebook,
+        "name": result.name,
+        "passed": result.passed,
+        "failures": list(result.failures),
+    }

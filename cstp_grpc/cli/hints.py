@@ -1,0 +1,60 @@
+"""What to do next when something failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cstp_grpc import errors
+from cstp_grpc.cli.endpoint import Endpoint
+from cstp_grpc.client.errors import ServerUnreachable, request_id
+from cstp_grpc.errors import CstpError
+
+
+def hint(error: CstpError, endpoint: Endpoint | None) -> str | None:
+    """Return what to do next about a failed call; None where its message says it all."""
+    match error:
+        case ServerUnreachable():
+            return reach(endpoint)
+        case errors.AuthenticationRequired():
+            return authenticate(endpoint)
+        case errors.PermissionDenied() if needed := error.metadata.get("permission"):
+            return f"Add `{needed}` to the permissions of this token in auth.tokens of the server's configuration."
+        case errors.RateLimited() if error.retry_after is not None:
+            return f"Try again in {error.retry_after:g} s, or raise rate_limits in the server's configuration."
+        case errors.DeadlineExceeded():
+            return "Give it more time with --timeout SECONDS, and look whether the server is overloaded."
+        case errors.Conflict():
+            return "Use another id, or repeat exactly what was sent with this one."
+        case errors.InternalError() | errors.QueryFailed() | errors.Unavailable() if request_id(error):
+            return f"The server's log tells more under the request id {request_id(error)}."
+    return None
+
+
+def reach(endpoint: Endpoint | None) -> str:
+    """Return how to reach a server."""
+    if endpoint is None or endpoint.local:
+        return "Start one with `cstp serve --dev`, or name one that runs with --agent NAME or --agent URL."
+    return f"Is it running, and is {endpoint.url} its address? It is from {endpoint.origin}."
+
+
+def authenticate(endpoint: Endpoint | None) -> str:
+    """Return where a token comes from."""
+    if endpoint is None or endpoint.token is None:
+        return "Pass --token TOKEN, set CSTP_TOKEN, or name an agent of an agents file with --agent NAME."
+    return f"The token that was sent is from {endpoint.identified_by}; the server's auth.tokens does not have it."
+
+
+def as_json(error: CstpError, next_step: str | None) -> dict[str, Any]:
+    """Return an error as programs read it."""
+    found: dict[str, Any] = {"reason": error.reason, "message": error.message}
+    if identifier := request_id(error):
+        found["requestId"] = identifier
+    if metadata := {key: value for key, value in error.metadata.items() if key != "requestId"}:
+        found["metadata"] = metadata
+    if error.violations:
+        found["violations"] = [{"field": v.field, "description": v.description} for v in error.violations]
+    if error.retry_after is not None:
+        found["retryAfterMs"] = round(error.retry_after * 1000)
+    if next_step:
+        found["hint"] = next_step
+    return found

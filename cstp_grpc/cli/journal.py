@@ -1,0 +1,161 @@
+"""The decision memory: record, show, list, review, share, unshare."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import islice
+
+import click
+
+from cstp_grpc.cli import render
+from cstp_grpc.cli.command import calls
+from cstp_grpc.cli.options import LIMIT, filter_options, instant, judged_options, pair, words
+from cstp_grpc.cli.output import Output
+from cstp_grpc.client import CstpClient
+from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
+from cstp_grpc.vocabulary import DecisionStatus, Outcome, Visibility
+
+
+@click.command()
+@click.argument("title")
+@click.option("--context", metavar="TEXT", help="The circumstances; only you will be able to read them.")
+@judged_options
+@click.option("--status", type=words(DecisionStatus), help="Where it stands; decided when absent.")
+@click.option("--outcome", type=words(Outcome), help="How it turned out, where that is known.")
+@click.option("--date", type=instant, metavar="DATE", help="When it was decided; now when absent.")
+@click.option("--notes", metavar="TEXT", help="The lesson.")
+@click.option("--reason", "reasons", type=pair, multiple=True, metavar="TYPE=TEXT", help="Why.")
+@click.option("--tag", "tags", multiple=True, help="A word to find it by.")
+@click.option("--project", help="The project it belongs to.")
+@click.option("--share", is_flag=True, help="Let every agent find it.")
+@click.option("--supersedes", multiple=True, metavar="ID", help="A decision that this one replaces.")
+@click.option("--depends-on", multiple=True, metavar="ID", help="A decision that this one builds on.")
+@click.option("--relates-to", multiple=True, metavar="ID", help="A decision worth reading beside this one.")
+@click.option("--request-id", help="Makes a repetition safe; made up when absent.")
+@calls
+def record(
+    client: CstpClient,
+    out: Output,
+    title: str,
+    context: str | None,
+    category: str | None,
+    stakes: str | None,
+    confidence: float | None,
+    status: str | None,
+    outcome: str | None,
+    date: datetime | None,
+    notes: str | None,
+    reasons: tuple[tuple[str, str], ...],
+    tags: tuple[str, ...],
+    project: str | None,
+    share: bool,
+    supersedes: tuple[str, ...],
+    depends_on: tuple[str, ...],
+    relates_to: tuple[str, ...],
+    request_id: str | None,
+) -> None:
+    """Record a decision of yours. It is private until it is shared.
+
+    \b
+    Examples:
+      cstp record "Use PostgreSQL for orders" --category database --confidence 0.8 --tag orders
+      cstp record "Put the API behind a CDN" --reason "analysis=cuts p95 by half" --share
+    """
+    decision = client.record_decision(
+        title,
+        context=context,
+        category=category,
+        stakes=stakes,
+        confidence=confidence,
+        status=status,
+        outcome=outcome,
+        date=date,
+        notes=notes,
+        reasons=[journal_pb2.Reason(type=kind, text=text) for kind, text in reasons],
+        tags=tags,
+        project=project,
+        visibility=Visibility.SHARED if share else None,
+        links=journal_pb2.Links(supersedes=supersedes, depends_on=depends_on, relates_to=relates_to),
+        request_id=request_id,
+    )
+    answer = journal_pb2.RecordDecisionResponse(decision=decision)
+    out.answer(answer, lambda console: render.decision(console, decision))
+
+
+@click.command()
+@click.argument("decision_id", metavar="ID")
+@calls
+def show(client: CstpClient, out: Output, decision_id: str) -> None:
+    """Show a decision: your own whole, another's shared one without its private parts.
+
+    \b
+    Example:
+      cstp show dec-0f3a9b2c4d5e6f708192
+    """
+    decision = client.get_decision(decision_id)
+    answer = journal_pb2.GetDecisionResponse(decision=decision)
+    out.answer(answer, lambda console: render.decision(console, decision))
+
+
+@click.command(name="list")
+@filter_options
+@click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at the most.")
+@calls
+def list_command(client: CstpClient, out: Output, filters: types_pb2.DecisionFilters, limit: int) -> None:
+    """List the decisions you may read, latest first.
+
+    \b
+    Examples:
+      cstp list --outcome failure --limit 20
+      cstp list --tag auth --after 2026-01-01 --json
+    """
+    found = list(islice(client.list_decisions(filters=filters, page_size=min(limit, 1000)), limit))
+    answer = journal_pb2.ListDecisionsResponse(decisions=found)
+    out.answer(answer, lambda console: render.decisions(console, found))
+
+
+@click.command()
+@click.argument("decision_id", metavar="ID")
+@click.option("--outcome", type=words(Outcome), required=True, help="How it turned out.")
+@click.option("--notes", metavar="TEXT", help="The lesson; the present one stays when absent.")
+@calls
+def review(client: CstpClient, out: Output, decision_id: str, outcome: str, notes: str | None) -> None:
+    """Say how a decision turned out, and what is to be learnt from it.
+
+    \b
+    Example:
+      cstp review dec-0f3a9b2c4d5e6f708192 --outcome partial --notes "Needed a second index"
+    """
+    decision = client.review_decision(decision_id, outcome, notes=notes)
+    answer = journal_pb2.ReviewDecisionResponse(decision=decision)
+    out.answer(answer, lambda console: render.decision(console, decision))
+
+
+@click.command()
+@click.argument("decision_id", metavar="ID")
+@calls
+def share(client: CstpClient, out: Output, decision_id: str) -> None:
+    """Let every agent find a decision of yours; its context and reasoning stay private.
+
+    \b
+    Example:
+      cstp share dec-0f3a9b2c4d5e6f708192
+    """
+    decision = client.share_decision(decision_id)
+    answer = journal_pb2.ShareDecisionResponse(decision=decision)
+    out.answer(answer, lambda console: console.print(f"{decision.id} is shared."))
+
+
+@click.command()
+@click.argument("decision_id", metavar="ID")
+@calls
+def unshare(client: CstpClient, out: Output, decision_id: str) -> None:
+    """Take back the sharing of a decision of yours.
+
+    \b
+    Example:
+      cstp unshare dec-0f3a9b2c4d5e6f708192
+    """
+    decision = client.unshare_decision(decision_id)
+    answer = journal_pb2.UnshareDecisionResponse(decision=decision)
+    out.answer(answer, lambda console: console.print(f"{decision.id} is private."))

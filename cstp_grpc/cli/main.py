@@ -1,0 +1,64 @@
+"""The `cstp` command, composed of its subcommands."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+from cstp_grpc.cli.command import RootGroup
+
+COMMANDS: Final = {
+    "serve": "serve:serve",
+    "bridge": "serve:bridge",
+    "demo": "demo:demo",
+    "query": "protocol:query",
+    "check": "protocol:check",
+    "announce": "protocol:announce",
+    "record": "journal:record",
+    "review": "journal:review",
+    "list": "journal:list_command",
+    "show": "journal:show",
+    "share": "journal:share",
+    "unshare": "journal:unshare",
+    "import": "importing:import_command",
+    "guardrails": "guardrails:guardrails",
+    "audit": "auditing:audit",
+    "intents": "auditing:intents",
+    "call": "generic:call",
+    "agent-card": "generic:agent_card",
+    "config": "configuration:config",
+    "migrate": "configuration:migrate",
+    "version": "generic:version",
+}
+"""Where each command is, as `module:name`, in the order of the help."""
+
+
+class Cstp(RootGroup):
+    """Imports a command when it is used: some need libraries that take long to load, and the others should not wait."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names of the commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Return a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name].split(":")
+        command: click.Command = getattr(importlib.import_module(f"cstp_grpc.cli.{module}"), name)
+        return command
+
+
+@click.command(cls=Cstp, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="cstp-grpc", prog_name="cstp")
+def main() -> None:
+    """Look before you act: announce intents, query past decisions, check guardrails.
+
+    \b
+    Start a server with example decisions, then ask it:
+      cstp serve --dev
+      cstp query "zero downtime migration"
+      cstp announce "Deploy the auth service to production" --stakes high
+    """

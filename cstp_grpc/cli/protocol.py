@@ -1,0 +1,120 @@
+"""The protocol's three methods: query, check, announce."""
+
+from __future__ import annotations
+
+import click
+
+from cstp_grpc.cli import render
+from cstp_grpc.cli.command import calls
+from cstp_grpc.cli.options import CONFIDENCE, filter_options, inputs_options, judged_options
+from cstp_grpc.cli.output import Output
+from cstp_grpc.client import CstpClient
+from cstp_grpc.client.messages import Json
+from cstp_grpc.gen.cstp.v1 import types_pb2
+
+BLOCKED = 3
+"""The exit code where guardrails block."""
+
+
+@click.command()
+@click.argument("text")
+@filter_options
+@click.option("--limit", type=click.IntRange(1, 50), help="How many at the most; 10 when absent.")
+@click.option("--min-score", type=CONFIDENCE, help="How alike at the least, 0 to 1.")
+@click.option("--reasons", is_flag=True, help="Ask for the types of the decisions' reasons too.")
+@calls
+def query(
+    client: CstpClient,
+    out: Output,
+    text: str,
+    filters: types_pb2.DecisionFilters,
+    limit: int | None,
+    min_score: float | None,
+    reasons: bool,
+) -> None:
+    """Find past decisions that resemble TEXT, the most similar first.
+
+    \b
+    Examples:
+      cstp query "move sessions out of the database"
+      cstp query "cache invalidation" --outcome failure --after 2025-01-01
+      cstp query "deploy on friday" --agent security-policy --json
+    """
+    answer = client.query_decisions(text, filters=filters, limit=limit, min_score=min_score, include_reasons=reasons)
+    out.answer(answer, lambda console: render.query_answer(console, answer))
+
+
+@click.command()
+@click.argument("description")
+@judged_options
+@inputs_options("--context")
+@calls
+def check(
+    client: CstpClient,
+    out: Output,
+    description: str,
+    category: str | None,
+    stakes: str | None,
+    confidence: float | None,
+    inputs: dict[str, Json],
+) -> None:
+    """Ask the guardrails about an action. Exit code 0 means allowed, 3 blocked, 1 an error.
+
+    \b
+    Examples:
+      cstp check "deploy the auth service" --stakes high --confidence 0.9 \\
+          --context affectsProduction=true --context codeReviewCompleted=true
+      cstp check "drop the old table" --context-json '{"affectsProduction": true}' && ./drop.sh
+    """
+    answer = client.check_guardrails(
+        description,
+        category=category,
+        stakes=stakes,
+        confidence=confidence,
+        context=inputs,
+    )
+    out.answer(answer, lambda console: render.check_answer(console, answer))
+    if not answer.allowed:
+        click.get_current_context().exit(BLOCKED)
+
+
+@click.command()
+@click.argument("intent")
+@click.option("--context", metavar="TEXT", help="Further text, searched together with the intent.")
+@judged_options
+@inputs_options("--metadata")
+@click.option("--correlation-id", help="Ties answers together and makes a repetition safe; made up when absent.")
+@calls
+def announce(
+    client: CstpClient,
+    out: Output,
+    intent: str,
+    context: str | None,
+    category: str | None,
+    stakes: str | None,
+    confidence: float | None,
+    inputs: dict[str, Json],
+    correlation_id: str | None,
+) -> None:
+    """Announce what you are about to do; get similar decisions, a verdict and suggestions.
+
+    Exit code 0 means that nothing blocks, 3 that a guardrail does, 1 an error.
+
+    \b
+    Examples:
+      cstp announce "Deploy the auth service to production" --stakes high --confidence 0.85
+      cstp announce "Migrate orders to the new schema" --category database \\
+          --context "tested on a copy" --metadata affectsProduction=true
+    """
+    answer = client.announce_intent(
+        intent,
+        context=context,
+        category=category,
+        stakes=stakes,
+        confidence=confidence,
+        correlation_id=correlation_id,
+        metadata=inputs,
+    )
+    out.answer(answer, lambda console: render.announce_answer(console, answer))
+    if answer.HasField("guardrail_status") and not answer.guardrail_status.allowed:
+        click.get_current_context().exit(BLOCKED)

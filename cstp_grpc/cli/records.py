@@ -1,0 +1,36 @@
+"""Records that were read, as the messages that import them."""
+
+from __future__ import annotations
+
+from cstp_grpc.decisions.model import ImportRecord
+from cstp_grpc.gen.cstp.v1 import journal_pb2
+from cstp_grpc.services import convert
+
+
+def to_request(record: ImportRecord) -> journal_pb2.ImportDecisionsRequest:
+    """Return the message that imports a record."""
+    content, links = record.content, record.links
+    return journal_pb2.ImportDecisionsRequest(
+        source=record.source,
+        decision=journal_pb2.DecisionContent(
+            title=content.title,
+            context=content.context,
+            category=content.category,
+            stakes=convert.STAKES.number(content.stakes),
+            confidence=content.confidence,
+            status=convert.STATUS.number(content.status),
+            outcome=convert.OUTCOME.number(content.outcome),
+            date=convert.maybe_timestamp(content.date),
+            notes=content.notes,
+            reasons=[journal_pb2.Reason(type=r.type, text=r.text, strength=r.strength) for r in content.reasons],
+            tags=content.tags,
+            project=content.project,
+            visibility=convert.VISIBILITY.number(content.visibility),
+        ),
+        links=journal_pb2.SourceLinks(
+            supersedes=links.supersedes,
+            superseded_by=links.superseded_by,
+            depends_on=links.depends_on,
+            relates_to=links.relates_to,
+        ),
+    )

@@ -1,0 +1,222 @@
+"""Answers as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cstp_grpc.cli.output import printable
+from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2, types_pb2
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
+
+NumberT = TypeVar("NumberT", bound=int)
+
+STYLES = {"success": "green", "failure": "red", "partial": "yellow", "abandoned": "dim"}
+"""By outcome."""
+
+
+def word(enum: _EnumTypeWrapper[NumberT], number: NumberT) -> str:
+    """Return the plain word of an enum's value; empty for unspecified."""
+    prefix = enum.DESCRIPTOR.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    return enum.Name(number).removeprefix(prefix).lower() if number else ""
+
+
+def day(stamp: Timestamp) -> str:
+    """Return the date of an instant, in UTC."""
+    return stamp.ToDatetime().date().isoformat()
+
+
+def moment(stamp: Timestamp) -> str:
+    """Return an instant to the second, in UTC."""
+    return stamp.ToDatetime().isoformat(sep=" ", timespec="seconds") + "Z"
+
+
+def outcome_text(outcome: types_pb2.Outcome.ValueType) -> Text:
+    """Return an outcome in its colour."""
+    name = word(types_pb2.Outcome, outcome)
+    return Text(name, style=STYLES.get(name, ""))
+
+
+def grid(*headings: str) -> Table:
+    """Return an empty table without lines, whose cells wrap rather than lose their end."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold", no_wrap=heading in {"Id", "Score", "Date", "Time"})
+    return table
+
+
+def query_answer(console: Console, answer: cstp_pb2.QueryDecisionsResponse) -> None:
+    """Print what a query found."""
+    if not answer.decisions:
+        console.print("No decision resembles this. A lower --min-score finds what is less alike.")
+        return
+    table = grid("Score", "Outcome", "Date", "Decision", "Id")
+    for item in answer.decisions:
+        outcome = outcome_text(item.outcome) if item.outcome else Text(word(types_pb2.DecisionStatus, item.status))
+        table.add_row(f"{1 - item.distance:.2f}", outcome, day(item.date), told(item.title, item.notes), item.id)
+    console.print(table)
+    console.print(Text(f"{answer.total} found in {answer.query_time_ms} ms by {printable(answer.agent)}", style="dim"))
+
+
+def told(title: str, notes: str) -> Text:
+    """Return a title, and the lesson beneath it where there is one."""
+    text = Text(printable(title))
+    if notes:
+        text.append(f"\nLesson: {printable(notes)}", style="italic")
+    return text
+
+
+def verdict(
+    console: Console,
+    allowed: bool,
+    violations: Iterable[types_pb2.Violation],
+    warnings: Iterable[types_pb2.Violation],
+    evaluated: int,
+) -> None:
+    """Print a verdict and everything that led to it."""
+    headline = Text("Allowed", style="bold green") if allowed else Text("Blocked", style="bold red")
+    console.print(headline.append(f" by {evaluated} guardrails", style="not bold"))
+    for item in violations:
+        console.print(guardrail(item, "blocks", "red"))
+    for item in warnings:
+        console.print(guardrail(item, "warns", "yellow"))
+
+
+def guardrail(item: types_pb2.Violation, does: str, style: str) -> Text:
+    """Return what a guardrail says."""
+    text = Text(f"  {does}  ", style=style).append(f"{item.guardrail_id}: {printable(item.message)}", style="default")
+    if item.suggestion:
+        text.append(f"\n          {printable(item.suggestion)}", style="italic default")
+    return text
+
+
+def check_answer(console: Console, answer: cstp_pb2.CheckGuardrailsResponse) -> None:
+    """Print the verdict on an action."""
+    verdict(console, answer.allowed, answer.violations, answer.warnings, answer.evaluated)
+
+
+def announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentResponse) -> None:
+    """Print the feedback on an intent."""
+    agent = printable(answer.responding_agent)
+    console.print(f"Received by {agent} at {moment(answer.received_at)}, correlation id {answer.correlation_id}")
+    if answer.HasField("guardrail_status"):
+        status = answer.guardrail_status
+        verdict(console, status.allowed, status.violations, status.warnings, status.evaluated)
+    if answer.similar_decisions:
+        table = grid("Score", "Outcome", "Date", "Similar decision", "Id")
+        for item in answer.similar_decisions:
+            lesson = told(item.title, item.notes)
+            table.add_row(f"{item.score:.2f}", outcome_text(item.outcome), day(item.date), lesson, item.id)
+        console.print(table)
+    if answer.suggestions:
+        console.print(Text("Suggestions", style="bold"))
+        for suggestion in answer.suggestions:
+            console.print(f"  - {printable(suggestion)}")
+
+
+def decisions(console: Console, found: Sequence[journal_pb2.Decision]) -> None:
+    """Print a listing of decisions."""
+    if not found:
+        console.print("There are no such decisions.")
+        return
+    table = grid("Date", "Status", "Outcome", "Category", "Decision", "Agent", "Id")
+    for item in found:
+        table.add_row(
+            day(item.date),
+            word(types_pb2.DecisionStatus, item.status),
+            outcome_text(item.outcome),
+            printable(item.category),
+            printable(item.title),
+            printable(item.agent),
+            item.id,
+        )
+    console.print(table)
+
+
+def decision(console: Console, item: journal_pb2.Decision) -> None:
+    """Print a decision, field by field."""
+    console.print(Text(printable(item.title), style="bold"))
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for name, value in decision_fields(item):
+        if value:
+            table.add_row(name, printable(value))
+    console.print(table)
+
+
+def decision_fields(item: journal_pb2.Decision) -> list[tuple[str, str]]:
+    """Return the fields of a decision beside its title, by what people call them."""
+    reasons = [
+        f"{reason.type}{f' ({reason.strength:g})' if reason.HasField('strength') else ''}: {reason.text}".rstrip(": ")
+        for reason in item.reasons
+    ]
+    return [
+        ("id", item.id),
+        ("status", word(types_pb2.DecisionStatus, item.status)),
+        ("outcome", word(types_pb2.Outcome, item.outcome)),
+        ("lesson", item.notes),
+        ("date", moment(item.date) if item.HasField("date") else ""),
+        ("reviewed", moment(item.reviewed_date) if item.HasField("reviewed_date") else ""),
+        ("category", item.category),
+        ("stakes", word(types_pb2.Stakes, item.stakes)),
+        ("confidence", f"{item.confidence:g}" if item.HasField("confidence") else ""),
+        ("project", item.project),
+        ("tags", ", ".join(item.tags)),
+        ("agent", item.agent),
+        ("visibility", word(types_pb2.Visibility, item.visibility)),
+        ("supersedes", ", ".join(item.links.supersedes)),
+        ("depends on", ", ".join(item.links.depends_on)),
+        ("relates to", ", ".join(item.links.relates_to)),
+        ("source", item.source),
+        ("reasons", "\n".join(reasons)),
+        ("context", item.context),
+    ]
+
+
+def audit_entries(console: Console, found: Sequence[audit_pb2.AuditEntry]) -> None:
+    """Print a listing of the audit trail."""
+    table = grid("Time", "Event", "Agent", "Verdict", "Action", "Guardrails", "Request")
+    for item in found:
+        named = [*item.violations, *(f"({warning})" for warning in item.warnings)]
+        table.add_row(
+            moment(item.timestamp),
+            word(audit_pb2.AuditEvent, item.event).replace("_", " "),
+            printable(item.requesting_agent),
+            entry_verdict(item),
+            printable(item.action),
+            ", ".join(named),
+            item.request_id,
+        )
+    console.print(table if found else "There are no such entries.")
+
+
+def entry_verdict(item: audit_pb2.AuditEntry) -> Text:
+    """Return what came of an audited call."""
+    if item.HasField("error"):
+        return Text(item.error, style="red")
+    if not item.HasField("allowed"):
+        return Text("")
+    return Text("allowed", style="green") if item.allowed else Text("blocked", style="red")
+
+
+def intents(console: Console, found: Sequence[audit_pb2.IntentRecord]) -> None:
+    """Print a listing of announced intents."""
+    table = grid("Time", "Agent", "Stakes", "Category", "Intent", "Correlation id")
+    for item in found:
+        table.add_row(
+            moment(item.received_at),
+            printable(item.agent),
+            word(types_pb2.Stakes, item.stakes),
+            printable(item.category),
+            printable(item.intent) if item.HasField("intent") else Text("not stored", style="dim"),
+            item.correlation_id,
+        )
+    console.print(table if found else "There are no such intents.")

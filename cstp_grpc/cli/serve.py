@@ -1,0 +1,175 @@
+"""Running servers: serve and bridge."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import click
+from rich.text import Text
+
+from cstp_grpc.cli import development
+from cstp_grpc.cli.bridge_process import BridgeFailed
+from cstp_grpc.cli.command import FILE, config_option, state
+from cstp_grpc.cli.development import DEVELOPER, DeveloperToken
+from cstp_grpc.cli.failures import startup
+from cstp_grpc.cli.output import Output
+from cstp_grpc.cli.stack import Stack, log_to_stderr
+from cstp_grpc.client import CstpClient
+from cstp_grpc.config import ConfigError, Settings
+
+CHECK_SECONDS = 0.5
+"""How often the bridge is looked after."""
+METADATA = '{"affectsProduction": true, "codeReviewCompleted": true, "ciPassing": true, "rolloutPercent": 50}'
+JSON_HEADER = "'Content-Type: application/json'"
+QUERY = '{"jsonrpc":"2.0","id":1,"method":"cstp.queryDecisions","params":{"query":"zero downtime migration"}}'
+
+
+@click.command()
+@config_option
+@click.option("--dev", is_flag=True, help="Make a token for yourself and import example decisions, all in data_dir.")
+@click.option("--bridge/--no-bridge", default=True, help="Run the HTTP bridge too, or not.")
+def serve(dev: bool, bridge: bool) -> None:
+    """Run the gRPC server and the HTTP bridge until Ctrl-C or SIGTERM.
+
+    \b
+    Examples:
+      cstp serve --dev
+      cstp serve --config cstp.yaml
+      cstp serve --config cstp.yaml --no-bridge
+    """
+    out = Output()
+    settings = state().settings()
+    token = development.developer_token(settings.data_dir) if dev and settings.auth.enabled else None
+    if token:
+        settings = development.with_agent(settings, DEVELOPER, token.text)
+    if settings.auth.enabled and not settings.auth.tokens:
+        raise ConfigError("auth.tokens: is empty, so nobody could call; add a token, or start with --dev")
+    log_to_stderr(settings)
+    with stop_signals() as stop, startup(), Stack(settings, state().config_path, bridge=bridge) as stack:
+        announced = Announcement(out, settings, token, dev=dev)
+        announced.ready(stack)
+        watch(stack, announced, stop)
+    out.line("Stopped.")
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """Tells where a server is, and tells the agents file too where it runs for a developer."""
+
+    out: Output
+    settings: Settings
+    token: DeveloperToken | None
+    dev: bool
+
+    def ready(self, stack: Stack) -> None:
+        """Say that everything runs and what to do with it."""
+        imported = self._describe(stack) if self.dev else 0
+        self.out.line(Text("CSTP is ready.", style="bold"))
+        self.out.line(f"  gRPC      {stack.app.target}")
+        if stack.bridge_url:
+            self.out.line(f"  JSON-RPC  {stack.bridge_url}/cstp")
+        examples = f", with {imported} example decisions" if imported else ""
+        self.out.line(f"  data      {self.settings.data_dir}{examples}")
+        if self.token:
+            kept = f"{self.token.text} (kept in {self.token.path}, not shown again)"
+            self.out.line(f"  token     {kept if self.token.created else self.token.path}")
+        if self.dev:
+            self._suggest(stack)
+        self.out.line("Ctrl-C stops everything.")
+
+    def moved(self, stack: Stack) -> None:
+        """Say where the bridge listens now."""
+        if self.dev:
+            self._write_agents(stack)
+        self.out.line(f"The bridge was started again and listens on {stack.bridge_url}.")
+
+    def _describe(self, stack: Stack) -> int:
+        """Write the agents file, and import the examples into an empty journal; return how many were imported."""
+        self._write_agents(stack)
+        with CstpClient(stack.app.target, self.token.text if self.token else None) as client:
+            empty = next(client.list_decisions(page_size=1), None) is None
+            return development.import_examples(client) if empty else 0
+
+    def _write_agents(self, stack: Stack) -> None:
+        token = self.token.text if self.token else None
+        development.write_agents_file(self.settings.data_dir, stack.app.target, stack.bridge_url, token)
+
+    def _suggest(self, stack: Stack) -> None:
+        self.out.line(Text("Try, in another terminal:", style="bold"))
+        announce = [command_name(), "announce", "Deploy the auth service to production", "--stakes", "high"]
+        announce += ["--confidence", "0.8", "--metadata-json", METADATA]
+        if config_file := state().config_path:
+            announce += ["--config", str(config_file)]
+        self.out.line(f"  {shlex.join(announce)}")
+        if stack.bridge_url:
+            self.out.line(f"  curl -s {stack.bridge_url}/cstp{self._header()} -H {JSON_HEADER} -d '{QUERY}'")
+
+    def _header(self) -> str:
+        if self.token is None:
+            return ""
+        return f' -H "Authorization: Bearer $(cat {shlex.quote(str(self.token.path))})"'
+
+
+def watch(stack: Stack, announced: Announcement, stop: threading.Event) -> None:
+    """Look after the bridge until `stop` is set. Raises click.ClickException where the bridge cannot be kept alive."""
+    try:
+        while not stop.wait(CHECK_SECONDS):
+            if stack.check():
+                announced.moved(stack)
+    except BridgeFailed as error:
+        raise click.ClickException(str(error)) from error
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """Yield an event that SIGINT and SIGTERM set; a second signal ends the process at once."""
+    stop = threading.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of handlers
+        stop.set()
+        for each in numbers:
+            signal.signal(each, signal.SIG_DFL)
+
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def command_name() -> str:
+    """Return how this command is called from a shell here: `cstp`, or its path where it is on no search path."""
+    found = shutil.which("cstp")
+    own = Path(sys.executable).with_name("cstp")
+    if not own.exists() or (found and Path(found).samefile(own)):
+        return "cstp"
+    return str(own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own)
+
+
+@click.command()
+@config_option
+@click.option("--grpc-target", metavar="HOST:PORT", help="The gRPC server; when absent, the configured one.")
+@click.option("--port-file", type=FILE, help="A file to write HOST:PORT to when it listens.")
+def bridge(grpc_target: str | None, port_file: Path | None) -> None:
+    """Run the HTTP bridge alone until Ctrl-C or SIGTERM, for a gRPC server elsewhere.
+
+    \b
+    Example:
+      cstp bridge --config cstp.yaml --grpc-target 10.0.0.5:50051
+    """
+    given = {"--config": state().config_path, "--grpc-target": grpc_target, "--port-file": port_file}
+    arguments = [part for name, value in given.items() if value for part in (name, str(value))]
+    # The bridge takes this process over, since it is a program of its own.
+    os.execv(sys.executable, [sys.executable, "-m", "bridge", *arguments])  # noqa: S606 - no shell is wanted

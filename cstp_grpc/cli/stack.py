@@ -1,0 +1,66 @@
+"""A whole CSTP in this process and its children: server and bridge."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cstp_grpc.cli.bridge_process import BridgeProcess
+from cstp_grpc.config import Settings
+from cstp_grpc.server.app import App
+
+BRIDGE_PORT_FILE = "bridge.port"
+
+
+class Stack:
+    """A running server, with a bridge where `bridge` asks for one; both are stopped at the end of a `with` block.
+
+    `config_file` is what the bridge reads; None leaves it to the defaults and the environment. Raises what App and
+    BridgeProcess raise.
+    """
+
+    def __init__(self, settings: Settings, config_file: Path | None, *, bridge: bool) -> None:
+        with ExitStack() as opened:
+            self.app = App(settings)
+            opened.callback(self.app.stop)
+            self.app.start()
+            self.bridge: BridgeProcess | None = None
+            self.bridge_url: str | None = None
+            if bridge:
+                self.bridge = BridgeProcess(config_file, self.app.target, settings.data_dir / BRIDGE_PORT_FILE)
+                # The bridge stops first, so that nobody calls through it any more when the server drains.
+                opened.callback(self.bridge.stop)
+                self.bridge_url = self.bridge.start()
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> Self:
+        """Return the stack itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop everything."""
+        self._opened.close()
+
+    def check(self) -> bool:
+        """Start the bridge again if it has died, and return whether it has. Raises BridgeFailed."""
+        revived = self.bridge.revive() if self.bridge else None
+        if revived:
+            self.bridge_url = revived
+        return revived is not None
+
+
+def log_to_stderr(settings: Settings) -> None:
+    """Write the log to standard error, one line an event."""
+    logging.basicConfig(
+        level=settings.logging.level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    # Alembic tells every migration step; the server itself says what changed.
+    logging.getLogger("alembic").setLevel(logging.WARNING)

@@ -1,0 +1,51 @@
+"""audit and intents."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Server
+
+
+@pytest.fixture
+def busy(server: Server) -> Server:
+    server.ok("check", "tidy up", agent="bob")
+    assert server("check", "deploy", "--context", "affectsProduction=true").exit_code == 3
+    server.ok("announce", "Rename a variable", "--correlation-id", "mine-1", "--stakes", "low", "--category", "code")
+    return server
+
+
+def test_the_trail_is_listed_latest_first(busy: Server) -> None:
+    entries = busy.json("audit")["entries"]
+    assert [entry["event"] for entry in entries] == ["intent_announced", "guardrail_check", "guardrail_check"]
+    shown = busy.ok("audit")
+    assert shown.index("Rename a variable") < shown.index("deploy") < shown.index("tidy up")
+
+
+@pytest.mark.parametrize(
+    ("filters", "actions"),
+    [
+        (("--blocked",), ["deploy"]),
+        (("--by", "bob"), ["tidy up"]),
+        (("--event", "intent_announced"), ["Rename a variable"]),
+        (("--correlation-id", "mine-1"), ["Rename a variable"]),
+        (("--guardrail", "no-production-without-review"), ["deploy"]),
+        (("--limit", "1"), ["Rename a variable"]),
+        (("--before", "2020-01-01"), []),
+    ],
+)
+def test_the_trail_can_be_narrowed(busy: Server, filters: tuple[str, ...], actions: list[str]) -> None:
+    assert [entry["action"] for entry in busy.json("audit", *filters)["entries"]] == actions
+
+
+def test_intents_are_listed(busy: Server) -> None:
+    (intent,) = busy.json("intents", "--by", "alice", "--stakes", "low", "--category", "code")["intents"]
+    assert intent["intent"] == "Rename a variable"
+    assert "Rename a variable" in busy.ok("intents")
+    assert busy.ok("intents", "--by", "nobody") == "There are no such intents.\n"
+
+
+def test_others_are_told_which_permission_they_lack(busy: Server) -> None:
+    result = busy("audit", agent="reader")
+    assert result.exit_code == 1
+    assert "Add `admin` to the permissions of this token" in result.stderr

@@ -1,0 +1,89 @@
+"""record, show, list, review, share and unshare."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import Server
+
+
+def record(server: Server, title: str, *options: object, agent: str = "alice") -> str:
+    decision_id: str = server.json("record", title, *options, agent=agent)["decision"]["id"]
+    return decision_id
+
+
+def test_a_recorded_decision_is_shown_whole(server: Server) -> None:
+    decision_id = record(
+        server,
+        "Use PostgreSQL for orders",
+        *("--context", "Two stores got out of step", "--category", "database", "--stakes", "high"),
+        *("--confidence", 0.8, "--reason", "analysis=lost orders", "--tag", "orders", "--project", "shop"),
+        *("--date", "2026-01-31"),
+    )
+    shown = server.ok("show", decision_id)
+    for expected in (
+        "Use PostgreSQL for orders",
+        "Two stores got out of step",
+        "database",
+        "high",
+        "0.8",
+        "analysis: lost orders",
+        "orders",
+        "shop",
+        "2026-01-31 00:00:00Z",
+        "private",
+        "alice",
+    ):
+        assert expected in shown
+
+
+def test_a_private_decision_is_nobody_elses(server: Server) -> None:
+    decision_id = record(server, "Use PostgreSQL")
+    result = server("show", decision_id, agent="bob")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: ")
+
+
+def test_sharing_and_taking_it_back(server: Server) -> None:
+    decision_id = record(server, "Use PostgreSQL", "--context", "secret circumstances")
+    assert server.ok("share", decision_id) == f"{decision_id} is shared.\n"
+    seen = server.json("show", decision_id, agent="bob")["decision"]
+    assert seen["title"] == "Use PostgreSQL"
+    assert "context" not in seen
+    assert server.json("unshare", decision_id)["decision"]["visibility"] == "private"
+    assert server("show", decision_id, agent="bob").exit_code == 1
+
+
+def test_a_review_keeps_the_lesson_unless_it_brings_one(server: Server) -> None:
+    decision_id = record(server, "Use PostgreSQL")
+    server.ok("review", decision_id, "--outcome", "partial", "--notes", "Add an index")
+    reviewed = server.json("review", decision_id, "--outcome", "success")["decision"]
+    assert (reviewed["outcome"], reviewed["notes"], reviewed["status"]) == ("success", "Add an index", "reviewed")
+
+
+def test_a_listing_goes_over_as_many_pages_as_it_takes(server: Server) -> None:
+    for number in range(7):
+        record(server, f"Decision {number}", "--date", f"2026-01-0{number + 1}")
+    listed = server.json("list", "--limit", 5)
+    assert [found["title"] for found in listed["decisions"]] == [f"Decision {number}" for number in (6, 5, 4, 3, 2)]
+    assert listed["nextPageToken"] == ""
+    assert "Decision 0" in server.ok("list", "--before", "2026-01-02")
+    assert server.ok("list", "--tag", "nothing") == "There are no such decisions.\n"
+
+
+def test_links_name_other_decisions(server: Server) -> None:
+    old = record(server, "Use MongoDB")
+    new = record(server, "Use PostgreSQL", "--supersedes", old)
+    assert server.json("show", old)["decision"]["status"] == "superseded"
+    assert server.json("show", new)["decision"]["links"]["supersedes"] == [old]
+
+
+def test_a_request_id_makes_a_repetition_safe(server: Server) -> None:
+    first = record(server, "Use PostgreSQL", "--request-id", "mine-1")
+    assert record(server, "Use PostgreSQL", "--request-id", "mine-1") == first
+    assert server("record", "Use MongoDB", "--request-id", "mine-1").exit_code == 1
+
+
+def test_titles_are_printed_as_they_are_and_steer_no_terminal(server: Server) -> None:
+    record(server, "Use [bold]markup[/bold] :smile: \x1b[31mred\x07", "--share")
+    shown = server.ok("list", agent="bob")
+    assert "Use [bold]markup[/bold] :smile: \N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}" in shown
+    assert "\x1b" not in shown

@@ -1,0 +1,161 @@
+"""query, check and announce."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Server
+
+PRODUCTION = ("--context", "affectsProduction=true")
+REVIEWED = ("--context", "codeReviewCompleted=true", "--context", "ciPassing=true")
+
+
+@pytest.fixture
+def remembered(server: Server) -> Server:
+    server.ok(
+        "record",
+        "Deploy the auth service blue-green",
+        *("--category", "deployment", "--outcome", "success", "--notes", "Keep the old one for 30 minutes", "--share"),
+        *(
+            "--date",
+            "2026-01-15T10:30:00Z",
+            "--tag",
+            "auth",
+            "--reason",
+            "analysis=it can be undone",
+            "--stakes",
+            "high",
+        ),
+    )
+    server.ok("record", "Bake bread on Sundays", "--date", "2025-06-01", "--share")
+    return server
+
+
+def test_a_query_shows_what_is_alike_with_its_lesson(remembered: Server) -> None:
+    shown = remembered.ok("query", "deploy the auth service")
+    assert "Deploy the auth service blue-green" in shown
+    assert "Lesson: Keep the old one for 30 minutes" in shown
+    assert "2026-01-15" in shown
+    assert "Bake bread" not in shown
+
+
+def test_a_query_that_finds_nothing_says_so(remembered: Server) -> None:
+    assert "No decision resembles this" in remembered.ok("query", "quantum chromodynamics")
+
+
+def test_a_query_as_json_is_the_result_of_the_method(remembered: Server) -> None:
+    answer = remembered.json("query", "deploy the auth service", "--reasons", "--limit", 1, "--min-score", 0)
+    (found,) = answer["decisions"]
+    assert answer["total"] == 1
+    assert found["title"] == "Deploy the auth service blue-green"
+    assert found["reasons"] == ["analysis"]
+    assert found["stakes"] == "high"
+    assert found["date"] == "2026-01-15T10:30:00Z"
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        ("--category", "deployment"),
+        ("--after", "2026-01-01"),
+        ("--outcome", "success"),
+        ("--status", "reviewed"),
+        ("--tag", "auth"),
+        ("--stakes", "high"),
+        ("--stakes", "HIGH", "--stakes", "low"),
+    ],
+)
+def test_a_query_can_be_narrowed(remembered: Server, filters: tuple[str, ...]) -> None:
+    answer = remembered.json("query", "bread or auth service", "--min-score", 0, *filters)
+    assert [found["title"] for found in answer["decisions"]] == ["Deploy the auth service blue-green"]
+
+
+def test_a_query_can_be_narrowed_to_an_agent(remembered: Server) -> None:
+    assert remembered.json("query", "bread", "--by", "alice", "--min-score", 0, agent="bob")["total"] == 2
+    assert remembered.json("query", "bread", "--by", "bob", "--min-score", 0, agent="bob")["total"] == 0
+
+
+def test_an_allowed_action_exits_with_0(server: Server) -> None:
+    assert "Allowed by 5 guardrails" in server.ok("check", "deploy", *PRODUCTION, *REVIEWED)
+
+
+def test_a_blocked_action_exits_with_3_and_says_why_and_what_helps(server: Server) -> None:
+    result = server("check", "deploy", *PRODUCTION)
+    assert result.exit_code == 3
+    assert "Blocked by 5 guardrails" in result.stdout
+    assert "no-production-without-review: Production changes require completed code review" in result.stdout
+    assert "Complete code review before deploying" in result.stdout
+
+
+def test_a_warning_does_not_block(server: Server) -> None:
+    shown = server.ok("check", "deploy", *PRODUCTION, *REVIEWED, "--context", "rolloutPercent=50")
+    assert "warns  prefer-staged-rollout" in shown
+
+
+def test_a_check_as_json_is_the_result_of_the_method(server: Server) -> None:
+    result = server("check", "deploy", "--stakes", "high", "--confidence", 0.4, *PRODUCTION, "--json")
+    answer = json.loads(result.stdout)
+    assert result.exit_code == 3
+    assert answer["allowed"] is False
+    assert "no-production-without-review" in [violation["guardrailId"] for violation in answer["violations"]]
+    assert [warning["guardrailId"] for warning in answer["warnings"]] == ["no-high-stakes-low-confidence"]
+
+
+def test_context_is_json_as_a_whole_and_key_by_key(server: Server) -> None:
+    whole = '{"affectsProduction": true, "codeReviewCompleted": true}'
+    assert server("check", "deploy", "--context-json", whole).exit_code == 3
+    assert server("check", "deploy", "--context-json", whole, "--context", "ciPassing=true").exit_code == 0
+
+
+def test_a_text_where_a_bool_belongs_blocks(server: Server) -> None:
+    assert server("check", "deploy", *PRODUCTION, *REVIEWED[2:], "--context", "codeReviewCompleted=yes").exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--context", "x"), "'x' is not of the form key=value"),
+        (("--context", "=1"), "'=1' is not of the form key=value"),
+        (("--context-json", "[1]"), "must be a JSON object"),
+        (("--context-json", "{"), "is not JSON"),
+        (("--context-json", '{"a": NaN}'), "NaN is not JSON"),
+        (("--context", "a=1", "--context", "a=2"), "--context gives 'a' more than once"),
+        (("--stakes", "extreme"), "'extreme' is not one of"),
+        (("--confidence", "1.5"), "is not in the range"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(server: Server, arguments: tuple[str, ...], problem: str) -> None:
+    result = server("check", "deploy", *arguments)
+    assert result.exit_code == 2
+    assert problem in result.stderr
+
+
+def test_an_announcement_shows_verdict_memory_and_suggestions(remembered: Server) -> None:
+    result = remembered(
+        "announce",
+        "Deploy the auth service to production",
+        *("--context", "PR 42 is approved", "--category", "deployment", "--stakes", "high", "--confidence", 0.85),
+        *("--metadata", "affectsProduction=true", "--metadata", "ciPassing=true", "--correlation-id", "mine-1"),
+    )
+    assert result.exit_code == 3
+    assert "correlation id mine-1" in result.stdout
+    assert "Blocked by 5 guardrails" in result.stdout
+    assert "Deploy the auth service blue-green" in result.stdout
+    assert "  - Complete code review before deploying" in result.stdout
+
+
+def test_an_announcement_that_nothing_blocks_exits_with_0(server: Server) -> None:
+    answer = server.json("announce", "Rename a variable")
+    assert answer["received"] is True
+    assert answer["guardrailStatus"]["allowed"] is True
+    assert answer["correlationId"]
+
+
+def test_another_content_under_the_same_correlation_id_is_refused(server: Server) -> None:
+    server.ok("announce", "Rename a variable", "--correlation-id", "mine-1")
+    server.ok("announce", "Rename a variable", "--correlation-id", "mine-1")
+    result = server("announce", "Delete a variable", "--correlation-id", "mine-1")
+    assert result.exit_code == 1
+    assert "Use another id" in result.stderr
