@@ -15,6 +15,7 @@ from cstp_grpc.audit.model import AuditEntry, AuditEvent
 from cstp_grpc.decisions.model import DecisionFilter, Match
 from cstp_grpc.errors import Conflict, CstpError
 from cstp_grpc.guardrails.model import Action, Verdict
+from cstp_grpc.guardrails.values import check_bounds
 from cstp_grpc.intents.store import Intent, IntentStore
 from cstp_grpc.intents.suggestions import suggest
 from cstp_grpc.storage.writer import Writer
@@ -110,8 +111,10 @@ class Announcer:
         """Record an intent and return the feedback on it.
 
         Raises Conflict where the caller used the correlation id for another content, QueryFailed,
-        GuardrailEvalFailed and Unavailable.
+        GuardrailEvalFailed and Unavailable; InvalidArgument, before anything is recorded, for metadata that is too
+        large.
         """
+        check_bounds(announcement.metadata, "metadata")
         received_at = self._clock()
         entry = self._entry(announcement, caller, request_id, received_at)
         try:

@@ -16,6 +16,7 @@ from cstp_grpc.errors import FieldViolation, InvalidArgument
 from cstp_grpc.server.interceptors.chain import Call, Proceed, Undecodable
 
 NANOS = 1_000_000_000
+MAX_VIOLATIONS = 20
 TIMESTAMP = Timestamp.DESCRIPTOR.full_name
 STRUCT = Struct.DESCRIPTOR.full_name
 
@@ -57,6 +58,8 @@ class Validation:
                 for found in self._validator.collect_violations(request)
             ]
         if violations:
+            # Trailing metadata, in which errors travel, has little room.
+            violations = violations[:MAX_VIOLATIONS]
             summary = "; ".join(f"{v.field}: {v.description}" if v.field else v.description for v in violations)
             raise InvalidArgument(summary, violations=violations)
 
