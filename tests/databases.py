@@ -72,7 +72,7 @@ class PostgresServer:
 
     def _command(self, sql: str) -> None:
         with psycopg.connect(f"host={self._folder} user=postgres dbname=postgres", autocommit=True) as connection:
-            connection.execute(sql)  # type: ignore[call-overload]
+            connection.execute(sql)
 
     def _run(self, program: str, *arguments: str) -> None:
         # What pg_ctl starts would keep a pipe open, so what it says goes to a file.

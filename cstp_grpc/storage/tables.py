@@ -90,7 +90,6 @@ decisions = Table(
     # The long texts come last: SQLite walks through all that stands before a column to read it.
     Column("reason_texts", JSON, nullable=False),
     Column("context", Text),
-    UniqueConstraint("agent", "source"),
     UniqueConstraint("agent", "idempotency_key"),
     Index(None, "revision", unique=True),
     Index(None, "date", "id"),
@@ -102,7 +101,8 @@ decisions = Table(
 
 `tags` is the ordered list of what `decision_tags` holds for filtering; `reasons` lists type and strength of each
 reason, `reason_texts` their private texts; `stated_status` is what the content says, `status` what reviews and links
-made of it; `revision` is the newest number of the outbox for the decision.
+made of it; `revision` is the newest number of the outbox for the decision. The id of an imported decision follows from
+agent and source, so the key keeps these unique; an index over them would refuse long sources on PostgreSQL.
 """
 
 decision_tags = Table(

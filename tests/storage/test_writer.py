@@ -266,3 +266,20 @@ def test_a_database_that_another_process_holds_is_unavailable(
     assert writer.run(add("a")) == "a"
     writer.close()
     other.dispose()
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_a_full_disk_is_unavailable_and_keeps_what_was_acknowledged(engine: Engine, writer: Writer) -> None:
+    def fill_up(connection: Connection) -> None:
+        connection.execute(text("PRAGMA max_page_count = 1"))
+        connection.execute(text("CREATE TABLE large AS SELECT zeroblob(10000000) AS content"))
+
+    with kept_busy(writer):
+        futures = [writer.submit(job) for job in (add("a"), fill_up, add("b"))]
+    errors = [future.exception(BOUND) for future in futures]
+    assert isinstance(errors[1], Unavailable)
+    assert names(engine) == {name for name, error in zip("a-b", errors, strict=True) if error is None}
+    with pytest.raises(Unavailable):
+        writer.run(fill_up)
+    writer.run(lambda connection: connection.execute(text("PRAGMA max_page_count = 1000000")))
+    assert writer.run(add("c")) == "c"

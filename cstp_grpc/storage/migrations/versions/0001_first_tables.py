@@ -58,7 +58,6 @@ def create_decisions() -> None:
         sa.Column("context", sa.Text()),
         sa.PrimaryKeyConstraint("id", name="pk_decisions"),
         sa.UniqueConstraint("agent", "idempotency_key", name="uq_decisions_agent_idempotency_key"),
-        sa.UniqueConstraint("agent", "source", name="uq_decisions_agent_source"),
     )
     op.create_index("ix_decisions_revision", "decisions", ["revision"], unique=True)
     op.create_index("ix_decisions_date_id", "decisions", ["date", "id"])
