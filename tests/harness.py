@@ -15,8 +15,9 @@ from typing import Any
 
 import grpc
 from aiohttp import web
-from bridge.app import create_app
 
+from bridge.app import create_app
+from bridge.channel import connect
 from cstp_grpc import config
 from cstp_grpc.client.codec import from_json, to_json
 from cstp_grpc.client.contract import methods
@@ -62,31 +63,30 @@ def running(wanted: config.Settings) -> Iterator[App]:
 @contextmanager
 def bridging(wanted: config.Settings, target: str) -> Iterator[str]:
     """Run a bridge to `target` in a thread of its own and yield its URL."""
-    loop = asyncio.new_event_loop()
-    ready: threading.Event = threading.Event()
-    found: list[str] = []
+    ready = threading.Event()
+    found: list[tuple[str, asyncio.AbstractEventLoop]] = []
     stop = asyncio.Event()
 
     async def serve() -> None:
-        async with grpc.aio.insecure_channel(target) as channel:
+        async with connect(target) as channel:
             runner = web.AppRunner(create_app(wanted.server, wanted.agent, "0.0.0", channel))
             await runner.setup()
             site = web.TCPSite(runner, "127.0.0.1", 0)
             await site.start()
-            found.append(f"http://127.0.0.1:{runner.addresses[0][1]}")
+            found.append((f"http://127.0.0.1:{runner.addresses[0][1]}", asyncio.get_running_loop()))
             ready.set()
             await stop.wait()
             await runner.cleanup()
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), name="bridge")
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="bridge")
     thread.start()
     assert ready.wait(TIMEOUT), "the bridge did not start"
+    url, loop = found[0]
     try:
-        yield found[0]
+        yield url
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(TIMEOUT)
-        loop.close()
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class RichStatus(grpc.Status):
 
 def to_status(error: errors.CstpError, request_id: str) -> RichStatus:
     """Return the status of an error, with ErrorInfo, and BadRequest and RetryInfo where it has them."""
-    code = CODES[type(error)]
+    code = next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
     details = [packed(detail) for detail in error_details(error, request_id)]
     status = status_pb2.Status(code=code_pb2.Code.Value(code.name), message=error.message, details=details)
     trailing = ((DETAILS, status.SerializeToString()), (REQUEST_ID, request_id))

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from cstp_grpc.config import Settings
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc
+from cstp_grpc.guardrails.rulebook import RulebookError
+from cstp_grpc.server.app import App
+from cstp_grpc.server.grpc_server import CannotListen
+from cstp_grpc.storage.lock import AlreadyRunning
+from tests.harness import TIMEOUT, TOKENS, GrpcCaller, decoded, running, settings
+
+ALICE = (("authorization", f"Bearer {TOKENS['alice']}"),)
+CHECK = cstp_pb2.CheckGuardrailsRequest(action=cstp_pb2.Action(description="deploy"))
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    with running(settings(tmp_path)) as app:
+        yield app
+
+
+@pytest.fixture
+def channel(app: App) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(app.target) as channel:
+        yield channel
+
+
+def test_health_is_open_and_serving_for_every_service(channel: grpc.Channel) -> None:
+    stub = health_pb2_grpc.HealthStub(channel)
+    for service in ("", "cstp.v1.CstpService", "cstp.v1.JournalService", "cstp.v1.AuditService"):
+        answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=TIMEOUT)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING, service
+
+
+def test_reflection_tells_the_contract(channel: grpc.Channel) -> None:
+    database = ProtoReflectionDescriptorDatabase(channel)
+    assert "cstp.v1.CstpService" in database.get_services()
+    service = DescriptorPool(database).FindServiceByName("cstp.v1.CstpService")
+    assert [method.name for method in service.methods] == ["AnnounceIntent", "QueryDecisions", "CheckGuardrails"]
+
+
+def test_bytes_that_are_no_message_are_an_invalid_argument(channel: grpc.Channel) -> None:
+    call = channel.unary_unary("/cstp.v1.CstpService/CheckGuardrails")
+    with pytest.raises(grpc.RpcError) as caught:
+        call(b"\xff\xff\xff", metadata=ALICE, timeout=TIMEOUT)
+    assert decoded(caught.value).reason == "INVALID_ARGUMENT"
+
+
+def test_a_stranger_learns_nothing_of_what_is_wrong_with_the_request(channel: grpc.Channel) -> None:
+    call = channel.unary_unary("/cstp.v1.CstpService/CheckGuardrails")
+    with pytest.raises(grpc.RpcError) as caught:
+        call(b"\xff\xff\xff", timeout=TIMEOUT)
+    assert decoded(caught.value).reason == "AUTHENTICATION_REQUIRED"
+
+
+def test_the_request_id_of_the_caller_comes_back(channel: grpc.Channel) -> None:
+    stub = cstp_pb2_grpc.CstpServiceStub(channel)
+    _, call = stub.CheckGuardrails.with_call(CHECK, metadata=(*ALICE, ("x-request-id", "r-1")), timeout=TIMEOUT)
+    assert ("x-request-id", "r-1") in call.trailing_metadata()
+
+
+def test_a_request_id_that_is_not_well_formed_is_replaced(channel: grpc.Channel) -> None:
+    stub = cstp_pb2_grpc.CstpServiceStub(channel)
+    _, call = stub.CheckGuardrails.with_call(CHECK, metadata=(*ALICE, ("x-request-id", "a b<c>")), timeout=TIMEOUT)
+    (request_id,) = (value for key, value in call.trailing_metadata() if key == "x-request-id")
+    assert request_id != "a b<c>"
+    assert len(request_id) == 32
+
+
+def test_an_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary("/cstp.v1.CstpService/Nothing")(b"", metadata=ALICE, timeout=TIMEOUT)
+    assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED  # type: ignore[attr-defined]
+
+
+def test_a_message_beyond_the_limit_is_refused(tmp_path: Path) -> None:
+    with running(settings(tmp_path, grpc={"max_message_bytes": 65_536})) as app:
+        with grpc.insecure_channel(app.target) as channel, pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary("/cstp.v1.CstpService/CheckGuardrails")(b"x" * 70_000, metadata=ALICE, timeout=TIMEOUT)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("nanos", [-1, 1_000_000_000])
+def test_an_instant_that_is_none_is_named(channel: grpc.Channel, nanos: int) -> None:
+    request = cstp_pb2.QueryDecisionsRequest(query="x")
+    request.filters.date_after.nanos = nanos
+    with pytest.raises(grpc.RpcError) as caught:
+        cstp_pb2_grpc.CstpServiceStub(channel).QueryDecisions(request, metadata=ALICE, timeout=TIMEOUT)
+    assert decoded(caught.value).fields == ("filters.date_after",)
+
+
+def nested(levels: int) -> cstp_pb2.CheckGuardrailsRequest:
+    """Return a check whose context has that many levels."""
+    request = cstp_pb2.CheckGuardrailsRequest(action=cstp_pb2.Action(description="deploy"))
+    value: object = {}
+    for _ in range(levels - 1):
+        value = {"a": value}
+    request.action.context.update(value)
+    return request
+
+
+def test_structured_data_may_have_24_levels_and_no_more(channel: grpc.Channel) -> None:
+    stub = cstp_pb2_grpc.CstpServiceStub(channel)
+    assert stub.CheckGuardrails(nested(24), metadata=ALICE, timeout=TIMEOUT).allowed
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.CheckGuardrails(nested(25), metadata=ALICE, timeout=TIMEOUT)
+    assert decoded(caught.value).fields == ("action.context",)
+
+
+def test_a_bad_message_in_a_stream_is_named_and_what_came_before_a_batch_ago_stays(channel: grpc.Channel) -> None:
+    good = [
+        journal_pb2.ImportDecisionsRequest(source=f"s{n}", decision=journal_pb2.DecisionContent(title=f"T{n}"))
+        for n in range(200)
+    ]
+    bad = journal_pb2.ImportDecisionsRequest(source="bad", decision=journal_pb2.DecisionContent(title=""))
+    stub = journal_pb2_grpc.JournalServiceStub(channel)
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.ImportDecisions(iter([*good, bad]), metadata=ALICE, timeout=TIMEOUT)
+    assert decoded(caught.value).fields == ("[200].decision.title",)
+    listed = stub.ListDecisions(journal_pb2.ListDecisionsRequest(page_size=1000), metadata=ALICE, timeout=TIMEOUT)
+    assert 0 < len(listed.decisions) < 200
+    again = stub.ImportDecisions(iter(good), metadata=ALICE, timeout=TIMEOUT)
+    unchanged = [r for r in again.results if r.action == journal_pb2.IMPORT_ACTION_UNCHANGED]
+    assert len(unchanged) == len(listed.decisions)
+    assert len(again.results) == 200
+
+
+def test_open_streams_leave_unary_calls_their_threads(tmp_path: Path) -> None:
+    release = threading.Event()
+
+    def slow() -> Iterator[journal_pb2.ImportDecisionsRequest]:
+        release.wait(TIMEOUT)
+        yield from ()
+
+    narrow = settings(tmp_path, grpc={"workers": 1, "stream_workers": 1})
+    with running(narrow) as app, grpc.insecure_channel(app.target) as channel:
+        stub = journal_pb2_grpc.JournalServiceStub(channel)
+        streams = [stub.ImportDecisions.future(slow(), metadata=ALICE, timeout=TIMEOUT) for _ in range(3)]
+        answer = cstp_pb2_grpc.CstpServiceStub(channel).CheckGuardrails(CHECK, metadata=ALICE, timeout=TIMEOUT)
+        release.set()
+        assert answer.evaluated > 0
+        assert [len(stream.result().results) for stream in streams] == [0, 0, 0]
+
+
+def test_stopping_lets_a_call_in_progress_end(tmp_path: Path) -> None:
+    app = App(settings(tmp_path, grpc={"drain_seconds": 20}))
+    app.start()
+    entered, release = threading.Event(), threading.Event()
+
+    def one() -> Iterator[journal_pb2.ImportDecisionsRequest]:
+        yield journal_pb2.ImportDecisionsRequest(source="a", decision=journal_pb2.DecisionContent(title="A"))
+        entered.set()
+        release.wait(TIMEOUT)
+
+    with grpc.insecure_channel(app.target) as channel:
+        stub = journal_pb2_grpc.JournalServiceStub(channel)
+        stream = stub.ImportDecisions.future(one(), metadata=ALICE, timeout=TIMEOUT)
+        assert entered.wait(TIMEOUT)
+        health = health_pb2_grpc.HealthStub(channel)
+        watch = health.Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT)
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        stopping = threading.Thread(target=app.stop)
+        stopping.start()
+        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        release.set()
+        assert len(stream.result(TIMEOUT).results) == 1
+        watch.cancel()
+        stopping.join(TIMEOUT)
+        assert not stopping.is_alive()
+
+
+def test_two_servers_do_not_share_a_folder(app: App, tmp_path: Path) -> None:
+    with pytest.raises(AlreadyRunning, match=str(tmp_path)):
+        App(settings(tmp_path))
+
+
+def test_two_servers_do_not_share_a_port(app: App, tmp_path: Path) -> None:
+    second = App(settings(tmp_path / "second", grpc={"port": app.port}))
+    with pytest.raises(CannotListen, match=r"grpc\.port"):
+        second.start()
+    second.stop()
+
+
+def test_a_broken_rulebook_stops_the_start_before_anything_is_written(tmp_path: Path) -> None:
+    rulebook = tmp_path / "rules.yaml"
+    rulebook.write_text("apiVersion: cstp.guardrails/v1\n")
+    data = tmp_path / "data"
+    with pytest.raises(RulebookError, match=r"rules\.yaml"):
+        App(settings(data, cstp={"guardrails": {"config_path": str(rulebook)}}))
+    assert not data.exists()
+
+
+def test_what_was_recorded_is_there_after_a_restart(tmp_path: Path) -> None:
+    wanted: Settings = settings(tmp_path)
+    with running(wanted) as app:
+        caller = GrpcCaller(app.target)
+        recorded = caller.call("cstp.recordDecision", {"decision": {"title": "Use Redis for sessions"}})
+        caller.close()
+    assert recorded.result is not None
+    with running(wanted) as app:
+        caller = GrpcCaller(app.target)
+        found = caller.call("cstp.queryDecisions", {"query": "redis sessions", "minScore": 0.1})
+        caller.close()
+    assert found.result is not None
+    assert [d["id"] for d in found.result["decisions"]] == [recorded.result["decision"]["id"]]
+
+
+def test_a_new_model_embeds_what_is_there_anew(tmp_path: Path) -> None:
+    from sqlalchemy import create_engine, text
+
+    with running(settings(tmp_path)) as app:
+        caller = GrpcCaller(app.target)
+        caller.call("cstp.recordDecision", {"decision": {"title": "Use Redis for sessions"}})
+        caller.close()
+    engine = create_engine(f"sqlite:///{tmp_path / 'journal.db'}")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE decision_vectors SET model = 'an older one'"))
+    engine.dispose()
+    with running(settings(tmp_path)) as app:
+        caller = GrpcCaller(app.target)
+        found = caller.call("cstp.queryDecisions", {"query": "redis sessions", "minScore": 0.1})
+        caller.close()
+    assert found.result is not None
+    assert found.result["total"] == 1
