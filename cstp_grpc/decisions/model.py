@@ -139,5 +139,5 @@ class Match:
 
     @property
     def distance(self) -> float:
-        """The cosine distance, 1 - score."""
-        return 1.0 - self.score
+        """The cosine distance, 1 - score, to six decimals; float32 vectors do not carry more."""
+        return round(1.0 - self.score, 6)

@@ -14,6 +14,7 @@ from cstp_grpc.config import Settings
 from cstp_grpc.decisions.embedding.build import build_embedder
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.matrix import VectorMatrix
+from cstp_grpc.decisions.mirror import Mirror
 from cstp_grpc.decisions.reembed import embed_missing
 from cstp_grpc.decisions.search import DecisionSearch
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
@@ -98,7 +99,8 @@ class App:
         outbox = Outbox(engine, writer)
         matrix = VectorMatrix(embedder.dimensions)
         embed_missing(store, embedder, writer)
-        matrix.apply(store.index_rows(embedder.model))
+        mirror = Mirror(store, embedder.model, matrix)
+        mirror.refresh()
         journal = Journal(store, outbox, writer, embedder, JournalAudit(trail), clock, matrix.apply)
         search = DecisionSearch(store, matrix, embedder, None, settings.index.exact_limit, settings.index.overfetch)
         checks = GuardrailChecks(Evaluator(rule_set), CheckAudit(trail), clock)

@@ -116,6 +116,15 @@ def test_structured_data_may_have_24_levels_and_no_more(channel: grpc.Channel) -
     assert decoded(caught.value).fields == ("action.context",)
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_json_does_not_have_is_refused_by_name(channel: grpc.Channel, number: float) -> None:
+    request = cstp_pb2.AnnounceIntentRequest(intent="deploy")
+    request.metadata.update({"a": [number]})
+    with pytest.raises(grpc.RpcError) as caught:
+        cstp_pb2_grpc.CstpServiceStub(channel).AnnounceIntent(request, metadata=ALICE, timeout=TIMEOUT)
+    assert decoded(caught.value).fields == ("metadata",)
+
+
 def test_a_bad_message_in_a_stream_is_named_and_what_came_before_a_batch_ago_stays(channel: grpc.Channel) -> None:
     good = [
         journal_pb2.ImportDecisionsRequest(source=f"s{n}", decision=journal_pb2.DecisionContent(title=f"T{n}"))

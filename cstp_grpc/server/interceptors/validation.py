@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import protovalidate
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
-from google.protobuf.struct_pb2 import ListValue, Struct, Value
+from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from cstp_grpc.errors import FieldViolation, InvalidArgument
@@ -102,23 +103,24 @@ def malformed_value(value: Any, path: str, max_depth: int) -> Iterator[FieldViol
         if not 0 <= value.nanos < NANOS:
             yield FieldViolation(path, "is not an instant: nanos must be from 0 to 999999999")
     elif kind == STRUCT:
-        if not within(value, max_depth):
-            yield FieldViolation(path, f"is nested deeper than {max_depth} levels")
+        if flaw := struct_flaw(value, max_depth):
+            yield FieldViolation(path, flaw)
     else:
         yield from malformed(value, f"{path}.", max_depth)
 
 
-def within(struct: Struct, depth: int) -> bool:
-    """Whether a JSON object has at most `depth` levels of objects and lists, itself included."""
-    return depth > 0 and all(value_within(value, depth - 1) for value in struct.fields.values())
-
-
-def value_within(value: Value, depth: int) -> bool:
-    """Whether a JSON value has at most `depth` levels of objects and lists."""
-    kind = value.WhichOneof("kind")
-    if kind == "struct_value":
-        return within(value.struct_value, depth)
-    if kind == "list_value":
-        items: ListValue = value.list_value
-        return depth > 0 and all(value_within(item, depth - 1) for item in items.values)
-    return True
+def struct_flaw(struct: Struct, max_depth: int) -> str | None:
+    """Return what keeps a Struct from being a JSON object of at most `max_depth` levels, itself included."""
+    pending = [(value, 1) for value in struct.fields.values()]
+    while pending:
+        value, depth = pending.pop()
+        kind = value.WhichOneof("kind")
+        if kind == "number_value":
+            if not math.isfinite(value.number_value):
+                return "holds a number that is not finite"
+        elif kind in ("struct_value", "list_value"):
+            if depth == max_depth:
+                return f"is nested deeper than {max_depth} levels"
+            inner = value.struct_value.fields.values() if kind == "struct_value" else value.list_value.values
+            pending += [(item, depth + 1) for item in inner]
+    return None
