@@ -1,0 +1,84 @@
+"""Keeping the vector matrix abreast of the journal, which several servers may change."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TypeVar
+
+from cstp_grpc.decisions.matrix import VectorMatrix
+from cstp_grpc.decisions.store import DecisionStore
+from cstp_grpc.errors import QueryFailed
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+BATCH = 1000
+"""How many rows are in memory at once beside the matrix."""
+
+
+class Mirror:
+    """Takes over into the matrix what the journal has."""
+
+    def __init__(self, store: DecisionStore, model: str, matrix: VectorMatrix) -> None:
+        self._store = store
+        self._model = model
+        self._matrix = matrix
+        # Not the newest revision of the matrix: this server may have put in a change of its own before it saw an
+        # earlier one of another server. Here revisions come in their order, because the outbox shows them so.
+        self._revision = -1
+
+    def refresh(self) -> int:
+        """Take over all changes since the last time, the first time everything, and return how many. Raises QueryFailed.
+
+        One thread at a time may call this.
+        """
+        count = 0
+        for rows in batches(self._store.index_rows(self._model, self._revision), BATCH):
+            self._matrix.apply(rows)
+            self._revision = rows[-1].revision
+            count += len(rows)
+        return count
+
+
+class MirrorRefresher:
+    """Refreshes a mirror in a thread; needed where other servers write to the same journal."""
+
+    def __init__(self, mirror: Mirror, interval: float) -> None:
+        """Prepare to refresh every `interval` seconds."""
+        self._mirror = mirror
+        self._interval = interval
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait for a refresh that is going on."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        failing = False
+        while not self._stopping.wait(self._interval):
+            try:
+                self._mirror.refresh()
+            except QueryFailed as error:
+                if not failing:
+                    logger.warning("changes by other servers are not seen: %s", error)
+                failing = True
+            else:
+                failing = False
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield items in lists of `size`; the last may be shorter."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
