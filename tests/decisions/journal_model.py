@@ -1,0 +1,141 @@
+"""What the journal promises, in plain dicts, to compare the journal with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from cstp_grpc.decisions.model import (
+    Decision,
+    DecisionContent,
+    ImportAction,
+    ImportRecord,
+    Links,
+    Reason,
+    SourceLinks,
+)
+from cstp_grpc.vocabulary import DecisionStatus, Outcome, Visibility
+
+
+@dataclass
+class Review:
+    """A review made here."""
+
+    outcome: Outcome
+    notes: str | None
+    at: datetime
+
+
+@dataclass
+class Known:
+    """A decision as its owner and its reviewers left it."""
+
+    agent: str
+    content: DecisionContent
+    visibility: Visibility
+    date: datetime
+    source: str | None = None
+    review: Review | None = None
+    links: Links = field(default_factory=Links)
+    superseded_by: tuple[str, ...] = ()
+    said: tuple[DecisionContent, SourceLinks] | None = None
+
+
+class JournalModel:
+    """Decisions by id, and by agent and source."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Known] = {}
+        self.imported: dict[tuple[str, str], str] = {}
+
+    def readable(self, key: str, caller: str) -> bool:
+        item = self.known.get(key)
+        return item is not None and (item.agent == caller or item.visibility is Visibility.SHARED)
+
+    def expected(self, key: str, caller: str) -> Decision:
+        """A decision as a caller that may read it sees it."""
+        item = self.known[key]
+        own = item.agent == caller
+        said = item.content
+        review = item.review
+        return Decision(
+            id=key,
+            title=said.title,
+            status=self.status(key),
+            date=item.date,
+            agent=item.agent,
+            visibility=item.visibility,
+            context=said.context if own else None,
+            category=said.category,
+            stakes=said.stakes,
+            confidence=said.confidence,
+            outcome=review.outcome if review else said.outcome,
+            reviewed_date=review.at if review else None,
+            notes=review.notes if review else said.notes,
+            reasons=tuple(Reason(item.type, item.text if own else "", item.strength) for item in said.reasons),
+            tags=said.tags,
+            project=said.project,
+            links=self.links(key),
+            source=item.source if own else None,
+        )
+
+    def status(self, key: str) -> DecisionStatus:
+        item = self.known[key]
+        stated = item.content.status
+        if stated is DecisionStatus.SUPERSEDED or self.is_superseded(key):
+            return DecisionStatus.SUPERSEDED
+        if item.review:
+            return DecisionStatus.REVIEWED
+        if stated:
+            return stated
+        return DecisionStatus.REVIEWED if item.content.outcome else DecisionStatus.DECIDED
+
+    def is_superseded(self, key: str) -> bool:
+        agent = self.known[key].agent
+        own = [item for item in self.known.values() if item.agent == agent]
+        return bool(self.known[key].superseded_by) or any(key in item.links.supersedes for item in own)
+
+    def links(self, key: str) -> Links:
+        links = self.known[key].links
+        superseded = {other for other, item in self.known.items() if key in item.superseded_by}
+        return Links(
+            supersedes=tuple(sorted({*links.supersedes, *superseded})),
+            depends_on=tuple(sorted(set(links.depends_on))),
+            relates_to=tuple(sorted(set(links.relates_to))),
+        )
+
+    def record(self, key: str, agent: str, content: DecisionContent, links: Links, at: datetime) -> None:
+        self.known[key] = Known(agent, content, content.visibility, content.date or at, links=links)
+
+    def review(self, key: str, outcome: Outcome, notes: str | None, at: datetime) -> None:
+        item = self.known[key]
+        present = item.review.notes if item.review else item.content.notes
+        item.review = Review(outcome, present if notes is None else notes, at)
+
+    def import_one(self, agent: str, record: ImportRecord, ids: dict[str, str], at: datetime) -> ImportAction:
+        """Import one record; `ids` are the identifiers of the agent's sources."""
+        content = record.content
+        said = (replace(content, visibility=Visibility.PRIVATE), record.links)
+        key = ids[record.source]
+        item = self.known.get(key)
+        if item is not None and item.said == said:
+            return ImportAction.UNCHANGED
+        action = ImportAction.IMPORTED if item is None else ImportAction.UPDATED
+        if item is None:
+            item = Known(agent, content, content.visibility, content.date or at, source=record.source)
+            self.known[key] = item
+        item.content = content
+        item.date = content.date or item.date
+        item.said = said
+        if content.outcome is not None:
+            item.review = None
+        links = record.links
+        others = {source: other for source, other in ids.items() if source != record.source}
+        item.links = Links(
+            *(
+                tuple(others[source] for source in sources if source in others)
+                for sources in (links.supersedes, links.depends_on, links.relates_to)
+            )
+        )
+        item.superseded_by = tuple(others[source] for source in links.superseded_by if source in others)
+        return action

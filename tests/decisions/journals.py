@@ -1,0 +1,80 @@
+"""A journal on a real database, with everything that it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection, Engine
+
+from cstp_grpc.decisions.embedding import Vectors
+from cstp_grpc.decisions.embedding.lexical import LexicalEmbedder
+from cstp_grpc.decisions.journal import Journal, JournalEvent
+from cstp_grpc.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.decisions.store import IndexRow
+from cstp_grpc.storage.outbox import Outbox
+from cstp_grpc.storage.writer import Writer
+
+
+class Clock:
+    """Tells an instant that is a second later each time."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        self.now += timedelta(seconds=1)
+        return self.now
+
+
+class Recorder:
+    """A trail that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[JournalEvent] = []
+
+    def append(self, connection: Connection, event: JournalEvent) -> None:
+        self.events.append(event)
+
+
+class Hearer:
+    """A listener that keeps the newest row of each decision."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, IndexRow] = {}
+
+    def __call__(self, rows: Sequence[IndexRow]) -> None:
+        for row in rows:
+            known = self.rows.get(row.decision_id)
+            if known is None or row.revision >= known.revision:
+                self.rows[row.decision_id] = row
+
+
+class CountingEmbedder(LexicalEmbedder):
+    """An embedder that remembers its texts."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        self.texts += texts
+        return super().embed(texts)
+
+
+class JournalKit:
+    """A journal and its surroundings."""
+
+    def __init__(self, engine: Engine, writer: Writer) -> None:
+        self.clock = Clock()
+        self.trail = Recorder()
+        self.heard = Hearer()
+        self.embedder = CountingEmbedder()
+        self.outbox = Outbox(engine, writer)
+        self.store = SqlDecisionStore(engine)
+        self.journal = Journal(self.store, self.outbox, writer, self.embedder, self.trail, self.clock, self.heard)
+
+
+def plain(row: IndexRow) -> tuple[object, ...]:
+    """A row that can be compared."""
+    values = [getattr(row, name) for name in IndexRow.__slots__ if name != "vector"]
+    return (*values, row.vector.tobytes())

@@ -1,0 +1,163 @@
+"""The journal agrees with plain dicts, whatever is done in whatever order, on each kind of database."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cstp_grpc.decisions.identity import imported_id
+from cstp_grpc.decisions.model import DecisionContent, DecisionFilter, ImportAction, ImportRecord, Links, SourceLinks
+from cstp_grpc.decisions.store import embedded_text
+from cstp_grpc.errors import NotFound, PermissionDenied
+from cstp_grpc.storage.paging import PageRequest
+from cstp_grpc.vocabulary import Outcome, Visibility
+from tests.decisions.journal_model import JournalModel
+from tests.decisions.journals import JournalKit, plain
+from tests.decisions.strategies import any_text, contents
+
+SOURCES = ("a", "b")
+NOBODY = "dec-none"
+
+few_sources = st.lists(st.sampled_from(SOURCES), unique=True, max_size=2).map(tuple)
+source_links = st.builds(
+    SourceLinks, supersedes=few_sources, superseded_by=few_sources, depends_on=few_sources, relates_to=few_sources
+)
+imports = st.lists(
+    st.builds(ImportRecord, source=st.sampled_from(SOURCES), content=contents, links=source_links),
+    min_size=1,
+    max_size=4,
+)
+
+
+class Story:
+    """Two agents at work, with a journal and with its model; what they do must have the same effect on both.
+
+    Examples share a database; their agents and their project are their own.
+    """
+
+    def __init__(self, kit: JournalKit, data: st.DataObject) -> None:
+        self.kit = kit
+        self.data = data
+        self.model = JournalModel()
+        mark = uuid.uuid4().hex
+        self.project = f"project-{mark}"
+        self.agents = (f"alice-{mark}", f"bob-{mark}")
+        self.told = len(kit.trail.events)
+
+    def draw_content(self, content: DecisionContent) -> DecisionContent:
+        """The content in this example's project."""
+        return replace(content, project=self.project)
+
+    def draw_id(self) -> str:
+        """A decision that may be there."""
+        return self.data.draw(st.sampled_from([NOBODY, *self.model.known]))
+
+    def draw_agent(self) -> str:
+        return self.data.draw(st.sampled_from(self.agents))
+
+    def record(self) -> None:
+        agent = self.draw_agent()
+        content = self.draw_content(self.data.draw(contents))
+        targets = st.lists(st.sampled_from([NOBODY, *self.model.known]), max_size=2).map(tuple)
+        links = Links(self.data.draw(targets), self.data.draw(targets), self.data.draw(targets))
+        recorded = self.kit.journal.record(content, links, agent, "request-1")
+        self.model.record(recorded.id, agent, content, links, self.kit.clock.now)
+        self.expect_events([("recorded", recorded.id)])
+
+    def bring(self) -> None:
+        self.import_all(self.draw_agent(), self.data.draw(imports))
+
+    def revise(self) -> None:
+        """Import a source again, if any was imported."""
+        imported = [(item.agent, item.source) for item in self.model.known.values() if item.source]
+        if imported:
+            agent, source = self.data.draw(st.sampled_from(imported))
+            record = ImportRecord(source, self.data.draw(contents), self.data.draw(source_links))
+            self.import_all(agent, [record])
+
+    def import_all(self, agent: str, records: Sequence[ImportRecord]) -> None:
+        batch = [replace(item, content=self.draw_content(item.content)) for item in records]
+        results = self.kit.journal.import_batch(batch, agent, "request-1")
+        ids = {source: imported_id(agent, source) for source in SOURCES}
+        actions = [self.model.import_one(agent, item, ids, self.kit.clock.now) for item in batch]
+        assert [(result.source, result.action, result.decision_id) for result in results] == [
+            (item.source, action, ids[item.source]) for item, action in zip(batch, actions, strict=True)
+        ]
+        changed = [result.decision_id for result in results if result.action is not ImportAction.UNCHANGED]
+        self.expect_events([("imported", key) for key in changed])
+
+    def review(self) -> None:
+        caller, key = self.draw_agent(), self.draw_id()
+        outcome = self.data.draw(st.sampled_from(Outcome))
+        notes = self.data.draw(st.none() | any_text)
+        if not self.model.readable(key, caller):
+            with pytest.raises(NotFound):
+                self.kit.journal.review(key, outcome, notes, caller, "request-1")
+            return self.expect_events([])
+        answer = self.kit.journal.review(key, outcome, notes, caller, "request-1")
+        self.model.review(key, outcome, notes, self.kit.clock.now)
+        assert answer == self.model.expected(key, caller)
+        return self.expect_events([("reviewed", key)])
+
+    def set_visibility(self) -> None:
+        caller, key = self.draw_agent(), self.draw_id()
+        visibility = self.data.draw(st.sampled_from(Visibility))
+        shares = visibility is Visibility.SHARED
+        change = self.kit.journal.share if shares else self.kit.journal.unshare
+        if not self.model.readable(key, caller):
+            with pytest.raises(NotFound):
+                change(key, caller, "request-1")
+            return self.expect_events([])
+        item = self.model.known[key]
+        if item.agent != caller:
+            with pytest.raises(PermissionDenied):
+                change(key, caller, "request-1")
+            return self.expect_events([])
+        before, item.visibility = item.visibility, visibility
+        assert change(key, caller, "request-1") == self.model.expected(key, caller)
+        return self.expect_events([("shared" if shares else "unshared", key)] if before is not visibility else [])
+
+    def expect_events(self, expected: Sequence[tuple[str, str]]) -> None:
+        events = self.kit.trail.events[self.told :]
+        self.told = len(self.kit.trail.events)
+        assert [(event.kind, event.decision_id) for event in events] == expected
+
+    def check(self) -> None:
+        """Compare all that can be read."""
+        for caller in self.agents:
+            readable = [key for key in self.model.known if self.model.readable(key, caller)]
+            for key in self.model.known:
+                if key in readable:
+                    assert self.kit.journal.get(key, caller) == self.model.expected(key, caller)
+                else:
+                    with pytest.raises(NotFound):
+                        self.kit.journal.get(key, caller)
+            page = self.kit.journal.list(caller, DecisionFilter(project=self.project), PageRequest(1000))
+            assert sorted(item.id for item in page.items) == sorted(readable)
+        self.check_rows()
+
+    def check_rows(self) -> None:
+        """Compare what was heard with what is stored, and the vectors with the texts."""
+        rows = self.kit.store.index_rows_of(self.kit.embedder.model, list(self.model.known))
+        assert {row.decision_id for row in rows} == set(self.model.known)
+        for row in rows:
+            assert plain(row) == plain(self.kit.heard.rows[row.decision_id])
+            said = self.model.known[row.decision_id].content
+            assert row.vector.tolist() == self.kit.embedder.embed([embedded_text(said.title, said.context)])[0].tolist()
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(data=st.data())
+def test_the_journal_does_what_the_model_does(kit: JournalKit, data: st.DataObject) -> None:
+    story = Story(kit, data)
+    acts = st.sampled_from(["record", "bring", "revise", "review", "set_visibility"])
+    for act in data.draw(st.lists(acts, min_size=3, max_size=10)):
+        getattr(story, act)()
+        story.check()

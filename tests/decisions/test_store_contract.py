@@ -1,0 +1,382 @@
+"""What every store of decisions does, on each kind of database."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection, Engine, text
+
+from cstp_grpc.decisions.lifecycle import new_entry
+from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, Links, Reason
+from cstp_grpc.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.decisions.store import DecisionStore, Declaration, Entry, embedded_text
+from cstp_grpc.errors import InvalidArgument, QueryFailed
+from cstp_grpc.storage.outbox import Outbox
+from cstp_grpc.storage.paging import PageRequest
+from cstp_grpc.storage.writer import Writer
+from cstp_grpc.vocabulary import DecisionStatus, Outcome, Stakes, Visibility
+from tests.decisions.journals import plain
+from tests.decisions.strategies import contents, dates, filters
+
+MODEL = "model-a"
+NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+EVERYTHING = DecisionFilter()
+
+# Examples share a database; each brings agents of its own, so that none sees another's private decisions.
+slow = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+class Shelf:
+    """A store beside what writes to it."""
+
+    def __init__(self, store: DecisionStore, writer: Writer, outbox: Outbox) -> None:
+        self.store = store
+        self._writer = writer
+        self._outbox = outbox
+
+    def add(self, *entries: Entry, vectors: bool = True) -> None:
+        """Add decisions, with a vector each."""
+
+        def job(connection: Connection) -> None:
+            self.store.insert(connection, self._revised(connection, entries), NOW)
+            if vectors:
+                ids = [entry.decision.id for entry in entries]
+                self.store.put_vectors(connection, MODEL, [(key, vector_of(key)) for key in ids])
+
+        self._writer.run(job)
+
+    def replace(self, *entries: Entry) -> None:
+        """Replace decisions."""
+        self._writer.run(lambda connection: self.store.update(connection, self._revised(connection, entries), NOW))
+
+    def declare(self, *declarations: Declaration) -> set[str]:
+        """Replace the links that decisions declare."""
+        return self._writer.run(lambda connection: self.store.declare(connection, declarations))
+
+    def superseded(self, ids: Sequence[str]) -> set[str]:
+        """Return those that are superseded."""
+        return self._writer.run(lambda connection: self.store.superseded(connection, ids))
+
+    def load(self, ids: Sequence[str]) -> dict[str, Entry]:
+        """Return entries by id."""
+        return self._writer.run(lambda connection: self.store.load(connection, ids))
+
+    def find_recorded(self, agent: str, key: str) -> Entry | None:
+        """Return what an agent recorded under a key."""
+        return self._writer.run(lambda connection: self.store.find_recorded(connection, agent, key))
+
+    def put_vectors(self, model: str, *ids: str) -> None:
+        """Set vectors."""
+        pairs = [(key, vector_of(key)) for key in ids]
+        self._writer.run(lambda connection: self.store.put_vectors(connection, model, pairs))
+
+    def _revised(self, connection: Connection, entries: Sequence[Entry]) -> list[tuple[Entry, int]]:
+        return [(entry, self._outbox.append(connection, entry.decision.id)) for entry in entries]
+
+
+@pytest.fixture
+def shelf(engine: Engine, writer: Writer) -> Shelf:
+    return Shelf(SqlDecisionStore(engine), writer, Outbox(engine, writer))
+
+
+def vector_of(key: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    return np.random.default_rng(len(key)).random(8, dtype=np.float32)
+
+
+def entry(agent: str = "alice", content: DecisionContent | None = None, **changes: Any) -> Entry:
+    """A new decision of an agent; `changes` are fields of its content."""
+    said = replace(content or DecisionContent(title="use a queue"), **changes)
+    return new_entry(f"dec-{uuid.uuid4().hex[:20]}", said, "hash", agent, NOW)
+
+
+def shared(decision: Decision) -> bool:
+    return decision.visibility is Visibility.SHARED
+
+
+def all_pages(store: DecisionStore, caller: str, wanted: DecisionFilter, size: int) -> list[Decision]:
+    """Every decision of a listing, page by page."""
+    found: list[Decision] = []
+    token = ""
+    while True:
+        page = store.page(caller, wanted, PageRequest(size, token))
+        assert len(page.items) <= size
+        found += page.items
+        assert len({item.id for item in found}) == len(found)
+        token = page.next_token
+        if not token:
+            return found
+        assert len(page.items) == size
+
+
+def without_private(decision: Decision, *, source: bool) -> Decision:
+    reasons = tuple(replace(reason, text="") for reason in decision.reasons)
+    return replace(decision, context=None, reasons=reasons, source=decision.source if source else None)
+
+
+def meets(decision: Decision, wanted: DecisionFilter) -> bool:
+    """The contract's words on filters, one by one."""
+    rules: Iterable[bool] = (
+        wanted.category is None or decision.category == wanted.category,
+        wanted.project is None or decision.project == wanted.project,
+        wanted.agent is None or decision.agent == wanted.agent,
+        wanted.min_confidence is None
+        or (decision.confidence is not None and decision.confidence >= wanted.min_confidence),
+        wanted.max_confidence is None
+        or (decision.confidence is not None and decision.confidence <= wanted.max_confidence),
+        wanted.date_after is None or decision.date >= wanted.date_after,
+        wanted.date_before is None or decision.date <= wanted.date_before,
+        not wanted.stakes or decision.stakes in wanted.stakes,
+        not wanted.status or decision.status in wanted.status,
+        not wanted.outcome or decision.outcome in wanted.outcome,
+        set(wanted.tags) <= set(decision.tags),
+    )
+    return all(rules)
+
+
+@slow
+@given(content=contents)
+@example(content=DecisionContent(title="t", date=datetime.min.replace(tzinfo=UTC)))
+@example(content=DecisionContent(title="t", date=datetime.max.replace(tzinfo=UTC), tags=("b", "a")))
+def test_a_decision_comes_back_as_it_was_stored(shelf: Shelf, content: DecisionContent) -> None:
+    stored = entry(content=content)
+    stored = replace(stored, decision=replace(stored.decision, source=stored.decision.id, reviewed_date=NOW))
+    shelf.add(stored)
+    assert shelf.store.get(stored.decision.id) == stored.decision
+    assert shelf.load([stored.decision.id, "dec-none"]) == {stored.decision.id: stored}
+
+
+@slow
+@given(before=contents, after=contents)
+def test_an_update_replaces_everything(shelf: Shelf, before: DecisionContent, after: DecisionContent) -> None:
+    first = entry(content=before)
+    shelf.add(first)
+    second = new_entry(first.decision.id, after, "another", "alice", NOW)
+    shelf.replace(second)
+    assert shelf.load([first.decision.id]) == {first.decision.id: second}
+    for tag in {*before.tags, *after.tags}:
+        found = all_pages(shelf.store, "alice", DecisionFilter(tags=(tag,)), 1000)
+        assert (first.decision.id in [item.id for item in found]) == (tag in after.tags)
+
+
+def test_what_is_not_there_is_none(shelf: Shelf) -> None:
+    assert shelf.store.get("dec-none") is None
+    assert shelf.store.get("dec-\0") is None
+    assert shelf.store.readable([], "alice", EVERYTHING) == {}
+    assert shelf.store.readable(["dec-none"], "alice", EVERYTHING) == {}
+    assert shelf.store.index_rows_of(MODEL, ["dec-none"]) == []
+    assert shelf.find_recorded("alice", "key") is None
+
+
+@slow
+@given(data=st.data())
+def test_readable_and_pages_hold_what_an_agent_may_read_and_wants(shelf: Shelf, data: st.DataObject) -> None:
+    mark = uuid.uuid4().hex
+    agents = [f"{name}-{mark}" for name in ("alice", "bob")]
+    drawn = data.draw(st.lists(st.tuples(st.sampled_from(agents), contents), max_size=8))
+    entries = [entry(agent, content) for agent, content in drawn]
+    if entries:
+        shelf.add(*entries)
+    wanted = data.draw(filters(st.sampled_from(agents)))
+    caller = data.draw(st.sampled_from(agents))
+    expected = {
+        item.decision.id: without_private(item.decision, source=False)
+        for item in entries
+        if (item.decision.agent == caller or shared(item.decision)) and meets(item.decision, wanted)
+    }
+    ids = [item.decision.id for item in entries]
+    assert shelf.store.readable(ids, caller, wanted) == expected
+    listed = all_pages(shelf.store, caller, wanted, data.draw(st.integers(1, 4)))
+    ours = [item for item in listed if item.agent in agents]
+    assert {item.id: item for item in ours} == expected
+    assert len(ours) == len(expected)
+
+
+@slow
+@given(data=st.data())
+def test_paging_returns_each_readable_decision_once_and_the_latest_first(shelf: Shelf, data: st.DataObject) -> None:
+    agent = f"alice-{uuid.uuid4().hex}"
+    days = data.draw(st.lists(dates, max_size=12))
+    entries = [entry(agent, date=day) for day in days]
+    if entries:
+        shelf.add(*entries)
+    listed = all_pages(shelf.store, agent, DecisionFilter(agent=agent), data.draw(st.integers(1, 5)))
+    expected = sorted((item.decision for item in entries), key=lambda item: item.id)
+    expected.sort(key=lambda item: item.date, reverse=True)
+    assert listed == expected
+
+
+def test_a_listing_tells_the_source_to_the_owner_alone(shelf: Shelf) -> None:
+    item = entry(context="private", reasons=(Reason("analysis", "private", 0.5),), visibility=Visibility.SHARED)
+    item = replace(item, decision=replace(item.decision, source="docs/0001.md"))
+    shelf.add(item)
+    own = shelf.store.page("alice", EVERYTHING, PageRequest()).items
+    assert own == (without_private(item.decision, source=True),)
+    others = shelf.store.page("bob", EVERYTHING, PageRequest()).items
+    assert others == (without_private(item.decision, source=False),)
+
+
+def test_a_page_token_belongs_to_its_listing(shelf: Shelf) -> None:
+    shelf.add(*(entry(category="process") for _ in range(3)))
+    token = shelf.store.page("alice", EVERYTHING, PageRequest(1)).next_token
+    for caller, wanted in (("alice", DecisionFilter(category="process")), ("bob", EVERYTHING)):
+        with pytest.raises(InvalidArgument) as raised:
+            shelf.store.page(caller, wanted, PageRequest(1, token))
+        assert raised.value.violations[0].field == "page_token"
+
+
+@pytest.mark.parametrize("token", ["x", "====", "ä", "eyJhIjoxfQ", "W10="])
+def test_a_page_token_that_nobody_gave_out_is_refused(shelf: Shelf, token: str) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        shelf.store.page("alice", EVERYTHING, PageRequest(1, token))
+    assert raised.value.violations[0].field == "page_token"
+
+
+def test_index_rows_hold_what_a_search_must_know(shelf: Shelf) -> None:
+    item = entry(
+        category="process",
+        confidence=0.75,
+        date=datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=250_000),
+        stakes=Stakes.HIGH,
+        outcome=Outcome.PARTIAL,
+        tags=("b", "a"),
+        project="atlas",
+        visibility=Visibility.SHARED,
+    )
+    shelf.add(item)
+    (row,) = shelf.store.index_rows(MODEL)
+    assert (row.decision_id, row.agent, row.visibility) == (item.decision.id, "alice", Visibility.SHARED)
+    assert (row.category, row.confidence, row.date) == ("process", 0.75, 1767225600.25)
+    assert (row.stakes, row.status, row.outcome) == (Stakes.HIGH, DecisionStatus.REVIEWED, Outcome.PARTIAL)
+    assert (row.tags, row.project) == (("b", "a"), "atlas")
+    assert row.vector.dtype == np.float32
+    np.testing.assert_array_equal(row.vector, vector_of(item.decision.id))
+
+
+def test_index_rows_come_in_the_order_of_changes(shelf: Shelf) -> None:
+    items = [entry() for _ in range(5)]
+    shelf.add(*items)
+    before = [row.decision_id for row in shelf.store.index_rows(MODEL)]
+    assert before == [item.decision.id for item in items]
+    seen = max(row.revision for row in shelf.store.index_rows(MODEL))
+    shelf.replace(items[3], items[1])
+    changed = list(shelf.store.index_rows(MODEL, after_revision=seen))
+    assert [row.decision_id for row in changed] == [items[3].decision.id, items[1].decision.id]
+    ids = [item.decision.id for item in items]
+    everything = [plain(row) for row in shelf.store.index_rows(MODEL)]
+    assert [plain(row) for row in shelf.store.index_rows_of(MODEL, ids)] == everything
+
+
+def test_index_rows_of_more_ids_than_one_statement_takes(shelf: Shelf) -> None:
+    items = [entry() for _ in range(1203)]
+    shelf.add(*items)
+    ids = [item.decision.id for item in items]
+    assert [row.decision_id for row in shelf.store.index_rows_of(MODEL, ids[::-1])] == ids
+    assert list(shelf.load(ids)) != []
+    assert set(shelf.load(ids)) == set(ids)
+
+
+def test_decisions_without_a_vector_of_the_model_are_stale(shelf: Shelf) -> None:
+    long = entry(title="title", context="c" * 5000)
+    brief = entry(title="brief")
+    shelf.add(long, brief, vectors=False)
+    expected = {long.decision.id: "title\n" + "c" * 2000, brief.decision.id: "brief"}
+    assert dict(shelf.store.stale_vectors(MODEL, 10)) == expected
+    assert len(shelf.store.stale_vectors(MODEL, 1)) == 1
+    assert list(shelf.store.index_rows(MODEL)) == []
+    shelf.put_vectors(MODEL, long.decision.id, brief.decision.id)
+    assert shelf.store.stale_vectors(MODEL, 10) == []
+    assert shelf.store.embedded_texts(MODEL, list(expected)) == expected
+
+
+def test_a_vector_of_another_model_replaces_the_present_one(shelf: Shelf) -> None:
+    item = entry()
+    shelf.add(item)
+    shelf.put_vectors("model-b", item.decision.id)
+    assert [row.decision_id for row in shelf.store.index_rows("model-b")] == [item.decision.id]
+    assert list(shelf.store.index_rows(MODEL)) == []
+    assert shelf.store.embedded_texts(MODEL, [item.decision.id]) == {}
+    assert [key for key, _ in shelf.store.stale_vectors(MODEL, 10)] == [item.decision.id]
+
+
+def test_the_embedded_text_is_the_title_and_the_beginning_of_the_context() -> None:
+    assert embedded_text("title", None) == "title"
+    assert embedded_text("title", "context") == "title\ncontext"
+    assert embedded_text("title", "ü" * 3000) == "title\n" + "ü" * 2000
+
+
+def test_a_recorded_decision_is_found_by_agent_and_key(shelf: Shelf) -> None:
+    item = replace(entry("alice"), idempotency_key="key")
+    other = replace(entry("bob"), idempotency_key="key")
+    shelf.add(item, other)
+    assert shelf.find_recorded("alice", "key") == item
+    assert shelf.find_recorded("bob", "key") == other
+    assert shelf.find_recorded("alice", "another") is None
+
+
+def test_links_are_those_that_any_decision_declares_of_another(shelf: Shelf) -> None:
+    first, second = entry(), entry()
+    shelf.add(first, second)
+    a, b = first.decision.id, second.decision.id
+    shelf.declare(
+        Declaration(a, Links(supersedes=("dec-y", "dec-x"), depends_on=(b,), relates_to=("dec-x",))),
+        Declaration(b, Links(), superseded_by=(a,)),
+    )
+    stored = shelf.store.get(a)
+    assert stored is not None
+    assert stored.links.depends_on == (b,)
+    assert stored.links.relates_to == ("dec-x",)
+    assert stored.links.supersedes == tuple(sorted((b, "dec-x", "dec-y")))
+    (shown,) = (item for item in shelf.store.page("alice", EVERYTHING, PageRequest()).items if item.id == a)
+    assert shown.links == stored.links
+
+
+def test_declaring_again_replaces_only_what_the_decision_declared(shelf: Shelf) -> None:
+    first, second = entry(), entry()
+    shelf.add(first, second)
+    a, b = first.decision.id, second.decision.id
+    assert shelf.declare(Declaration(a, Links(supersedes=(b,)))) == {b}
+    assert shelf.declare(Declaration(b, Links(), superseded_by=(a,))) == {b}
+    assert shelf.declare(Declaration(a, Links(supersedes=("dec-x",)))) == {b, "dec-x"}
+    stored = shelf.store.get(a)
+    assert stored is not None
+    assert stored.links.supersedes == tuple(sorted((b, "dec-x")))
+    assert shelf.superseded([a, b, "dec-x"]) == {b}
+    assert shelf.declare(Declaration(b, Links())) == {b}
+    assert shelf.superseded([a, b, "dec-x"]) == set()
+
+
+def test_nobody_supersedes_the_decision_of_another_agent(shelf: Shelf) -> None:
+    mine, theirs = entry("alice"), entry("bob")
+    shelf.add(mine, theirs)
+    shelf.declare(Declaration(mine.decision.id, Links(supersedes=(theirs.decision.id,))))
+    assert shelf.superseded([theirs.decision.id]) == set()
+
+
+def test_a_database_that_does_not_answer_is_query_failed_without_its_words(shelf: Shelf, engine: Engine) -> None:
+    with engine.connect() as connection:
+        connection.execute(text("ALTER TABLE decision_vectors RENAME TO hidden_vectors"))
+        connection.execute(text("ALTER TABLE decisions RENAME TO hidden_decisions"))
+        connection.commit()
+    reads = (
+        lambda: shelf.store.get("dec-none"),
+        lambda: shelf.store.readable(["dec-none"], "alice", EVERYTHING),
+        lambda: shelf.store.page("alice", EVERYTHING, PageRequest()),
+        lambda: list(shelf.store.index_rows(MODEL)),
+        lambda: shelf.store.index_rows_of(MODEL, ["dec-none"]),
+        lambda: shelf.store.stale_vectors(MODEL, 1),
+        lambda: shelf.store.embedded_texts(MODEL, ["dec-none"]),
+    )
+    for read in reads:
+        with pytest.raises(QueryFailed) as raised:
+            read()
+        assert "decisions" not in raised.value.message
