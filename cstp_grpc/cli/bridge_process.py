@@ -43,16 +43,17 @@ class BridgeProcess:
         self._port_file = port_file
         self._clock = clock
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
-        self._child: process.Child | None = None
+        self.child: process.Child | None = None
+        """The running process; None before the first start."""
 
     def start(self) -> str:
         """Start it and return the URL at which it listens. Raises BridgeFailed."""
         self._port_file.unlink(missing_ok=True)
-        self._child = process.spawn("bridge", self._arguments)
+        self.child = process.spawn("bridge", self._arguments)
         deadline = self._clock() + START_SECONDS
         while not self._port_file.exists():
             if self._ended(0.02):
-                raise BridgeFailed(f"The bridge ended with code {self._child.exit_code()} before it listened.")
+                raise BridgeFailed(f"The bridge ended with code {self.child.exit_code()} before it listened.")
             if self._clock() > deadline:
                 raise BridgeFailed(f"The bridge did not listen within {START_SECONDS:g} s.")
         return f"http://{self._port_file.read_text(encoding='utf-8').strip()}"
@@ -61,27 +62,27 @@ class BridgeProcess:
         """Start it again if it has died, and return its URL then. Raises BridgeFailed where it keeps dying."""
         if not self._ended(0):
             return None
-        assert self._child is not None
-        code = self._child.exit_code()
+        assert self.child is not None
+        code = self.child.exit_code()
         logger.warning("the bridge ended with code %s and is started again", code)
         now = self._clock()
         if len(self._deaths) == MAX_DEATHS and now - self._deaths[0] < WINDOW_SECONDS:
             raise BridgeFailed(f"The bridge died {MAX_DEATHS + 1} times in a row, the last time with code {code}.")
         self._deaths.append(now)
-        self._child.stop()
+        self.child.stop()
         return self.start()
 
     def stop(self) -> None:
         """Stop it and wait for its end."""
-        if self._child:
-            self._child.stop()
+        if self.child:
+            self.child.stop()
         self._port_file.unlink(missing_ok=True)
 
     def _ended(self, seconds: float) -> bool:
         """Whether it has ended, after waiting so long for that."""
-        assert self._child is not None
+        assert self.child is not None
         try:
-            self._child.wait(seconds)
+            self.child.wait(seconds)
         except subprocess.TimeoutExpired:
             return False
         return True

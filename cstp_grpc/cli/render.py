@@ -48,8 +48,26 @@ def grid(*headings: str) -> Table:
     """Return an empty table without lines, whose cells wrap rather than lose their end."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in headings:
-        table.add_column(heading, overflow="fold", no_wrap=heading in {"Id", "Score", "Date", "Time"})
+        table.add_column(heading, overflow="fold")
     return table
+
+
+def entries(leading: int) -> Table:
+    """Return an empty list of entries: some short cells that stay whole, and a last one that takes the room."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(leading):
+        table.add_column(no_wrap=True)
+    table.add_column(overflow="fold", ratio=1)
+    return table
+
+
+def entry(headline: str, details: Iterable[str], lesson: str = "") -> Text:
+    """Return the text of an entry: a headline, its details beneath, and the lesson where there is one."""
+    text = Text(printable(headline))
+    text.append(f"\n{printable(', '.join(filter(None, details)))}", style="dim")
+    if lesson:
+        text.append(f"\nLesson: {printable(lesson)}", style="italic")
+    return text
 
 
 def query_answer(console: Console, answer: cstp_pb2.QueryDecisionsResponse) -> None:
@@ -57,20 +75,18 @@ def query_answer(console: Console, answer: cstp_pb2.QueryDecisionsResponse) -> N
     if not answer.decisions:
         console.print("No decision resembles this. A lower --min-score finds what is less alike.")
         return
-    table = grid("Score", "Outcome", "Date", "Decision", "Id")
+    table = entries(2)
     for item in answer.decisions:
-        outcome = outcome_text(item.outcome) if item.outcome else Text(word(types_pb2.DecisionStatus, item.status))
-        table.add_row(f"{1 - item.distance:.2f}", outcome, day(item.date), told(item.title, item.notes), item.id)
+        details = [day(item.date), item.category, item.project, item.agent, item.id, *item.reasons]
+        told = entry(item.title, details, item.notes)
+        table.add_row(f"{1 - item.distance:.2f}", outcome_or_status(item.outcome, item.status), told)
     console.print(table)
     console.print(Text(f"{answer.total} found in {answer.query_time_ms} ms by {printable(answer.agent)}", style="dim"))
 
 
-def told(title: str, notes: str) -> Text:
-    """Return a title, and the lesson beneath it where there is one."""
-    text = Text(printable(title))
-    if notes:
-        text.append(f"\nLesson: {printable(notes)}", style="italic")
-    return text
+def outcome_or_status(outcome: types_pb2.Outcome.ValueType, status: types_pb2.DecisionStatus.ValueType) -> Text:
+    """Return how a decision turned out, or where it stands while that is unknown."""
+    return outcome_text(outcome) if outcome else Text(word(types_pb2.DecisionStatus, status))
 
 
 def verdict(
@@ -110,34 +126,27 @@ def announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentResponse) -
         status = answer.guardrail_status
         verdict(console, status.allowed, status.violations, status.warnings, status.evaluated)
     if answer.similar_decisions:
-        table = grid("Score", "Outcome", "Date", "Similar decision", "Id")
+        console.print(Text("Similar decisions", style="bold"))
+        table = entries(2)
         for item in answer.similar_decisions:
-            lesson = told(item.title, item.notes)
-            table.add_row(f"{item.score:.2f}", outcome_text(item.outcome), day(item.date), lesson, item.id)
+            told = entry(item.title, [day(item.date), item.id], item.notes)
+            table.add_row(f"  {item.score:.2f}", outcome_text(item.outcome), told)
         console.print(table)
     if answer.suggestions:
         console.print(Text("Suggestions", style="bold"))
+        table = entries(1)
         for suggestion in answer.suggestions:
-            console.print(f"  - {printable(suggestion)}")
+            table.add_row("  -", Text(printable(suggestion)))
+        console.print(table)
 
 
 def decisions(console: Console, found: Sequence[journal_pb2.Decision]) -> None:
     """Print a listing of decisions."""
-    if not found:
-        console.print("There are no such decisions.")
-        return
-    table = grid("Date", "Status", "Outcome", "Category", "Decision", "Agent", "Id")
+    table = entries(2)
     for item in found:
-        table.add_row(
-            day(item.date),
-            word(types_pb2.DecisionStatus, item.status),
-            outcome_text(item.outcome),
-            printable(item.category),
-            printable(item.title),
-            printable(item.agent),
-            item.id,
-        )
-    console.print(table)
+        details = [item.category, item.project, item.agent, item.id]
+        table.add_row(day(item.date), outcome_or_status(item.outcome, item.status), entry(item.title, details))
+    console.print(table if found else "There are no such decisions.")
 
 
 def decision(console: Console, item: journal_pb2.Decision) -> None:
@@ -183,18 +192,18 @@ def decision_fields(item: journal_pb2.Decision) -> list[tuple[str, str]]:
 
 def audit_entries(console: Console, found: Sequence[audit_pb2.AuditEntry]) -> None:
     """Print a listing of the audit trail."""
-    table = grid("Time", "Event", "Agent", "Verdict", "Action", "Guardrails", "Request")
+    table = entries(2)
     for item in found:
-        named = [*item.violations, *(f"({warning})" for warning in item.warnings)]
-        table.add_row(
-            moment(item.timestamp),
-            word(audit_pb2.AuditEvent, item.event).replace("_", " "),
-            printable(item.requesting_agent),
-            entry_verdict(item),
-            printable(item.action),
-            ", ".join(named),
-            item.request_id,
-        )
+        event = word(audit_pb2.AuditEvent, item.event).replace("_", " ")
+        headline = f"{event} by {item.requesting_agent}" + (f": {item.action}" if item.HasField("action") else "")
+        details = [
+            *(f"blocked by {name}" for name in item.violations),
+            *(f"warned by {name}" for name in item.warnings),
+            item.decision_id,
+            f"correlation id {item.correlation_id}" if item.HasField("correlation_id") else "",
+            f"request {item.request_id}",
+        ]
+        table.add_row(moment(item.timestamp), entry_verdict(item), entry(headline, details))
     console.print(table if found else "There are no such entries.")
 
 
@@ -209,14 +218,9 @@ def entry_verdict(item: audit_pb2.AuditEntry) -> Text:
 
 def intents(console: Console, found: Sequence[audit_pb2.IntentRecord]) -> None:
     """Print a listing of announced intents."""
-    table = grid("Time", "Agent", "Stakes", "Category", "Intent", "Correlation id")
+    table = entries(1)
     for item in found:
-        table.add_row(
-            moment(item.received_at),
-            printable(item.agent),
-            word(types_pb2.Stakes, item.stakes),
-            printable(item.category),
-            printable(item.intent) if item.HasField("intent") else Text("not stored", style="dim"),
-            item.correlation_id,
-        )
+        headline = item.intent if item.HasField("intent") else "(its text is not stored)"
+        details = [item.agent, word(types_pb2.Stakes, item.stakes), item.category, item.correlation_id]
+        table.add_row(moment(item.received_at), entry(headline, details))
     console.print(table if found else "There are no such intents.")

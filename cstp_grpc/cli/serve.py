@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -31,7 +32,14 @@ CHECK_SECONDS = 0.5
 """How often the bridge is looked after."""
 METADATA = '{"affectsProduction": true, "codeReviewCompleted": true, "ciPassing": true, "rolloutPercent": 50}'
 JSON_HEADER = "'Content-Type: application/json'"
-QUERY = '{"jsonrpc":"2.0","id":1,"method":"cstp.queryDecisions","params":{"query":"zero downtime migration"}}'
+QUERY = json.dumps(
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "cstp.queryDecisions",
+        "params": {"query": "change a database schema without downtime"},
+    }
+)
 
 
 @click.command()

@@ -134,7 +134,8 @@ def bare(code: grpc.StatusCode, details: str, target: str) -> CstpError:
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and TOO_LARGE in details:
         error = errors.InvalidArgument
     if error is ServerUnreachable:
-        return ServerUnreachable(f"No server answers at {target}: {details}")
+        # gRPC tells the whole way to the failure; its end is what matters.
+        return ServerUnreachable(f"No server answers at {target}: {details.rpartition(': ')[2]}")
     if error is errors.DeadlineExceeded:
         return errors.DeadlineExceeded(f"{target} did not answer in time")
     return error(f"{target} answered {code.name}: {details}")

@@ -143,7 +143,7 @@ def test_an_announcement_shows_verdict_memory_and_suggestions(remembered: Server
     assert "correlation id mine-1" in result.stdout
     assert "Blocked by 5 guardrails" in result.stdout
     assert "Deploy the auth service blue-green" in result.stdout
-    assert "  - Complete code review before deploying" in result.stdout
+    assert "  -  Complete code review before deploying" in result.stdout
 
 
 def test_an_announcement_that_nothing_blocks_exits_with_0(server: Server) -> None:

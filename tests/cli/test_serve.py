@@ -1,0 +1,292 @@
+"""serve, bridge and demo, as processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cstp_grpc.cli.bridge_process import MAX_DEATHS, BridgeFailed, BridgeProcess
+from tests.cli.conftest import Invoke, Server
+
+BOUND = 60.0
+"""Seconds after which something that should have happened has not."""
+ENVIRONMENT = {
+    "CSTP_GRPC__PORT": "0",
+    "CSTP_SERVER__PORT": "0",
+    "CSTP_EMBEDDING__PROVIDER": "lexical",
+    "CSTP_INDEX__MODE": "off",
+}
+READY = "Ctrl-C stops everything."
+
+
+@dataclass
+class Process:
+    """A running command whose output can be waited for."""
+
+    popen: subprocess.Popen[str]
+    lines: queue.Queue[str] = field(default_factory=queue.Queue)
+    printed: list[str] = field(default_factory=list)
+
+    def wait_for(self, text: str) -> str:
+        """Return the next line that holds a text."""
+        while True:
+            try:
+                line = self.lines.get(timeout=BOUND)
+            except queue.Empty:
+                pytest.fail(f"{text!r} was not printed, but: {self.printed}")
+            assert line, f"it ended before it printed {text!r}: {self.printed}"
+            self.printed.append(line)
+            if text in line:
+                return line
+
+    def value(self, name: str) -> str:
+        """Return what was printed behind a name."""
+        return next(line.split(maxsplit=1)[1].strip() for line in self.printed if line.strip().startswith(name))
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and return the exit code."""
+        self.popen.send_signal(number)
+        return self.popen.wait(BOUND)
+
+
+@contextmanager
+def started(*arguments: str, environment: Mapping[str, str] = ENVIRONMENT) -> Iterator[Process]:
+    """Run the command for the length of a block."""
+    command = [sys.executable, "-m", "cstp_grpc", *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environment}
+    ) as popen:
+        process = Process(popen)
+
+        def read() -> None:
+            assert popen.stdout
+            for line in popen.stdout:
+                process.lines.put(line)
+            process.lines.put("")
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            yield process
+        finally:
+            popen.kill()
+            popen.wait()
+            reader.join()
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=BOUND) as answer:
+        return json.load(answer)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_first_start_needs_nothing_and_its_two_commands_work(home: Path) -> None:
+    with started("serve", "--dev") as process:
+        process.wait_for(READY)
+        token = process.value("token").split()[0]
+        assert "with 12 example decisions" in process.value("data")
+        assert (home / "var/dev-token").read_text() == token
+        assert mode(home / "var/dev-token") == mode(home / "var/agents.yaml") == 0o600
+        announce, curl = (line.strip() for line in process.printed[-3:-1])
+
+        command = shlex.split(announce)
+        assert command[1] == "announce"
+        run = subprocess.run(
+            [sys.executable, "-m", "cstp_grpc", *command[1:]], capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, run.stderr
+        assert "prefer-staged-rollout" in run.stdout
+
+        run = subprocess.run(curl, shell=True, capture_output=True, text=True, check=True)
+        titles = [decision["title"] for decision in json.loads(run.stdout)["result"]["decisions"]]
+        assert "Change database schemas by expand and contract" in titles
+        assert process.end(signal.SIGINT) == 0
+
+
+def test_a_second_start_shows_no_token_and_keeps_the_decisions(home: Path, invoke: Invoke) -> None:
+    with started("serve", "--dev") as process:
+        process.wait_for(READY)
+        token = process.value("token").split()[0]
+        assert process.end() == 0
+    with started("serve", "--dev") as process:
+        process.wait_for(READY)
+        assert process.value("token") == "var/dev-token"
+        assert process.value("data") == "var"
+        assert not any(token in line for line in process.printed)
+        listed = json.loads(invoke("list", "--json").stdout)["decisions"]
+        assert len(listed) == 12
+        assert {decision["visibility"] for decision in listed} == {"shared"}
+        assert process.end() == 0
+
+
+def test_the_bridge_is_found_by_name_and_started_again_when_it_dies(home: Path, invoke: Invoke) -> None:
+    with started("serve", "--dev") as process:
+        process.wait_for(READY)
+        assert invoke("check", "tidy up", "--agent", "developer-http").exit_code == 0
+        os.kill(bridge_of(process.popen.pid), signal.SIGKILL)
+        process.wait_for("The bridge was started again")
+        assert invoke("check", "tidy up", "--agent", "developer-http").exit_code == 0
+        assert process.end() == 0
+    assert not (home / "var/bridge.port").exists()
+
+
+def bridge_of(pid: int) -> int:
+    """Return the process id of a server's bridge."""
+    found = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(maxsplit=2) for line in found.splitlines()]
+    return next(int(child) for child, parent, command in rows if int(parent) == pid and " bridge " in command)
+
+
+def test_nothing_is_left_when_the_server_is_killed(home: Path) -> None:
+    with started("serve", "--dev") as process:
+        process.wait_for(READY)
+        url = process.value("JSON-RPC").removesuffix("/cstp")
+        assert get(f"{url}/health")["status"] == "ok"
+        process.end(signal.SIGKILL)
+        # The bridge holds the other end of the output, so it ends only when the bridge has.
+        with pytest.raises(AssertionError, match="it ended"):
+            process.wait_for("a line that is never printed")
+
+
+def test_a_second_server_on_the_same_folder_is_refused(home: Path, invoke: Invoke) -> None:
+    with started("serve", "--dev") as process:
+        process.wait_for(READY)
+        agents = (home / "var/agents.yaml").read_text()
+        result = invoke("serve", "--dev", env=ENVIRONMENT)
+        assert result.exit_code == 1
+        assert "var: is in use by another cstp process" in result.stderr
+        assert (home / "var/agents.yaml").read_text() == agents
+        assert process.end() == 0
+
+
+def test_a_configured_server_serves_its_agents_without_a_bridge(home: Path, invoke: Invoke) -> None:
+    tokens = [{"name": "alice", "token": "${SECRET}", "permissions": ["query"]}]
+    (home / "cstp.yaml").write_text(yaml.safe_dump({"data_dir": str(home / "data"), "auth": {"tokens": tokens}}))
+    environment = {**ENVIRONMENT, "SECRET": "alice-secret-token"}
+    with started("serve", "--config", "cstp.yaml", "--no-bridge", environment=environment) as process:
+        process.wait_for(READY)
+        assert not any("JSON-RPC" in line or "developer" in line for line in process.printed)
+        target = process.value("gRPC")
+        assert invoke("list", "--agent", f"grpc://{target}", "--token", "alice-secret-token").exit_code == 0
+        assert process.end() == 0
+    assert not (home / "data/dev-token").exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "problem"),
+    [
+        ({}, "auth.tokens: is empty"),
+        ({"CSTP_AUTH__TOKENS": '[{"name": "a", "token": "short"}]'}, "auth.tokens.0.token"),
+        ({"CSTP_GRPC__PORT": "seven"}, "grpc.port"),
+    ],
+)
+def test_what_keeps_a_server_from_starting_is_named(invoke: Invoke, environment: dict[str, str], problem: str) -> None:
+    result = invoke("serve", env={**ENVIRONMENT, **environment})
+    assert result.exit_code == 1
+    assert problem in result.stderr
+
+
+def test_a_missing_secret_is_named(invoke: Invoke, home: Path) -> None:
+    (home / "cstp.yaml").write_text("auth: {tokens: [{name: a, token: '${ABSENT}'}]}")
+    result = invoke("serve", "--config", "cstp.yaml")
+    assert result.exit_code == 1
+    assert "ABSENT" in result.stderr
+
+
+def test_a_taken_port_is_named(server: Server, invoke: Invoke) -> None:
+    environment = {**ENVIRONMENT, "CSTP_GRPC__PORT": str(server.app.port)}
+    result = invoke("serve", "--dev", env=environment)
+    assert result.exit_code == 1
+    assert f":{server.app.port}" in result.stderr
+    assert "grpc.port" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [(lambda path: path.chmod(0o644), "others may read it"), (lambda path: path.write_text(""), "is empty")],
+)
+def test_a_token_file_that_cannot_be_trusted_is_refused(
+    home: Path, invoke: Invoke, spoil: Callable[[Path], object], problem: str
+) -> None:
+    path = home / "var/dev-token"
+    path.parent.mkdir()
+    path.touch(mode=0o600)
+    path.write_text("a-token-long-enough")
+    spoil(path)
+    result = invoke("serve", "--dev", env=ENVIRONMENT)
+    assert result.exit_code == 1
+    assert f"var/dev-token: {problem}" in result.stderr
+
+
+def test_the_bridge_runs_alone_too(server: Server, home: Path) -> None:
+    port_file = home / "port"
+    with started("bridge", "--grpc-target", server.app.target, "--port-file", str(port_file)) as process:
+        process.wait_for("listening on")
+        assert get(f"http://{port_file.read_text()}/health")["status"] == "ok"
+        assert process.end() == 0
+
+
+def test_a_bridge_that_cannot_start_fails_at_once(home: Path) -> None:
+    (home / "broken.yaml").write_text("nonsense: true")
+    bridge = BridgeProcess(home / "broken.yaml", "127.0.0.1:1", home / "port")
+    with pytest.raises(BridgeFailed, match="ended with code 1"):
+        bridge.start()
+    bridge.stop()
+
+
+def test_a_bridge_that_keeps_dying_is_given_up(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CSTP_SERVER__PORT", "0")
+    now = [0.0]
+    bridge = BridgeProcess(None, "127.0.0.1:1", home / "port", clock=lambda: now[0])
+    bridge.start()
+    try:
+        assert bridge.revive() is None
+        for _ in range(MAX_DEATHS):
+            kill_and_wait(bridge)
+            assert bridge.revive()
+        kill_and_wait(bridge)
+        with pytest.raises(BridgeFailed, match="times in a row"):
+            bridge.revive()
+        now[0] = 1000.0
+        assert bridge.revive()
+    finally:
+        bridge.stop()
+
+
+def kill_and_wait(bridge: BridgeProcess) -> None:
+    assert bridge.child is not None
+    os.kill(bridge.child.pid, signal.SIGKILL)
+    bridge.child.wait(BOUND)
+
+
+def test_the_demonstration_announces_over_both_transports_and_leaves_nothing(home: Path, tmp_path: Path) -> None:
+    environment = {**ENVIRONMENT, "TMPDIR": str(tmp_path)}
+    with started("demo", environment=environment) as process:
+        process.wait_for("12 example decisions were imported")
+        process.wait_for("announced over gRPC to grpc://127.0.0.1:")
+        process.wait_for("Received by demo")
+        process.wait_for("announced over JSON-RPC to http://127.0.0.1:")
+        process.wait_for("Received by demo")
+        process.wait_for("Stopped.")
+        assert process.popen.wait(BOUND) == 0
+    assert list(tmp_path.glob("cstp-*")) == []
+    assert not (home / "var").exists()
