@@ -163,6 +163,8 @@ class StorageSettings(Section):
     """Connections kept for reading."""
     write_timeout_seconds: float = Field(default=10.0, gt=0)
     """How long a call waits for its record to be on disk before it is answered UNAVAILABLE."""
+    refresh_seconds: float = Field(default=1.0, gt=0)
+    """How often a server on PostgreSQL looks for decisions that other servers recorded."""
 
 
 class IndexSettings(Section):
@@ -324,6 +326,11 @@ class CommandEnvironment:
     """CSTP_AGENTS_FILE: the agents file where none is named."""
     token: str | None
     """CSTP_TOKEN: the bearer token for a server that no agents file describes."""
+
+
+def forbid_telemetry() -> None:
+    """Keep ONNX Runtime from reporting to its makers, which it prepares to do as soon as it is imported."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def command_environment() -> CommandEnvironment:

@@ -14,7 +14,7 @@ from cstp_grpc.config import Settings
 from cstp_grpc.decisions.embedding.build import build_embedder
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.matrix import VectorMatrix
-from cstp_grpc.decisions.mirror import Mirror
+from cstp_grpc.decisions.mirror import Mirror, MirrorRefresher
 from cstp_grpc.decisions.reembed import embed_missing
 from cstp_grpc.decisions.search import DecisionSearch
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
@@ -101,6 +101,11 @@ class App:
         embed_missing(store, embedder, writer)
         mirror = Mirror(store, embedder.model, matrix)
         mirror.refresh()
+        if engine.dialect.name != "sqlite":
+            # Other servers may write to this database too.
+            refresher = MirrorRefresher(mirror, settings.storage.refresh_seconds)
+            refresher.start()
+            opened.callback(refresher.stop)
         journal = Journal(store, outbox, writer, embedder, JournalAudit(trail), clock, matrix.apply)
         search = DecisionSearch(store, matrix, embedder, None, settings.index.exact_limit, settings.index.overfetch)
         checks = GuardrailChecks(Evaluator(rule_set), CheckAudit(trail), clock)

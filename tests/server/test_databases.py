@@ -1,0 +1,115 @@
+"""The whole server on either database, and several servers on one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import PostgresServer
+from tests.databases import unique_name
+from tests.harness import TIMEOUT, TOKENS, GrpcCaller, Outcome, running, settings
+
+NUL = "\x00"
+
+
+@contextmanager
+def serving(folder: Path, url: str) -> Iterator[GrpcCaller]:
+    wanted = settings(folder, storage={"url": url, "refresh_seconds": 0.05})
+    with running(wanted) as app:
+        caller = GrpcCaller(app.target)
+        try:
+            yield caller
+        finally:
+            caller.close()
+
+
+@pytest.fixture
+def caller(empty_database_url: str, tmp_path: Path) -> Iterator[GrpcCaller]:
+    with serving(tmp_path / "data", empty_database_url) as caller:
+        yield caller
+
+
+@pytest.fixture
+def shared_url(postgres: PostgresServer) -> Iterator[str]:
+    name = unique_name()
+    postgres.create(name, migrated=False)
+    yield postgres.url(name)
+    postgres.drop(name)
+
+
+def result(outcome: Outcome) -> dict[str, Any]:
+    assert outcome.result is not None, outcome
+    return outcome.result
+
+
+def eventually(found: Callable[[], bool]) -> None:
+    """Wait until something holds, within a bound."""
+    deadline = time.monotonic() + TIMEOUT
+    while not found():
+        assert time.monotonic() < deadline, "it did not come to hold"
+
+
+def test_an_announcement_finds_what_was_recorded_and_is_kept(caller: GrpcCaller) -> None:
+    decision = {"title": "Keep sessions in Redis", "outcome": "failure", "notes": "set a memory limit"}
+    recorded = result(caller.call("cstp.recordDecision", {"decision": decision}))["decision"]
+    announced = result(caller.call("cstp.announceIntent", {"intent": "Keep sessions in Redis", "correlationId": "c-1"}))
+    assert [d["id"] for d in announced["similarDecisions"]] == [recorded["id"]]
+    assert any("set a memory limit" in text for text in announced["suggestions"])
+    again = result(caller.call("cstp.announceIntent", {"intent": "Keep sessions in Redis", "correlationId": "c-1"}))
+    assert again["receivedAt"] == announced["receivedAt"]
+    intents = result(caller.call("cstp.listIntents", {}))["intents"]
+    assert [intent["correlationId"] for intent in intents] == ["c-1"]
+    entries = result(caller.call("cstp.listAuditEntries", {"correlationId": "c-1"}))["entries"]
+    assert len(entries) == 2
+
+
+def test_sharing_and_unsharing_decide_what_others_find(caller: GrpcCaller) -> None:
+    recorded = result(caller.call("cstp.recordDecision", {"decision": {"title": "Keep sessions in Redis"}}))["decision"]
+
+    def found_by_bob() -> bool:
+        return result(caller.call("cstp.queryDecisions", {"query": "sessions in redis"}, TOKENS["bob"]))["total"] == 1
+
+    assert not found_by_bob()
+    assert caller.call("cstp.shareDecision", {"id": recorded["id"]}, TOKENS["bob"]).reason == "NOT_FOUND"
+    result(caller.call("cstp.shareDecision", {"id": recorded["id"]}))
+    assert found_by_bob()
+    assert caller.call("cstp.unshareDecision", {"id": recorded["id"]}, TOKENS["bob"]).reason == "PERMISSION_DENIED"
+    result(caller.call("cstp.unshareDecision", {"id": recorded["id"]}))
+    assert not found_by_bob()
+
+
+def test_a_character_that_the_database_cannot_keep_harms_nothing(caller: GrpcCaller) -> None:
+    announced = caller.call(
+        "cstp.announceIntent", {"intent": f"a{NUL}b", "context": NUL, "metadata": {f"k{NUL}": f"v{NUL}"}}
+    )
+    assert announced.reason in (None, "INVALID_ARGUMENT"), announced
+    checked = caller.call("cstp.checkGuardrails", {"action": {"description": f"a{NUL}b"}})
+    assert checked.reason in (None, "INVALID_ARGUMENT"), checked
+    assert result(caller.call("cstp.checkGuardrails", {"action": {"description": "fine"}}))["evaluated"] > 0
+
+
+def test_a_server_finds_what_another_one_recorded(shared_url: str, tmp_path: Path) -> None:
+    with serving(tmp_path / "a", shared_url) as first, serving(tmp_path / "b", shared_url) as second:
+        recorded = result(first.call("cstp.recordDecision", {"decision": {"title": "Keep sessions in Redis"}}))
+
+        def found() -> bool:
+            answer = result(second.call("cstp.queryDecisions", {"query": "sessions in redis"}))
+            return [d["id"] for d in answer["decisions"]] == [recorded["decision"]["id"]]
+
+        eventually(found)
+
+
+def test_one_correlation_id_on_two_servers_is_one_intent(shared_url: str, tmp_path: Path) -> None:
+    with serving(tmp_path / "a", shared_url) as first, serving(tmp_path / "b", shared_url) as second:
+        announced = [
+            result(caller.call("cstp.announceIntent", {"intent": "Deploy", "correlationId": "c-1"}))["receivedAt"]
+            for caller in (first, second)
+        ]
+        assert announced[0] == announced[1]
+        other = second.call("cstp.announceIntent", {"intent": "Roll back", "correlationId": "c-1"})
+        assert other.reason == "CONFLICT"
