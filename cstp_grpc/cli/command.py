@@ -14,7 +14,7 @@ from cstp_grpc import config
 from cstp_grpc.cli.endpoint import Choice, Endpoint, resolve
 from cstp_grpc.cli.hints import as_json, hint
 from cstp_grpc.cli.options import Command
-from cstp_grpc.cli.output import Output
+from cstp_grpc.cli.output import Output, printable
 from cstp_grpc.client import CstpClient
 from cstp_grpc.config import ConfigError, Settings
 from cstp_grpc.errors import CstpError
@@ -48,6 +48,7 @@ class RootGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
+        config.forbid_telemetry()
         ctx.obj = State()
         try:
             return super().invoke(ctx)
@@ -68,7 +69,7 @@ def fail(ctx: click.Context, message: str, document: dict[str, Any]) -> NoReturn
     if output.json_wanted:
         output.problem(document)
     else:
-        output.note(f"Error: {message}")
+        output.note(f"Error: {printable(message)}")
     ctx.exit(1)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ class ImportReport:
             found[parsed.path] += [f"{where}{note}" for note in parsed.notes]
         return found
 
-    def _summary(self, actions: Any) -> Text:
+    def _summary(self, actions: Iterable[Counter[str]]) -> Text:
         total: Counter[str] = sum(actions, Counter())
         counts = [f"{total[action]} {action}" for action in ACTIONS if total[action] or action != READ]
         errors = sum(skipped.error for skipped in self.skipped)
@@ -111,10 +111,10 @@ def told(path: Path, actions: Counter[str], dates: Counter[str]) -> Text:
     only = next(iter(actions)) if actions.total() == 1 else None
     text = Text()
     if only:
-        text.append(f"{only:11}", style=STYLES[only]).append(f" {path}")
+        text.append(f"{only:11}", style=STYLES[only]).append(f" {printable(str(path))}")
     else:
         counts = ", ".join(f"{actions[action]} {action}" for action in ACTIONS if actions[action])
-        text.append(f"{'':11} {path}: {counts}")
+        text.append(f"{'':11} {printable(str(path))}: {counts}")
     origins = " and ".join(name if count == dates.total() else f"{count} by {name}" for name, count in dates.items())
     return text.append(f"  (dated by {origins.replace('by ', '', 1)})", style="dim")
 
@@ -123,9 +123,4 @@ def refused(item: Skipped) -> Text:
     """Return the line of something that was skipped."""
     where = f"{item.path}:{item.line}" if item.line else str(item.path)
     style = "red" if item.error else "dim"
-    return Text(f"{'skipped':11}", style=style).append(f" {where}: {printable(item.reason)}", style="default")
-
-
-def lost(report: ImportReport) -> Sequence[Parsed]:
-    """Return the records of which the server said nothing."""
-    return report.parsed[len(report.results) :]
+    return Text(f"{'skipped':11}", style=style).append(printable(f" {where}: {item.reason}"), style="default")

@@ -38,11 +38,11 @@ class Output:
 
     def document(self, content: Any) -> None:
         """Print a JSON value."""
-        self.console.file.write(f"{json.dumps(content, indent=2, ensure_ascii=False)}\n")
+        self.console.file.write(f"{json_text(content)}\n")
 
     def problem(self, content: Any) -> None:
         """Print a failure as JSON on standard error."""
-        self.notes.file.write(f"{json.dumps({'error': content}, indent=2, ensure_ascii=False)}\n")
+        self.notes.file.write(f"{json_text({'error': content})}\n")
 
     def line(self, text: str | Text) -> None:
         """Print a line, unless JSON is wanted. It is not broken, so that commands in it can be copied."""
@@ -64,6 +64,12 @@ def console(*, error: bool) -> Console:
         highlight=False,
         width=None if stream.isatty() else PIPED_WIDTH,
     )
+
+
+def json_text(content: Any) -> str:
+    """Return JSON for people and programs; what could steer a terminal is escaped."""
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    return STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def printable(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,6 +21,8 @@ NumberT = TypeVar("NumberT", bound=int)
 
 STYLES = {"success": "green", "failure": "red", "partial": "yellow", "abandoned": "dim"}
 """By outcome."""
+MAX_LESSON = 400
+"""Characters of a lesson in a list; `cstp show` prints all of it."""
 
 
 def word(enum: _EnumTypeWrapper[NumberT], number: NumberT) -> str:
@@ -66,7 +69,7 @@ def entry(headline: str, details: Iterable[str], lesson: str = "") -> Text:
     text = Text(printable(headline))
     text.append(f"\n{printable(', '.join(filter(None, details)))}", style="dim")
     if lesson:
-        text.append(f"\nLesson: {printable(lesson)}", style="italic")
+        text.append(f"\nLesson: {printable(textwrap.shorten(lesson, MAX_LESSON, placeholder=' …'))}", style="italic")
     return text
 
 
@@ -107,7 +110,8 @@ def verdict(
 
 def guardrail(item: types_pb2.Violation, does: str, style: str) -> Text:
     """Return what a guardrail says."""
-    text = Text(f"  {does}  ", style=style).append(f"{item.guardrail_id}: {printable(item.message)}", style="default")
+    reason = printable(f"{item.guardrail_id}: {item.message}")
+    text = Text(f"  {does}  ", style=style).append(reason, style="default")
     if item.suggestion:
         text.append(f"\n          {printable(item.suggestion)}", style="italic default")
     return text
@@ -120,8 +124,8 @@ def check_answer(console: Console, answer: cstp_pb2.CheckGuardrailsResponse) -> 
 
 def announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentResponse) -> None:
     """Print the feedback on an intent."""
-    agent = printable(answer.responding_agent)
-    console.print(f"Received by {agent} at {moment(answer.received_at)}, correlation id {answer.correlation_id}")
+    received = f"Received by {answer.responding_agent} at {moment(answer.received_at)}"
+    console.print(printable(f"{received}, correlation id {answer.correlation_id}"))
     if answer.HasField("guardrail_status"):
         status = answer.guardrail_status
         verdict(console, status.allowed, status.violations, status.warnings, status.evaluated)

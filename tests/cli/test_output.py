@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 from rich.console import Console
 
 from cstp_grpc.cli import render
-from cstp_grpc.cli.output import console, printable
-from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
+from cstp_grpc.cli.output import console, json_text, printable
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, types_pb2
 
 
 class Terminal(io.StringIO):
@@ -51,3 +52,23 @@ def test_an_answer_without_a_verdict_shows_none() -> None:
 def test_what_steers_terminals_is_replaced() -> None:
     assert printable("a\tb\nc é 日本 \u00a0") == "a\tb\nc é 日本 \u00a0"
     assert printable("\x1b]0;title\x07 \x9b \u202e \r") == "�]0;title� � � �"
+
+
+def test_json_stays_json_and_steers_no_terminal() -> None:
+    content = {"title": "\x1b[31m \x9b \u202e é 日本"}
+    assert json.loads(json_text(content)) == content
+    assert "é 日本" in json_text(content)
+    assert not {"\x1b", "\x9b", "\u202e"} & set(json_text(content))
+
+
+def test_a_long_lesson_is_shortened_in_lists_and_whole_in_the_decision() -> None:
+    lesson = "word " * 500
+    stream = io.StringIO()
+    render.query_answer(
+        Console(file=stream, width=80),
+        cstp_pb2.QueryDecisionsResponse(decisions=[cstp_pb2.DecisionSummary(title="t", notes=lesson)]),
+    )
+    assert 50 < stream.getvalue().count("word") < 100
+    stream = io.StringIO()
+    render.decision(Console(file=stream, width=80), journal_pb2.Decision(title="t", notes=lesson))
+    assert stream.getvalue().count("word") == 500
