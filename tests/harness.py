@@ -145,6 +145,15 @@ def decoded(error: Any) -> Outcome:
     )
 
 
+@dataclass(frozen=True)
+class HttpAnswer:
+    """What came back for a POST, as it came."""
+
+    status: int
+    content_type: str | None
+    content: bytes
+
+
 class JsonRpcCaller:
     """Calls over JSON-RPC."""
 
@@ -153,22 +162,21 @@ class JsonRpcCaller:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def post(self, body: Any, token: str | None = TOKENS["alice"]) -> tuple[int, Any]:
+    def post(self, body: bytes, token: str | None = TOKENS["alice"]) -> HttpAnswer:
         headers = {"Content-Type": "application/json"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.url}/cstp", data, headers)
+        request = urllib.request.Request(f"{self.url}/cstp", body, headers)
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-                status, content = answer.status, answer.read()
+            answer = urllib.request.urlopen(request, timeout=TIMEOUT)
         except urllib.error.HTTPError as error:
-            with error:
-                status, content = error.code, error.read()
-        return status, json.loads(content) if content else None
+            answer = error
+        with answer:
+            return HttpAnswer(answer.status, answer.headers["Content-Type"], answer.read())
 
     def call(self, method: str, params: Mapping[str, Any], token: str | None = TOKENS["alice"]) -> Outcome:
-        _, answer = self.post({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}, token)
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        answer = json.loads(self.post(json.dumps(body).encode(), token).content)
         if "result" in answer:
             return Outcome(answer["result"])
         error = answer["error"]

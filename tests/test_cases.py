@@ -1,72 +1,50 @@
-"""Runs every case under tests/cases over both transports.
+"""Runs every case under tests/cases over both transports, but those that are about JSON-RPC itself.
 
-A case is one exchange: `requirement` (what it proves), `rulebook` (a file under cases/rulebooks, or `default`),
-`decisions` (recorded by `by`, alice unless stated), `settings`, `before` (earlier exchanges), `caller`, `call`,
-`params`, and `expect`: a whole `result`, in which `$instant`, `$uuid`, `$text`, `$number` and `$whole` stand for
-anything of that kind, or an `error` with `reason` and the violated `fields`.
+A case is one exchange: `requirement` (what it proves), what comes before it (tests/case_setup.py says how), `caller`,
+`call`, `params`, `transports` where it is about one alone, and `expect`: a whole `result` with the placeholders of
+tests/matching.py, or an `error` with `reason` and the violated `fields`.
 """
 
 from __future__ import annotations
 
-import copy
-import math
+import json
 import re
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 import yaml
 
-from tests.harness import TOKENS, GrpcCaller, JsonRpcCaller, Outcome, bridging, running, settings
+from tests.case_setup import CASES, plain, prepare, settings_of, token_of
+from tests.harness import GrpcCaller, JsonRpcCaller, Outcome, bridging, running
+from tests.matching import differences
 
-CASES = Path(__file__).parent / "cases"
-FILES = sorted(path for path in CASES.glob("*/*.yaml") if path.parent.name != "rulebooks")
+OTHER_FOLDERS = {"rulebooks", "jsonrpc"}
+FILES = sorted(path for path in CASES.glob("*/*.yaml") if path.parent.name not in OTHER_FOLDERS)
 TRANSPORTS = ["grpc", "jsonrpc"]
 
-INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
-
-
-def is_uuid(value: Any) -> bool:
-    return isinstance(value, str) and str(UUID(value)) == value
-
-
-PLACEHOLDERS = {
-    "$instant": lambda value: isinstance(value, str) and bool(INSTANT.fullmatch(value)),
-    "$uuid": is_uuid,
-    "$text": lambda value: isinstance(value, str) and bool(value),
-    "$number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-    "$whole": lambda value: isinstance(value, int) and not isinstance(value, bool),
-}
-
-
-def differences(expected: Any, actual: Any, path: str = "result") -> Iterator[str]:
-    """Yield where two JSON values differ."""
-    if isinstance(expected, datetime):
-        expected = expected.strftime("%Y-%m-%dT%H:%M:%SZ")
-    if isinstance(expected, str) and expected in PLACEHOLDERS:
-        if not PLACEHOLDERS[expected](actual):
-            yield f"{path}: {actual!r} is not {expected}"
-    elif isinstance(expected, dict) and isinstance(actual, dict):
-        for key in sorted(expected.keys() | actual.keys()):
-            if key not in actual:
-                yield f"{path}.{key} is missing"
-            elif key not in expected:
-                yield f"{path}.{key} is not expected: {actual[key]!r}"
-            else:
-                yield from differences(expected[key], actual[key], f"{path}.{key}")
-    elif isinstance(expected, list) and isinstance(actual, list):
-        if len(expected) != len(actual):
-            yield f"{path} has {len(actual)} items, not {len(expected)}: {actual!r}"
-        for index, (wanted, found) in enumerate(zip(expected, actual, strict=False)):
-            yield from differences(wanted, found, f"{path}[{index}]")
-    elif isinstance(expected, float) and isinstance(actual, int | float):
-        if not math.isclose(expected, actual, abs_tol=1e-9):
-            yield f"{path}: {actual!r} is not {expected!r}"
-    elif expected != actual or isinstance(expected, bool) != isinstance(actual, bool):
-        yield f"{path}: {actual!r} is not {expected!r}"
+JOURNAL = [
+    {"title": "Use a queue between the services", "confidence": 0.9, "tags": ["queue"], "visibility": "shared"},
+    {"title": "Use a queue between the services", "category": "process", "by": "bob", "visibility": "shared"},
+    {"title": "Use no queue: „direct calls“ are enough 🚀", "stakes": "low", "date": "2025-01-02T03:04:05.000678Z"},
+    {
+        "title": "Drop the queue of the mail service",
+        "confidence": 1,
+        "outcome": "failure",
+        "notes": "Mail was lost\nfor a day",
+        "project": "mail",
+        "reasons": [{"type": "analysis", "text": "It is slow", "strength": 0.1}, {"type": "precedent"}],
+    },
+    {"title": "Bob's own thoughts about the queue", "by": "bob"},
+]
+QUERIES = [
+    ({"query": "a queue between services"}, 4),
+    ({"query": "the queue", "filters": {"minConfidence": 0.5, "dateAfter": "2025-01-01T00:00:00Z"}}, 2),
+    ({"query": "queue of the mail", "limit": 2, "includeReasons": True}, 2),
+    ({"query": "the queue", "filters": {"category": "security"}}, 0),
+]
+"""What is asked of the journal, and how many decisions answer it."""
 
 
 def judge(expect: dict[str, Any], outcome: Outcome) -> None:
@@ -87,7 +65,7 @@ def snake(path: str) -> str:
 def runs() -> Iterator[Any]:
     """Yield every case with each transport that it is about."""
     for path in FILES:
-        case = yaml.safe_load(path.read_text())
+        case = yaml.safe_load(path.read_text(encoding="utf-8"))
         assert case["requirement"], path
         for transport in case.get("transports", TRANSPORTS):
             yield pytest.param(case, transport, id=f"{path.parent.name}/{path.stem}-{transport}")
@@ -95,36 +73,41 @@ def runs() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("case", "transport"), list(runs()))
 def test_case(case: dict[str, Any], transport: str, tmp_path: Path) -> None:
-    case = copy.deepcopy(case)
-    overrides = case.get("settings", {})
-    if case.get("rulebook", "default") != "default":
-        overrides.setdefault("cstp", {})["guardrails"] = {"config_path": str(CASES / "rulebooks" / case["rulebook"])}
-    wanted = settings(tmp_path, **overrides)
+    wanted = settings_of(case, tmp_path)
     with running(wanted) as app, bridging(wanted, app.target) as url:
         caller = GrpcCaller(app.target) if transport == "grpc" else JsonRpcCaller(url)
         try:
-            for decision in case.get("decisions", []):
-                by = decision.pop("by", "alice")
-                earlier = caller.call("cstp.recordDecision", {"decision": plain(decision)}, TOKENS[by])
-                assert earlier.reason is None, earlier
-            for exchange in case.get("before", []):
-                earlier = caller.call(exchange["call"], plain(exchange["params"]), token_of(exchange))
-                assert earlier.reason == exchange.get("reason"), earlier
+            prepare(case, caller)
             outcome = caller.call(case["call"], plain(case.get("params", {})), token_of(case))
         finally:
             caller.close()
     judge(case["expect"], outcome)
 
 
-def token_of(exchange: dict[str, Any]) -> str | None:
-    caller = exchange.get("caller", "alice")
-    return TOKENS.get(caller, caller) if caller else None
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GrpcCaller, JsonRpcCaller]]:
+    """A caller over each transport of one server, whose journal holds several decisions."""
+    case = {"settings": {"cstp": {"query": {"min_score": 0}}}, "decisions": JOURNAL}
+    wanted = settings_of(case, tmp_path_factory.mktemp("both"))
+    with running(wanted) as app, bridging(wanted, app.target) as url:
+        over_grpc, over_jsonrpc = GrpcCaller(app.target), JsonRpcCaller(url)
+        prepare(case, over_grpc)
+        yield over_grpc, over_jsonrpc
+        over_grpc.close()
+        over_jsonrpc.close()
 
 
-def plain(value: Any) -> Any:
-    """YAML reads instants; JSON has them as text."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [plain(item) for item in value]
-    return value.strftime("%Y-%m-%dT%H:%M:%SZ") if isinstance(value, datetime) else value
+@pytest.mark.parametrize(("query", "count"), QUERIES)
+def test_a_query_has_the_same_answer_over_both_transports(
+    query: dict[str, Any], count: int, both: tuple[GrpcCaller, JsonRpcCaller]
+) -> None:
+    over_grpc, over_jsonrpc = (caller.call("cstp.queryDecisions", query).result for caller in both)
+    assert over_grpc is not None
+    assert over_jsonrpc is not None
+    assert len(over_jsonrpc["decisions"]) == count
+    assert spelled(over_grpc) == spelled(over_jsonrpc)
+
+
+def spelled(result: dict[str, Any]) -> str:
+    """Return a result as text, which tells 1 from 1.0, without the time that it took."""
+    return json.dumps({**result, "queryTimeMs": None}, indent=1, sort_keys=True)

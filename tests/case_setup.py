@@ -1,0 +1,52 @@
+"""Prepares what a case says comes before its own exchange.
+
+`settings` change those of tests/harness.py, `rulebook` is a file under cases/rulebooks or `default`, `decisions` are
+recorded by `by` (alice unless stated), and `before` are earlier exchanges, each with the `reason` that it fails for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from cstp_grpc import config
+from tests.harness import TOKENS, GrpcCaller, JsonRpcCaller, settings
+
+CASES = Path(__file__).parent / "cases"
+
+
+def settings_of(case: Mapping[str, Any], data_dir: Path) -> config.Settings:
+    overrides = case.get("settings", {})
+    rulebook = case.get("rulebook", "default")
+    if rulebook != "default":
+        guardrails = {"config_path": str(CASES / "rulebooks" / rulebook)}
+        overrides = config.merge(overrides, {"cstp": {**overrides.get("cstp", {}), "guardrails": guardrails}})
+    return settings(data_dir, **overrides)
+
+
+def prepare(case: Mapping[str, Any], caller: GrpcCaller | JsonRpcCaller) -> None:
+    """Record the decisions of a case and make its earlier calls."""
+    for decision in case.get("decisions", []):
+        content = plain({key: value for key, value in decision.items() if key != "by"})
+        earlier = caller.call("cstp.recordDecision", {"decision": content}, TOKENS[decision.get("by", "alice")])
+        assert earlier.reason is None, earlier
+    for exchange in case.get("before", []):
+        earlier = caller.call(exchange["call"], plain(exchange["params"]), token_of(exchange))
+        assert earlier.reason == exchange.get("reason"), earlier
+
+
+def token_of(exchange: Mapping[str, Any]) -> str | None:
+    """Return the token of the exchange's `caller`: an agent's name, a token as it is, or null for none."""
+    caller = exchange.get("caller", "alice")
+    return TOKENS.get(caller, caller) if caller else None
+
+
+def plain(value: Any) -> Any:
+    """YAML reads instants; JSON has them as text."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value.strftime("%Y-%m-%dT%H:%M:%SZ") if isinstance(value, datetime) else value
