@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 
 from cstp_grpc.decisions.importing import names, preamble
@@ -93,19 +94,18 @@ class _Parser:
         self._status = read_status(self._all_status_lines())
 
     def parse(self) -> Adr:
-        status = self._status
-        self._must_be_a_record(status)
+        self._must_be_a_record()
         expected = names.identifier_of(self._path)
         title = self._title(expected)
         return Adr(
             title=title.text,
             identifier=expected or title.written,
-            status=status,
-            date=self._date(status),
+            status=self._status,
+            date=self._date(),
             context=read_context(self._lines, self._sections, self._preamble, self._people()),
             lesson=read_lesson(self._sections),
             reasons=read_reasons(self._sections),
-            relations=tuple(self._relations(status)),
+            relations=tuple(self._relations()),
             tags=tuple(self._texts(("tags", "keywords", "labels", "categories"), preamble.TAG_KEYS)),
             category=self._text(("category",), preamble.CATEGORY_KEYS),
             project=self._text(("project",), preamble.PROJECT_KEYS),
@@ -113,13 +113,13 @@ class _Parser:
             remarks=tuple(self._remarks),
         )
 
-    def _must_be_a_record(self, status: StatusReading | None) -> None:
-        kinds = {kind(section) for section in self._sections} - {None}
-        if status and (status.standing or not status.chosen):
+    def _must_be_a_record(self) -> None:
+        kinds = {found for section in self._sections if (found := kind(section))}
+        if self._status and (self._status.standing or not self._status.chosen):
             kinds.add(Kind.STATUS)
         if any(entry.key in preamble.DATE_KEYS for entry in self._entries):
             kinds.add(Kind.DATE)
-        if not is_record(self._path, {each for each in kinds if each}):
+        if not is_record(self._path, kinds):
             raise NoDecision("it is no decision record: it has neither a status nor the sections of one")
 
     def _title(self, expected: Identifier | None) -> Title:
@@ -144,7 +144,7 @@ class _Parser:
     def _all_status_lines(self) -> list[Line]:
         front = [line for text in self._front.texts("status", "state") for line in self._inline(text)]
         keyed = [entry.line for entry in self._entries if entry.key in preamble.STATUS_KEYS]
-        others = [line for line in self._status_lines if not entries_of([line])]
+        others = [line for line in self._status_lines if not any(entry.key for entry in entries_of([line]))]
         return [*front, *keyed, *others]
 
     def _inline(self, text: str) -> list[Line]:
@@ -160,7 +160,7 @@ class _Parser:
             lines += [line for section in extent for line in section.lines()]
         return lines
 
-    def _date(self, status: StatusReading | None) -> tuple[datetime, DateOrigin] | None:
+    def _date(self) -> tuple[datetime, DateOrigin] | None:
         dated = preamble.values_of(self._entries, preamble.DATE_KEYS)
         dated += [line.text for line in self._section_lines(Kind.DATE)]
         for origin, texts in (
@@ -170,7 +170,8 @@ class _Parser:
             for text in texts:
                 if date := self._read_date(text, must=True):
                     return date, origin
-        for text in [status.text, *(line.text for line in self._status_lines)] if status else []:
+        stated = [self._status.text] if self._status else []
+        for text in [*stated, *(line.text for line in self._status_lines)]:
             if date := self._read_date(text, must=False):
                 return date, DateOrigin.STATUS
         date = names.date_of(self._path)
@@ -190,8 +191,8 @@ class _Parser:
         if remark not in self._remarks:
             self._remarks.append(remark)
 
-    def _relations(self, status: StatusReading | None) -> list[Relation]:
-        relations = list(status.relations) if status else []
+    def _relations(self) -> list[Relation]:
+        relations = list(self._status.relations) if self._status else []
         for name, relation in FRONT_RELATIONS.items():
             for text in self._front.texts(name):
                 relations += [Relation(relation, reference) for reference in self._references(text)]
@@ -216,21 +217,26 @@ class _Parser:
         found = {name: self._front.texts(name) for name in FRONT_PEOPLE}
         return [f"{name.replace('_', ' ').capitalize()}: {', '.join(texts)}" for name, texts in found.items() if texts]
 
-    def _texts(self, names: Sequence[str], keys: Sequence[str]) -> list[str]:
-        texts = [text for name in names for text in self._front.texts(name)]
+    def _texts(self, fields: Sequence[str], keys: Sequence[str]) -> list[str]:
+        texts = [text for field in fields for text in self._front.texts(field)]
         texts += preamble.values_of(self._entries, keys)
         return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
-    def _text(self, names: Sequence[str], keys: Sequence[str]) -> str | None:
-        texts = self._front.texts(*names) or preamble.values_of(self._entries, keys)
+    def _text(self, fields: Sequence[str], keys: Sequence[str]) -> str | None:
+        texts = self._front.texts(*fields) or preamble.values_of(self._entries, keys)
         return texts[0] if texts else None
 
 
 def _preamble(sections: Sequence[Section]) -> Sequence[Section]:
-    """Return the sections up to the one whose heading is the title, or only what stands before any heading."""
-    for number, section in enumerate(sections[1:], 1):
-        if kind(section):
-            break
-        if section.heading and not is_blank(section.heading.text) and not names.is_generic(section.heading.text):
-            return sections[: number + 1]
-    return sections[:1]
+    """Return the sections up to the one whose heading is the title, or only what stands before any heading.
+
+    The title is the first heading of the first level before the sections that records have, else the first of any.
+    """
+    leading = list(takewhile(lambda section: not kind(section), sections))
+    titles = [number for number, section in enumerate(leading) if section.heading and _says_something(section.heading)]
+    best = min(titles, key=lambda number: (leading[number].level > 1, number), default=0)
+    return sections[: best + 1]
+
+
+def _says_something(heading: Line) -> bool:
+    return not is_blank(heading.text) and not names.is_generic(heading.text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from cstp_grpc.decisions.importing.adr import Adr, parse_adr
 from cstp_grpc.decisions.importing.fields import FieldError, FieldReader
 from cstp_grpc.decisions.importing.file_dates import FileDate, FileDates
-from cstp_grpc.decisions.importing.files import read_text
+from cstp_grpc.decisions.importing.files import read_text, real_path
 from cstp_grpc.decisions.importing.markdown import MarkdownReader
 from cstp_grpc.decisions.importing.plain_yaml import Plain
 from cstp_grpc.decisions.importing.references import References
@@ -39,7 +38,7 @@ class AdrReader:
 
     def read(self, path: Path) -> Parsed:
         """Return the record in a file. Raises NoDecision and Unreadable."""
-        real = Path(os.path.realpath(path))
+        real = real_path(path)
         source = self._sources.name(real)
         self._known[real] = False
         adr = parse_adr(read_text(real, MAX_BYTES), real, self._markdown)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cstp_grpc.decisions.importing.files import real_path
 from cstp_grpc.decisions.importing.history import FirstCommits, HistoryError
 from cstp_grpc.decisions.importing.results import DateOrigin
 from cstp_grpc.decisions.importing.sources import Sources
@@ -30,7 +30,7 @@ class FileDates:
 
     def of(self, path: Path) -> FileDate:
         """Return the date of a file."""
-        real = Path(os.path.realpath(path))
+        real = real_path(path)
         tree = self._sources.work_tree(real)
         remark = None
         if tree:

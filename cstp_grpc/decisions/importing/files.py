@@ -37,11 +37,11 @@ def find_files(paths: Sequence[Path]) -> Iterator[Found]:
     What is hidden within a folder is left out. A path that is missing or a folder that cannot be listed is yielded
     itself, so that reading it says what is wrong.
     """
-    seen: set[str] = set()
+    seen: set[Path] = set()
     waiting = [Found(path, named=True) for path in reversed(paths)]
     while waiting:
         found = waiting.pop()
-        real = _real(found.path)
+        real = _identity(found.path)
         if real in seen:
             continue
         seen.add(real)
@@ -50,6 +50,14 @@ def find_files(paths: Sequence[Path]) -> Iterator[Found]:
             yield found
         else:
             waiting += [Found(entry, named=False) for entry in reversed(entries) if not entry.name.startswith(".")]
+
+
+def real_path(path: Path) -> Path:
+    """Return the absolute path without symbolic links. Raises Unreadable for what cannot be a path."""
+    try:
+        return Path(os.path.realpath(path))
+    except (OSError, ValueError):
+        raise Unreadable("it cannot be read: there is no such name") from None
 
 
 def open_file(path: Path) -> BinaryIO:
@@ -95,11 +103,11 @@ def decode(data: bytes) -> str:
     return text
 
 
-def _real(path: Path) -> str:
+def _identity(path: Path) -> Path:
     try:
-        return os.path.realpath(path)
-    except (OSError, ValueError):
-        return str(path)
+        return real_path(path)
+    except Unreadable:
+        return path
 
 
 def _entries(path: Path) -> list[Path] | None:

@@ -31,7 +31,7 @@ def parse_line(data: bytes | None) -> Plain:
     """Return the value of a line. Raises Unreadable."""
     if data is None:
         raise Unreadable(f"the line is longer than {MAX_LINE_BYTES // 1024 // 1024} MiB")
-    text = decode(data)
+    text = decode(data.rstrip(b"\r\n"))
     try:
         value: Plain = json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_number)
     except json.JSONDecodeError as error:

@@ -30,7 +30,7 @@ def load_mapping(path: Path) -> FieldMapping:
     loader = _Loader(root)
     mapping = loader.mapping()
     if loader.problems:
-        raise MappingError("\n".join(_located(path, *problem) for problem in sorted(loader.problems)))
+        raise MappingError("\n".join(_located(path, *problem) for problem in loader.in_order()))
     return mapping
 
 
@@ -58,6 +58,10 @@ class _Loader:
             constants=self._contents("constants"),
             links=self._places("links", LINKS),
         )
+
+    def in_order(self) -> list[tuple[int, str]]:
+        """Return the problems by their lines."""
+        return sorted(self.problems, key=lambda problem: problem[0])
 
     def _problem(self, table: Table, key: str, name: str, reason: str) -> None:
         self.problems.append((table.lines.get(key, table.line), f"{name}: {reason}"))

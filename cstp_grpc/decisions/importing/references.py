@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from cstp_grpc.decisions.importing.files import MARKDOWN
+from cstp_grpc.decisions.importing.files import MARKDOWN, real_path
 from cstp_grpc.decisions.importing.names import identifier_of
 from cstp_grpc.decisions.importing.relations import Reference
 from cstp_grpc.decisions.importing.results import Unreadable
@@ -52,9 +52,11 @@ class References:
         if path.startswith("/"):
             base = self._sources.work_tree(origin) or base
         target = Path(os.path.normpath(base / path.lstrip("/")))
+        if target.suffix.lower() not in ("", ".html", *MARKDOWN):
+            return
         for name in _spellings(target):
-            if name.suffix.lower() in MARKDOWN and name.is_file():
-                yield Path(os.path.realpath(name))
+            if name.suffix.lower() in MARKDOWN and (file := _file(name)):
+                yield file
         # A record may have been renamed since; its number stays.
         if identifier := identifier_of(target):
             yield from self._numbered(target.parent, identifier.number)
@@ -77,6 +79,14 @@ def _local_path(href: str) -> str:
     return "" if parts.scheme or parts.netloc or "\0" in path else path
 
 
+def _file(path: Path) -> Path | None:
+    """Return the path of a file without symbolic links, None where there is none."""
+    try:
+        return real_path(path) if path.is_file() else None
+    except (OSError, Unreadable):
+        return None
+
+
 def _spellings(target: Path) -> Iterator[Path]:
     """Yield a link's target as files may be named: sites leave the ending out or make it .html."""
     yield target
@@ -91,6 +101,6 @@ def _numbers(folder: Path) -> dict[int, list[Path]]:
     except OSError:
         return numbers
     for path in files:
-        if identifier := identifier_of(path):
-            numbers.setdefault(identifier.number, []).append(path)
+        if (identifier := identifier_of(path)) and (file := _file(path)):
+            numbers.setdefault(identifier.number, []).append(file)
     return numbers

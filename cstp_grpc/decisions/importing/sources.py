@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from cstp_grpc.decisions.importing.files import real_path
 from cstp_grpc.decisions.importing.results import Unreadable
 from cstp_grpc.decisions.importing.text import SOURCE_LIMIT, flaw
 
@@ -21,7 +22,7 @@ class Sources:
         In a git work tree it is the name of the tree's folder and the path within, so that other clones of that name
         agree; elsewhere it is the absolute path. Symbolic links are followed. Raises Unreadable.
         """
-        real = Path(os.path.realpath(path))
+        real = real_path(path)
         tree = self.work_tree(real)
         return fit((Path(tree.name) / real.relative_to(tree) if tree and tree.name else real).as_posix())
 
