@@ -64,7 +64,10 @@ class HttpAnswer:
 
 
 class JsonRpcTransport:
-    """Posts each call to a bridge, on a connection of its own; follows no redirects. Safe for many threads."""
+    """Posts each call to a bridge, on a connection of its own; follows no redirects and uses no proxies.
+
+    Safe for many threads.
+    """
 
     def __init__(
         self,
@@ -143,10 +146,16 @@ def endpoint(target: str) -> SplitResult:
 
 
 def tls_context(root_certificates: bytes | None) -> ssl.SSLContext:
-    """Return how https servers are verified: by the given authorities (PEM), or by the system's."""
+    """Return how https servers are verified: by the given authorities (PEM), or by the system's.
+
+    Raises InvalidArgument.
+    """
     if root_certificates is None:
         return ssl.create_default_context()
-    return ssl.create_default_context(cadata=root_certificates.decode("ascii"))
+    try:
+        return ssl.create_default_context(cadata=root_certificates.decode("ascii"))
+    except (ssl.SSLError, UnicodeDecodeError) as error:
+        raise InvalidArgument.field("root_certificates", "are no certificates in PEM") from error
 
 
 def exchange(

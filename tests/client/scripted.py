@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +29,11 @@ class ScriptedServer:
     script: list[Answer]
     requests: list[Any] = field(default_factory=list)
     metadata: list[dict[str, str | bytes]] = field(default_factory=list)
-    target: str = ""
+    port: int = 0
+
+    @property
+    def target(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     def answer(self, request: Any, context: grpc.ServicerContext) -> Message:
         self.metadata.append(dict(context.invocation_metadata()))
@@ -43,8 +48,8 @@ class ScriptedServer:
 
 
 @contextmanager
-def scripted_server(*script: Answer) -> Iterator[ScriptedServer]:
-    """Run a ScriptedServer for the length of a block."""
+def scripted_server(*script: Answer, tls: Sequence[tuple[bytes, bytes]] = ()) -> Iterator[ScriptedServer]:
+    """Run a ScriptedServer for the length of a block; `tls` is its key and certificate."""
     state = ScriptedServer(list(script))
 
     class Handlers(grpc.GenericRpcHandler):
@@ -60,7 +65,10 @@ def scripted_server(*script: Answer) -> Iterator[ScriptedServer]:
     pool = ThreadPoolExecutor(4)
     server = grpc.server(pool)
     server.add_generic_rpc_handlers((Handlers(),))
-    state.target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    if tls:
+        state.port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials(tls))
+    else:
+        state.port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
         yield state
@@ -83,12 +91,16 @@ class HttpServer:
     """An HTTP server that gives one reply to every request."""
 
     reply: HttpReply
-    url: str = ""
+    port: int = 0
     requests: list[tuple[str, dict[str, str], dict[str, Any]]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
 
 @contextmanager
-def http_server(reply: HttpReply) -> Iterator[HttpServer]:
+def http_server(reply: HttpReply, tls: ssl.SSLContext | None = None) -> Iterator[HttpServer]:
     """Run an HttpServer for the length of a block."""
     state = HttpServer(reply)
 
@@ -109,7 +121,9 @@ def http_server(reply: HttpReply) -> Iterator[HttpServer]:
             """Keep the tests' output clean."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.url = f"http://127.0.0.1:{server.server_port}"
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    state.port = server.server_port
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:

@@ -1,0 +1,75 @@
+"""Servers that prove who they are."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cstp_grpc.client import CstpClient, RetryPolicy
+from cstp_grpc.client.errors import ServerUnreachable
+from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.gen.cstp.v1 import cstp_pb2
+from tests.client.scripted import HttpReply, http_server, scripted_server
+
+ONCE = RetryPolicy(attempts=1)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A certificate for localhost that certifies itself, and its key, both PEM."""
+
+    certificate: Path
+    key: Path
+
+    @property
+    def authority(self) -> bytes:
+        return self.certificate.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is needed to make a certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    made = Certificate(folder / "certificate.pem", folder / "key.pem")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(made.key), "-out", str(made.certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    return made
+
+
+@pytest.fixture(params=["grpcs", "https"])
+def target(request: pytest.FixtureRequest, certificate: Certificate) -> Iterator[str]:
+    """A server that answers queries with a total of 7, over either transport with TLS."""
+    if request.param == "grpcs":
+        pair = [(certificate.key.read_bytes(), certificate.certificate.read_bytes())]
+        with scripted_server(cstp_pb2.QueryDecisionsResponse(total=7), tls=pair) as grpc_server:
+            yield f"grpcs://localhost:{grpc_server.port}"
+        return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate.certificate, certificate.key)
+    reply = HttpReply(lambda call: {"jsonrpc": "2.0", "id": call["id"], "result": {"total": 7}})
+    with http_server(reply, context) as server:
+        yield f"https://localhost:{server.port}"
+
+
+def test_a_server_certified_by_the_given_authority_is_called(target: str, certificate: Certificate) -> None:
+    with CstpClient(target, "secret-1", root_certificates=certificate.authority, retries=ONCE) as client:
+        assert client.query_decisions("x").total == 7
+
+
+def test_a_server_that_nobody_known_certifies_gets_no_call(target: str) -> None:
+    with CstpClient(target, "secret-1", retries=ONCE) as client, pytest.raises(ServerUnreachable):
+        client.query_decisions("x")
+
+
+@pytest.mark.parametrize("authority", [b"no PEM at all", b"\xff\xfe"])
+def test_an_authority_that_is_none_is_refused_at_once(authority: bytes) -> None:
+    with pytest.raises(InvalidArgument, match="root_certificates"):
+        CstpClient("https://localhost:1", root_certificates=authority)
