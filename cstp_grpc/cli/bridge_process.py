@@ -18,6 +18,7 @@ START_SECONDS = 30.0
 MAX_DEATHS = 5
 """How often the bridge may die within `WINDOW_SECONDS` and is started again."""
 WINDOW_SECONDS = 300.0
+REACHABLE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - where to call a bridge that listens everywhere
 
 
 class BridgeFailed(Exception):
@@ -56,7 +57,8 @@ class BridgeProcess:
                 raise BridgeFailed(f"The bridge ended with code {self.child.exit_code()} before it listened.")
             if self._clock() > deadline:
                 raise BridgeFailed(f"The bridge did not listen within {START_SECONDS:g} s.")
-        return f"http://{self._port_file.read_text(encoding='utf-8').strip()}"
+        host, _, port = self._port_file.read_text(encoding="utf-8").strip().rpartition(":")
+        return f"http://{REACHABLE.get(host, host)}:{port}"
 
     def revive(self) -> str | None:
         """Start it again if it has died, and return its URL then. Raises BridgeFailed where it keeps dying."""

@@ -25,6 +25,9 @@ def startup() -> Iterator[None]:
         yield
     except STARTUP as error:
         raise click.ClickException(str(error)) from error
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise click.ClickException(f"{where}{error.strerror or error}") from error
     except SQLAlchemyError as error:
         reason = getattr(error, "orig", None) or error
         raise click.ClickException(f"storage.url: the database cannot be used: {reason}") from error

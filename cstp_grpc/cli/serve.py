@@ -19,7 +19,6 @@ import click
 from rich.text import Text
 
 from cstp_grpc.cli import development
-from cstp_grpc.cli.bridge_process import BridgeFailed
 from cstp_grpc.cli.command import FILE, config_option, state
 from cstp_grpc.cli.development import DEVELOPER, DeveloperToken
 from cstp_grpc.cli.failures import startup
@@ -57,16 +56,17 @@ def serve(dev: bool, bridge: bool) -> None:
     """
     out = Output()
     settings = state().settings()
-    token = development.developer_token(settings.data_dir) if dev and settings.auth.enabled else None
-    if token:
-        settings = development.with_agent(settings, DEVELOPER, token.text)
-    if settings.auth.enabled and not settings.auth.tokens:
-        raise ConfigError("auth.tokens: is empty, so nobody could call; add a token, or start with --dev")
-    log_to_stderr(settings)
-    with stop_signals() as stop, startup(), Stack(settings, state().config_path, bridge=bridge) as stack:
-        announced = Announcement(out, settings, token, dev=dev)
-        announced.ready(stack)
-        watch(stack, announced, stop)
+    with stop_signals() as stop, startup():
+        token = development.developer_token(settings.data_dir) if dev and settings.auth.enabled else None
+        if token:
+            settings = development.with_agent(settings, DEVELOPER, token.text)
+        if settings.auth.enabled and not settings.auth.tokens:
+            raise ConfigError("auth.tokens: is empty, so nobody could call; add a token, or start with --dev")
+        log_to_stderr(settings)
+        with Stack(settings, state().config_path, bridge=bridge) as stack:
+            announced = Announcement(out, settings, token, dev=dev)
+            announced.ready(stack)
+            watch(stack, announced, stop)
     out.line("Stopped.")
 
 
@@ -129,13 +129,10 @@ class Announcement:
 
 
 def watch(stack: Stack, announced: Announcement, stop: threading.Event) -> None:
-    """Look after the bridge until `stop` is set. Raises click.ClickException where the bridge cannot be kept alive."""
-    try:
-        while not stop.wait(CHECK_SECONDS):
-            if stack.check():
-                announced.moved(stack)
-    except BridgeFailed as error:
-        raise click.ClickException(str(error)) from error
+    """Look after the bridge until `stop` is set. Raises BridgeFailed where it cannot be kept alive."""
+    while not stop.wait(CHECK_SECONDS):
+        if stack.check():
+            announced.moved(stack)
 
 
 @contextmanager

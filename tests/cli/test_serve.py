@@ -156,11 +156,12 @@ def bridge_of(pid: int) -> int:
     return next(int(child) for child, parent, command in rows if int(parent) == pid and " bridge " in command)
 
 
-def test_nothing_is_left_when_the_server_is_killed(home: Path) -> None:
+def test_nothing_is_left_when_the_server_is_killed(invoke: Invoke) -> None:
     with started("serve", "--dev") as process:
         process.wait_for(READY)
         url = process.value("JSON-RPC").removesuffix("/cstp")
         assert get(f"{url}/health")["status"] == "ok"
+        assert json.loads(invoke("agent-card").stdout)["url"] == url
         process.end(signal.SIGKILL)
         # The bridge holds the other end of the output, so it ends only when the bridge has.
         with pytest.raises(AssertionError, match="it ended"):
@@ -210,6 +211,25 @@ def test_a_missing_secret_is_named(invoke: Invoke, home: Path) -> None:
     result = invoke("serve", "--config", "cstp.yaml")
     assert result.exit_code == 1
     assert "ABSENT" in result.stderr
+
+
+def test_a_data_folder_that_cannot_be_made_is_named(invoke: Invoke, home: Path) -> None:
+    (home / "var").write_text("a file")
+    result = invoke("serve", "--dev", env=ENVIRONMENT)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: var")
+
+
+def test_a_bridge_that_listens_everywhere_is_named_by_a_reachable_address(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CSTP_SERVER__PORT", "0")
+    monkeypatch.setenv("CSTP_SERVER__HOST", "0.0.0.0")
+    bridge = BridgeProcess(None, "127.0.0.1:1", home / "port")
+    try:
+        assert bridge.start().startswith("http://127.0.0.1:")
+    finally:
+        bridge.stop()
 
 
 def test_a_taken_port_is_named(server: Server, invoke: Invoke) -> None:
