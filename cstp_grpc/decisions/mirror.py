@@ -32,7 +32,7 @@ class Mirror:
         self._revision = -1
 
     def refresh(self) -> int:
-        """Take over all changes since the last time, the first time everything, and return how many. Raises QueryFailed.
+        """Take over all changes since the last time, at first everything, and return how many. Raises QueryFailed.
 
         One thread at a time may call this.
         """

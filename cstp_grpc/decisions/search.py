@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import dataclass
 
 from cstp_grpc.decisions.embedding import Embedder
 from cstp_grpc.decisions.index import IndexUnavailable, Proposals
-from cstp_grpc.decisions.matrix import Candidates, Scored, VectorMatrix
+from cstp_grpc.decisions.matrix import MARGIN, Candidates, Scored, VectorMatrix
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.decisions.store import DecisionStore, Vector
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Inquiry:
+    """What is searched, and for whom."""
+
+    vector: Vector
+    filters: DecisionFilter
+    caller: str
+    min_score: float
+
+
 class DecisionSearch:
     """Plans and answers searches. Safe for many threads.
 
     Up to `exact_limit` decisions that pass the filters are all scored. Beyond that, the index proposes `overfetch` of
-    all decisions, which are filtered and scored here; where that leaves too few, or the index does not answer, all are
-    scored after all. The journal has the last word on what a caller may read.
+    all decisions, which are filtered and scored here; where others might belong to the answer too, or the index does
+    not answer, all are scored after all. The journal has the last word on what a caller may read.
     """
 
     def __init__(
@@ -45,13 +56,13 @@ class DecisionSearch:
         They are at most `limit` and score at least `min_score`; of equal ones the latest comes first. Raises
         QueryFailed where the journal or the embedder does not answer.
         """
-        query = self._embedder.embed([text])[0]
+        inquiry = Inquiry(self._embedder.embed([text])[0], filters, caller, min_score)
         candidates = self._matrix.candidates(caller, filters)
         found: dict[str, Decision] = {}
         asked: set[str] = set()
         wanted = limit
         while True:
-            ranked = self._rank(query, candidates, filters, caller, wanted, min_score)
+            ranked = self._rank(inquiry, candidates, wanted)
             unknown = [item.decision_id for item in ranked if item.decision_id not in asked]
             found.update(self._store.readable(unknown, caller, filters))
             asked.update(unknown)
@@ -60,39 +71,28 @@ class DecisionSearch:
             # The journal knows of changes that the matrix has not seen yet; the next best take their places.
             wanted *= 2
 
-    def _rank(
-        self,
-        query: Vector,
-        candidates: Candidates,
-        filters: DecisionFilter,
-        caller: str,
-        limit: int,
-        min_score: float,
-    ) -> list[Scored]:
+    def _rank(self, inquiry: Inquiry, candidates: Candidates, limit: int) -> list[Scored]:
         if self._index is not None and len(candidates) > self._exact_limit:
-            proposed = self._rank_proposals(self._index, query, filters, caller, limit, min_score)
+            proposed = self._rank_proposals(self._index, inquiry, limit)
             if proposed is not None:
                 return proposed
-        return candidates.best(query, limit, min_score)
+        return candidates.best(inquiry.vector, limit, inquiry.min_score)
 
-    def _rank_proposals(
-        self, index: Proposals, query: Vector, filters: DecisionFilter, caller: str, limit: int, min_score: float
-    ) -> list[Scored] | None:
-        """Return the best of what the index proposes and of what it has not taken yet; None where that is too few."""
+    def _rank_proposals(self, index: Proposals, inquiry: Inquiry, limit: int) -> list[Scored] | None:
+        """Return the best of what the index proposes or has not taken yet; None where others may be as good."""
         try:
             revision = index.revision
-            ids = index.propose(query, self._overfetch)
+            ids = index.propose(inquiry.vector, self._overfetch)
         except IndexUnavailable as error:
             self._outage.begin(error)
             return None
         self._outage.end()
-        ranked = self._matrix.among(ids, revision, caller, filters).best(query, limit, min_score)
-        return ranked if len(ranked) == limit or self._reaches(ids, query, min_score) else None
-
-    def _reaches(self, ids: list[str], query: Vector, min_score: float) -> bool:
-        """Whether the index proposed everything that scores enough, because its last proposal does not."""
-        last = self._matrix.similarity(ids[-1], query) if ids else None
-        return last is not None and last < min_score
+        known = self._matrix.among(ids, revision, inquiry.caller, inquiry.filters)
+        ranked = known.best(inquiry.vector, limit, inquiry.min_score)
+        least = ranked[-1].score if len(ranked) == limit else inquiry.min_score
+        # Where even the last proposal is that good, there may be as good ones behind it.
+        last = self._matrix.similarity(ids[-1], inquiry.vector) if ids else None
+        return ranked if last is not None and last < least - MARGIN else None
 
 
 class Outage:

@@ -1,0 +1,144 @@
+"""Exact search over the mirror in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cstp_grpc.decisions.matrix import Candidates, VectorMatrix
+from cstp_grpc.decisions.model import DecisionFilter
+from cstp_grpc.decisions.store import IndexRow
+from tests.decisions.rows import AGENTS, IDS, SlowMatrix, filters, row, rows, unit, vectors
+
+EVERYTHING = DecisionFilter()
+X = unit(1, 0, 0)
+
+
+def matrix_of(*batches: Sequence[IndexRow]) -> VectorMatrix:
+    matrix = VectorMatrix(3)
+    for batch in batches:
+        matrix.apply(batch)
+    return matrix
+
+
+def ids(candidates: Candidates) -> list[str]:
+    return [item.decision_id for item in candidates.best(X, 10_000, -1.0)]
+
+
+callers = st.sampled_from([*AGENTS, "carol"])
+limits = st.integers(1, 10)
+min_scores = st.sampled_from([-1.0, 0.0, 0.3, 1.0])
+
+
+@given(st.lists(st.lists(rows, max_size=8), max_size=6), filters, callers, vectors, limits, min_scores)
+def test_it_finds_what_a_look_at_each_decision_finds(batches, wanted, caller, query, limit, min_score) -> None:  # type: ignore[no-untyped-def]
+    matrix = matrix_of(*batches)
+    slow = SlowMatrix.of(item for batch in batches for item in batch)
+    passing = slow.passing(caller, wanted)
+
+    candidates = matrix.candidates(caller, wanted)
+
+    assert matrix.size == len(slow.rows)
+    assert len(candidates) == len(passing)
+    assert candidates.best(query, limit, min_score) == slow.best(passing, query, limit, min_score)
+
+
+@given(st.lists(rows, max_size=20), filters, callers, vectors, st.sets(st.sampled_from(IDS)), st.integers(-1, 5))
+def test_among_finds_the_named_and_the_newly_changed(changes, wanted, caller, query, named, revision) -> None:  # type: ignore[no-untyped-def]
+    matrix = matrix_of(changes)
+    slow = SlowMatrix.of(changes)
+    passing = [item for item in slow.passing(caller, wanted) if item.decision_id in named or item.revision > revision]
+
+    found = matrix.among([*named, "dec-unknown"], revision, caller, wanted)
+
+    assert found.best(query, 10, -1.0) == slow.best(passing, query, 10, -1.0)
+
+
+def test_few_of_many_rows_score_as_they_do_among_all() -> None:
+    generator = np.random.default_rng(7)
+    many = [
+        row(
+            f"dec-{number}", number, unit(*generator.standard_normal(3)), project="rare" if number % 9 == 0 else "often"
+        )
+        for number in range(4000)
+    ]
+    matrix = matrix_of(many)
+    query = unit(1, 2, 3)
+    scores = {item.decision_id: item.score for item in matrix.candidates("bob", EVERYTHING).best(query, 4000, -1.0)}
+
+    for project in ("rare", "often"):
+        found = matrix.candidates("bob", DecisionFilter(project=project)).best(query, 4000, -1.0)
+        assert {item.decision_id for item in found} == {item.decision_id for item in many if item.project == project}
+        assert all(item.score == scores[item.decision_id] for item in found)
+
+
+def test_scores_stay_within_their_range() -> None:
+    third = np.full(3, np.sqrt(np.float32(1 / 3)) * np.float32(1.000001), np.float32)
+    matrix = matrix_of([row("dec-0", 0, third), row("dec-1", 1, -third)])
+    assert [item.score for item in matrix.candidates("bob", EVERYTHING).best(third, 2, -1.0)] == [1.0, -1.0]
+
+
+def test_an_older_revision_changes_nothing() -> None:
+    matrix = matrix_of([row("dec-0", 7, category="new")], [row("dec-0", 6, category="old")])
+    assert len(matrix.candidates("bob", DecisionFilter(category="new"))) == 1
+    assert len(matrix.candidates("bob", DecisionFilter(category="old"))) == 0
+
+
+def test_many_changes_of_few_decisions_leave_each_once_and_old_readers_undisturbed() -> None:
+    matrix = matrix_of([row(f"dec-{number}", number, tags=(f"tag-{number}", "first")) for number in range(10)])
+    before = matrix.candidates("bob", DecisionFilter(tags=("first",)))
+    for revision in range(10, 2000):
+        number = revision % 10
+        matrix.apply([row(f"dec-{number}", revision, tags=(f"tag-{number}", "later"), category=f"c{revision % 3}")])
+
+    assert matrix.size == 10
+    assert sorted(ids(matrix.candidates("bob", EVERYTHING))) == [f"dec-{number}" for number in range(10)]
+    assert ids(matrix.candidates("bob", DecisionFilter(tags=("later", "tag-4")))) == ["dec-4"]
+    assert ids(matrix.candidates("bob", DecisionFilter(tags=("first",)))) == []
+    assert ids(matrix.among(["dec-3"], 5000, "bob", EVERYTHING)) == ["dec-3"]
+    assert sorted(ids(before)) == [f"dec-{number}" for number in range(10)]
+
+
+def test_a_vector_of_another_length_is_refused_without_losing_those_before() -> None:
+    matrix = VectorMatrix(3)
+    with pytest.raises(ValueError, match="shape"):
+        matrix.apply([row("dec-0", 0), row("dec-1", 1, np.ones(4, np.float32)), row("dec-2", 2)])
+    matrix.apply([row("dec-3", 3)])
+    assert ids(matrix.candidates("bob", EVERYTHING)) == ["dec-0", "dec-3"]
+
+
+def test_similarity_and_samples_come_from_the_present_vectors() -> None:
+    matrix = matrix_of([row("dec-0", 0, unit(0, 1, 0)), row("dec-1", 1, unit(0, 0, 1))], [row("dec-0", 2, X)])
+    assert matrix.similarity("dec-0", X) == 1.0
+    assert matrix.similarity("dec-1", X) == 0.0
+    assert matrix.similarity("dec-2", X) is None
+    assert {tuple(vector) for vector in matrix.sample(5)} == {(1, 0, 0), (0, 0, 1)}
+    assert len(matrix.sample(1)) == 1
+    assert VectorMatrix(3).sample(5) == []
+
+
+def test_readers_see_each_decision_once_while_others_write() -> None:
+    names = [f"dec-{number}" for number in range(50)]
+    matrix = matrix_of([row(name, number) for number, name in enumerate(names)])
+    errors: list[str] = []
+    ended = threading.Event()
+
+    def read() -> None:
+        while not ended.is_set():
+            both = (matrix.candidates("bob", EVERYTHING), matrix.among(names, 10_000, "bob", EVERYTHING))
+            errors.extend(f"{len(found)} of {len(names)}" for found in both if sorted(ids(found)) != sorted(names))
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for revision in range(50, 3000):
+        matrix.apply([row(names[revision % 50], revision, category=f"c{revision}")])
+    ended.set()
+    for reader in readers:
+        reader.join()
+    assert not errors

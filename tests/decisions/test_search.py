@@ -1,0 +1,188 @@
+"""Finding decisions of a real journal."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine, text
+
+from cstp_grpc.decisions.matrix import VectorMatrix
+from cstp_grpc.decisions.mirror import Mirror
+from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, Links, Match
+from cstp_grpc.decisions.search import DecisionSearch
+from cstp_grpc.errors import QueryFailed
+from cstp_grpc.vocabulary import Outcome, Stakes, Visibility
+from tests.decisions.journals import JournalKit
+from tests.decisions.memory_index import MemoryIndex
+from tests.decisions.strategies import EPOCH
+
+ANY = DecisionFilter()
+WORDS = ("queue", "cache", "shard", "token", "ledger")
+
+
+class Finder:
+    """A search over a journal, and the journal."""
+
+    def __init__(self, kit: JournalKit, index: MemoryIndex | None = None, exact_limit: int = 0, overfetch: int = 10):
+        self.kit = kit
+        self.index = index
+        self.matrix = VectorMatrix(kit.embedder.dimensions)
+        self.mirror = Mirror(kit.store, kit.embedder.model, self.matrix)
+        self.search = DecisionSearch(kit.store, self.matrix, kit.embedder, index, exact_limit, overfetch)
+        self.refresh()
+
+    def refresh(self) -> None:
+        self.mirror.refresh()
+        if self.index is not None:
+            for item in self.kit.store.index_rows(self.kit.embedder.model, self.index.fed):
+                self.index.upsert([item.decision_id], [item.vector], item.revision)
+
+    def find(
+        self, query: str, filters: DecisionFilter = ANY, caller: str = "bob", limit: int = 10, min_score: float = 0.01
+    ) -> list[Match]:
+        return self.search.search(query, filters, caller, limit, min_score)
+
+
+def titles(matches: list[Match]) -> list[str]:
+    return [match.decision.title for match in matches]
+
+
+def record(kit: JournalKit, title: str, agent: str = "alice", **changes: object) -> Decision:
+    content = DecisionContent(title=title, visibility=Visibility.SHARED)
+    return kit.journal.record(replace(content, **changes), Links(), agent, "req-1")  # type: ignore[arg-type]
+
+
+def test_the_most_similar_come_first_and_the_dissimilar_not_at_all(kit: JournalKit) -> None:
+    record(kit, "drop the cache")
+    record(kit, "queue every write of the ledger")
+    record(kit, "queue the ledger")
+    finder = Finder(kit)
+
+    assert titles(finder.find("queue the ledger")) == ["queue the ledger", "queue every write of the ledger"]
+    assert titles(finder.find("queue the ledger", limit=1)) == ["queue the ledger"]
+    assert titles(finder.find("queue the ledger", min_score=0.99)) == ["queue the ledger"]
+    assert finder.find("queue the ledger")[0].score == pytest.approx(1.0, abs=1e-6)
+
+
+def test_others_private_decisions_are_not_found(kit: JournalKit) -> None:
+    record(kit, "queue", "alice", visibility=Visibility.PRIVATE)
+    record(kit, "queue", "bob", visibility=Visibility.PRIVATE)
+    finder = Finder(kit)
+    for caller in ("alice", "bob"):
+        assert [match.decision.agent for match in finder.find("queue", caller=caller)] == [caller]
+    assert finder.find("queue", caller="carol") == []
+
+
+def test_filters_restrict(kit: JournalKit) -> None:
+    record(kit, "queue", category="architecture", stakes=Stakes.HIGH, tags=("api", "data"), confidence=0.5)
+    record(kit, "queue", category="process", stakes=Stakes.LOW, tags=("api",), outcome=Outcome.FAILURE)
+    finder = Finder(kit)
+    for wanted, expected in (
+        (DecisionFilter(category="process"), 1),
+        (DecisionFilter(category="Process"), 0),
+        (DecisionFilter(stakes=(Stakes.HIGH, Stakes.LOW)), 2),
+        (DecisionFilter(tags=("api", "data")), 1),
+        (DecisionFilter(min_confidence=0.5), 1),
+        (DecisionFilter(min_confidence=0.51), 0),
+        (DecisionFilter(outcome=(Outcome.FAILURE,)), 1),
+        (DecisionFilter(agent="bob"), 0),
+    ):
+        assert len(finder.find("queue", wanted)) == expected, wanted
+
+
+def test_of_equally_similar_ones_the_latest_comes_first_then_the_id_decides(kit: JournalKit) -> None:
+    old = record(kit, "queue", date=EPOCH)
+    new = record(kit, "queue", date=EPOCH + timedelta(days=1))
+    twin = record(kit, "queue", date=EPOCH)
+    found = [match.decision.id for match in Finder(kit).find("queue")]
+    assert found == [new.id, *sorted([old.id, twin.id])]
+
+
+def test_what_the_journal_no_longer_shows_gives_way_to_the_next_best(kit: JournalKit) -> None:
+    gone = [record(kit, "queue the ledger") for _ in range(3)]
+    record(kit, "queue a ledger of ours")
+    record(kit, "queue")
+    finder = Finder(kit)
+    for decision in gone:
+        kit.journal.unshare(decision.id, "alice", "req-2")
+
+    # The matrix has not heard of it.
+    assert titles(finder.find("queue the ledger", limit=2)) == ["queue a ledger of ours", "queue"]
+    assert titles(finder.find("queue the ledger", limit=5)) == ["queue a ledger of ours", "queue"]
+
+
+def test_an_answer_shows_the_decision_as_the_journal_has_it_now(kit: JournalKit) -> None:
+    decision = record(kit, "queue")
+    finder = Finder(kit)
+    kit.journal.review(decision.id, Outcome.FAILURE, "it filled up", "alice", "req-2")
+    (match,) = finder.find("queue")
+    assert (match.decision.outcome, match.decision.notes) == (Outcome.FAILURE, "it filled up")
+    assert match.decision.context is None
+
+
+queries = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_both_paths_give_the_same_answers(kit: JournalKit, data: st.DataObject) -> None:
+    for title in data.draw(st.lists(queries, max_size=5)):
+        record(kit, title, visibility=data.draw(st.sampled_from(Visibility)), category=data.draw(st.sampled_from("xy")))
+    exact = Finder(kit)
+    proposed = Finder(kit, MemoryIndex(), exact_limit=0, overfetch=data.draw(st.integers(1, 8)))
+    query, limit = data.draw(queries), data.draw(st.integers(1, 6))
+    wanted = data.draw(st.sampled_from([ANY, DecisionFilter(category="x")]))
+    min_score = data.draw(st.sampled_from([-1.0, 0.3, 0.9]))
+
+    answers = [finder.find(query, wanted, "bob", limit, min_score) for finder in (exact, proposed)]
+    assert answers[0] == answers[1]
+
+
+def test_the_index_is_asked_only_beyond_the_limit(kit: JournalKit) -> None:
+    for number in range(4):
+        record(kit, "queue", category="rare" if number == 0 else None)
+    index = MemoryIndex()
+    finder = Finder(kit, index, exact_limit=3)
+    finder.find("queue", DecisionFilter(category="rare"))
+    assert index.asked == 0
+    finder.find("queue")
+    assert index.asked == 1
+
+
+def test_what_the_index_has_not_taken_yet_is_found_at_once(kit: JournalKit) -> None:
+    for _ in range(3):
+        record(kit, "queue the cache")
+    finder = Finder(kit, MemoryIndex(), overfetch=2)
+    record(kit, "queue")
+    finder.mirror.refresh()
+    assert titles(finder.find("queue", limit=1)) == ["queue"]
+
+
+def test_an_index_that_does_not_answer_is_done_without_and_logged_once(
+    kit: JournalKit, caplog: pytest.LogCaptureFixture
+) -> None:
+    record(kit, "queue")
+    index = MemoryIndex()
+    finder = Finder(kit, index)
+    index.failing = True
+    with caplog.at_level(logging.INFO, "cstp_grpc.decisions.search"):
+        for _ in range(3):
+            assert titles(finder.find("queue")) == ["queue"]
+        index.failing = False
+        finder.find("queue")
+        finder.find("queue")
+    assert caplog.messages == ["searching without the index: gone", "searching with the index again"]
+
+
+def test_a_journal_that_does_not_answer_is_query_failed(kit: JournalKit, engine: Engine) -> None:
+    record(kit, "queue")
+    finder = Finder(kit)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE decisions RENAME TO lost"))
+    with pytest.raises(QueryFailed):
+        finder.find("queue")
