@@ -102,18 +102,20 @@ def verdict(
     """Print a verdict and everything that led to it."""
     headline = Text("Allowed", style="bold green") if allowed else Text("Blocked", style="bold red")
     console.print(headline.append(f" by {evaluated} guardrails", style="not bold"))
+    table = entries(1)
     for item in violations:
-        console.print(guardrail(item, "blocks", "red"))
+        table.add_row(Text("  blocks", style="red"), guardrail(item))
     for item in warnings:
-        console.print(guardrail(item, "warns", "yellow"))
+        table.add_row(Text("  warns", style="yellow"), guardrail(item))
+    if table.row_count:
+        console.print(table)
 
 
-def guardrail(item: types_pb2.Violation, does: str, style: str) -> Text:
-    """Return what a guardrail says."""
-    reason = printable(f"{item.guardrail_id}: {item.message}")
-    text = Text(f"  {does}  ", style=style).append(reason, style="default")
+def guardrail(item: types_pb2.Violation) -> Text:
+    """Return what a guardrail says, and beneath it what helps."""
+    text = Text(printable(f"{item.guardrail_id}: {item.message}"))
     if item.suggestion:
-        text.append(f"\n          {printable(item.suggestion)}", style="italic default")
+        text.append(f"\n{printable(item.suggestion)}", style="italic")
     return text
 
 
@@ -125,7 +127,7 @@ def check_answer(console: Console, answer: cstp_pb2.CheckGuardrailsResponse) -> 
 def announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentResponse) -> None:
     """Print the feedback on an intent."""
     received = f"Received by {answer.responding_agent} at {moment(answer.received_at)}"
-    console.print(printable(f"{received}, correlation id {answer.correlation_id}"))
+    console.print(printable(f"{received}, correlation id {answer.correlation_id}"), soft_wrap=True)
     if answer.HasField("guardrail_status"):
         status = answer.guardrail_status
         verdict(console, status.allowed, status.violations, status.warnings, status.evaluated)
