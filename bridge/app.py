@@ -30,6 +30,8 @@ PATHS: Final = {RPC_PATH: ["POST"], CARD_PATH: ["GET", "HEAD"], HEALTH_PATH: ["G
 
 BATCH_CONCURRENCY: Final = 4
 """How many calls of one batch are in progress at once: half of the threads that a server has unless configured."""
+INDEX: Final = "index"
+"""The name by which the server's health service knows its vector index."""
 HEALTH_TIMEOUT: Final = 2.0
 """Seconds the server has to say that it is well."""
 
@@ -109,20 +111,25 @@ class Bridge:
         return self._card.respond(request, self._address.of(request))
 
     async def health(self, _: web.Request) -> web.Response:
-        """Answer whether the server behind the bridge is well."""
-        try:
-            answer = await self._health.Check(health_pb2.HealthCheckRequest(), timeout=HEALTH_TIMEOUT)
-            serving = answer.status == health_pb2.HealthCheckResponse.SERVING
-        except grpc.aio.AioRpcError as error:
-            logger.info("the gRPC server does not answer: %s", error.details())
-            serving = False
-        content = b'{"status":"ok"}' if serving else b'{"status":"unavailable"}'
-        return web.Response(
-            body=content,
-            status=200 if serving else 503,
-            content_type="application/json",
+        """Answer whether the server behind the bridge is well, and its index, without which it is only slower."""
+        server, index = await asyncio.gather(self._state(""), self._state(INDEX))
+        details = {"index": index} if index else {}
+        return web.json_response(
+            {"status": server or "unavailable", **details},
+            status=200 if server == "ok" else 503,
             headers={hdrs.CACHE_CONTROL: "no-store"},
         )
+
+    async def _state(self, service: str) -> str | None:
+        """Return `ok` or `unavailable` for a service of the server; None where it does not know it."""
+        try:
+            answer = await self._health.Check(health_pb2.HealthCheckRequest(service=service), timeout=HEALTH_TIMEOUT)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                return None
+            logger.info("the gRPC server does not answer: %s", error.details())
+            return "unavailable"
+        return "ok" if answer.status == health_pb2.HealthCheckResponse.SERVING else "unavailable"
 
     async def _batch(self, calls: Sequence[Entry], metadata: Metadata, request_id: str) -> web.Response:
         """Answer the calls of a batch, in their order."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -10,20 +9,26 @@ from pathlib import Path
 
 from cstp_grpc.audit.sql_store import SqlAuditStore
 from cstp_grpc.audit.trail import AuditTrail
-from cstp_grpc.config import Settings
+from cstp_grpc.config import Settings, forbid_telemetry
+from cstp_grpc.decisions.embedding import Embedder
 from cstp_grpc.decisions.embedding.build import build_embedder
+from cstp_grpc.decisions.index.feeder import Feeder
+from cstp_grpc.decisions.index.servers import ChromaServer, EmbeddedChroma, RemoteChroma
+from cstp_grpc.decisions.index.supervisor import IndexSupervisor
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.matrix import VectorMatrix
 from cstp_grpc.decisions.mirror import Mirror, MirrorRefresher
 from cstp_grpc.decisions.reembed import embed_missing
 from cstp_grpc.decisions.search import DecisionSearch
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.decisions.store import DecisionStore
 from cstp_grpc.guardrails.checks import GuardrailChecks
 from cstp_grpc.guardrails.evaluator import Evaluator
 from cstp_grpc.guardrails.rulebook import default_rulebook, load
 from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.server.grpc_server import GrpcServer, interceptors
+from cstp_grpc.server.health import INDEX
 from cstp_grpc.server.trails import CheckAudit, JournalAudit, NoTrail, Trail
 from cstp_grpc.services.audit import AuditService
 from cstp_grpc.services.cstp import CstpService, QueryLimits
@@ -34,7 +39,7 @@ from cstp_grpc.storage.migrate import migrate
 from cstp_grpc.storage.outbox import Outbox
 from cstp_grpc.storage.writer import Writer
 
-logger = logging.getLogger(__name__)
+INDEX_FOLDER = "chroma"
 
 
 def now() -> datetime:
@@ -50,6 +55,7 @@ class App:
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], datetime] = now) -> None:
+        forbid_telemetry()
         self._settings = settings
         self._port: int | None = None
         self._resources = ExitStack()
@@ -107,7 +113,11 @@ class App:
             refresher.start()
             opened.callback(refresher.stop)
         journal = Journal(store, outbox, writer, embedder, JournalAudit(trail), clock, matrix.apply)
-        search = DecisionSearch(store, matrix, embedder, None, settings.index.exact_limit, settings.index.overfetch)
+        index = build_index(settings, store, outbox, matrix, embedder)
+        if index is not None:
+            index.start()
+            opened.callback(index.stop)
+        search = DecisionSearch(store, matrix, embedder, index, settings.index.exact_limit, settings.index.overfetch)
         checks = GuardrailChecks(Evaluator(rule_set), CheckAudit(trail), clock)
         intents = SqlIntentStore(engine)
         announcer = Announcer(
@@ -129,7 +139,24 @@ class App:
             CstpService(settings.agent.name, announcer, search, checks, limits),
             JournalService(journal),
             AuditService(audit, intents),
+            {} if index is None else {INDEX: lambda: index.state() == "ready"},
         )
+
+
+def build_index(
+    settings: Settings, store: DecisionStore, outbox: Outbox, matrix: VectorMatrix, embedder: Embedder
+) -> IndexSupervisor | None:
+    """Return the configured index, not started yet; None where search is always exact."""
+    if settings.index.mode == "off":
+        return None
+    server: ChromaServer
+    if settings.index.mode == "http":
+        assert settings.index.url, "checked with the settings"
+        server = RemoteChroma(settings.index.url)
+    else:
+        server = EmbeddedChroma(settings.data_dir / INDEX_FOLDER)
+    feeder = Feeder(store, outbox, embedder.model)
+    return IndexSupervisor(server, feeder, matrix, embedder.model, embedder.dimensions)
 
 
 def rulebook_path(settings: Settings) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha import reflection
 from cstp_grpc.client.contract import methods
 from cstp_grpc.config import GrpcSettings, Settings
 from cstp_grpc.gen.cstp.v1 import audit_pb2_grpc, cstp_pb2_grpc, journal_pb2_grpc
+from cstp_grpc.server.health import Health
 from cstp_grpc.server.interceptors.auth import Authentication
 from cstp_grpc.server.interceptors.chain import Chain, Interceptor
 from cstp_grpc.server.interceptors.errors import answer_errors, refuse_expired
@@ -31,7 +32,7 @@ class CannotListen(Exception):
 
 
 class GrpcServer:
-    """Serves the contract, health and reflection."""
+    """Serves the contract, health and reflection; `details` are what health tells beside the services."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class GrpcServer:
         cstp: CstpService,
         journal: JournalService,
         audit: AuditService,
+        details: Mapping[str, Callable[[], bool]],
     ) -> None:
         self._settings = settings
         self._calls = ThreadPoolExecutor(settings.workers, thread_name_prefix="call")
@@ -49,7 +51,7 @@ class GrpcServer:
         cstp_pb2_grpc.add_CstpServiceServicer_to_server(cstp, self._server)
         journal_pb2_grpc.add_JournalServiceServicer_to_server(journal, self._server)
         audit_pb2_grpc.add_AuditServiceServicer_to_server(audit, self._server)
-        self._health = health.HealthServicer()
+        self._health = Health(details)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._services = sorted({method.service for method in methods().values()})
         shown = [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME]

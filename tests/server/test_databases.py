@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ import pytest
 
 from tests.conftest import PostgresServer
 from tests.databases import unique_name
-from tests.harness import TIMEOUT, TOKENS, GrpcCaller, Outcome, running, settings
+from tests.harness import TOKENS, GrpcCaller, Outcome, running, settings
+from tests.waiting import wait_until
 
 NUL = "\x00"
 
@@ -45,13 +45,6 @@ def shared_url(postgres: PostgresServer) -> Iterator[str]:
 def result(outcome: Outcome) -> dict[str, Any]:
     assert outcome.result is not None, outcome
     return outcome.result
-
-
-def eventually(found: Callable[[], bool]) -> None:
-    """Wait until something holds, within a bound."""
-    deadline = time.monotonic() + TIMEOUT
-    while not found():
-        assert time.monotonic() < deadline, "it did not come to hold"
 
 
 def test_an_announcement_finds_what_was_recorded_and_is_kept(caller: GrpcCaller) -> None:
@@ -101,7 +94,7 @@ def test_a_server_finds_what_another_one_recorded(shared_url: str, tmp_path: Pat
             answer = result(second.call("cstp.queryDecisions", {"query": "sessions in redis"}))
             return [d["id"] for d in answer["decisions"]] == [recorded["decision"]["id"]]
 
-        eventually(found)
+        wait_until(found, "the second server finds it")
 
 
 def test_one_correlation_id_on_two_servers_is_one_intent(shared_url: str, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from cstp_grpc.server.app import App
 from cstp_grpc.server.grpc_server import CannotListen
 from cstp_grpc.storage.lock import AlreadyRunning
 from tests.harness import TIMEOUT, TOKENS, GrpcCaller, decoded, running, settings
+from tests.waiting import wait_until
 
 ALICE = (("authorization", f"Bearer {TOKENS['alice']}"),)
 CHECK = cstp_pb2.CheckGuardrailsRequest(action=cstp_pb2.Action(description="deploy"))
@@ -39,6 +40,29 @@ def test_health_is_open_and_serving_for_every_service(channel: grpc.Channel) -> 
     for service in ("", "cstp.v1.CstpService", "cstp.v1.JournalService", "cstp.v1.AuditService"):
         answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=TIMEOUT)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING, service
+
+
+def test_health_tells_when_the_index_is_ready(tmp_path: Path) -> None:
+    request = health_pb2.HealthCheckRequest(service="index")
+    with running(settings(tmp_path, index={"mode": "embedded"})) as app, grpc.insecure_channel(app.target) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        serving = health_pb2.HealthCheckResponse.SERVING
+        wait_until(lambda: stub.Check(request, timeout=TIMEOUT).status == serving, "the index is ready")
+
+
+def test_search_answers_while_the_index_cannot_be_reached(tmp_path: Path) -> None:
+    lost = {"mode": "http", "url": "http://127.0.0.1:1", "exact_limit": 0}
+    with running(settings(tmp_path, index=lost)) as app, grpc.insecure_channel(app.target) as channel:
+        answer = health_pb2_grpc.HealthStub(channel).Check(
+            health_pb2.HealthCheckRequest(service="index"), timeout=TIMEOUT
+        )
+        assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+        caller = GrpcCaller(app.target)
+        caller.call("cstp.recordDecision", {"decision": {"title": "Use Redis for sessions"}})
+        found = caller.call("cstp.queryDecisions", {"query": "redis sessions", "minScore": 0.1})
+        caller.close()
+    assert found.result is not None
+    assert found.result["total"] == 1
 
 
 def test_reflection_tells_the_contract(channel: grpc.Channel) -> None:
