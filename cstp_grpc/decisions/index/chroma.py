@@ -77,7 +77,7 @@ class ChromaIndex:
 
     def count(self) -> int:
         """Return how many decisions it holds. Raises IndexUnavailable."""
-        return int(self._call("GET", "/count", None, FEED_SECONDS))
+        return int(self._call("GET", "/count", None, QUERY_SECONDS))
 
     def reset(self) -> None:
         """Remove the collection and begin an empty one. Raises IndexUnavailable."""

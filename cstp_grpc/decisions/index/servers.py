@@ -25,8 +25,15 @@ HOST = "127.0.0.1"
 START_SECONDS = 60.0
 """How long the child may take until it answers."""
 
+FIRST_HEARTBEAT_SECONDS = 0.5
+"""How long to wait for the child's answer before looking whether it is still there."""
+
 HEARTBEAT_SECONDS = 5.0
+"""How long a server by URL may take to answer."""
+
 PORT_TRIES = 5
+"""How often a port may turn out to be taken between its choice and its use."""
+
 MAX_LOG_BYTES = 1_000_000
 """A larger log is begun anew at the next start."""
 
@@ -182,7 +189,7 @@ class EmbeddedChroma:
                     logger.warning("the Chroma server did not start; its log is %s", self._log_path)
                     raise ended(code)
                 try:
-                    http.heartbeat(HEARTBEAT_SECONDS)
+                    http.heartbeat(FIRST_HEARTBEAT_SECONDS)
                 except IndexUnavailable:
                     if stopping.wait(0.01):
                         raise

@@ -1,0 +1,45 @@
+"""Journals on SQLite, with an index."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.writer import Writer
+from tests.databases import POOL_SIZE
+from tests.decisions.index.indexed import IndexedJournal
+
+OpenJournal = Callable[[str], IndexedJournal]
+
+
+@pytest.fixture
+def open_journal(sqlite_template: Path, tmp_path: Path) -> Iterator[OpenJournal]:
+    """Opens journals by their names, each with the same index folder beside them.
+
+    The kind of the database makes no difference to the index.
+    """
+    with ExitStack() as opened:
+
+        def open_named(name: str) -> IndexedJournal:
+            path = tmp_path / f"{name}.db"
+            shutil.copyfile(sqlite_template, path)
+            engine = create_engine(f"sqlite:///{path}", POOL_SIZE)
+            opened.callback(engine.dispose)
+            writer = Writer(engine, timeout=10.0)
+            opened.callback(writer.close)
+            journal = IndexedJournal(engine, writer, tmp_path / "index")
+            opened.callback(journal.stop)
+            return journal
+
+        yield open_named
+
+
+@pytest.fixture
+def journal(open_journal: OpenJournal) -> IndexedJournal:
+    """A journal whose index is not started yet."""
+    return open_journal("journal")

@@ -1,0 +1,75 @@
+"""From the journal into indexes."""
+
+from __future__ import annotations
+
+import pytest
+
+from cstp_grpc.decisions.index import IndexUnavailable, feeder
+from cstp_grpc.decisions.index.feeder import Feeder
+from tests.decisions.index.indexed import IndexedJournal
+from tests.decisions.memory_index import MemoryIndex
+
+
+def feed(journal: IndexedJournal, index: MemoryIndex, batches: int = 100) -> int:
+    left = [True] * batches
+    return Feeder(journal.store, journal.outbox, journal.embedder.model).feed(index, lambda: not left or not left.pop())
+
+
+def titles(journal: IndexedJournal, index: MemoryIndex) -> set[str]:
+    decisions = [journal.store.get(decision_id) for decision_id in index.vectors]
+    return {decision.title for decision in decisions if decision is not None}
+
+
+def test_everything_is_taken_once_and_struck_off_the_outbox(journal: IndexedJournal) -> None:
+    index = MemoryIndex()
+    journal.record("a", "b")
+    assert (feed(journal, index), titles(journal, index), journal.outbox.depth()) == (2, {"a", "b"}, 0)
+    journal.record("c")
+    assert (feed(journal, index), titles(journal, index), journal.outbox.depth()) == (1, {"a", "b", "c"}, 0)
+    assert feed(journal, index) == 0
+
+
+def test_an_interrupted_feeding_goes_on_where_it_was(journal: IndexedJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeder, "BATCH", 2)
+    index = MemoryIndex()
+    journal.record("a", "b", "c", "d", "e")
+    assert (feed(journal, index, batches=1), journal.outbox.depth()) == (2, 3)
+    assert (feed(journal, index), journal.outbox.depth(), len(index.vectors)) == (3, 0, 5)
+
+
+def test_nothing_is_struck_off_that_the_index_refused(journal: IndexedJournal) -> None:
+    index = MemoryIndex()
+    journal.record("a")
+    feed(journal, index)
+    journal.record("b")
+    index.failing = True
+    with pytest.raises(IndexUnavailable):
+        feed(journal, index)
+    assert journal.outbox.depth() == 1
+    index.failing = False
+    assert feed(journal, index) == 1
+
+
+def test_every_index_of_several_servers_gets_everything(journal: IndexedJournal) -> None:
+    ours, theirs = MemoryIndex(), MemoryIndex()
+    for title in ("a", "b"):
+        journal.record(title)
+        feed(journal, ours)
+    feed(journal, theirs)
+    assert titles(journal, ours) == titles(journal, theirs) == {"a", "b"}
+
+
+def test_an_empty_index_gets_the_whole_journal(journal: IndexedJournal) -> None:
+    first, second = MemoryIndex(), MemoryIndex()
+    journal.record("a", "b")
+    feed(journal, first)
+    assert (feed(journal, second), len(second.vectors)) == (2, 2)
+
+
+def test_a_decision_that_changed_twice_is_taken_as_it_is(journal: IndexedJournal) -> None:
+    index = MemoryIndex()
+    journal.record("a")
+    (decision_id,) = [row.decision_id for row in journal.store.index_rows(journal.embedder.model)]
+    journal.journal.unshare(decision_id, "alice", "req-2")
+    journal.journal.share(decision_id, "alice", "req-3")
+    assert (feed(journal, index), journal.outbox.depth()) == (1, 0)

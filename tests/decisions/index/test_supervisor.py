@@ -1,0 +1,249 @@
+"""An index that keeps itself alive, fed and sound."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cstp_grpc.decisions.index import IndexUnavailable, chroma
+from cstp_grpc.decisions.index.chroma import ChromaIndex
+from cstp_grpc.decisions.index.servers import EmbeddedChroma, RemoteChroma
+from tests.decisions.index.conftest import OpenJournal
+from tests.decisions.index.indexed import IndexedJournal
+from tests.waiting import wait_until
+
+TITLES = [f"{verb} {thing}" for verb in ("drop", "use", "split", "merge") for thing in ("caches", "queues", "shards")]
+PARROTS = "archive green parrots"
+
+
+def pid_of(journal: IndexedJournal) -> int:
+    pid = journal.chroma.pid
+    assert pid is not None
+    return pid
+
+
+def url_of(journal: IndexedJournal) -> str:
+    url = journal.chroma.url
+    assert url is not None
+    return url
+
+
+def ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_it_takes_what_is_there_and_what_comes(journal: IndexedJournal) -> None:
+    journal.record(*TITLES)
+    journal.start()
+    journal.wait_until_complete()
+    journal.record(PARROTS)
+    journal.wait_until_complete()
+    assert journal.proposals(PARROTS, 1) == [PARROTS]
+    assert journal.found(PARROTS) == [PARROTS]
+    wait_until(lambda: journal.outbox.depth() == 0, "the outbox is empty")
+
+
+def test_before_it_is_ready_it_proposes_nothing_and_search_goes_on(journal: IndexedJournal) -> None:
+    journal.record(PARROTS)
+    assert journal.supervisor.state() == "starting"
+    with pytest.raises(IndexUnavailable):
+        journal.supervisor.propose(journal.embedder.embed(["parrots"])[0], 1)
+    assert journal.found(PARROTS) == [PARROTS]
+
+
+def test_it_goes_on_where_it_was_after_a_restart(journal: IndexedJournal, caplog: pytest.LogCaptureFixture) -> None:
+    journal.record(*TITLES)
+    journal.start()
+    journal.wait_until_complete()
+    journal.supervisor.stop()
+    journal.record(PARROTS)
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        journal.start()
+        journal.wait_until_complete()
+    assert journal.proposals(PARROTS, 1) == [PARROTS]
+    assert not [message for message in caplog.messages if "building" in message]
+
+
+def test_a_killed_server_comes_back_and_search_never_stops(journal: IndexedJournal) -> None:
+    journal.record(*TITLES, PARROTS)
+    journal.start()
+    journal.wait_until_complete()
+    first = pid_of(journal)
+    os.kill(first, signal.SIGKILL)
+    assert journal.found(PARROTS) == [PARROTS]
+    journal.record("breed voles")
+    assert journal.found("breed voles") == ["breed voles"]
+
+    wait_until(lambda: journal.chroma.pid not in (None, first), "another child is there")
+    journal.wait_until_complete()
+    for title in (PARROTS, "breed voles"):
+        assert journal.proposals(title, 1) == [title]
+    assert len(journal.proposals(PARROTS, 100)) == len(TITLES) + 2
+
+
+def test_a_hanging_server_is_replaced(journal: IndexedJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chroma, "QUERY_SECONDS", 0.3)
+    journal.record(PARROTS)
+    journal.start()
+    journal.wait_until_complete()
+    first = pid_of(journal)
+    os.kill(first, signal.SIGSTOP)
+    assert journal.found(PARROTS) == [PARROTS]
+    wait_until(lambda: ended(first), "the child is ended")
+    journal.wait_for("ready")
+    assert journal.proposals(PARROTS, 1) == [PARROTS]
+
+
+def segment(folder: Path, name: str) -> Path:
+    (path,) = folder.glob(f"*/{name}")
+    return path
+
+
+def overwrite(path: Path) -> None:
+    path.write_bytes(b"\xff" * path.stat().st_size)
+
+
+BREAKAGES: dict[str, Callable[[Path], None]] = {
+    "the database is garbage": lambda folder: overwrite(folder / "chroma.sqlite3"),
+    "the database is cut off": lambda folder: os.truncate(folder / "chroma.sqlite3", 20_000),
+    "the database is gone": lambda folder: (folder / "chroma.sqlite3").unlink(),
+    "the vectors are garbage": lambda folder: overwrite(segment(folder, "data_level0.bin")),
+    "the header is garbage": lambda folder: overwrite(segment(folder, "header.bin")),
+    "the links are missing": lambda folder: segment(folder, "link_lists.bin").unlink(),
+    "the identifiers are garbage": lambda folder: overwrite(segment(folder, "index_metadata.pickle")),
+    "the vectors are gone without a word": lambda folder: shutil.rmtree(segment(folder, "header.bin").parent),
+    "everything is gone": lambda folder: shutil.rmtree(folder),
+}
+
+MANY = [f"{title} on {day}" for title in TITLES for day in range(100)]
+"""Enough for Chroma to write its files, which it does every thousand."""
+
+
+@pytest.fixture(scope="module")
+def full_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a journal and its index are kept once made."""
+    return tmp_path_factory.mktemp("full")
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES)
+def test_a_broken_folder_is_built_anew(
+    journal: IndexedJournal, tmp_path: Path, full_index: Path, breakage: str
+) -> None:
+    journal.record(*MANY)
+    if not (full_index / "index").exists():
+        journal.start()
+        journal.wait_until_complete()
+        journal.supervisor.stop()
+        shutil.copytree(journal.folder, full_index / "index")
+    shutil.rmtree(journal.folder, ignore_errors=True)
+    shutil.copytree(full_index / "index", journal.folder)
+
+    BREAKAGES[breakage](journal.folder)
+    journal.start()
+    assert journal.found(MANY[0], limit=1) == [MANY[0]]
+    journal.wait_until_complete()
+    assert journal.proposals(MANY[777], 1) == [MANY[777]]
+    with closing(journal.open_index(url_of(journal))) as index:
+        assert index.count() == len(MANY)
+    assert not (tmp_path / "index.old").exists()
+
+
+def test_an_index_of_another_journal_is_built_anew(open_journal: OpenJournal) -> None:
+    before = open_journal("before")
+    before.record(*TITLES)
+    before.start()
+    before.wait_until_complete()
+    before.supervisor.stop()
+
+    after = open_journal("after")
+    after.record(*(f"breed {animal}" for animal in ("parrots", "newts", "voles")))
+    after.start()
+    after.wait_until_complete()
+    assert sorted(after.proposals("queues", 100)) == ["breed newts", "breed parrots", "breed voles"]
+
+
+def test_an_index_of_another_model_is_built_anew(journal: IndexedJournal) -> None:
+    url = journal.chroma.start(threading.Event())
+    with closing(ChromaIndex.open(url, "another model", 3)) as other:
+        other.upsert(["dec-0"], [np.ones(3, np.float32)], 0)
+    journal.chroma.stop()
+
+    journal.record(PARROTS)
+    journal.start()
+    journal.wait_until_complete()
+    with closing(journal.open_index(url_of(journal))) as index:
+        assert (index.others(), index.count()) == ([], 1)
+
+
+def test_a_second_supervisor_leaves_a_used_folder_alone(journal: IndexedJournal, open_journal: OpenJournal) -> None:
+    journal.record(*TITLES)
+    journal.start()
+    journal.wait_until_complete()
+    second = open_journal("second")
+    second.record(PARROTS)
+    second.start()
+    second.wait_for("unavailable")
+    assert second.supervisor.state() == f"unavailable: {journal.folder}: is in use by another process"
+    assert second.found(PARROTS) == [PARROTS]
+    journal.supervisor.stop()
+    second.wait_until_complete()
+    assert second.proposals(PARROTS, 1) == [PARROTS]
+
+
+def test_stopping_ends_the_child(journal: IndexedJournal) -> None:
+    journal.start()
+    journal.wait_for("ready")
+    pid = pid_of(journal)
+    journal.supervisor.stop()
+    assert ended(pid)
+
+
+def test_a_supervisor_that_was_never_started_can_be_stopped(journal: IndexedJournal) -> None:
+    journal.supervisor.stop()
+
+
+def test_a_server_by_url_is_fed_and_what_else_is_in_it_left_alone(journal: IndexedJournal, tmp_path: Path) -> None:
+    chroma = EmbeddedChroma(tmp_path / "elsewhere")
+    try:
+        url = chroma.start(threading.Event())
+        ChromaIndex.open(url, "another model", 3).close()
+        journal.server = RemoteChroma(url)
+        journal.record(*TITLES)
+        journal.start()
+        journal.wait_until_complete()
+        with closing(journal.open_index(url)) as index:
+            assert (index.count(), len(index.others())) == (len(TITLES), 1)
+            index.reset()
+        # Somebody has removed our collection; a search notices, and all is built anew.
+        assert journal.found(TITLES[0]) == [TITLES[0]]
+        wait_until(lambda: index_count(journal, url) == len(TITLES), "the collection is full again")
+    finally:
+        journal.stop()
+        chroma.stop()
+
+
+def index_count(journal: IndexedJournal, url: str) -> int:
+    with closing(journal.open_index(url)) as index:
+        return index.count()
+
+
+def test_a_url_where_nothing_answers_is_tried_again(journal: IndexedJournal, tmp_path: Path) -> None:
+    chroma = EmbeddedChroma(tmp_path / "elsewhere")
+    url = chroma.start(threading.Event())
+    chroma.stop()
+    journal.server = RemoteChroma(url)
+    journal.start()
+    journal.wait_for("unavailable: the Chroma server does not answer")
