@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -29,7 +29,7 @@ from cstp_grpc.vocabulary import Permission
 
 ENV_PREFIX = "CSTP_"
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-RATE = r"^\d+\s*(/|per)\s*(\d+\s*)?(second|minute|hour|day)s?$"
+RATE = r"^[1-9]\d*\s*(/|per)\s*([1-9]\d*\s*)?(second|minute|hour|day)s?$"
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Rate = Annotated[str, Field(pattern=RATE)]
@@ -116,6 +116,18 @@ class AuthSettings(Section):
     """False lets anyone in as the agent `anonymous` with every permission; accepted on loopback only."""
     tokens: list[TokenSettings] = []
     """The tokens that are accepted."""
+
+    @field_validator("tokens")
+    @classmethod
+    def check_tokens(cls, tokens: list[TokenSettings]) -> list[TokenSettings]:
+        """Refuse a token that is there twice, because it would not tell whose it is."""
+        names: dict[str, str] = {}
+        for token in tokens:
+            text = token.token.get_secret_value()
+            if text in names:
+                raise ValueError(f"{names[text]} and {token.name} have the same token")
+            names[text] = token.name
+        return tokens
 
 
 class QuerySettings(Section):
@@ -306,7 +318,7 @@ def load(path: Path | None, **overrides: Any) -> Settings:
 
     Raises ConfigError.
     """
-    content = read_yaml(path, os.environ) if path else {}
+    content = expanded(parse_yaml(path), str(path)) if path else {}
     from_environment = EnvSettingsSource(Settings, env_prefix=ENV_PREFIX, env_nested_delimiter="__")
     try:
         return Settings(**merge(merge(content, from_environment()), overrides))
@@ -348,21 +360,16 @@ def expand_text(text: str, where: str) -> str:
 
     Raises ConfigError, which says `where` the text is from and what is not set.
     """
+    return str(expanded(text, where))
+
+
+def expanded(value: Any, where: str) -> Any:
+    """Return `value` with every `${NAME}` in its texts replaced. Raises ConfigError as `expand_text` does."""
     missing: set[str] = set()
-    expanded: str = expand(text, os.environ, missing)
+    replaced = expand(value, os.environ, missing)
     if missing:
         raise ConfigError(f"{where}: not set in the environment: {', '.join(sorted(missing))}")
-    return expanded
-
-
-def read_yaml(path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the mapping in a YAML file with every `${NAME}` replaced. Raises ConfigError."""
-    content = parse_yaml(path)
-    missing: set[str] = set()
-    expanded: dict[str, Any] = expand(content, environment, missing)
-    if missing:
-        raise ConfigError(f"{path}: not set in the environment: {', '.join(sorted(missing))}")
-    return expanded
+    return replaced
 
 
 def parse_yaml(path: Path) -> dict[str, Any]:

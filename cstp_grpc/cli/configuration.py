@@ -9,6 +9,8 @@ from cstp_grpc.cli.command import config_option, prints, state
 from cstp_grpc.cli.failures import startup
 from cstp_grpc.cli.guardrails import open_rules
 from cstp_grpc.cli.output import Output
+from cstp_grpc.client.contract import methods
+from cstp_grpc.server.interceptors.rate_limit import RateLimiting
 from cstp_grpc.storage.engine import create_engine
 from cstp_grpc.storage.migrate import current, head
 from cstp_grpc.storage.migrate import migrate as migrate_database
@@ -32,6 +34,7 @@ def check(out: Output) -> None:
     """
     settings = state().settings()
     rules = open_rules(None)
+    RateLimiting(settings.rate_limits, methods())
     agents = sorted({token.name for token in settings.auth.tokens})
     facts = {
         "configuration": str(state().config_path or "defaults and environment"),

@@ -87,7 +87,8 @@ class App:
 
     def _build(self, opened: ExitStack, clock: Callable[[], datetime]) -> GrpcServer:
         settings = self._settings
-        # Rules and weights come first: where they are unusable, nothing on disk has been touched.
+        # Limits and rules come first: where they are unusable, nothing on disk has been touched.
+        around = interceptors(settings)
         rule_set = load(rulebook_path(settings))
         opened.enter_context(DataLock(settings.data_dir))
         embedder = build_embedder(**settings.embedding.model_dump(), data_dir=settings.data_dir)
@@ -135,7 +136,7 @@ class App:
         limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
         return GrpcServer(
             settings.grpc,
-            interceptors(settings),
+            around,
             CstpService(settings.agent.name, announcer, search, checks, limits),
             JournalService(journal),
             AuditService(audit, intents),

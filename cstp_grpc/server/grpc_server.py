@@ -95,6 +95,7 @@ def interceptors(settings: Settings) -> list[Interceptor]:
     The request id comes first, since errors and the log carry it. Errors come next, so that whatever follows may
     simply raise. Work for callers that no longer wait is refused before it costs anything. Authentication precedes rate
     limits, which count by agent; both precede validation, so that strangers cannot make the server parse for them.
+    Raises ConfigError.
     """
     validation = Validation(settings.grpc.max_depth)
     for method in methods().values():
@@ -103,6 +104,6 @@ def interceptors(settings: Settings) -> list[Interceptor]:
     tokens = settings.auth.tokens if settings.auth.enabled else None
     found.append(Authentication(tokens, methods().values()))
     if settings.rate_limits.enabled:
-        found.append(RateLimiting(settings.rate_limits))
+        found.append(RateLimiting(settings.rate_limits, methods()))
     found.append(validation)
     return found

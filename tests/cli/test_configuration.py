@@ -45,6 +45,7 @@ def test_a_sound_configuration_is_summed_up(invoke: Invoke, home: Path) -> None:
         ("grpc: {prot: 1}", "cstp.yaml: grpc.prot: is not a known setting"),
         ("auth: {tokens: [{name: a, token: '${ABSENT}'}]}", "cstp.yaml: not set in the environment: ABSENT"),
         ("cstp: {guardrails: {config_path: nowhere.yaml}}", "nowhere.yaml"),
+        ("rate_limits: {methods: {cstp.query: 1/minute}}", "rate_limits.methods: there is no method cstp.query"),
         ("[", "cstp.yaml: is not YAML"),
     ],
 )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from limits import RateLimitItem, parse
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 
-from cstp_grpc.config import RateLimitSettings
+from cstp_grpc.config import ConfigError, RateLimitSettings
 from cstp_grpc.errors import RateLimited
 from cstp_grpc.server.interceptors.chain import Call, Proceed
 
@@ -19,9 +19,14 @@ LEAST_WAIT = 0.001
 
 
 class RateLimiting:
-    """Limits calls for each agent and method, and for all together, in moving windows."""
+    """Limits calls for each agent and method, and for all together, in moving windows.
 
-    def __init__(self, settings: RateLimitSettings) -> None:
+    `methods` are the names of those there are. Raises ConfigError for a limit on any other.
+    """
+
+    def __init__(self, settings: RateLimitSettings, methods: Container[str]) -> None:
+        if unknown := [name for name in settings.methods if name not in methods]:
+            raise ConfigError(f"rate_limits.methods: there is no method {', '.join(unknown)}")
         self._limiter = MovingWindowRateLimiter(MemoryStorage())
         self._per_agent = parse(settings.per_agent)
         self._methods: Mapping[str, RateLimitItem] = {name: parse(rate) for name, rate in settings.methods.items()}
