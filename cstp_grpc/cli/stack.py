@@ -62,5 +62,6 @@ def log_to_stderr(settings: Settings) -> None:
         stream=sys.stderr,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    # Alembic tells every migration step; the server itself says what changed.
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    # Alembic tells every migration step and httpx every request; the server itself says what matters.
+    for talkative in ("alembic", "httpx"):
+        logging.getLogger(talkative).setLevel(logging.WARNING)

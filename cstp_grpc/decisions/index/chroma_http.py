@@ -1,31 +1,27 @@
 """JSON requests to a Chroma server.
 
-Chroma's own client is not used for three reasons: its requests have no time limit, so that a server which hangs would
-hang every search; it sends loopback requests to the proxy of the environment; and it takes half a second and 46 MB to
-import.
+Chroma's own client is not used, for the reasons that docs/adr/0004 gives: its requests have no time limit, so that a
+server which hangs would hang every search.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from collections import deque
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
-from urllib.parse import urlsplit
+
+import httpx
 
 from cstp_grpc.decisions.index import IndexBroken, IndexUnavailable
 
 logger = logging.getLogger(__name__)
 
 API = "/api/v2"
-HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
 NOT_FOUND = 404
 OVERLOADED = frozenset({429, 502, 503, 504})
 """Statuses that say nothing of the state of the index."""
 
 SHOWN = 500
-"""How many bytes of an error's text go to the log."""
+"""How many characters of an error's text go to the log."""
 
 
 class ChromaHttp:
@@ -33,14 +29,9 @@ class ChromaHttp:
 
     def __init__(self, url: str) -> None:
         """Prepare for `http://HOST:PORT` or `https://…`, with a path where a gateway wants one."""
-        parts = urlsplit(url)
         self.url = url
-        self._type = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self._host = parts.hostname or "127.0.0.1"
-        self._port = parts.port
-        self._prefix = parts.path.rstrip("/") + API
-        self._idle: deque[HTTPConnection] = deque()
-        self._closed = False
+        # The environment may name a proxy, which has no business between us and a server on loopback.
+        self._client = httpx.Client(base_url=url.rstrip("/") + API, trust_env=False)
 
     def heartbeat(self, timeout: float) -> None:
         """Return when the server has answered. Raises IndexUnavailable."""
@@ -53,61 +44,32 @@ class ChromaHttp:
 
         `timeout` is in seconds, for each wait. Raises IndexUnavailable, and IndexBroken where the answer is an error.
         """
-        payload = None if body is None else json.dumps(body).encode()
         try:
-            status, content = self._exchange(method, self._prefix + path, payload, timeout)
-        except (OSError, HTTPException) as error:
+            response = self._send(method, path, body, timeout)
+        # A closed client raises RuntimeError: the supervisor gave the server up while a search was under way.
+        except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:
             logger.debug("%s %s at %s: %r", method, path, self.url, error)
             raise IndexUnavailable("the Chroma server does not answer") from error
+        status = response.status_code
         if status == NOT_FOUND:
             return None
         if status in OVERLOADED:
             raise IndexUnavailable(f"the Chroma server answers with status {status}")
-        if status >= 300:
-            logger.warning("%s %s at %s: status %d, %r", method, path, self.url, status, content[:SHOWN])
+        if not response.is_success:
+            logger.warning("%s %s at %s: status %d, %r", method, path, self.url, status, response.text[:SHOWN])
             raise IndexBroken(f"the Chroma server answers with status {status}")
         try:
-            return json.loads(content)
+            return response.json()
         except ValueError as error:
             raise IndexBroken("the Chroma server answers with something other than JSON") from error
 
+    def _send(self, method: str, path: str, body: object, timeout: float) -> httpx.Response:
+        try:
+            return self._client.request(method, path, json=body, timeout=timeout)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            # The server may have closed the connection since it was last used; all requests can be repeated.
+            return self._client.request(method, path, json=body, timeout=timeout)
+
     def close(self) -> None:
-        """Close all connections; those in use close when they are done."""
-        self._closed = True
-        while (connection := self._take()) is not None:
-            connection.close()
-
-    def _exchange(self, method: str, path: str, payload: bytes | None, timeout: float) -> tuple[int, bytes]:
-        while (connection := self._take()) is not None:
-            try:
-                return self._send(connection, method, path, payload, timeout)
-            except ConnectionError:
-                # The server may have closed it since it was last used; all requests can be repeated.
-                continue
-        return self._send(self._type(self._host, self._port), method, path, payload, timeout)
-
-    def _send(
-        self, connection: HTTPConnection, method: str, path: str, payload: bytes | None, timeout: float
-    ) -> tuple[int, bytes]:
-        connection.timeout = timeout
-        if connection.sock is not None:
-            connection.sock.settimeout(timeout)
-        try:
-            connection.request(method, path, payload, HEADERS)
-            response = connection.getresponse()
-            content = response.read()
-        except BaseException:
-            connection.close()
-            raise
-        if self._closed:
-            connection.close()
-        else:
-            self._idle.append(connection)
-        return response.status, content
-
-    def _take(self) -> HTTPConnection | None:
-        # The one used last comes first, so that those beyond what is needed grow old together.
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
+        """Close all connections."""
+        self._client.close()
