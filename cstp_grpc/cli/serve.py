@@ -26,6 +26,7 @@ from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.stack import Stack, log_to_stderr
 from cstp_grpc.client import CstpClient
 from cstp_grpc.config import ConfigError, Settings
+from cstp_grpc.process import PYTHON
 
 CHECK_SECONDS = 0.5
 """How often the bridge is looked after."""
@@ -177,4 +178,4 @@ def bridge(grpc_target: str | None, port_file: Path | None) -> None:
     given = {"--config": state().config_path, "--grpc-target": grpc_target, "--port-file": port_file}
     arguments = [part for name, value in given.items() if value for part in (name, str(value))]
     # The bridge takes this process over, since it is a program of its own.
-    os.execv(sys.executable, [sys.executable, "-m", "bridge", *arguments])  # noqa: S606 - no shell is wanted
+    os.execv(sys.executable, [*PYTHON, "bridge", *arguments])  # noqa: S606 - no shell is wanted

@@ -310,3 +310,21 @@ def test_the_demonstration_announces_over_both_transports_and_leaves_nothing(hom
         assert process.popen.wait(BOUND) == 0
     assert list(tmp_path.glob("cstp-*")) == []
     assert not (home / "var").exists()
+
+
+def test_what_lies_in_the_working_folder_is_not_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CSTP_SERVER__PORT", "0")
+    for name in ("bridge.py", "yaml.py"):
+        (home / name).write_text("raise SystemExit(9)")
+    bridge = BridgeProcess(None, "127.0.0.1:1", home / "port")
+    try:
+        assert bridge.start().startswith("http://")
+    finally:
+        bridge.stop()
+
+
+def test_a_bridge_alone_does_not_run_what_lies_in_the_working_folder(home: Path) -> None:
+    (home / "bridge.py").write_text("raise SystemExit(9)")
+    with started("bridge", "--grpc-target", "127.0.0.1:1") as process:
+        process.wait_for("listening on")
+        assert process.end() == 0
