@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -264,3 +265,39 @@ def test_a_new_model_embeds_what_is_there_anew(tmp_path: Path) -> None:
         caller.close()
     assert found.result is not None
     assert found.result["total"] == 1
+
+
+def test_a_caller_that_leaves_a_stream_is_no_failure_of_the_server(
+    channel: grpc.Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "cstp_grpc")
+    sent, release = threading.Event(), threading.Event()
+
+    def one() -> Iterator[journal_pb2.ImportDecisionsRequest]:
+        yield journal_pb2.ImportDecisionsRequest(source="a", decision=journal_pb2.DecisionContent(title="A"))
+        sent.set()
+        release.wait(TIMEOUT)
+
+    stream = journal_pb2_grpc.JournalServiceStub(channel).ImportDecisions.future(one(), metadata=ALICE, timeout=TIMEOUT)
+    assert sent.wait(TIMEOUT)
+    stream.cancel()
+    release.set()
+    wait_until(lambda: "cstp.importDecisions" in caplog.text, "the end of the call is logged")
+    assert [record.levelname for record in caplog.records if "importDecisions" in record.getMessage()] == ["INFO"]
+
+
+def test_the_unforeseen_tells_the_caller_nothing_but_the_request_id(
+    app: App, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the password is hunter2")
+
+    monkeypatch.setattr("cstp_grpc.guardrails.checks.GuardrailChecks.check", fail)
+    with pytest.raises(grpc.RpcError) as caught:
+        cstp_pb2_grpc.CstpServiceStub(channel).CheckGuardrails(
+            CHECK, metadata=(*ALICE, ("x-request-id", "r-1")), timeout=TIMEOUT
+        )
+    answered = decoded(caught.value)
+    assert (answered.reason, answered.data) == ("INTERNAL", {"requestId": "r-1"})
+    assert "hunter2" not in str(caught.value)
+    assert any("r-1" in record.getMessage() and record.exc_info for record in caplog.records)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from cstp_grpc.errors import CstpError, DeadlineExceeded, InternalError
+import grpc
+
+from cstp_grpc.errors import CstpError, DeadlineExceeded, InternalError, Unavailable
 from cstp_grpc.server.interceptors.chain import Call, Proceed
 from cstp_grpc.server.status import to_status
 
@@ -19,6 +21,10 @@ def answer_errors(call: Call, request: Any, proceed: Proceed) -> Any:
     except CstpError as error:
         failure = error
         logger.info("%s %s: %s agent=%s", call.request_id, call.method.name, error.reason, call.agent or "-")
+    except grpc.RpcError:
+        # What the requests of a stream raise where their caller has left; nobody reads the answer.
+        failure = Unavailable("The caller ended the call")
+        logger.info("%s %s: ended by its caller agent=%s", call.request_id, call.method.name, call.agent or "-")
     except Exception:
         logger.exception("%s %s failed unexpectedly", call.request_id, call.method.name)
         failure = InternalError("Something unforeseen happened; the server's log tells more under the request id")
