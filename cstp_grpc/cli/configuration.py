@@ -11,7 +11,7 @@ from cstp_grpc.cli.guardrails import open_rules
 from cstp_grpc.cli.output import Output
 from cstp_grpc.client.contract import methods
 from cstp_grpc.server.interceptors.rate_limit import RateLimiting
-from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.engine import create_engine, parse_url
 from cstp_grpc.storage.migrate import current, head
 from cstp_grpc.storage.migrate import migrate as migrate_database
 
@@ -35,6 +35,8 @@ def check(out: Output) -> None:
     settings = state().settings()
     rules = open_rules(None)
     RateLimiting(settings.rate_limits, methods())
+    with startup():
+        parse_url(settings.storage_url)
     agents = sorted({token.name for token in settings.auth.tokens})
     facts = {
         "configuration": str(state().config_path or "defaults and environment"),

@@ -69,23 +69,30 @@ def create_engine(url: str, pool_size: int) -> Engine:
 
     Raises UnsuitableDatabase for any other URL; a database that is not there shows when it is first used.
     """
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        return sqlite_engine(parsed, pool_size)
+    return postgresql_engine(parsed, pool_size)
+
+
+def parse_url(url: str) -> URL:
+    """Return the parts of the URL of a database that can keep the journal. Raises UnsuitableDatabase for any other."""
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
+    # SQLAlchemy lets a port that is no number fail as Python does.
+    except (ArgumentError, ValueError) as error:
         raise UnsuitableDatabase("storage.url: is not a database URL") from error
     backend = parsed.get_backend_name()
-    if backend == "sqlite":
-        return sqlite_engine(parsed, pool_size)
-    if backend == "postgresql":
-        return postgresql_engine(parsed, pool_size)
-    raise UnsuitableDatabase(f"storage.url: must begin with sqlite:/// or postgresql://, not {parsed.drivername}://")
+    if backend not in ("sqlite", "postgresql"):
+        raise UnsuitableDatabase(f"storage.url: must begin with sqlite:/// or postgresql://, not {parsed.drivername}://")
+    if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise UnsuitableDatabase("storage.url: must name a file, because SQLite in memory keeps nothing")
+    return parsed
 
 
 def sqlite_engine(url: URL, pool_size: int) -> Engine:
     """Return an engine on a SQLite file; its folder is created."""
-    if not url.database or url.database == ":memory:":
-        raise UnsuitableDatabase("storage.url: must name a file, because SQLite in memory keeps nothing")
-    Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    Path(url.database or "").parent.mkdir(parents=True, exist_ok=True)
     engine = sqlalchemy.create_engine(
         url,
         pool_size=pool_size,

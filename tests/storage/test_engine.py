@@ -27,6 +27,7 @@ INSTANTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=OFF
     [
         ("mysql://root:s3cret@localhost/cstp", "must begin with sqlite:/// or postgresql://, not mysql://"),
         ("s3cret", "is not a database URL"),
+        ("postgresql://root:s3cret@localhost:port/cstp", "is not a database URL"),
         ("sqlite://", "must name a file"),
         ("sqlite:///:memory:", "must name a file"),
     ],
