@@ -19,6 +19,12 @@ case $(uname -s) in
 Linux | Darwin) ;;
 *) fail "$(uname -s) is not supported." "Use Linux or macOS; on Windows, WSL." ;;
 esac
-if ldd --version 2>&1 | grep -qi musl; then
+if [ "$(uname -s)" = Darwin ]; then
+    [ "$("$python" -c 'import platform; print(platform.machine())')" = arm64 ] ||
+        fail "ONNX Runtime has no package for Intel Macs any more." \
+            "Use a Mac with Apple silicon and a Python made for it, or Linux."
+    [ "$(sw_vers -productVersion | cut -d. -f1)" -ge 14 ] ||
+        fail "macOS $(sw_vers -productVersion) is too old for ONNX Runtime." "Update to macOS 14 or newer, or use Linux."
+elif ldd --version 2>&1 | grep -qi musl; then
     fail "this system uses musl libc, for which the CEL engine has no package." "Use a glibc system such as Debian."
 fi
