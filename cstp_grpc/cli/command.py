@@ -57,6 +57,9 @@ class RootGroup(click.Group):
             fail(ctx, f"{error.message}\n{next_step}" if next_step else error.message, as_json(error, next_step))
         except ConfigError as error:
             fail(ctx, str(error), {"reason": "CONFIGURATION", "message": str(error)})
+        except UnicodeEncodeError as error:
+            message = f"{error.object!r} is not UTF-8 text"
+            fail(ctx, message, {"reason": "INVALID_ARGUMENT", "message": message})
         except click.UsageError:
             raise
         except click.ClickException as error:

@@ -52,7 +52,7 @@ def announce(out: Output, target: str) -> None:
         answer = client.announce_intent(
             INTENT, context=CONTEXT, category="deployment", stakes="high", confidence=0.85, metadata=METADATA
         )
-    render.announce_answer(out.console, answer)
+    out.show(lambda console: render.announce_answer(console, answer))
 
 
 def demo_settings(folder: Path) -> Settings:

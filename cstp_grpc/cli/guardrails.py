@@ -67,7 +67,7 @@ def list_command(out: Output, path: Path | None) -> None:
         for rule in rulebook.guardrails:
             severity = Text(rule.severity, style="red" if rule.severity == "block" else "yellow")
             table.add_row(rule.id, severity, printable(rule.name), f"{rulebook.file}:{rule.line}")
-    out.console.print(table)
+    out.show(lambda console: console.print(table))
     out.line(f"{len(rules.guardrails)} guardrails, version {rules.version}")
 
 

@@ -75,7 +75,7 @@ def import_command(
         if out.json_wanted:
             out.document(report.as_json())
         else:
-            report.show(out.console, verbose=verbose)
+            out.show(lambda console: report.show(console, verbose=verbose))
     if report.failed:
         click.get_current_context().exit(1)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import re
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
 
+import click
 from google.protobuf.message import Message
 from rich.console import Console
 from rich.text import Text
@@ -34,20 +38,26 @@ class Output:
         if self.json_wanted:
             self.document(codec.to_json(message))
         else:
+            self.show(show)
+
+    def show(self, show: Callable[[Console], None]) -> None:
+        """Print as `show` does."""
+        with writing():
             show(self.console)
 
     def document(self, content: Any) -> None:
         """Print a JSON value."""
-        self.console.file.write(f"{json_text(content)}\n")
+        with writing():
+            write_json(sys.stdout, content)
 
     def problem(self, content: Any) -> None:
         """Print a failure as JSON on standard error."""
-        self.notes.file.write(f"{json_text({'error': content})}\n")
+        write_json(sys.stderr, {"error": content})
 
     def line(self, text: str | Text) -> None:
         """Print a line, unless JSON is wanted. It is not broken, so that commands in it can be copied."""
         if not self.json_wanted:
-            self.console.print(text, soft_wrap=True)
+            self.show(lambda console: console.print(text, soft_wrap=True))
 
     def note(self, text: str | Text) -> None:
         """Print a line on standard error."""
@@ -55,8 +65,14 @@ class Output:
 
 
 def console(*, error: bool) -> Console:
-    """Return a console that takes texts as they are: no markup, no guessed highlights."""
-    stream = sys.stderr if error else sys.stdout
+    """Return a console that takes texts as they are: no markup, no guessed highlights.
+
+    Letters that its encoding does not have are replaced.
+    """
+    # Python has None for a stream that was closed before it started.
+    stream: TextIO = (sys.stderr if error else sys.stdout) or io.StringIO()
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
     return Console(
         file=stream,
         markup=False,
@@ -66,9 +82,36 @@ def console(*, error: bool) -> Console:
     )
 
 
-def json_text(content: Any) -> str:
+@contextmanager
+def writing() -> Iterator[None]:
+    """Tell where standard output takes no more. Raises ClickException."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            # A pager that was closed is no failure; click ends the command quietly.
+            raise
+        # What the stream still holds would fail again when the process ends.
+        sys.stdout = io.StringIO()
+        raise click.ClickException(f"standard output: {error.strerror}") from error
+
+
+def write_json(stream: TextIO | None, content: Any) -> None:
+    """Write a JSON value; letters that the stream's encoding does not have are escaped."""
+    if stream is None:
+        return
+    text = json_text(content)
+    try:
+        text.encode(stream.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json_text(content, ascii_only=True)
+    stream.write(f"{text}\n")
+    stream.flush()
+
+
+def json_text(content: Any, *, ascii_only: bool = False) -> str:
     """Return JSON for people and programs; what could steer a terminal is escaped."""
-    text = json.dumps(content, indent=2, ensure_ascii=False)
+    text = json.dumps(content, indent=2, ensure_ascii=ascii_only)
     return STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

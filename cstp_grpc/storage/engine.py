@@ -84,7 +84,9 @@ def parse_url(url: str) -> URL:
         raise UnsuitableDatabase("storage.url: is not a database URL") from error
     backend = parsed.get_backend_name()
     if backend not in ("sqlite", "postgresql"):
-        raise UnsuitableDatabase(f"storage.url: must begin with sqlite:/// or postgresql://, not {parsed.drivername}://")
+        raise UnsuitableDatabase(
+            f"storage.url: must begin with sqlite:/// or postgresql://, not {parsed.drivername}://"
+        )
     if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise UnsuitableDatabase("storage.url: must name a file, because SQLite in memory keeps nothing")
     return parsed
