@@ -118,6 +118,9 @@ class App:
         if index is not None:
             index.start()
             opened.callback(index.stop)
+        else:
+            # Nobody will take these; an index that is configured later reads the journal itself.
+            outbox.clear()
         search = DecisionSearch(store, matrix, embedder, index, settings.index.exact_limit, settings.index.overfetch)
         checks = GuardrailChecks(Evaluator(rule_set), CheckAudit(trail), clock)
         intents = SqlIntentStore(engine)

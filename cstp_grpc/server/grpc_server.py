@@ -23,6 +23,9 @@ from cstp_grpc.services.audit import AuditService
 from cstp_grpc.services.cstp import CstpService
 from cstp_grpc.services.journal import JournalService
 
+OPEN_STREAMS = 2
+"""Threads for streams that need no token: reflection."""
+
 INTERRUPTED_GRACE = 1.0
 """Seconds for calls that are interrupted after draining to notice it."""
 
@@ -46,7 +49,8 @@ class GrpcServer:
         self._settings = settings
         self._calls = ThreadPoolExecutor(settings.workers, thread_name_prefix="call")
         self._streams = ThreadPoolExecutor(settings.stream_workers, thread_name_prefix="stream")
-        chain = Chain(interceptors, methods(), self._streams)
+        self._open_streams = ThreadPoolExecutor(OPEN_STREAMS, thread_name_prefix="open-stream")
+        chain = Chain(interceptors, methods(), self._streams, self._open_streams)
         self._server = grpc.server(self._calls, interceptors=[chain], options=options(settings))
         cstp_pb2_grpc.add_CstpServiceServicer_to_server(cstp, self._server)
         journal_pb2_grpc.add_JournalServiceServicer_to_server(journal, self._server)
@@ -75,8 +79,8 @@ class GrpcServer:
         """Refuse new calls, let those in progress end for up to `drain_seconds`, then stop."""
         self._health.enter_graceful_shutdown()
         self._server.stop(drain_seconds).wait(drain_seconds + INTERRUPTED_GRACE)
-        self._calls.shutdown(wait=False, cancel_futures=True)
-        self._streams.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._calls, self._streams, self._open_streams):
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def options(settings: GrpcSettings) -> list[tuple[str, int]]:

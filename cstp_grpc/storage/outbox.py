@@ -68,6 +68,14 @@ class Outbox:
         if seqs:
             self._writer.run(job)
 
+    def clear(self) -> None:
+        """Remove all changes; the numbers of later ones rise on all the same. Raises Unavailable."""
+
+        def job(connection: Connection) -> None:
+            connection.execute(delete(outbox))
+
+        self._writer.run(job)
+
     def depth(self) -> int:
         """Return how many changes wait."""
         with self._engine.connect() as connection:

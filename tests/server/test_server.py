@@ -185,6 +185,23 @@ def test_open_streams_leave_unary_calls_their_threads(tmp_path: Path) -> None:
         assert [len(stream.result().results) for stream in streams] == [0, 0, 0]
 
 
+def test_strangers_cannot_hold_the_threads_of_imports(channel: grpc.Channel) -> None:
+    reflect = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+    release = threading.Event()
+
+    def idle() -> Iterator[bytes]:
+        release.wait(TIMEOUT)
+        yield from ()
+
+    held = [reflect(idle(), timeout=TIMEOUT) for _ in range(8)]
+    one = journal_pb2.ImportDecisionsRequest(source="a", decision=journal_pb2.DecisionContent(title="A"))
+    stub = journal_pb2_grpc.JournalServiceStub(channel)
+    assert len(stub.ImportDecisions(iter([one]), metadata=ALICE, timeout=TIMEOUT).results) == 1
+    release.set()
+    for stream in held:
+        stream.cancel()
+
+
 def test_stopping_lets_a_call_in_progress_end(tmp_path: Path) -> None:
     app = App(settings(tmp_path, grpc={"drain_seconds": 20}))
     app.start()

@@ -32,6 +32,13 @@ def test_changes_come_out_in_the_order_they_went_in(outbox: Outbox, writer: Writ
     assert outbox.depth() == len(seqs)
 
 
+def test_numbers_rise_on_after_the_outbox_was_cleared(outbox: Outbox, writer: Writer) -> None:
+    before = append(outbox, writer, "a")
+    outbox.clear()
+    assert outbox.peek(10) == []
+    assert append(outbox, writer, "a") > before
+
+
 def test_a_change_that_is_undone_leaves_nothing(outbox: Outbox, writer: Writer) -> None:
     def job(connection: Connection) -> None:
         outbox.append(connection, "a")

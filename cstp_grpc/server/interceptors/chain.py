@@ -49,16 +49,22 @@ class Interceptor(Protocol):
 class Chain(grpc.ServerInterceptor):
     """Puts the interceptors, the first outermost, around every method of the contract.
 
-    Streams of every service run on `streams`, a pool of their own, because each holds a thread as long as it is open.
-    A handler is built once, at the first call of its method.
+    Streams run on pools of their own, because each holds a thread as long as it is open: those of the contract on
+    `streams`, those of other services, which are open to strangers, on `open_streams`. A handler is built once, at the
+    first call of its method.
     """
 
     def __init__(
-        self, interceptors: Sequence[Interceptor], methods: Mapping[str, Method], streams: ThreadPoolExecutor
+        self,
+        interceptors: Sequence[Interceptor],
+        methods: Mapping[str, Method],
+        streams: ThreadPoolExecutor,
+        open_streams: ThreadPoolExecutor,
     ) -> None:
         self._interceptors = tuple(interceptors)
         self._methods = {method.path: method for method in methods.values()}
         self._streams = streams
+        self._open_streams = open_streams
         self._handlers: dict[str, Handler] = {}
 
     def intercept_service(
@@ -76,7 +82,7 @@ class Chain(grpc.ServerInterceptor):
         method = self._methods.get(path)
         built = self._around(handler, method) if method else handler
         if built.request_streaming or built.response_streaming:
-            built = self._streaming(built)
+            built = streaming(built, self._streams if method else self._open_streams)
         return self._handlers.setdefault(path, built)
 
     def _around(self, handler: Handler, method: Method) -> Handler:
@@ -92,21 +98,23 @@ class Chain(grpc.ServerInterceptor):
         build = grpc.stream_unary_rpc_method_handler if method.client_streaming else grpc.unary_unary_rpc_method_handler
         return build(behavior, tolerant(handler.request_deserializer), handler.response_serializer)
 
-    def _streaming(self, handler: Handler) -> Handler:
-        kind, build = {
-            (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
-            (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
-            (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
-        }[handler.request_streaming, handler.response_streaming]
-        inner = getattr(handler, kind)
-        if getattr(inner, "experimental_non_blocking", False):
-            return handler
 
-        def behavior(request: Any, context: grpc.ServicerContext) -> Any:
-            return inner(request, context)
+def streaming(handler: Handler, pool: ThreadPoolExecutor) -> Handler:
+    """Return a streaming handler that runs on a pool, unless it holds no thread anyway."""
+    kind, build = {
+        (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
+        (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
+        (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
+    }[handler.request_streaming, handler.response_streaming]
+    inner = getattr(handler, kind)
+    if getattr(inner, "experimental_non_blocking", False):
+        return handler
 
-        behavior.experimental_thread_pool = self._streams  # type: ignore[attr-defined]
-        return build(behavior, handler.request_deserializer, handler.response_serializer)
+    def behavior(request: Any, context: grpc.ServicerContext) -> Any:
+        return inner(request, context)
+
+    behavior.experimental_thread_pool = pool  # type: ignore[attr-defined]
+    return build(behavior, handler.request_deserializer, handler.response_serializer)
 
 
 def ending(servicer: Callable[[Any, grpc.ServicerContext], Any]) -> Proceed:

@@ -114,7 +114,7 @@ class JournalServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UnshareDecision(self, request, context):
-        """Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's.
+        """Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

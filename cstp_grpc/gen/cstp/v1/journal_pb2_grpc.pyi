@@ -48,7 +48,7 @@ class JournalServiceStub:
     ShareDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.ShareDecisionRequest, _journal_pb2.ShareDecisionResponse]
     """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
     UnshareDecision: _grpc.UnaryUnaryMultiCallable[_journal_pb2.UnshareDecisionRequest, _journal_pb2.UnshareDecisionResponse]
-    """Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's."""
+    """Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
     ImportDecisions: _grpc.StreamUnaryMultiCallable[_journal_pb2.ImportDecisionsRequest, _journal_pb2.ImportDecisionsResponse]
     """Imports decisions from other records, one message each. Importing a source again changes nothing where its content
     is the same and updates the decision where it is not. Records are stored batch by batch; after a broken stream,
@@ -75,7 +75,7 @@ class JournalServiceAsyncStub(JournalServiceStub):
     ShareDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.ShareDecisionRequest, _journal_pb2.ShareDecisionResponse]  # type: ignore[assignment]
     """Lets every agent find a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
     UnshareDecision: _aio.UnaryUnaryMultiCallable[_journal_pb2.UnshareDecisionRequest, _journal_pb2.UnshareDecisionResponse]  # type: ignore[assignment]
-    """Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's."""
+    """Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
     ImportDecisions: _aio.StreamUnaryMultiCallable[_journal_pb2.ImportDecisionsRequest, _journal_pb2.ImportDecisionsResponse]  # type: ignore[assignment]
     """Imports decisions from other records, one message each. Importing a source again changes nothing where its content
     is the same and updates the decision where it is not. Records are stored batch by batch; after a broken stream,
@@ -135,7 +135,7 @@ class JournalServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _journal_pb2.UnshareDecisionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_journal_pb2.UnshareDecisionResponse, _abc.Awaitable[_journal_pb2.UnshareDecisionResponse]]:
-        """Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's."""
+        """Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one."""
 
     @_abc_1.abstractmethod
     def ImportDecisions(
