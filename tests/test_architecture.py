@@ -54,14 +54,14 @@ def test_sql_stays_in_the_stores() -> None:
 
 
 def imports_more_than_types(path: Path) -> bool:
-    """Whether a module takes more from SQLAlchemy than the types of a connection and of errors."""
+    """Whether a module takes more from SQLAlchemy than the types of engines, connections and errors."""
     names = {
         alias.name
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sqlalchemy")
         for alias in node.names
     }
-    return not names <= {"Connection", "SQLAlchemyError"}
+    return not names <= {"Connection", "Engine", "SQLAlchemyError"}
 
 
 def test_only_the_configuration_reads_the_environment() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from sqlalchemy import Engine
 
 from cstp_grpc.audit.sql_store import SqlAuditStore
 from cstp_grpc.audit.trail import AuditTrail
@@ -101,7 +104,40 @@ class App:
 
         audit = AuditTrail(SqlAuditStore(engine), writer)
         trail: Trail = audit if settings.audit.enabled else NoTrail()
+        memory = self._build_memory(opened, engine, writer, embedder, trail, clock)
+        checks = GuardrailChecks(Evaluator(rule_set), CheckAudit(trail), clock)
+        intents = SqlIntentStore(engine)
+        announcer = Announcer(
+            memory.search,
+            checks,
+            intents,
+            trail,
+            writer,
+            clock,
+            min_score=settings.cstp.query.min_score,
+            stores_content=settings.cstp.intent.store_received,
+            responds=settings.cstp.intent.auto_respond,
+        )
+        limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
+        return GrpcServer(
+            settings.grpc,
+            around,
+            CstpService(settings.agent.name, announcer, memory.search, checks, limits),
+            JournalService(memory.journal),
+            AuditService(audit, intents),
+            memory.health,
+        )
 
+    def _build_memory(
+        self,
+        opened: ExitStack,
+        engine: Engine,
+        writer: Writer,
+        embedder: Embedder,
+        trail: Trail,
+        clock: Callable[[], datetime],
+    ) -> DecisionMemory:
+        settings = self._settings
         store = SqlDecisionStore(engine)
         outbox = Outbox(engine, writer)
         matrix = VectorMatrix(embedder.dimensions)
@@ -113,7 +149,6 @@ class App:
             refresher = MirrorRefresher(mirror, settings.storage.refresh_seconds)
             refresher.start()
             opened.callback(refresher.stop)
-        journal = Journal(store, outbox, writer, embedder, JournalAudit(trail), clock, matrix.apply)
         index = build_index(settings, store, outbox, matrix, embedder)
         if index is not None:
             index.start()
@@ -121,30 +156,20 @@ class App:
         else:
             # Nobody will take these; an index that is configured later reads the journal itself.
             outbox.clear()
-        search = DecisionSearch(store, matrix, embedder, index, settings.index.exact_limit, settings.index.overfetch)
-        checks = GuardrailChecks(Evaluator(rule_set), CheckAudit(trail), clock)
-        intents = SqlIntentStore(engine)
-        announcer = Announcer(
-            search,
-            checks,
-            intents,
-            trail,
-            writer,
-            clock,
-            min_score=settings.cstp.query.min_score,
-            stores_content=settings.cstp.intent.store_received,
-            responds=settings.cstp.intent.auto_respond,
-        )
-
-        limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
-        return GrpcServer(
-            settings.grpc,
-            around,
-            CstpService(settings.agent.name, announcer, search, checks, limits),
-            JournalService(journal),
-            AuditService(audit, intents),
+        return DecisionMemory(
+            Journal(store, outbox, writer, embedder, JournalAudit(trail), clock, matrix.apply),
+            DecisionSearch(store, matrix, embedder, index, settings.index.exact_limit, settings.index.overfetch),
             {} if index is None else {INDEX: lambda: index.state() == "ready"},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionMemory:
+    """What records decisions, what finds them, and the health details of both."""
+
+    journal: Journal
+    search: DecisionSearch
+    health: Mapping[str, Callable[[], bool]]
 
 
 def build_index(
