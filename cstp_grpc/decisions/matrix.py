@@ -10,16 +10,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cstp_grpc.decisions.columns import Codes, Columns, Mask, Rows, Selector, TagColumns
 from cstp_grpc.decisions.model import DecisionFilter
+from cstp_grpc.decisions.scoring import Scorer, gathered_products, products
 from cstp_grpc.decisions.store import IndexRow, Vector
-
-Float = TypeVar("Float", np.float32, np.float64)
 
 FIRST_CAPACITY = 256
 """Rows that there is room for at first; the room is doubled when it is full."""
@@ -32,9 +30,6 @@ BATCH = 512
 
 DENSE_SHARE = 0.5
 """The share of passing rows from which on scoring all rows is faster than gathering those that pass."""
-
-GATHERED = 256
-"""How many rows are gathered at a time; so many vectors stay in the processor's cache."""
 
 MARGIN = 1e-5
 """How far a score may be from its exact value in the first pass, in which float32 rounds."""
@@ -70,9 +65,10 @@ class Snapshot:
 class Candidates:
     """Rows that pass a filter, ready to be scored."""
 
-    def __init__(self, snapshot: Snapshot, rows: Rows) -> None:
+    def __init__(self, snapshot: Snapshot, rows: Rows, scorer: Scorer) -> None:
         self._snapshot = snapshot
         self._rows = rows
+        self._scorer = scorer
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -94,7 +90,7 @@ class Candidates:
         vectors, size = self._snapshot.columns.vectors, self._snapshot.size
         if len(self._rows) < DENSE_SHARE * size:
             return gathered_products(vectors, self._rows, query)
-        scores = products(vectors[:size], query)
+        scores = self._scorer.products(vectors[:size], query)
         return scores if len(self._rows) == size else scores[self._rows]
 
     def _exactly(self, query: Vector, rows: Rows) -> list[Scored]:
@@ -105,29 +101,12 @@ class Candidates:
         return [Scored(ids[row], score, date) for row, score, date in triples]
 
 
-def products(vectors: NDArray[Float], query: NDArray[Float]) -> NDArray[Float]:
-    """Return the dot product of each vector with a query.
-
-    Not by a matrix product: for that, BLAS splits the work among threads that wait for each other by spinning, which
-    makes a server with more calls than cores a hundred times slower.
-    """
-    scores: NDArray[Float] = np.vecdot(vectors, query)
-    return scores
-
-
-def gathered_products(vectors: NDArray[Float], rows: Rows, query: NDArray[Float]) -> NDArray[Float]:
-    """Return the dot products of some of the vectors with a query."""
-    scores = np.empty(len(rows), vectors.dtype)
-    for start in range(0, len(rows), GATHERED):
-        scores[start : start + GATHERED] = products(vectors[rows[start : start + GATHERED]], query)
-    return scores
-
-
 class VectorMatrix:
     """The vectors of all decisions and what filters look at. Safe for many threads."""
 
     def __init__(self, dimensions: int) -> None:
         self._lock = threading.Lock()
+        self._scorer = Scorer()
         self._codes = Codes()
         self._places: dict[str, int] = {}
         """The row of each decision; read and written under the lock, as all that follows from it."""
@@ -163,7 +142,7 @@ class VectorMatrix:
         mask = self._passing(snapshot, slice(0, snapshot.size), caller, filters)
         if snapshot.dead:
             mask &= snapshot.alive[: snapshot.size]
-        return Candidates(snapshot, np.flatnonzero(mask))
+        return Candidates(snapshot, np.flatnonzero(mask), self._scorer)
 
     def among(self, ids: Iterable[str], after_revision: int, caller: str, filters: DecisionFilter) -> Candidates:
         """Return those of `candidates` that are among `ids` or changed after a revision."""
@@ -174,7 +153,7 @@ class VectorMatrix:
         if snapshot.dead:
             newer &= snapshot.alive[: snapshot.size]
         rows = np.union1d(np.array(places, np.intp), np.flatnonzero(newer))
-        return Candidates(snapshot, rows[self._passing(snapshot, rows, caller, filters)])
+        return Candidates(snapshot, rows[self._passing(snapshot, rows, caller, filters)], self._scorer)
 
     def similarity(self, decision_id: str, query: Vector) -> float | None:
         """Return the cosine similarity of a decision to a query; None where there is no such decision."""

@@ -17,7 +17,7 @@ from cstp_grpc.vocabulary import DecisionStatus, Outcome, Stakes, Visibility
 from tests.decisions import strategies
 
 AGENTS = ("alice", "bob")
-IDS = tuple(f"dec-{number}" for number in range(8))
+IDS = tuple(f"dec-{number}" for number in range(5))
 DIRECTIONS = ((1, 0, 0), (1, 1, 0), (1, 1, 1), (0, 1, 0), (-1, 0, 0), (1, 0.25, 0))
 """Few directions, so that scores are often equal."""
 
@@ -52,7 +52,7 @@ def row(decision_id: str, revision: int, vector: Vector | None = None, **changes
 rows = st.builds(
     IndexRow,
     decision_id=st.sampled_from(IDS),
-    revision=st.integers(0, 5),
+    revision=st.integers(0, 3),
     vector=vectors,
     agent=st.sampled_from(AGENTS),
     visibility=st.sampled_from(Visibility),

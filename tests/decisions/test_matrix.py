@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.decisions.matrix import Candidates, VectorMatrix
+from cstp_grpc.decisions.matrix import Candidates, Scored, VectorMatrix
 from cstp_grpc.decisions.model import DecisionFilter
-from cstp_grpc.decisions.store import IndexRow
+from cstp_grpc.decisions.store import IndexRow, Vector
 from tests.decisions.rows import AGENTS, IDS, SlowMatrix, filters, row, rows, unit, vectors
 
 EVERYTHING = DecisionFilter()
@@ -48,7 +49,7 @@ def test_it_finds_what_a_look_at_each_decision_finds(batches, wanted, caller, qu
     assert candidates.best(query, limit, min_score) == slow.best(passing, query, limit, min_score)
 
 
-@given(st.lists(rows, max_size=20), filters, callers, vectors, st.sets(st.sampled_from(IDS)), st.integers(-1, 5))
+@given(st.lists(rows, max_size=20), filters, callers, vectors, st.sets(st.sampled_from(IDS)), st.integers(-1, 3))
 def test_among_finds_the_named_and_the_newly_changed(changes, wanted, caller, query, named, revision) -> None:  # type: ignore[no-untyped-def]
     matrix = matrix_of(changes)
     slow = SlowMatrix.of(changes)
@@ -84,9 +85,16 @@ def test_scores_stay_within_their_range() -> None:
 
 
 def test_an_older_revision_changes_nothing() -> None:
-    matrix = matrix_of([row("dec-0", 7, category="new")], [row("dec-0", 6, category="old")])
+    matrix = matrix_of([row("dec-0", 7, category="new")])
+    for revision in (6, 7):
+        matrix.apply([row("dec-0", revision, category="old")])
     assert len(matrix.candidates("bob", DecisionFilter(category="new"))) == 1
     assert len(matrix.candidates("bob", DecisionFilter(category="old"))) == 0
+
+
+def test_what_changed_several_times_is_newly_changed_once() -> None:
+    matrix = matrix_of([row("dec-0", 1), row("dec-0", 2)], [row("dec-0", 3)])
+    assert ids(matrix.among([], 0, "bob", EVERYTHING)) == ["dec-0"]
 
 
 def test_many_changes_of_few_decisions_leave_each_once_and_old_readers_undisturbed() -> None:
@@ -142,3 +150,16 @@ def test_readers_see_each_decision_once_while_others_write() -> None:
     for reader in readers:
         reader.join()
     assert not errors
+
+
+def test_many_searches_at_once_score_alike() -> None:
+    generator = np.random.default_rng(11)
+    matrix = matrix_of([row(f"dec-{number}", number, unit(*generator.standard_normal(3))) for number in range(7000)])
+    queries = [unit(*generator.standard_normal(3)) for _ in range(40)]
+
+    def search(query: Vector) -> list[Scored]:
+        return matrix.candidates("bob", EVERYTHING).best(query, 20, -1.0)
+
+    alone = [search(query) for query in queries]
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(search, queries)) == alone

@@ -155,12 +155,14 @@ def test_the_index_is_asked_only_beyond_the_limit(kit: JournalKit) -> None:
 
 
 def test_what_the_index_has_not_taken_yet_is_found_at_once(kit: JournalKit) -> None:
-    for _ in range(3):
-        record(kit, "queue the cache")
-    finder = Finder(kit, MemoryIndex(), overfetch=2)
+    for title in ("queue the cache", "queue the ledger", "drop the shard"):
+        record(kit, title)
+    index = MemoryIndex()
+    finder = Finder(kit, index, overfetch=4)
     record(kit, "queue")
     finder.mirror.refresh()
     assert titles(finder.find("queue", limit=1)) == ["queue"]
+    assert (index.asked, len(index.vectors)) == (1, 3)
 
 
 def test_an_index_that_does_not_answer_is_done_without_and_logged_once(

@@ -27,7 +27,7 @@ CHECK_INTERVAL = 60.0
 """Seconds between two checks of an index that seems well."""
 
 FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 60.0
+LONGEST_PAUSE = 15.0
 """Seconds before the index is started again; the pause doubles with each failure."""
 
 

@@ -105,6 +105,7 @@ def test_a_refused_request_is_broken_and_says_nothing_of_the_cause(index: Chroma
 
 def respond(listener: socket.socket, answers: list[bytes]) -> threading.Thread:
     """Answer each connection once and close it without a warning."""
+    listener.settimeout(10)
 
     def serve() -> None:
         for answer in answers:

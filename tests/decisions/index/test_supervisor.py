@@ -247,3 +247,25 @@ def test_a_url_where_nothing_answers_is_tried_again(journal: IndexedJournal, tmp
     journal.server = RemoteChroma(url)
     journal.start()
     journal.wait_for("unavailable: the Chroma server does not answer")
+
+
+@pytest.mark.slow
+def test_many_kills_while_it_is_fed_lose_nothing(journal: IndexedJournal) -> None:
+    generator = np.random.default_rng(3)
+    journal.start()
+    recorded: list[str] = []
+    for kill in range(7):
+        titles = [f"kill{kill} row{number}" for number in range(300)]
+        journal.record(*titles)
+        recorded += titles
+        wait_until(lambda: journal.chroma.url is not None, "a child is there")
+        threading.Event().wait(generator.uniform(0, 0.3))
+        pid = journal.chroma.pid
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+        assert journal.found(titles[0]) == [titles[0]]
+    journal.wait_until_complete()
+    with closing(journal.open_index(url_of(journal))) as index:
+        assert index.count() == len(recorded)
+    missing = [title for title in recorded[::50] if title not in journal.proposals(title, 5)]
+    assert len(missing) <= 1
