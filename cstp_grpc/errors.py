@@ -117,3 +117,8 @@ class Unavailable(CstpError):
     """The server cannot answer now; trying again may help."""
 
     reason = "UNAVAILABLE"
+
+
+def reason_of(error: Exception) -> str:
+    """Return the reason that a failure is recorded with; what is unforeseen is internal."""
+    return error.reason if isinstance(error, CstpError) else InternalError.reason

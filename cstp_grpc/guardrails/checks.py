@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from cstp_grpc.errors import GuardrailEvalFailed
+from cstp_grpc.errors import GuardrailEvalFailed, reason_of
 from cstp_grpc.guardrails.evaluator import Evaluator
 from cstp_grpc.guardrails.model import Action, Verdict
 
@@ -17,7 +17,8 @@ class CheckRecord:
     """A check as the trail keeps it.
 
     `caller` is the authenticated agent, `claimed_agent` the one that the request names, never trusted; `evaluated_at`
-    is aware, in UTC.
+    is aware, in UTC. Where nothing could be judged, there is no `verdict`, and `error` is the reason as in
+    `errors.CstpError`.
     """
 
     evaluated_at: datetime
@@ -25,7 +26,8 @@ class CheckRecord:
     claimed_agent: str | None
     request_id: str
     action: Action
-    verdict: Verdict
+    verdict: Verdict | None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,18 @@ class GuardrailChecks:
         return self._evaluator.evaluate(action)
 
     def check(self, action: Action, caller: str, claimed_agent: str | None, request_id: str) -> Check:
-        """Return the verdict once it is on record.
+        """Return the verdict once it is on record; a check that fails is on record too, with the reason.
 
         Raises GuardrailEvalFailed, InvalidArgument, and Unavailable where the record cannot be kept.
         """
-        verdict = self.judge(action)
+        try:
+            verdict = self.judge(action)
+        except Exception as error:
+            failed = CheckRecord(
+                self._clock(), caller, claimed_agent, request_id, action, verdict=None, error=reason_of(error)
+            )
+            self._trail.record(failed)
+            raise
         evaluated_at = self._clock()
         self._trail.record(CheckRecord(evaluated_at, caller, claimed_agent, request_id, action, verdict))
         return Check(verdict, evaluated_at)

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent
 from cstp_grpc.decisions.model import DecisionFilter, Match
-from cstp_grpc.errors import Conflict, CstpError, InternalError
+from cstp_grpc.errors import Conflict, reason_of
 from cstp_grpc.guardrails.model import Action, Verdict
 from cstp_grpc.guardrails.values import check_bounds
 from cstp_grpc.intents.store import Intent, IntentStore
@@ -120,8 +120,7 @@ class Announcer:
         try:
             feedback = self._feedback(announcement, caller, received_at)
         except Exception as error:
-            reason = error.reason if isinstance(error, CstpError) else InternalError.reason
-            self._remember(announcement, caller, replace(entry, error=reason))
+            self._remember(announcement, caller, replace(entry, error=reason_of(error)))
             raise
         stored = self._remember(announcement, caller, judged(entry, feedback.verdict))
         return replace(feedback, received_at=stored.received_at)

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from cstp_grpc.audit.model import AuditEntry, AuditEvent
 from cstp_grpc.decisions.journal import JournalEvent
 from cstp_grpc.guardrails.checks import CheckRecord
+from cstp_grpc.intents.announcer import judged
 
 
 class Trail(Protocol):
@@ -39,22 +40,16 @@ class CheckAudit:
 
     def record(self, check: CheckRecord) -> None:
         """Return when the check is on disk."""
-        verdict = check.verdict
-        self._trail.record(
-            AuditEntry(
-                timestamp=check.evaluated_at,
-                event=AuditEvent.GUARDRAIL_CHECK,
-                requesting_agent=check.caller,
-                request_id=check.request_id,
-                claimed_agent=check.claimed_agent,
-                action=check.action.description,
-                allowed=verdict.allowed,
-                violations=tuple(v.guardrail_id for v in verdict.violations),
-                warnings=tuple(v.guardrail_id for v in verdict.warnings),
-                evaluated=verdict.evaluated,
-                rule_set_version=verdict.rule_set_version,
-            )
+        entry = AuditEntry(
+            timestamp=check.evaluated_at,
+            event=AuditEvent.GUARDRAIL_CHECK,
+            requesting_agent=check.caller,
+            request_id=check.request_id,
+            claimed_agent=check.claimed_agent,
+            action=check.action.description,
+            error=check.error,
         )
+        self._trail.record(judged(entry, check.verdict))
 
 
 class JournalAudit:

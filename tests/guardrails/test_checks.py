@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,13 @@ class Memory:
 
     def record(self, check: CheckRecord) -> None:
         self.records.append(check)
+
+
+class Unreadable(dict[str, Any]):
+    """A context that fails whoever looks into it."""
+
+    def __len__(self) -> int:
+        raise RuntimeError("a bug")
 
 
 class Broken:
@@ -58,13 +66,34 @@ def test_without_a_rule_set_nothing_is_judged() -> None:
 
     with pytest.raises(GuardrailEvalFailed):
         checks.judge(Action("do it"))
+    assert trail.records == []
     with pytest.raises(GuardrailEvalFailed):
         checks.check(Action("do it"), "emerson", None, "req-1")
-    assert trail.records == []
+    assert [(record.verdict, record.error) for record in trail.records] == [(None, "GUARDRAIL_EVAL_FAILED")]
 
 
-def test_a_context_out_of_bounds_is_refused() -> None:
+def test_a_context_out_of_bounds_is_refused_and_on_record() -> None:
+    trail = Memory()
+    action = Action("do it", context={"x": "y" * 300_000})
+
     with pytest.raises(InvalidArgument):
-        GuardrailChecks(EVALUATOR, Memory(), lambda: NOW).check(
-            Action("do it", context={"x": "y" * 300_000}), "emerson", None, "req-1"
-        )
+        GuardrailChecks(EVALUATOR, trail, lambda: NOW).check(action, "emerson", "someone else", "req-1")
+
+    assert trail.records == [
+        CheckRecord(NOW, "emerson", "someone else", "req-1", action, verdict=None, error="INVALID_ARGUMENT")
+    ]
+
+
+def test_what_nobody_foresaw_is_on_record_as_internal() -> None:
+    trail = Memory()
+    action = Action("do it", context=Unreadable())
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        GuardrailChecks(EVALUATOR, trail, lambda: NOW).check(action, "emerson", None, "req-1")
+
+    assert [(record.verdict, record.error) for record in trail.records] == [(None, "INTERNAL")]
+
+
+def test_a_failure_that_cannot_be_recorded_is_unavailable() -> None:
+    with pytest.raises(Unavailable):
+        GuardrailChecks(None, Broken(), lambda: NOW).check(Action("do it"), "emerson", None, "req-1")

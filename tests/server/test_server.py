@@ -141,6 +141,20 @@ def test_structured_data_may_have_24_levels_and_no_more(channel: grpc.Channel) -
     assert decoded(caught.value).fields == ("action.context",)
 
 
+def test_a_check_that_could_not_be_judged_is_in_the_trail(app: App) -> None:
+    caller = GrpcCaller(app.target)
+    action = {"description": "deploy", "context": {"log": "y" * 300_000}}
+    refused = caller.call("cstp.checkGuardrails", {"action": action, "agent": {"id": "emerson"}})
+    listed = caller.call("cstp.listAuditEntries", {"event": "guardrail_check"})
+    caller.close()
+    assert (refused.reason, refused.fields) == ("INVALID_ARGUMENT", ("action.context",))
+    assert listed.result is not None
+    (entry,) = listed.result["entries"]
+    assert (entry["requestingAgent"], entry["claimedAgent"], entry["action"]) == ("alice", "emerson", "deploy")
+    assert entry["error"] == "INVALID_ARGUMENT"
+    assert not {"allowed", "ruleSetVersion"} & entry.keys()
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_number_that_json_does_not_have_is_refused_by_name(channel: grpc.Channel, number: float) -> None:
     request = cstp_pb2.AnnounceIntentRequest(intent="deploy")
