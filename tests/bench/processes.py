@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.waiting import wait_until
+
 START_TIMEOUT = 120.0
 
 
@@ -57,11 +59,13 @@ def bridge(grpc_port: int, folder: Path) -> Iterator[int]:
         stderr=subprocess.DEVNULL,
     )
     try:
-        deadline = time.monotonic() + START_TIMEOUT
-        while not port_file.exists():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("the bridge did not start")
-            time.sleep(0.02)
+
+        def listens() -> bool:
+            if process.poll() is not None:
+                raise RuntimeError(f"the bridge did not start: exit code {process.returncode}")
+            return port_file.exists()
+
+        wait_until(listens, "the bridge listens", START_TIMEOUT)
         yield int(port_file.read_text().rsplit(":", 1)[1])
     finally:
         process.terminate()

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,7 @@ from google.protobuf.message import Message
 
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from tests.bridge.support import TIMEOUT, Client, Scripted, call
+from tests.waiting import wait_until
 
 CONFIG = "server: {host: 127.0.0.1, port: 0}\ngrpc: {port: 0}\n"
 
@@ -43,11 +43,12 @@ class Process:
 
     def client(self) -> Client:
         """Wait until it listens."""
-        deadline = time.monotonic() + TIMEOUT
-        while not self.port_file.exists():
+
+        def listens() -> bool:
             assert self.popen.poll() is None, self.popen.communicate()[1]
-            assert time.monotonic() < deadline, "the bridge does not listen"
-            time.sleep(0.02)
+            return self.port_file.exists()
+
+        wait_until(listens, "the bridge listens", TIMEOUT)
         host, port = self.port_file.read_text().split(":")
         return Client(host, int(port))
 
