@@ -1,0 +1,20 @@
+"""Fixtures of the servicers."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Engine
+
+from cstp_grpc.storage.writer import Writer
+from tests.services.served import Served
+
+
+@pytest.fixture
+def database_kind() -> str:
+    """Servicers translate; the stores' tests try the other database."""
+    return "sqlite"
+
+
+@pytest.fixture
+def served(engine: Engine, writer: Writer) -> Served:
+    return Served(engine, writer)

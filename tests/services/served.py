@@ -1,0 +1,123 @@
+"""The servicers over real domains and a real database, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import grpc
+import grpc_testing
+from google.protobuf.message import Message
+from sqlalchemy import Engine
+
+from cstp_grpc.audit.sql_store import SqlAuditStore
+from cstp_grpc.audit.trail import AuditTrail
+from cstp_grpc.decisions.embedding.lexical import LexicalEmbedder
+from cstp_grpc.decisions.journal import Journal
+from cstp_grpc.decisions.matrix import VectorMatrix
+from cstp_grpc.decisions.search import DecisionSearch
+from cstp_grpc.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2
+from cstp_grpc.guardrails.checks import GuardrailChecks
+from cstp_grpc.guardrails.evaluator import Evaluator
+from cstp_grpc.intents.announcer import Announcer
+from cstp_grpc.intents.sql_store import SqlIntentStore
+from cstp_grpc.server.trails import CheckAudit, JournalAudit
+from cstp_grpc.services.audit import AuditService
+from cstp_grpc.services.caller import Caller, current_caller
+from cstp_grpc.services.cstp import CstpService, QueryLimits
+from cstp_grpc.services.journal import JournalService
+from cstp_grpc.storage.outbox import Outbox
+from cstp_grpc.storage.writer import Writer
+from tests.decisions.journals import Clock
+from tests.guardrails.rulebooks import rule, rule_set
+
+NAME = "cstp-test"
+CALLER = Caller("alice", request_id="req-1")
+LIMITS = QueryLimits(max_results=12, min_score=0.3)
+RULES = rule_set(
+    [
+        rule("no-drop", "context.drops", message="Not this one", suggestion="Keep the table"),
+        rule("only-medium", "action.stakes == stakes.medium", "warn"),
+    ],
+    {"drops": {"type": "bool", "default": False}},
+)
+
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+
+class Called:
+    """A servicer whose methods find the caller that authentication would have set."""
+
+    def __init__(self, servicer: object) -> None:
+        self._servicer = servicer
+
+    def __getattr__(self, name: str) -> Callable[[object, grpc.ServicerContext], Message]:
+        method = getattr(self._servicer, name)
+
+        def called(request: object, context: grpc.ServicerContext) -> Message:
+            # Each call has a thread, and so a context, of its own: there is nothing to set back.
+            current_caller.set(CALLER)
+            response: Message = method(request, context)
+            return response
+
+        return called
+
+
+class Served:
+    """The three services, called by their methods' names."""
+
+    def __init__(self, engine: Engine, writer: Writer) -> None:
+        clock, embedder, store = Clock(), LexicalEmbedder(), SqlDecisionStore(engine)
+        trail, intents = AuditTrail(SqlAuditStore(engine), writer), SqlIntentStore(engine)
+        matrix = VectorMatrix(embedder.dimensions)
+        journal = Journal(
+            store, Outbox(engine, writer), writer, embedder, JournalAudit(trail), clock, listener=matrix.apply
+        )
+        search = DecisionSearch(store, matrix, embedder, None, exact_limit=1000, overfetch=10)
+        checks = GuardrailChecks(Evaluator(RULES), CheckAudit(trail), clock)
+        announcer = Announcer(search, checks, intents, trail, writer, clock, min_score=LIMITS.min_score)
+        servicers = {
+            cstp_pb2.DESCRIPTOR.services_by_name["CstpService"]: CstpService(NAME, announcer, search, checks, LIMITS),
+            journal_pb2.DESCRIPTOR.services_by_name["JournalService"]: JournalService(journal),
+            audit_pb2.DESCRIPTOR.services_by_name["AuditService"]: AuditService(trail, intents),
+        }
+        self._methods = {method.name: method for service in servicers for method in service.methods}
+        self._server = grpc_testing.server_from_dictionary(
+            {service: Called(servicer) for service, servicer in servicers.items()}, grpc_testing.strict_real_time()
+        )
+
+    def call(self, method: str, request: Message, response: type[ResponseT]) -> ResponseT:
+        """Return the answer to one request."""
+        rpc = self._server.invoke_unary_unary(self._methods[method], (), request, None)
+        return answer(rpc, response)
+
+    def stream(self, method: str) -> grpc_testing.StreamUnaryServerRpc:
+        """Return a call that takes a stream of requests."""
+        return self._server.invoke_stream_unary(self._methods[method], (), None)
+
+    def record(self, contents: Iterable[journal_pb2.DecisionContent]) -> list[journal_pb2.Decision]:
+        """Record decisions."""
+        requests = (journal_pb2.RecordDecisionRequest(decision=content) for content in contents)
+        response = journal_pb2.RecordDecisionResponse
+        return [self.call("RecordDecision", request, response).decision for request in requests]
+
+    def entries(self, **conditions: object) -> list[audit_pb2.AuditEntry]:
+        """Return the audit entries that meet conditions."""
+        request = audit_pb2.ListAuditEntriesRequest(**conditions)
+        return list(self.call("ListAuditEntries", request, audit_pb2.ListAuditEntriesResponse).entries)
+
+
+def answer(
+    rpc: grpc_testing.UnaryUnaryServerRpc | grpc_testing.StreamUnaryServerRpc, response: type[ResponseT]
+) -> ResponseT:
+    """Return what a call is answered with, once it ended well."""
+    message, _, code, details = rpc.termination()
+    assert code is grpc.StatusCode.OK, details
+    assert isinstance(message, response)
+    return message
+
+
+def absent(message: Message, *fields: str) -> bool:
+    """Tell whether none of the fields is there."""
+    return not any(message.HasField(field) for field in fields)
