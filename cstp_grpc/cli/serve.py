@@ -8,11 +8,11 @@ import shlex
 import shutil
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import FrameType
 
 import click
@@ -129,21 +129,42 @@ class Announcement:
         return f' -H "Authorization: Bearer $(cat {shlex.quote(str(self.token.path))})"'
 
 
-def watch(stack: Stack, announced: Announcement, stop: threading.Event) -> None:
-    """Look after the bridge until `stop` is set. Raises BridgeFailed where it cannot be kept alive."""
+class Stop:
+    """Tells whether the process was asked to stop."""
+
+    def __init__(self) -> None:
+        # A signal may come in the middle of waiting. An Event's set() would then wait for the lock that the interrupted
+        # wait() holds, for ever; a SimpleQueue takes entries from within its own methods.
+        self._asked: SimpleQueue[None] = SimpleQueue()
+
+    def ask(self) -> None:
+        """Ask to stop; signal handlers may."""
+        self._asked.put(None)
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds to be asked, and return whether that has happened since the last time."""
+        try:
+            self._asked.get(timeout=timeout)
+        except Empty:
+            return False
+        return True
+
+
+def watch(stack: Stack, announced: Announcement, stop: Stop) -> None:
+    """Look after the bridge until asked to stop. Raises BridgeFailed where it cannot be kept alive."""
     while not stop.wait(CHECK_SECONDS):
         if stack.check():
             announced.moved(stack)
 
 
 @contextmanager
-def stop_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT and SIGTERM set; a second signal ends the process at once."""
-    stop = threading.Event()
+def stop_signals() -> Iterator[Stop]:
+    """Yield what SIGINT and SIGTERM ask to stop; a second signal ends the process at once."""
+    stop = Stop()
     numbers = (signal.SIGINT, signal.SIGTERM)
 
     def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of handlers
-        stop.set()
+        stop.ask()
         for each in numbers:
             signal.signal(each, signal.SIG_DFL)
 
