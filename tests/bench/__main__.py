@@ -26,10 +26,11 @@ IN_FLIGHT = (1, 16)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds and decisions, to see that it works")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of 400 calls each")
     parser.add_argument("--provider", default="minilm", help="minilm or lexical")
     arguments = parser.parse_args()
     sizes = (100, 300) if arguments.quick else (1_000, 10_000)
-    rounds, calls = (2, 40) if arguments.quick else (7, 400)
+    rounds, calls = (2, 40) if arguments.quick else (arguments.rounds, 400)
     with tempfile.TemporaryDirectory(prefix="cstp-bench-") as folder:
         groups, starts = run(Path(folder), sizes, rounds, calls, arguments.provider)
     progress("")
