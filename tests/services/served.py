@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import grpc
@@ -92,9 +93,15 @@ class Served:
         rpc = self._server.invoke_unary_unary(self._methods[method], (), request, None)
         return answer(rpc, response)
 
-    def stream(self, method: str) -> grpc_testing.StreamUnaryServerRpc:
-        """Return a call that takes a stream of requests."""
-        return self._server.invoke_stream_unary(self._methods[method], (), None)
+    @contextmanager
+    def streaming(self, method: str) -> Iterator[grpc_testing.StreamUnaryServerRpc]:
+        """Make a call that takes requests until the end of a block."""
+        rpc = self._server.invoke_stream_unary(self._methods[method], (), None)
+        try:
+            yield rpc
+        finally:
+            # Also where a test fails: the servicer's thread would wait for more, and the process for that thread.
+            rpc.requests_closed()
 
     def record(self, contents: Iterable[journal_pb2.DecisionContent]) -> list[journal_pb2.Decision]:
         """Record decisions."""

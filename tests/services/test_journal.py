@@ -113,7 +113,6 @@ def test_sharing_can_be_taken_back(served: Served) -> None:
 
 
 def test_an_import_is_stored_batch_by_batch_and_answered_in_order(served: Served) -> None:
-    rpc = served.stream("ImportDecisions")
     requests = [
         journal_pb2.ImportDecisionsRequest(
             source=f"adr/{number}.md", decision=journal_pb2.DecisionContent(title=f"Decision {number}")
@@ -125,19 +124,19 @@ def test_an_import_is_stored_batch_by_batch_and_answered_in_order(served: Served
     def imported() -> int:
         return len(served.entries(event=audit_pb2.AUDIT_EVENT_DECISION_IMPORTED, page_size=1000))
 
-    for request in requests[: IMPORT_BATCH - 1]:
-        rpc.send_request(request)
-    assert imported() == 0
-    rpc.send_request(requests[IMPORT_BATCH - 1])
-    wait_until(lambda: imported() == IMPORT_BATCH, "the first batch is stored while the stream is open")
-    for request in [*requests[IMPORT_BATCH:], requests[0]]:
-        rpc.send_request(request)
-    rpc.requests_closed()
+    with served.streaming("ImportDecisions") as rpc:
+        for request in requests[: IMPORT_BATCH - 1]:
+            rpc.send_request(request)
+        assert imported() == 0
+        rpc.send_request(requests[IMPORT_BATCH - 1])
+        wait_until(lambda: imported() == IMPORT_BATCH, "the first batch is stored while the stream is open")
+        for request in [*requests[IMPORT_BATCH:], requests[0]]:
+            rpc.send_request(request)
 
     results = answer(rpc, journal_pb2.ImportDecisionsResponse).results
     assert [result.source for result in results] == [*(request.source for request in requests), "adr/0.md"]
     new, unchanged = journal_pb2.IMPORT_ACTION_IMPORTED, journal_pb2.IMPORT_ACTION_UNCHANGED
     assert [result.action for result in results] == [new] * len(requests) + [unchanged]
-    request = journal_pb2.GetDecisionRequest(id=results[-2].decision_id)
-    last = served.call("GetDecision", request, journal_pb2.GetDecisionResponse).decision
+    reading = journal_pb2.GetDecisionRequest(id=results[-2].decision_id)
+    last = served.call("GetDecision", reading, journal_pb2.GetDecisionResponse).decision
     assert (last.source, last.links.depends_on) == (requests[-1].source, [results[0].decision_id])
