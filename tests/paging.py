@@ -11,7 +11,10 @@ T = TypeVar("T")
 
 
 def walk(page: Callable[[PageRequest], Page[T]], sizes: Sequence[int]) -> list[T]:
-    """Return all items of a listing, its pages taking turns to have the given sizes; no page is larger or empty."""
+    """Return all items of a listing, its pages taking turns to have the given sizes.
+
+    No page is larger, and only the last may be empty; a page of large items may hold fewer.
+    """
     items: list[T] = []
     token = ""
     for turn in range(10_000):
@@ -22,5 +25,5 @@ def walk(page: Callable[[PageRequest], Page[T]], sizes: Sequence[int]) -> list[T
         token = answer.next_token
         if not token:
             return items
-        assert len(answer.items) == size, "only the last page may hold fewer than asked for"
+        assert answer.items, "only the last page may be empty"
     raise AssertionError("the listing does not end")

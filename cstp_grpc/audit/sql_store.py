@@ -9,7 +9,7 @@ from sqlalchemy import Column, ColumnElement, Connection, Engine, Row, Select, T
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditFilter
 from cstp_grpc.storage.driver_insert import DriverInsert
 from cstp_grpc.storage.page_token import from_microseconds, read_token, to_microseconds, write_token
-from cstp_grpc.storage.paging import Page, PageRequest
+from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
 from cstp_grpc.storage.reading import reading
 from cstp_grpc.storage.tables import BLOCKED, NOT_A_CHECK, audit_entries, audit_guardrails
 from cstp_grpc.storage.text import storable
@@ -62,6 +62,7 @@ class SqlAuditStore:
         with reading(self._engine) as connection:
             entries = [entry_of(row) for row in connection.execute(query)]
         items = tuple(entries[: request.limit])
+        items = items[: fitting(items, size_of)]
         return Page(items, token_after(items[-1], conditions) if len(entries) > len(items) else "")
 
 
@@ -140,3 +141,18 @@ def token_after(last: AuditEntry, conditions: AuditFilter) -> str:
     """Return the token of the page after an entry."""
     assert last.id is not None
     return write_token(conditions, (to_microseconds(last.timestamp), last.id))
+
+
+def size_of(entry: AuditEntry) -> int:
+    """Return about how many bytes an entry takes in a message."""
+    texts = (
+        entry.requesting_agent,
+        entry.request_id,
+        entry.claimed_agent,
+        entry.action,
+        entry.rule_set_version,
+        entry.correlation_id,
+        entry.decision_id,
+        entry.error,
+    )
+    return estimated_size((*texts, *entry.violations, *entry.warnings))

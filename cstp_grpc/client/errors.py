@@ -14,8 +14,11 @@ from cstp_grpc.errors import CstpError, FieldViolation
 
 DETAILS = "grpc-status-details-bin"
 REQUEST_ID = "requestId"
-TOO_LARGE = "larger than max"
-"""What gRPC says of a message beyond its limit; only its text tells it from other exhaustion."""
+TOO_LARGE: Mapping[str, type[CstpError]] = {
+    "Received message larger": errors.InvalidArgument,
+    "Sent message larger": errors.InternalError,
+}
+"""By what gRPC says of messages beyond its limits: only its text tells them from other exhaustion."""
 
 
 class ParseError(errors.InvalidArgument):
@@ -131,8 +134,8 @@ def unpack(status: status_pb2.Status, detail: Message) -> bool:
 def bare(code: grpc.StatusCode, details: str, target: str) -> CstpError:
     """Return the exception for a status that gives no reason."""
     error = BY_STATUS.get(code, errors.InternalError)
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and TOO_LARGE in details:
-        error = errors.InvalidArgument
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        error = next((meaning for mark, meaning in TOO_LARGE.items() if mark in details), error)
     if error is ServerUnreachable:
         # gRPC tells the whole way to the failure; its end is what matters.
         return ServerUnreachable(f"No server answers at {target}: {details.rpartition(': ')[2]}")

@@ -25,7 +25,7 @@ from cstp_grpc.decisions.sql_rows import (
     whole,
 )
 from cstp_grpc.decisions.store import EMBEDDED_CONTEXT, Declaration, Entry, IndexRow, Vector, embedded_text
-from cstp_grpc.storage.paging import Page, PageRequest
+from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
 from cstp_grpc.storage.reading import reading
 from cstp_grpc.storage.tables import decision_tags, decision_vectors, decisions
 from cstp_grpc.storage.text import storable
@@ -74,7 +74,8 @@ class SqlDecisionStore:
             rows = connection.execute(query, {"caller": caller}).all()
             links = links_of(connection, [row.id for row in rows])
         shown = [listed(row, links[row.id], caller) for row in rows[: request.limit]]
-        return Page(tuple(shown), page_token(shown[-1], listing) if len(rows) > request.limit else "")
+        shown = shown[: fitting(shown, size_of)]
+        return Page(tuple(shown), page_token(shown[-1], listing) if len(rows) > len(shown) else "")
 
     def index_rows(self, model: str, after_revision: int = -1) -> Iterator[IndexRow]:
         """Yield the decisions that have a vector of this model and changed after a revision, by rising revision."""
@@ -167,3 +168,20 @@ class SqlDecisionStore:
         rows = [{"decision_id": entry.decision.id, "tag": tag} for entry, _ in entries for tag in entry.decision.tags]
         if rows:
             connection.execute(insert(decision_tags), rows)
+
+
+def size_of(decision: Decision) -> int:
+    """Return about how many bytes a decision takes in a message."""
+    links = decision.links
+    texts = (
+        decision.id,
+        decision.title,
+        decision.agent,
+        decision.context,
+        decision.category,
+        decision.notes,
+        decision.project,
+        decision.source,
+    )
+    reasons = (text for reason in decision.reasons for text in (reason.type, reason.text))
+    return estimated_size((*texts, *reasons, *decision.tags, *links.supersedes, *links.depends_on, *links.relates_to))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, Select, desc, select, tuple_
@@ -10,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from cstp_grpc.errors import Conflict
 from cstp_grpc.intents.store import Intent, IntentFilter
 from cstp_grpc.storage.page_token import from_microseconds, read_token, to_microseconds, write_token
-from cstp_grpc.storage.paging import Page, PageRequest
+from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
 from cstp_grpc.storage.reading import reading
 from cstp_grpc.storage.tables import intents
 from cstp_grpc.storage.text import storable
@@ -56,9 +57,10 @@ class SqlIntentStore:
         query = listing(conditions, request).limit(request.limit + 1)
         with reading(self._engine) as connection:
             rows = connection.execute(query).all()
-        shown = rows[: request.limit]
-        more = len(rows) > len(shown)
-        return Page(tuple(map(intent_of, shown)), token_after(shown[-1], conditions) if more else "")
+        found = [intent_of(row) for row in rows[: request.limit]]
+        items = tuple(found[: fitting(found, size_of)])
+        more = len(rows) > len(items)
+        return Page(items, token_after(rows[len(items) - 1], conditions) if more else "")
 
 
 def listing(conditions: IntentFilter, request: PageRequest) -> Select[Any]:
@@ -114,3 +116,18 @@ def intent_of(row: Row[Any]) -> Intent:
 def token_after(last: Row[Any], conditions: IntentFilter) -> str:
     """Return the token of the page after a row."""
     return write_token(conditions, (to_microseconds(last.received_at), last.id))
+
+
+def size_of(intent: Intent) -> int:
+    """Return about how many bytes an intent takes in a message."""
+    texts = (
+        intent.agent,
+        intent.correlation_id,
+        intent.content_hash,
+        intent.claimed_id,
+        intent.claimed_url,
+        intent.intent,
+        intent.context,
+        intent.category,
+    )
+    return estimated_size((*texts, None if intent.metadata is None else json.dumps(dict(intent.metadata))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -9,6 +10,16 @@ T = TypeVar("T")
 
 DEFAULT_SIZE = 50
 MAX_SIZE = 1000
+MAX_BYTES = 1024 * 1024
+"""How large the items of a page may be by estimate.
+
+gRPC takes messages of 4 MiB unless told otherwise, at both ends. The rest is for what the estimate leaves out: framing,
+and structured data, of which a number takes up to four times as much in a message as in JSON.
+"""
+ITEM_BYTES = 256
+"""What an item takes besides its texts: instants, numbers, and the framing of its fields."""
+TEXT_BYTES = 4
+"""What a text takes besides its characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +41,18 @@ class Page(Generic[T]):
 
     items: tuple[T, ...]
     next_token: str = ""
+
+
+def fitting(items: Sequence[T], size_of: Callable[[T], int], budget: int = MAX_BYTES) -> int:
+    """Return how many of the first items fit into a budget of bytes; the first always counts, whatever its size."""
+    left = budget
+    for count, item in enumerate(items):
+        left -= size_of(item)
+        if left < 0:
+            return max(count, 1)
+    return len(items)
+
+
+def estimated_size(texts: Iterable[str | None]) -> int:
+    """Return about how many bytes an item with these texts takes in a message."""
+    return ITEM_BYTES + sum(TEXT_BYTES + len(text.encode()) for text in texts if text)
