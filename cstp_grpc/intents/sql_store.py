@@ -43,7 +43,7 @@ class SqlIntentStore:
         stored = intent_of(connection.execute(known).one())
         if stored.content_hash != intent.content_hash:
             raise Conflict(
-                f"correlation_id: {intent.correlation_id} was announced with another content",
+                f"The correlation id {intent.correlation_id} was announced with another content",
                 metadata={"correlationId": intent.correlation_id},
             )
         return stored

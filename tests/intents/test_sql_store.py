@@ -96,7 +96,7 @@ def test_a_repetition_gets_what_was_stored_first(store: SqlIntentStore, remember
 
 def test_another_content_under_the_same_id_is_a_conflict(store: SqlIntentStore, remember: Remember) -> None:
     remember(INTENT)
-    with pytest.raises(Conflict, match="correlation_id: 550e8400 was announced with another content"):
+    with pytest.raises(Conflict, match="The correlation id 550e8400 was announced with another content"):
         remember(replace(INTENT, content_hash="other"))
     assert store.page(IntentFilter(), ALL).items == (INTENT,)
 
