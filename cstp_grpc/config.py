@@ -372,10 +372,27 @@ def expanded(value: Any, where: str) -> Any:
     return replaced
 
 
+class UniqueKeyLoader(yaml.SafeLoader):
+    """Reads YAML and refuses a mapping with a repeated key, whose last value would win without a word."""
+
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        """Return the mapping that comes next in the file. Raises ConfigError."""
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line, name = key.start_mark.line + 1, str(key.value)
+            if name in lines:
+                raise ConfigError(f"line {line}: the key `{name}` is given twice; the first is on line {lines[name]}")
+            lines[name] = line
+        return node
+
+
 def parse_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file as it is written. Raises ConfigError."""
+    """Return the mapping in a YAML file as it is written. Raises ConfigError, also for a key that is given twice."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = UniqueKeyLoader(path.read_text(encoding="utf-8")).get_single_data()
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

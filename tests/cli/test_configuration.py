@@ -49,6 +49,14 @@ def test_a_sound_configuration_is_summed_up(invoke: Invoke, home: Path) -> None:
         ("storage: {url: 'mysql://localhost/cstp'}", "storage.url: must begin with sqlite:/// or postgresql://"),
         ("storage: {url: 'postgresql://localhost:port/cstp'}", "storage.url: is not a database URL"),
         ("[", "cstp.yaml: is not YAML"),
+        (
+            "auth:\n  enabled: true\ngrpc: {port: 1}\nauth:\n  enabled: false\n",
+            "cstp.yaml: line 4: the key `auth` is given twice; the first is on line 1",
+        ),
+        (
+            "auth:\n  tokens:\n    - name: a\n      token: a-long-secret\n      'name': b\n",
+            "cstp.yaml: line 5: the key `name` is given twice; the first is on line 3",
+        ),
     ],
 )
 def test_mistakes_are_named(content: str, problem: str, invoke: Invoke, home: Path) -> None:

@@ -63,6 +63,13 @@ def test_an_unknown_name_lists_those_there_are(invoke: Invoke, home: Path, serve
     assert "there is: policy" in result.stderr
 
 
+def test_a_key_that_is_given_twice_is_refused(invoke: Invoke, home: Path) -> None:
+    (home / "agents.yaml").write_text("agents: []\ndefaults: {}\nagents: []\n")
+    result = invoke("query", "x", "--agent", "policy")
+    assert result.exit_code == 1
+    assert "agents.yaml: line 3: the key `agents` is given twice; the first is on line 1" in result.stderr
+
+
 def test_mistakes_in_an_agents_file_are_named(invoke: Invoke, home: Path) -> None:
     agents_file(home / "agents.yaml", {"name": "policy", "uri": "grpc://x:1"})
     result = invoke("query", "x", "--agent", "policy")
