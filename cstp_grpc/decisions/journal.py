@@ -68,14 +68,15 @@ class Journal:
         decision = self._store.get(decision_id)
         if decision is None or not may_read(decision, caller):
             raise not_found(decision_id)
-        return as_read_by(decision, caller)
+        return self._shown([decision], caller)[0]
 
     def list(self, caller: str, filters: DecisionFilter, page: PageRequest) -> Page[Decision]:
         """Return a page of the decisions that the caller may read, latest first, without contexts and reasons' texts.
 
         Raises InvalidArgument for a page token of another listing.
         """
-        return self._store.page(caller, filters, page)
+        found = self._store.page(caller, filters, page)
+        return Page(self._shown(found.items, caller), found.next_token)
 
     def record(
         self,
@@ -124,7 +125,7 @@ class Journal:
             transaction.tell("reviewed", after.decision)
             return after.decision
 
-        return as_read_by(self._write(act, job), caller)
+        return self._shown([self._write(act, job)], caller)[0]
 
     def share(self, decision_id: str, caller: str, request_id: str) -> Decision:
         """Let every agent find a decision of the caller's. Raises NotFound, PermissionDenied for another's shared."""
@@ -158,6 +159,13 @@ class Journal:
             return merged.results
 
         return self._write(act, job)
+
+    def _shown(self, decisions: Sequence[Decision], caller: str) -> tuple[Decision, ...]:
+        """Return readable decisions as an agent may see them."""
+        others = [item.links for item in decisions if item.agent != caller]
+        targets = {key for links in others for key in (*links.supersedes, *links.depends_on, *links.relates_to)}
+        readable = self._store.readable(sorted(targets), caller, DecisionFilter())
+        return tuple(as_read_by(item, caller, readable) for item in decisions)
 
     def _missing_vectors(self, candidates: Sequence[Candidate]) -> dict[str, Vector]:
         """Return the vectors of the texts that are not embedded yet, by text."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 from datetime import datetime
 
-from cstp_grpc.decisions.model import Decision, DecisionContent, Reason
+from cstp_grpc.decisions.model import Decision, DecisionContent, Links, Reason
 from cstp_grpc.decisions.store import Entry
 from cstp_grpc.vocabulary import DecisionStatus, Outcome, Visibility
 
@@ -91,9 +92,22 @@ def may_read(decision: Decision, caller: str) -> bool:
     return decision.agent == caller or decision.visibility is Visibility.SHARED
 
 
-def as_read_by(decision: Decision, caller: str) -> Decision:
-    """Return a readable decision as an agent may see it: another's without context, texts of reasons and source."""
+def as_read_by(decision: Decision, caller: str, readable: Container[str]) -> Decision:
+    """Return a readable decision as an agent may see it.
+
+    Another's comes without context, texts of reasons and source, and with links to `readable` decisions only: the id
+    of a private one would tell that it is there.
+    """
     if decision.agent == caller:
         return decision
     reasons = tuple(Reason(reason.type, strength=reason.strength) for reason in decision.reasons)
-    return replace(decision, context=None, reasons=reasons, source=None)
+    return replace(decision, context=None, reasons=reasons, source=None, links=links_to(decision.links, readable))
+
+
+def links_to(links: Links, targets: Container[str]) -> Links:
+    """Return those of the links that lead to one of the targets."""
+    return Links(
+        supersedes=tuple(key for key in links.supersedes if key in targets),
+        depends_on=tuple(key for key in links.depends_on if key in targets),
+        relates_to=tuple(key for key in links.relates_to if key in targets),
+    )

@@ -61,7 +61,11 @@ class SqlDecisionStore:
             return {}
         # The filters are applied here: in SQL they would tempt SQLite to walk an index instead of looking up the ids.
         with reading(self._engine) as connection:
-            found = [summary(row) for row in connection.execute(READABLE, {"ids": ids, "caller": caller})]
+            found = [
+                summary(row)
+                for chunk in chunks(ids)
+                for row in connection.execute(READABLE, {"ids": chunk, "caller": caller})
+            ]
         return {item.id: item for item in found if passes(item, filters)}
 
     def page(self, caller: str, filters: DecisionFilter, request: PageRequest) -> Page[Decision]:

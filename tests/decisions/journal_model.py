@@ -75,7 +75,7 @@ class JournalModel:
             reasons=tuple(Reason(item.type, item.text if own else "", item.strength) for item in said.reasons),
             tags=said.tags,
             project=said.project,
-            links=self.links(key),
+            links=self.links(key) if own else self.readable_links(key, caller),
             source=item.source if own else None,
         )
 
@@ -102,6 +102,15 @@ class JournalModel:
             supersedes=tuple(sorted({*links.supersedes, *superseded})),
             depends_on=tuple(sorted(set(links.depends_on))),
             relates_to=tuple(sorted(set(links.relates_to))),
+        )
+
+    def readable_links(self, key: str, caller: str) -> Links:
+        links = self.links(key)
+        return Links(
+            *(
+                tuple(other for other in targets if self.readable(other, caller))
+                for targets in (links.supersedes, links.depends_on, links.relates_to)
+            )
         )
 
     def record(self, key: str, agent: str, content: DecisionContent, links: Links, at: datetime) -> None:

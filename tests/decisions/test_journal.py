@@ -146,10 +146,27 @@ class TestPrivacy:
         seen = kit.journal.get(key, "bob")
         assert (seen.context, seen.source) == (None, None)
         assert seen.reasons == (Reason("analysis", "", 0.5),)
-        assert replace(seen, context=own.context, source=own.source, reasons=own.reasons) == own
-        assert len(seen.links.relates_to) == 1
+        assert replace(seen, context=own.context, source=own.source, reasons=own.reasons, links=own.links) == own
         reviewed = kit.journal.review(key, Outcome.SUCCESS, None, "bob", "request-2")
         assert (reviewed.context, reviewed.source, reviewed.reasons) == (None, None, seen.reasons)
+
+    def test_links_to_what_others_may_not_read_are_not_shown_to_them(self, kit: JournalKit) -> None:
+        links = SourceLinks(relates_to=("docs/0002.md", "docs/missing.md"))
+        shared = bring(kit, "docs/0001.md", links, visibility=Visibility.SHARED)
+        target = bring(kit, "docs/0002.md")
+        assert len(kit.journal.get(shared, "alice").links.relates_to) == 2
+
+        def seen_by_bob() -> set[tuple[str, ...]]:
+            (listed,) = (
+                item for item in kit.journal.list("bob", DecisionFilter(), PageRequest()).items if item.id == shared
+            )
+            reviewed = kit.journal.review(shared, Outcome.SUCCESS, None, "bob", "request-2")
+            got = kit.journal.get(shared, "bob")
+            return {item.links.relates_to for item in (listed, reviewed, got)}
+
+        assert seen_by_bob() == {()}
+        kit.journal.share(target, "alice", "request-3")
+        assert seen_by_bob() == {(target,)}
 
     def test_sharing_is_the_owners_alone(self, kit: JournalKit) -> None:
         key = record(kit, visibility=Visibility.SHARED).id

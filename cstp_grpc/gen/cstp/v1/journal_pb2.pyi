@@ -280,7 +280,7 @@ class Decision(_message.Message):
 
     @_builtins.property
     def links(self) -> Global___Links:
-        """How it relates to others."""
+        """How it relates to others; other agents are shown links only to what they may read."""
 
     def __init__(
         self,
