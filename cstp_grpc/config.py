@@ -395,8 +395,12 @@ def parse_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: {error}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not YAML: {error}") from error
+    except yaml.MarkedYAMLError as error:
+        # Only where and what: the line itself may hold a token.
+        line = f" at line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{path}: is not YAML{line}: {error.problem}") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise ConfigError(f"{path}: is not YAML: it holds characters that YAML does not allow") from None
     if content is None:
         return {}
     if not isinstance(content, dict):

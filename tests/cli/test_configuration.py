@@ -66,6 +66,13 @@ def test_mistakes_are_named(content: str, problem: str, invoke: Invoke, home: Pa
     assert problem in result.stderr
 
 
+def test_a_line_that_is_not_yaml_is_named_and_not_shown(invoke: Invoke, home: Path) -> None:
+    (home / "cstp.yaml").write_text("auth:\n  tokens: [{name: a, token: a-long-secret}}\n")
+    result = invoke("config", "check", "--config", "cstp.yaml")
+    assert "cstp.yaml: is not YAML at line 2" in result.stderr
+    assert "a-long-secret" not in result.stderr
+
+
 def test_a_configuration_that_lets_nobody_in_is_pointed_out(invoke: Invoke) -> None:
     result = invoke("config", "check")
     assert result.exit_code == 0
