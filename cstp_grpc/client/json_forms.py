@@ -99,12 +99,12 @@ def render_double(value: float) -> float:
 
 def parse_bytes(value: object) -> bytes:
     """Return what standard base64 text holds."""
-    if isinstance(value, str):
-        try:
-            return base64.b64decode(value, validate=True)
-        except ValueError:
-            pass
-    raise Refusal("must be base64 text")
+    if not isinstance(value, str):
+        raise Refusal("must be base64 text")
+    try:
+        return base64.b64decode(value, validate=True)
+    except ValueError:
+        raise Refusal("must be base64 text") from None
 
 
 def render_bytes(value: bytes) -> str:
