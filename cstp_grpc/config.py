@@ -31,6 +31,9 @@ ENV_PREFIX = "CSTP_"
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 RATE = r"^[1-9]\d*\s*(/|per)\s*([1-9]\d*\s*)?(second|minute|hour|day)s?$"
 
+URL = r"^https?://[^\s/]+\S*$"
+TARGET = r"^(\[[0-9A-Fa-f:.]+\]|[^\s/:]+):[0-9]{1,5}$"
+
 Port = Annotated[int, Field(ge=0, le=65535)]
 Rate = Annotated[str, Field(pattern=RATE)]
 
@@ -45,6 +48,15 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
+class ProviderSettings(Section):
+    """Who runs the agent."""
+
+    organization: str = Field(min_length=1)
+    """The name of the organisation."""
+    url: str = Field(pattern=URL)
+    """Its site."""
+
+
 class AgentSettings(Section):
     """Who answers."""
 
@@ -54,6 +66,10 @@ class AgentSettings(Section):
     """One sentence for the agent card."""
     contact: str | None = None
     """Whom to write to; on the agent card."""
+    provider: ProviderSettings | None = None
+    """Who runs the agent; on the agent card."""
+    documentation_url: str | None = Field(default=None, pattern=URL)
+    """Where to read about the agent; on the agent card."""
 
 
 class ServerSettings(Section):
@@ -77,6 +93,24 @@ class ServerSettings(Section):
     """The gRPC server it forwards to; when absent, the one of this configuration."""
     timeout_seconds: float = Field(default=30.0, gt=0)
     """How long a forwarded call may take."""
+
+
+class A2aSettings(Section):
+    """The A2A peer, which the bridge serves: over HTTP on its own port, over gRPC on this one."""
+
+    grpc_host: str = "127.0.0.1"
+    """The address that A2A over gRPC listens on."""
+    grpc_port: Port = 50052
+    """The port that A2A over gRPC listens on; 0 chooses a free one."""
+    public_grpc_target: str | None = Field(default=None, pattern=TARGET)
+    """The `host:port` by which others reach A2A over gRPC; when absent, the host of the request and the port above."""
+    public_cstp_target: str | None = Field(default=None, pattern=TARGET)
+    """The `host:port` by which others reach the gRPC server of CSTP, for the agent card; when absent, the host of the
+    request and the port of the server."""
+    require_extension: bool = False
+    """True refuses A2A clients that do not activate the CSTP extension."""
+    task_days: float = Field(default=30, gt=0, le=3650)
+    """How long a task and its conversation are kept after their last change."""
 
 
 class GrpcSettings(Section):
@@ -249,6 +283,8 @@ class Settings(BaseSettings):
     """Who answers."""
     server: ServerSettings = ServerSettings()
     """The HTTP bridge."""
+    a2a: A2aSettings = A2aSettings()
+    """The A2A peer."""
     grpc: GrpcSettings = GrpcSettings()
     """The gRPC server."""
     auth: AuthSettings = AuthSettings()
@@ -284,7 +320,8 @@ class Settings(BaseSettings):
     def check_auth(self) -> Settings:
         """Refuse to serve the world without tokens."""
         if not self.auth.enabled:
-            for key, host in (("server.host", self.server.host), ("grpc.host", self.grpc.host)):
+            hosts = {"server.host": self.server.host, "grpc.host": self.grpc.host, "a2a.grpc_host": self.a2a.grpc_host}
+            for key, host in hosts.items():
                 if not is_loopback(host):
                     raise ValueError(f"auth.enabled: false is accepted on loopback only, but {key} is {host}")
         return self

@@ -46,6 +46,16 @@ class Visibility(StrEnum):
     SHARED = "shared"
 
 
+class TaskState(StrEnum):
+    """Where a task of a conversation stands; only a task at work can change."""
+
+    WORKING = "working"
+    COMPLETED = "completed"
+    REJECTED = "rejected"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+
 class Permission(StrEnum):
     """What an agent may have been granted."""
 

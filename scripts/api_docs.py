@@ -34,8 +34,13 @@ SCALARS = {
     FieldDescriptorProto.TYPE_BOOL: "bool",
     FieldDescriptorProto.TYPE_INT32: "whole number",
     FieldDescriptorProto.TYPE_DOUBLE: "number",
+    FieldDescriptorProto.TYPE_BYTES: "bytes (Base64)",
 }
-WELL_KNOWN = {".google.protobuf.Timestamp": "instant (RFC 3339)", ".google.protobuf.Struct": "object"}
+WELL_KNOWN = {
+    ".google.protobuf.Timestamp": "instant (RFC 3339)",
+    ".google.protobuf.Duration": "length of time (`300s`)",
+    ".google.protobuf.Struct": "object",
+}
 
 # Field numbers in FileDescriptorProto, ServiceDescriptorProto and so on, of which comments' paths are made.
 MESSAGES, ENUMS, SERVICES, METHODS, FIELDS, VALUES = 4, 5, 6, 2, 2, 2
@@ -77,7 +82,9 @@ def service_lines(
 ) -> Iterator[str]:
     """Yield the section of a service."""
     known = {method.path: method for method in methods().values()}
-    yield f"## {file.package}.{service.name}\n\n{comments.at(SERVICES, number)}\n"
+    public = all(known[f"/{file.package}.{service.name}/{rpc.name}"].public for rpc in service.method)
+    internal = "" if public else " It is for bridges, and not served over JSON-RPC."
+    yield f"## {file.package}.{service.name}\n\n{comments.at(SERVICES, number)}{internal}\n"
     yield "| method | permission | takes | answers | |\n|---|---|---|---|---|"
     for index, rpc in enumerate(service.method):
         method = known[f"/{file.package}.{service.name}/{rpc.name}"]
@@ -95,7 +102,10 @@ def message_lines(message: DescriptorProto, number: int, comments: Comments) -> 
         yield "| field | type | |\n|---|---|---|"
     for index, field in enumerate(message.field):
         comment = comments.at(MESSAGES, number, FIELDS, index)
-        yield f"| `{field.json_name}` | {type_of(field)} | {comment} |"
+        entries = {f".{nested.name}": nested for nested in message.nested_type if nested.options.map_entry}
+        entry = next((nested for name, nested in entries.items() if field.type_name.endswith(name)), None)
+        kind = f"object of {type_of(entry.field[1])} by {type_of(entry.field[0])}" if entry else type_of(field)
+        yield f"| `{field.json_name}` | {kind} | {comment} |"
     yield ""
 
 
@@ -120,7 +130,7 @@ def type_of(field: FieldDescriptorProto) -> str:
 
 def local(type_name: str) -> str:
     """Return a type's name without its package."""
-    return type_name.rsplit(".", 1)[1]
+    return type_name.rpartition(".")[2]
 
 
 def descriptors() -> list[FileDescriptorProto]:

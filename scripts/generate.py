@@ -9,6 +9,7 @@ import tempfile
 from importlib import resources
 from pathlib import Path
 
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,6 +25,8 @@ def generate(target: Path) -> None:
     protos = sorted(str(p.relative_to(base)) for base in SOURCES for p in base.rglob("*.proto"))
     outputs = [f"--{kind}={target}" for kind in ("python_out", "grpc_python_out")]
     outputs += [f"--{kind}=quiet:{target}" for kind in ("mypy_out", "mypy_grpc_out")]
+    described = target / "contract.binpb"
+    outputs += [f"--descriptor_set_out={described}", "--include_source_info"]
     well_known = resources.files("grpc_tools") / "_proto"
     includes = [f"-I{base}" for base in SOURCES] + [f"-I{well_known}"]
     if protoc.main(["protoc", *includes, *outputs, *protos]) != 0:
@@ -31,8 +34,23 @@ def generate(target: Path) -> None:
     for path in [*target.rglob("*.py"), *target.rglob("*.pyi")]:
         path.write_text(relocate(path.read_text()))
     prune_empty_stubs(target)
+    (target / "comments.py").write_text(comments_module(FileDescriptorSet.FromString(described.read_bytes())))
     for folder in [target, *(p for p in target.rglob("*") if p.is_dir())]:
         (folder / "__init__.py").touch()
+
+
+def comments_module(files: FileDescriptorSet) -> str:
+    """Return a module with the comments before the rpcs, which protoc leaves out of the code it generates."""
+    found = {}
+    for file in files.file:
+        comments = {tuple(at.path): " ".join(at.leading_comments.split()) for at in file.source_code_info.location}
+        for place, service in enumerate(file.service):
+            for number, rpc in enumerate(service.method):
+                # The path to a method: field 6 of a file holds services, field 2 of a service methods.
+                found[f"/{file.package}.{service.name}/{rpc.name}"] = comments.get((6, place, 2, number), "")
+    lines = "".join(f"    {path!r}: {comment!r},\n" for path, comment in sorted(found.items()))
+    head = '"""The comments before the rpcs of the contract, by gRPC path."""'
+    return f"{head}\n\nRPC_COMMENTS: dict[str, str] = {{\n{lines}}}\n"
 
 
 def relocate(text: str) -> str:

@@ -14,6 +14,7 @@ from google.protobuf.descriptor import FileDescriptor, MethodDescriptor, Service
 from google.protobuf.message import Message
 
 from cstp_grpc import gen
+from cstp_grpc.gen.comments import RPC_COMMENTS
 from cstp_grpc.gen.cstp.v1 import options_pb2
 
 REPEATABLE = frozenset({descriptor_pb2.MethodOptions.NO_SIDE_EFFECTS, descriptor_pb2.MethodOptions.IDEMPOTENT})
@@ -42,9 +43,14 @@ class Method:
     idempotent: bool
     """Whether it may be repeated safely."""
     permission: str
-    """The permission that a caller needs, for instance `query`; empty where the contract states none."""
+    """The permission that a caller needs, for instance `query`; `any` where a token is enough, empty where the contract
+    states none."""
     public: bool
     """Whether its service is for everyone, over JSON-RPC too, and not for our own processes only."""
+    description: str
+    """What the contract says of it."""
+    examples: tuple[str, ...]
+    """Params as JSON texts that show what it is good for."""
 
     @property
     def streaming(self) -> bool:
@@ -80,11 +86,12 @@ def _describe(service: ServiceDescriptor, rpc: MethodDescriptor) -> Method:
     """Return what the contract says of one rpc."""
     options = rpc.GetOptions()
     package = service.file.package.split(".")[0]
+    path = f"/{service.full_name}/{rpc.name}"
     return Method(
         name=f"{_lower_camel(package)}.{_lower_camel(rpc.name)}",
         service=service.full_name,
         rpc=rpc.name,
-        path=f"/{service.full_name}/{rpc.name}",
+        path=path,
         request=message_factory.GetMessageClass(rpc.input_type),
         response=message_factory.GetMessageClass(rpc.output_type),
         client_streaming=rpc.client_streaming,
@@ -92,6 +99,8 @@ def _describe(service: ServiceDescriptor, rpc: MethodDescriptor) -> Method:
         idempotent=options.idempotency_level in REPEATABLE,
         permission=_permission(options.Extensions[options_pb2.permission]),
         public=not service.GetOptions().Extensions[options_pb2.internal],
+        description=RPC_COMMENTS[path],
+        examples=tuple(options.Extensions[options_pb2.example]),
     )
 
 

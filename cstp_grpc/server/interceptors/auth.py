@@ -16,6 +16,9 @@ from cstp_grpc.vocabulary import Permission
 ANONYMOUS = "anonymous"
 """The agent that everyone is where authentication is off."""
 
+ANY = "any"
+"""What the contract says where a valid token is enough."""
+
 HOW = "send `authorization: Bearer TOKEN` with a token from the server's configuration"
 
 
@@ -27,7 +30,9 @@ class Authentication:
     """
 
     def __init__(self, tokens: Iterable[TokenSettings] | None, methods: Iterable[Method]) -> None:
-        self._needed = {method.name: Permission(method.permission) for method in methods}
+        self._needed = {
+            method.name: None if method.permission == ANY else Permission(method.permission) for method in methods
+        }
         self._agents = (
             None
             if tokens is None
@@ -39,7 +44,7 @@ class Authentication:
         agent, permissions = self._identify(call.metadata.get("authorization"))
         call.agent = agent
         needed = self._needed[call.method.name]
-        if needed not in permissions:
+        if needed is not None and needed not in permissions:
             raise PermissionDenied(
                 f"{call.method.name} needs the permission {needed}, which {agent} does not have",
                 metadata={"permission": needed},

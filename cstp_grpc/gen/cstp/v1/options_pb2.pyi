@@ -7,6 +7,7 @@ new rpc is described once, here, and nowhere else.
 
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pb2 as _descriptor_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf.internal import extension_dict as _extension_dict
 import builtins as _builtins
@@ -40,6 +41,8 @@ class _PermissionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Permission
     """Set the outcome of decisions that one may read."""
     PERMISSION_ADMIN: _Permission.ValueType  # 6
     """Read the audit trail and the announced intents of every agent."""
+    PERMISSION_ANY: _Permission.ValueType  # 7
+    """Nothing beyond a valid token."""
 
 class Permission(_Permission, metaclass=_PermissionEnumTypeWrapper):
     """What an agent must have been granted to call an rpc."""
@@ -58,11 +61,16 @@ PERMISSION_REVIEW: Permission.ValueType  # 5
 """Set the outcome of decisions that one may read."""
 PERMISSION_ADMIN: Permission.ValueType  # 6
 """Read the audit trail and the announced intents of every agent."""
+PERMISSION_ANY: Permission.ValueType  # 7
+"""Nothing beyond a valid token."""
 Global___Permission: _TypeAlias = Permission  # noqa: Y015
 
 PERMISSION_FIELD_NUMBER: _builtins.int
+EXAMPLE_FIELD_NUMBER: _builtins.int
 INTERNAL_FIELD_NUMBER: _builtins.int
 permission: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, Global___Permission.ValueType]
 """The permission that a caller of the rpc needs."""
+example: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, _containers.RepeatedScalarFieldContainer[_builtins.str]]
+"""Params of the rpc as JSON, for those who read what it is good for."""
 internal: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.ServiceOptions, _builtins.bool]
 """True keeps the service off JSON-RPC: it is for our own processes only."""

@@ -1,0 +1,1 @@
+"""The tasks of conversations, kept for bridges."""
