@@ -1,0 +1,164 @@
+"""The errors of the A2A peer: from an A2AError to what each transport answers, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from a2a.utils.errors import (
+    A2A_ERROR_MAPPING,
+    JSON_RPC_ERROR_CODE_MAP,
+    A2AError,
+    ErrorMapping,
+    InternalError,
+    InvalidParamsError,
+)
+from google.protobuf import any_pb2, json_format
+from google.protobuf.message import Message
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+
+from bridge import status
+from bridge.status import Failure
+
+A2A_DOMAIN: Final = "a2a-protocol.org"
+SHIFT: Final = 1000
+"""Added to the codes of CSTP that A2A has given another meaning: -32001 is -31001 here."""
+A2A_CODES: Final = range(-32099, -32000)
+INTERNAL: Final = ErrorMapping(500, "INTERNAL", "INTERNAL_ERROR")
+
+# By the reasons of failures: the gRPC status and the HTTP status of HTTP+JSON.
+CORE: Final[Mapping[str, tuple[str, int]]] = {
+    "PARSE_ERROR": ("INVALID_ARGUMENT", 400),
+    "INVALID_REQUEST": ("INVALID_ARGUMENT", 400),
+    "METHOD_NOT_FOUND": ("UNIMPLEMENTED", 404),
+    "INVALID_ARGUMENT": ("INVALID_ARGUMENT", 400),
+    "AUTHENTICATION_REQUIRED": ("UNAUTHENTICATED", 401),
+    "RATE_LIMITED": ("RESOURCE_EXHAUSTED", 429),
+    "QUERY_FAILED": ("UNAVAILABLE", 503),
+    "GUARDRAIL_EVAL_FAILED": ("FAILED_PRECONDITION", 400),
+    "PERMISSION_DENIED": ("PERMISSION_DENIED", 403),
+    "NOT_FOUND": ("NOT_FOUND", 404),
+    "CONFLICT": ("ABORTED", 409),
+    "DEADLINE_EXCEEDED": ("DEADLINE_EXCEEDED", 504),
+    "UNAVAILABLE": ("UNAVAILABLE", 503),
+}
+
+
+class Refused(A2AError):
+    """A failure of the gRPC server's that A2A has no error for, such as a token that it does not know."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def invalid_params(message: str, *violations: tuple[str, str]) -> InvalidParamsError:
+    """Return the error of params that cannot be used; `violations` are fields and what is wrong with each."""
+    errors = [{"field": field, "message": description} for field, description in violations]
+    return InvalidParamsError(message, {"errors": errors} if errors else None)
+
+
+def unforeseen() -> A2AError:
+    """Return the error of what nobody foresaw; its cause belongs into the log."""
+    return InternalError(status.UNFORESEEN[1])
+
+
+def jsonrpc_error(error: A2AError, request_id: str) -> dict[str, Any]:
+    """Return the `error` member of a JSON-RPC response."""
+    return {
+        "code": code_of(error),
+        "message": error.message,
+        "data": [to_any_json(detail) for detail in details(error, request_id)],
+    }
+
+
+def code_of(error: A2AError) -> int:
+    """Return the JSON-RPC code; those of CSTP that mean something else to A2A are moved out of its range."""
+    if isinstance(error, Refused):
+        code = error.failure.row.code
+        return code + SHIFT if code in A2A_CODES else code
+    return JSON_RPC_ERROR_CODE_MAP.get(type(error), -32603)
+
+
+def jsonrpc_failure(error: A2AError) -> Failure | None:
+    """Return the failure whose HTTP status, challenge and waiting time a JSON-RPC answer shows; None for plain 200."""
+    return error.failure if isinstance(error, Refused) else None
+
+
+def rest_error(error: A2AError, request_id: str) -> tuple[int, dict[str, Any]]:
+    """Return the HTTP status and the body of an HTTP+JSON answer, a google.rpc.Status."""
+    mapping = mapping_of(error)
+    body = {
+        "code": mapping.http_code,
+        "status": mapping.grpc_status,
+        "message": error.message,
+        "details": [to_any_json(detail) for detail in details(error, request_id)],
+    }
+    return mapping.http_code, {"error": body}
+
+
+def grpc_error(error: A2AError, request_id: str) -> status_pb2.Status:
+    """Return the status of a gRPC answer, with its details."""
+    found = status_pb2.Status(code=code_pb2.Code.Value(mapping_of(error).grpc_status), message=error.message)
+    for detail in details(error, request_id):
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        found.details.append(packed)
+    return found
+
+
+def mapping_of(error: A2AError) -> ErrorMapping:
+    """Return the HTTP status, the gRPC status and the reason of an error."""
+    if not isinstance(error, Refused):
+        return A2A_ERROR_MAPPING.get(type(error), INTERNAL)
+    # A reason unknown here comes from a server of a later contract.
+    grpc_status, http_status = CORE.get(error.failure.reason, (INTERNAL.grpc_status, INTERNAL.http_code))
+    return ErrorMapping(http_status, grpc_status, error.failure.reason)
+
+
+def details(error: A2AError, request_id: str) -> list[Message]:
+    """Return what an error says besides its text: ErrorInfo first, then wrong fields and the time to wait."""
+    if isinstance(error, Refused):
+        return failure_details(error.failure, request_id)
+    info = error_details_pb2.ErrorInfo(reason=mapping_of(error).reason, domain=A2A_DOMAIN)
+    info.metadata["requestId"] = request_id
+    fields = [(item["field"], item["message"]) for item in (error.data or {}).get("errors", ())]
+    return [info, *bad_request(fields)]
+
+
+def failure_details(failure: Failure, request_id: str) -> list[Message]:
+    """Return the details of a failure of the gRPC server's."""
+    told = failure.details
+    info = error_details_pb2.ErrorInfo(reason=failure.reason, domain=status.DOMAIN)
+    extra = told.get("metadata")
+    if isinstance(extra, Mapping):
+        info.metadata.update({str(key): str(value) for key, value in extra.items()})
+    info.metadata["requestId"] = str(told.get("requestId", request_id))
+    found: list[Message] = [info]
+    fields = told.get("violations")
+    if isinstance(fields, list):
+        found += bad_request([(item["field"], item["description"]) for item in fields])
+    wait = told.get("retryAfterMs")
+    if isinstance(wait, int):
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(wait)
+        found.append(retry)
+    return found
+
+
+def bad_request(fields: list[tuple[str, str]]) -> list[Message]:
+    """Return the detail that names wrong fields, or nothing where there are none."""
+    if not fields:
+        return []
+    detail = error_details_pb2.BadRequest()
+    for field, description in fields:
+        detail.field_violations.add(field=field, description=description)
+    return [detail]
+
+
+def to_any_json(detail: Message) -> dict[str, Any]:
+    """Return a detail as ProtoJSON writes an Any."""
+    packed = any_pb2.Any()
+    packed.Pack(detail)
+    found: dict[str, Any] = json_format.MessageToDict(packed)
+    return found

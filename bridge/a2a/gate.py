@@ -1,0 +1,28 @@
+"""Whether the gRPC server knows a caller, asked before the bridge itself refuses something."""
+
+from __future__ import annotations
+
+from a2a.utils.errors import A2AError
+
+from bridge.a2a.errors import Refused
+from bridge.methods import Forwarder, Metadata
+from bridge.status import Failure
+
+WHO_AM_I = "cstp.getAccess"
+
+
+class Gate:
+    """Keeps strangers from learning anything but that they are strangers."""
+
+    def __init__(self, forwarder: Forwarder) -> None:
+        self._forwarder = forwarder
+
+    async def judge(self, error: A2AError, metadata: Metadata) -> A2AError:
+        """Return the error that a caller is answered with: the server's own where it refuses the caller altogether."""
+        if isinstance(error, Refused):
+            return error
+        try:
+            await self._forwarder.call(WHO_AM_I, {}, metadata)
+        except Failure as failure:
+            return Refused(failure)
+        return error
