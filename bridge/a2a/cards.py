@@ -1,0 +1,201 @@
+"""The agent cards: what A2A clients of either version are told of the agent before they talk to it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from a2a.compat.v0_3 import conversions, types
+from a2a.types import a2a_pb2
+
+from bridge.a2a.context import EXTENSION_URI, V0_3, V1_0
+from bridge.forwarded import PORT
+from cstp_grpc.client.contract import Method
+from cstp_grpc.config import Settings
+
+A2A_PATH: Final = "/a2a/"
+REST_PATH: Final = "/a2a/v1"
+CSTP_PATH: Final = "/cstp"
+
+JSONRPC: Final = "JSONRPC"
+GRPC: Final = "GRPC"
+HTTP_JSON: Final = "HTTP+JSON"
+
+TEXT: Final = "text/plain"
+JSON: Final = "application/json"
+MODES: Final = (TEXT, JSON)
+"""The media types of the parts that are understood and answered."""
+
+ANNOUNCE: Final = "cstp.announceIntent"
+"""The method that takes plain text too."""
+CORE_SERVICE: Final = "cstp.v1.CstpService"
+"""The service of the protocol's own methods, which are shown first."""
+CSTP_VERSION: Final = "1.0"
+FULL_V0_3: Final = "0.3.0"
+ANY: Final = "any"
+SCHEME: Final = "bearer"
+
+EXTENSION_DESCRIPTION: Final = (
+    "The methods of CSTP: announce intents, query past decisions, check guardrails before acting. Once activated, they "
+    "can be called by their names on the A2A endpoint itself."
+)
+TOKEN_DESCRIPTION: Final = "The token by which the agent's operator knows the caller."  # noqa: S105 - words on the card
+STREAMS: Final = "It takes or answers a stream and is called over gRPC only, at the extension's grpcTarget."
+WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where gRPC is listened for, as far as the settings leave it open."""
+
+    cstp: int
+    """The port of the gRPC server of CSTP."""
+    a2a: int
+    """The port of A2A over gRPC."""
+
+
+class Cards:
+    """Describes the agent as it is reached by an address such as `https://agent.example.com`."""
+
+    def __init__(self, settings: Settings, version: str, methods: Iterable[Method], ports: Ports) -> None:
+        self._agent = settings.agent
+        self._a2a = settings.a2a
+        self._version = version
+        self._ports = ports
+        public = [method for method in methods if method.public]
+        self._methods = sorted(public, key=lambda method: method.service != CORE_SERVICE)
+
+    def public(self, address: str) -> a2a_pb2.AgentCard:
+        """Return the card of A2A 1.0 that everyone may read."""
+        card = a2a_pb2.AgentCard(
+            name=self._agent.name,
+            description=self._agent.description,
+            version=self._version,
+            documentation_url=self._agent.documentation_url,
+            supported_interfaces=self._interfaces(address),
+            capabilities=self._capabilities(address),
+            default_input_modes=MODES,
+            default_output_modes=MODES,
+            skills=map(skill, self._methods),
+        )
+        bearer = a2a_pb2.HTTPAuthSecurityScheme(description=TOKEN_DESCRIPTION, scheme="Bearer")
+        card.security_schemes[SCHEME].http_auth_security_scheme.CopyFrom(bearer)
+        card.security_requirements.add().schemes[SCHEME].SetInParent()
+        if self._agent.provider is not None:
+            card.provider.organization = self._agent.provider.organization
+            card.provider.url = self._agent.provider.url
+        return card
+
+    def extended(self, address: str, access: Mapping[str, Any]) -> a2a_pb2.AgentCard:
+        """Return the card for one caller: what it may do, and what holds for it.
+
+        `access` is the JSON result of `cstp.getAccess`.
+        """
+        card = self.public(address)
+        card.capabilities.extensions[0].params.update({"access": told(access)})
+        granted = {ANY, *access["permissions"]}
+        del card.skills[:]
+        card.skills.extend(skill(method) for method in self._methods if method.permission in granted)
+        return card
+
+    def v0_3(self, address: str) -> dict[str, Any]:
+        """Return the card of A2A 0.3 as JSON, which is that of the CSTP design, section 3.2, too.
+
+        Its `url` is the address alone, where A2A is spoken as well.
+        """
+        card = conversions.to_compat_agent_card(self.public(address))
+        main = types.AgentInterface(url=address, transport=JSONRPC)
+        others = [
+            types.AgentInterface(url=f"{address}{A2A_PATH}", transport=JSONRPC),
+            *(card.additional_interfaces or ()),
+        ]
+        card.url = address
+        card.protocol_version = FULL_V0_3
+        # A client of 0.3 finds all interfaces here, the main one included.
+        card.additional_interfaces = [main, *others]
+        found: dict[str, Any] = card.model_dump(mode="json", by_alias=True, exclude_none=True)
+        names = [method.name for method in self._methods if method.service == CORE_SERVICE]
+        found["capabilities"]["cstp"] = {"version": CSTP_VERSION, "methods": names}
+        found["authentication"] = {"schemes": [SCHEME]}
+        if self._agent.contact is not None:
+            found["contact"] = self._agent.contact
+        return found
+
+    def _interfaces(self, address: str) -> Iterable[a2a_pb2.AgentInterface]:
+        """Yield where A2A is spoken, the preferred interface first."""
+        # The specification wants `host:port` for gRPC, and it is what the clients need: they give it to their gRPC
+        # libraries as it stands, and those take no http:// or https:// for a target.
+        grpc_target = self._a2a.public_grpc_target or target(address, self._ports.a2a)
+        rows = (
+            (f"{address}{A2A_PATH}", JSONRPC, V1_0),
+            (f"{address}{A2A_PATH}", JSONRPC, V0_3),
+            (grpc_target, GRPC, V1_0),
+            (grpc_target, GRPC, V0_3),
+            (f"{address}{REST_PATH}", HTTP_JSON, V1_0),
+        )
+        for url, binding, version in rows:
+            yield a2a_pb2.AgentInterface(url=url, protocol_binding=binding, protocol_version=version)
+
+    def _capabilities(self, address: str) -> a2a_pb2.AgentCapabilities:
+        """Return what the agent can do, our extension being the only one."""
+        extension = a2a_pb2.AgentExtension(
+            uri=EXTENSION_URI, description=EXTENSION_DESCRIPTION, required=self._a2a.require_extension
+        )
+        extension.params.update(
+            {
+                "endpoint": f"{address}{CSTP_PATH}",
+                "grpcTarget": self._a2a.public_cstp_target or target(address, self._ports.cstp),
+                "methods": [method.name for method in self._methods],
+            }
+        )
+        return a2a_pb2.AgentCapabilities(
+            streaming=True, push_notifications=False, extended_agent_card=True, extensions=[extension]
+        )
+
+
+def skill(method: Method) -> a2a_pb2.AgentSkill:
+    """Return a method as a skill. One that streams has no examples, because no message can call it."""
+    return a2a_pb2.AgentSkill(
+        id=method.name,
+        name=words(method.rpc),
+        description=f"{method.description} {STREAMS}" if method.streaming else method.description,
+        tags=tags(method),
+        examples=() if method.streaming else examples(method),
+        input_modes=MODES if method.name == ANNOUNCE else (JSON,),
+    )
+
+
+def words(rpc: str) -> str:
+    """Return `AnnounceIntent` as `Announce intent`."""
+    return " ".join(WORD.findall(rpc)).capitalize()
+
+
+def tags(method: Method) -> list[str]:
+    """Return the words under which a method is found: of the protocol, its service and its permission."""
+    service = method.service.rpartition(".")[2].removesuffix("Service").lower()
+    permission = () if method.permission == ANY else (method.permission,)
+    return list(dict.fromkeys(["cstp", service, *permission]))
+
+
+def examples(method: Method) -> Iterable[str]:
+    """Yield what can be sent: for an intent its plain text, and the content of a data part."""
+    for example in method.examples:
+        params = json.loads(example)
+        if method.name == ANNOUNCE:
+            yield params["intent"]
+        yield json.dumps({"method": method.name, "params": params}, ensure_ascii=False)
+
+
+def told(access: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the extended card tells of the result of `cstp.getAccess`; `agent` is the caller there."""
+    names = {"agent": "requestingAgent", "permissions": "permissions", "guardrails": "guardrails", "limits": "limits"}
+    return {name: access[given] for name, given in names.items() if given in access}
+
+
+def target(address: str, port: int) -> str:
+    """Return the `host:port` of another server on the host of an address, whose brackets stay if it has any."""
+    host = address.partition("://")[2].partition("/")[0]
+    return f"{PORT.sub('', host)}:{port}"
