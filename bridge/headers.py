@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from aiohttp import hdrs, web
@@ -24,18 +25,27 @@ JSON: Final = "application/json"
 
 def request_id_of(request: web.Request) -> str:
     """Return the caller's request id where it is well formed, else a new one."""
-    given = request.headers.get(REQUEST_ID_HEADER, "")
+    return request_id_from(request.headers.get(REQUEST_ID_HEADER, ""))
+
+
+def request_id_from(given: str) -> str:
+    """Return a request id where it is well formed, else a new one."""
     return given if REQUEST_ID_FORM.fullmatch(given) else uuid.uuid4().hex
 
 
 def metadata_of(request: web.Request, request_id: str) -> Metadata:
-    """Return what the server is told besides the message.
+    """Return what the server is told besides the message."""
+    return forwarded(lambda name: request.headers.getall(name, []), request_id)
+
+
+def forwarded(values_of: Callable[[str], Sequence[str]], request_id: str) -> Metadata:
+    """Return the metadata for the server, from the values of each header.
 
     A header that gRPC cannot carry, or that is there more than once, is left out: it identifies nobody.
     """
     metadata = [(REQUEST_ID, request_id)]
     for name, longest in FORWARDED.items():
-        values = request.headers.getall(name, [])
+        values = values_of(name)
         if len(values) == 1 and len(values[0]) <= longest and PRINTABLE.fullmatch(values[0]):
             metadata.append((name, values[0]))
     return metadata
