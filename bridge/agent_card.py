@@ -1,50 +1,71 @@
-"""The agent card: who answers here, where, and which methods."""
+"""The pages with the agent cards: who answers here, where, and what for."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from aiohttp import web
+from aiohttp import hdrs, web
+from google.protobuf import json_format
 
-from cstp_grpc.client.contract import Method
-from cstp_grpc.config import AgentSettings
+from bridge.a2a.cards import Cards
+from bridge.a2a.context import V0_3, VERSION, VERSION_FORM
+from bridge.forwarded import PublicAddress
 
-PROTOCOL_VERSION: Final = "1.0"
-SERVICE: Final = "cstp.v1.CstpService"
 MAX_AGE: Final = 300
 """Seconds for which a card may be kept."""
+PAGES_KEPT: Final = 32
+"""Of how many addresses the pages are kept, the last used ones; strangers name addresses too."""
 
 
-class AgentCard:
-    """Answers with the card of the CSTP design, section 3.2."""
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A card as it is sent."""
 
-    def __init__(self, agent: AgentSettings, version: str, methods: Iterable[Method]) -> None:
-        self._agent = agent
-        self._version = version
-        self._methods = [method.name for method in methods if method.service == SERVICE]
+    body: bytes
+    tag: str
 
-    def describe(self, url: str) -> dict[str, Any]:
-        """Return the card of an agent that is reached by `url`."""
-        card: dict[str, Any] = {
-            "name": self._agent.name,
-            "description": self._agent.description,
-            "version": self._version,
-            "url": url,
-            "capabilities": {"cstp": {"version": PROTOCOL_VERSION, "methods": self._methods}},
-            "authentication": {"schemes": ["bearer"]},
-        }
-        if self._agent.contact is not None:
-            card["contact"] = self._agent.contact
-        return card
 
-    def respond(self, request: web.Request, url: str) -> web.Response:
-        """Answer a request for the card, with 304 where the caller has it already."""
-        body = json.dumps(self.describe(url), ensure_ascii=False, indent=2).encode("utf-8")
-        tag = hashlib.sha256(body).hexdigest()[:32]
-        headers = {"ETag": f'"{tag}"', "Cache-Control": f"public, max-age={MAX_AGE}"}
-        if any(known.value in (tag, "*") for known in request.if_none_match or ()):
-            return web.Response(status=304, headers=headers)
-        return web.Response(body=body, content_type="application/json", headers=headers)
+class CardPages:
+    """Answers requests for the cards, which need no token."""
+
+    def __init__(self, cards: Cards, address: PublicAddress) -> None:
+        keep = functools.lru_cache(maxsize=PAGES_KEPT)
+        self._address = address
+        self._v1_0: Callable[[str], Page] = keep(lambda url: page(json_format.MessageToDict(cards.public(url))))
+        self._v0_3: Callable[[str], Page] = keep(lambda url: page(cards.v0_3(url)))
+
+    async def agent_card(self, request: web.Request) -> web.Response:
+        """Answer with the card of A2A 1.0, or with that of 0.3 where the caller asks for that version."""
+        url = self._address.of(request)
+        found = self._v0_3(url) if asks_for_v0_3(request) else self._v1_0(url)
+        return respond(request, found, {hdrs.VARY: VERSION})
+
+    async def agent_json(self, request: web.Request) -> web.Response:
+        """Answer with the card of the CSTP design, which is that of A2A 0.3 too."""
+        return respond(request, self._v0_3(self._address.of(request)), {})
+
+
+def asks_for_v0_3(request: web.Request) -> bool:
+    """Whether the caller names 0.3; nobody needs to name a version here, so without one the card is that of 1.0."""
+    match = VERSION_FORM.fullmatch(request.headers.get(VERSION, "").strip())
+    return match is not None and match[1] == V0_3
+
+
+def page(card: Mapping[str, Any]) -> Page:
+    """Return a card as it is sent."""
+    # Maps of protobuf have another order in every process, and all copies of the bridge must give the same tag.
+    body = json.dumps(card, ensure_ascii=False, indent=2, sort_keys=True).encode("utf-8")
+    return Page(body, hashlib.sha256(body).hexdigest()[:32])
+
+
+def respond(request: web.Request, found: Page, extra: Mapping[str, str]) -> web.Response:
+    """Answer with a page, or with 304 where the caller has it already."""
+    headers = {hdrs.ETAG: f'"{found.tag}"', hdrs.CACHE_CONTROL: f"public, max-age={MAX_AGE}", **extra}
+    if any(known.value in (found.tag, "*") for known in request.if_none_match or ()):
+        return web.Response(status=304, headers=headers)
+    return web.Response(body=found.body, content_type="application/json", headers=headers)

@@ -1,4 +1,4 @@
-"""The HTTP application: JSON-RPC at /cstp, the agent card, health."""
+"""The HTTP application: JSON-RPC at /cstp, the agent cards, health."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from aiohttp import hdrs, web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bridge import headers, jsonrpc
-from bridge.agent_card import AgentCard
+from bridge.a2a.cards import Cards, Ports
+from bridge.agent_card import CardPages
 from bridge.cors import Cors
 from bridge.forwarded import PublicAddress
 from bridge.methods import Forwarder, Metadata
 from bridge.status import UNFORESEEN, Failure
 from cstp_grpc.client.contract import methods
-from cstp_grpc.config import AgentSettings, ServerSettings
+from cstp_grpc.config import AgentSettings, ServerSettings, Settings
 
 logger = logging.getLogger(__name__)
 
 RPC_PATH: Final = "/cstp"
-CARD_PATH: Final = "/.well-known/agent.json"
+CARD_PATH: Final = "/.well-known/agent-card.json"
+OLD_CARD_PATH: Final = "/.well-known/agent.json"
+"""Where the CSTP design has the card, and A2A had it before 0.3."""
 HEALTH_PATH: Final = "/health"
-PATHS: Final = {RPC_PATH: ["POST"], CARD_PATH: ["GET", "HEAD"], HEALTH_PATH: ["GET", "HEAD"]}
+READ: Final = ("GET", "HEAD")
+PATHS: Final = {RPC_PATH: ("POST",), CARD_PATH: READ, OLD_CARD_PATH: READ, HEALTH_PATH: READ}
 
 BATCH_CONCURRENCY: Final = 4
 """How many calls of one batch are in progress at once: half of the threads that a server has unless configured."""
@@ -55,17 +59,19 @@ def create_app(
     The channel stays the caller's to close.
     """
     contract = methods()
+    whole = Settings(server=settings, agent=agent)
+    cards = Cards(whole, version, contract.values(), Ports(cstp=whole.grpc.port, a2a=whole.a2a.grpc_port))
+    pages = CardPages(cards, PublicAddress(settings))
     bridge = Bridge(
         forwarder=Forwarder(channel, contract, settings.timeout_seconds),
-        card=AgentCard(agent, version, contract.values()),
-        address=PublicAddress(settings),
         health=health_pb2_grpc.HealthStub(channel),
         max_batch=settings.max_batch,
         timeout=settings.timeout_seconds,
     )
     app = web.Application(client_max_size=settings.max_body_bytes)
     app.router.add_post(RPC_PATH, bridge.rpc)
-    app.router.add_get(CARD_PATH, bridge.agent_card)
+    app.router.add_get(CARD_PATH, pages.agent_card)
+    app.router.add_get(OLD_CARD_PATH, pages.agent_json)
     app.router.add_get(HEALTH_PATH, bridge.health)
     if settings.cors_origins:
         Cors(settings.cors_origins).install(app, PATHS)
@@ -78,15 +84,11 @@ class Bridge:
     def __init__(
         self,
         forwarder: Forwarder,
-        card: AgentCard,
-        address: PublicAddress,
         health: health_pb2_grpc.HealthStub,
         max_batch: int,
         timeout: float,
     ) -> None:
         self._forwarder = forwarder
-        self._card = card
-        self._address = address
         self._health = health
         self._max_batch = max_batch
         self._timeout = timeout
@@ -105,10 +107,6 @@ class Bridge:
         if outcome.response is None:
             return silent([outcome], request_id)
         return headers.respond(jsonrpc.to_bytes(outcome.response), request_id, outcome.failure)
-
-    async def agent_card(self, request: web.Request) -> web.Response:
-        """Answer with the agent card."""
-        return self._card.respond(request, self._address.of(request))
 
     async def health(self, _: web.Request) -> web.Response:
         """Answer whether the server behind the bridge is well, and its index, without which it is only slower."""

@@ -1,16 +1,30 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
+import httpx
 import pytest
+from a2a.client.card_resolver import A2ACardResolver
+from a2a.compat.v0_3 import types
+from a2a.types import a2a_pb2
+from a2a.utils.proto_utils import validate_proto_required_fields
+from google.protobuf import json_format
 
+from bridge.a2a.context import EXTENSION_URI
 from bridge.app import create_app
 from bridge.channel import connect
-from cstp_grpc.config import AgentSettings, ConfigError, ServerSettings
+from cstp_grpc.config import AgentSettings, ConfigError, ProviderSettings, ServerSettings
 from tests.bridge.support import Client, bridging
 
+CARD = "/.well-known/agent-card.json"
 PATH = "/.well-known/agent.json"
+BOTH = pytest.mark.parametrize("path", [CARD, PATH])
+
+
+def without_port(url: str) -> str:
+    return re.sub(r":\d+$", "", url)
 
 
 def card_url(target: str, settings: dict[str, Any], headers: dict[str, str]) -> str:
@@ -21,58 +35,174 @@ def card_url(target: str, settings: dict[str, Any], headers: dict[str, str]) -> 
         return url
 
 
-def test_the_card_is_that_of_the_design(target: str) -> None:
+def test_the_old_card_has_what_the_design_says(target: str) -> None:
     agent = AgentSettings(name="emerson-cognition", description="Décisions", contact="emerson@example.com")
     with bridging(target, ServerSettings(public_url="https://agent.example.com/"), agent) as bridge:
         answer = bridge.get(PATH)
     assert answer.status == 200
     assert answer.headers["Content-Type"] == "application/json"
-    assert answer.json == {
+    card = answer.json
+    assert card["capabilities"].pop("cstp") == {
+        "version": "1.0",
+        "methods": ["cstp.announceIntent", "cstp.queryDecisions", "cstp.checkGuardrails"],
+    }
+    design = {
         "name": "emerson-cognition",
         "description": "Décisions",
         "version": "1.2.3",
         "url": "https://agent.example.com",
-        "capabilities": {
-            "cstp": {
-                "version": "1.0",
-                "methods": ["cstp.announceIntent", "cstp.queryDecisions", "cstp.checkGuardrails"],
-            }
-        },
         "authentication": {"schemes": ["bearer"]},
         "contact": "emerson@example.com",
     }
+    assert {name: card[name] for name in design} == design
+
+
+def test_the_old_card_is_one_of_a2a_0_3(target: str) -> None:
+    provider = ProviderSettings(organization="Emerson", url="https://example.com")
+    agent = AgentSettings(provider=provider, documentation_url="https://docs.example.com")
+    with bridging(target, ServerSettings(public_url="https://agent.example.com"), agent) as bridge:
+        content = bridge.get(PATH).json
+    card = types.AgentCard.model_validate(content)
+    assert (card.protocol_version, card.url, card.preferred_transport) == (
+        "0.3.0",
+        "https://agent.example.com",
+        "JSONRPC",
+    )
+    assert [(found.transport, without_port(found.url)) for found in card.additional_interfaces or ()] == [
+        ("JSONRPC", "https://agent.example.com"),
+        ("JSONRPC", "https://agent.example.com/a2a/"),
+        ("GRPC", "agent.example.com"),
+    ]
+    assert (card.capabilities.streaming, card.capabilities.push_notifications) == (True, False)
+    assert [found.uri for found in card.capabilities.extensions or ()] == [EXTENSION_URI]
+    assert card.supports_authenticated_extended_card is True
+    assert content["securitySchemes"]["bearer"]["type"] == "http"
+    assert card.security == [{"bearer": []}]
+    assert card.default_input_modes == card.default_output_modes == ["text/plain", "application/json"]
+    assert {skill.id for skill in card.skills} >= {"cstp.announceIntent", "cstp.getAccess", "cstp.recordDecision"}
+    assert (content["provider"], card.documentation_url) == (
+        {"organization": "Emerson", "url": "https://example.com"},
+        "https://docs.example.com",
+    )
+
+
+def test_the_card_has_all_that_a2a_1_0_requires_and_nothing_else(bridge: Client) -> None:
+    answer = bridge.get(CARD)
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
+    # Parsing fails for members that 1.0 does not have.
+    card = json_format.Parse(answer.body, a2a_pb2.AgentCard())
+    validate_proto_required_fields(card)
+    assert [interface.protocol_binding for interface in card.supported_interfaces][:1] == ["JSONRPC"]
+    assert answer.json["capabilities"]["pushNotifications"] is False
+
+
+@pytest.mark.parametrize("version", ["0.3", "0.3.0", " 0.3 "])
+def test_who_asks_for_0_3_gets_its_card_at_either_path(bridge: Client, version: str) -> None:
+    answer = bridge.get(CARD, A2A_Version=version)
+    assert answer.body == bridge.get(PATH).body
+    assert answer.headers["ETag"] == bridge.get(PATH).headers["ETag"]
+
+
+@pytest.mark.parametrize("version", ["", "1.0", "1.0.2", "0.2", "2.0", "x"])
+def test_everyone_else_gets_the_card_of_1_0(bridge: Client, version: str) -> None:
+    assert bridge.get(CARD, A2A_Version=version).body == bridge.get(CARD).body
+    assert "supportedInterfaces" in bridge.get(CARD, A2A_Version=version).json
+
+
+def test_caches_are_told_that_the_version_decides(bridge: Client) -> None:
+    both = [bridge.get(CARD), bridge.get(CARD, A2A_Version="0.3")]
+    both.append(bridge.get(CARD, If_None_Match=both[0].headers["ETag"]))
+    assert [answer.status for answer in both] == [200, 200, 304]
+    assert all("A2A-Version" in ",".join(answer.headers.get_all("Vary") or ()) for answer in both)
+    assert both[0].headers["ETag"] != both[1].headers["ETag"]
+    assert bridge.get(CARD, A2A_Version="0.3", If_None_Match=both[0].headers["ETag"]).status == 200
+    assert bridge.get(PATH, A2A_Version="1.0").body == bridge.get(PATH).body
+
+
+@BOTH
+def test_the_python_client_reads_either_card(bridge: Client, path: str) -> None:
+    async def resolve() -> a2a_pb2.AgentCard:
+        async with httpx.AsyncClient() as client:
+            return await A2ACardResolver(client, f"http://{bridge.host}:{bridge.port}", path).get_agent_card()
+
+    card = asyncio.run(resolve())
+    assert card.name == "cstp"
+    assert card.capabilities.streaming
+    assert card.capabilities.extended_agent_card
+    version = "1.0" if path == CARD else "0.3.0"
+    assert (card.supported_interfaces[0].protocol_binding, card.supported_interfaces[0].protocol_version) == (
+        "JSONRPC",
+        version,
+    )
+    assert card.security_schemes["bearer"].http_auth_security_scheme.scheme == "Bearer"
+    assert [list(found.schemes) for found in card.security_requirements] == [["bearer"]]
+
+
+@pytest.mark.parametrize(
+    ("host", "hosts"),
+    [("agent.example.com", "agent.example.com"), ("[2001:db8::1]:8443", "[2001:db8::1]")],
+)
+def test_every_address_of_the_card_follows_the_proxy(target: str, host: str, hosts: str) -> None:
+    with bridging(target, ServerSettings(trusted_proxies=["127.0.0.1"])) as bridge:
+        answer = bridge.get(CARD, Forwarded=f'for=203.0.113.9;proto=https;host="{host}"')
+    card = json_format.Parse(answer.body, a2a_pb2.AgentCard())
+    assert [
+        without_port(interface.url) if interface.protocol_binding == "GRPC" else interface.url
+        for interface in card.supported_interfaces
+    ] == [
+        f"https://{host}/a2a/",
+        f"https://{host}/a2a/",
+        hosts,
+        hosts,
+        f"https://{host}/a2a/v1",
+    ]
+    params = answer.json["capabilities"]["extensions"][0]["params"]
+    assert (params["endpoint"], without_port(params["grpcTarget"])) == (f"https://{host}/cstp", hosts)
 
 
 def test_the_contact_is_left_out_where_there_is_none(bridge: Client) -> None:
     assert "contact" not in bridge.get(PATH).json
 
 
-def test_the_card_needs_no_token_and_may_be_kept(bridge: Client) -> None:
-    answer = bridge.get(PATH)
+@BOTH
+def test_the_card_needs_no_token_and_may_be_kept(bridge: Client, path: str) -> None:
+    answer = bridge.get(path)
     assert answer.headers["Cache-Control"] == "public, max-age=300"
     tag = answer.headers["ETag"]
     for known in (tag, f"W/{tag}", f'"x", {tag}', "*"):
-        again = bridge.get(PATH, If_None_Match=known)
+        again = bridge.get(path, If_None_Match=known)
         assert (again.status, again.body, again.headers["ETag"]) == (304, b"", tag)
         assert again.headers["Cache-Control"] == "public, max-age=300"
-    assert bridge.get(PATH, If_None_Match='"x"').status == 200
+    assert bridge.get(path, If_None_Match='"x"').status == 200
 
 
-def test_the_head_of_the_card_has_no_body(bridge: Client) -> None:
-    answer = bridge.request("HEAD", PATH)
+@BOTH
+def test_the_head_of_the_card_has_no_body(bridge: Client, path: str) -> None:
+    answer = bridge.request("HEAD", path)
     assert (answer.status, answer.body) == (200, b"")
-    assert answer.headers["ETag"] == bridge.get(PATH).headers["ETag"]
+    assert answer.headers["ETag"] == bridge.get(path).headers["ETag"]
 
 
-def test_the_card_cannot_be_posted(bridge: Client) -> None:
-    answer = bridge.request("POST", PATH, b"{}")
+@BOTH
+def test_the_card_cannot_be_posted(bridge: Client, path: str) -> None:
+    answer = bridge.request("POST", path, b"{}")
     assert answer.status == 405
     assert answer.headers["Allow"] == "GET,HEAD"
 
 
-def test_the_tag_follows_the_content(bridge: Client) -> None:
-    here, there = bridge.get(PATH, Host="here.example"), bridge.get(PATH, Host="there.example")
+@BOTH
+def test_the_tag_follows_the_address(bridge: Client, path: str) -> None:
+    here, there = bridge.get(path, Host="here.example"), bridge.get(path, Host="there.example")
     assert here.headers["ETag"] != there.headers["ETag"]
+
+
+@BOTH
+def test_the_tag_follows_the_settings_and_nothing_else(target: str, path: str) -> None:
+    tags = []
+    for description in ("One", "One", "Another"):
+        with bridging(target, ServerSettings(), AgentSettings(description=description)) as bridge:
+            tags.append(bridge.get(path, Host="agent.example.com").headers["ETag"])
+    assert tags[0] == tags[1] != tags[2]
 
 
 @pytest.mark.parametrize(
@@ -82,9 +212,10 @@ def test_the_address_is_the_one_that_was_called(bridge: Client, host: str) -> No
     assert bridge.get(PATH, Host=host).json["url"] == f"http://{host}"
 
 
+@BOTH
 @pytest.mark.parametrize("host", ["", "a/b", "a b", "user@host", "a:b", "[::1", "x" * 300, 'a"b', "a\\b", "é"])
-def test_a_host_that_is_none_is_refused(bridge: Client, host: str) -> None:
-    assert bridge.get(PATH, Host=host).status == 400
+def test_a_host_that_is_none_is_refused(bridge: Client, path: str, host: str) -> None:
+    assert bridge.get(path, Host=host).status == 400
 
 
 FORWARDED = {"Forwarded": "for=203.0.113.9;proto=https;host=agent.example.com"}
