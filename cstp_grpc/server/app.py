@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -25,22 +25,28 @@ from cstp_grpc.decisions.reembed import embed_missing
 from cstp_grpc.decisions.search import DecisionSearch
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.decisions.store import DecisionStore
+from cstp_grpc.gen.cstp.v1 import access_pb2_grpc, audit_pb2_grpc, cstp_pb2_grpc, journal_pb2_grpc, tasks_pb2_grpc
 from cstp_grpc.guardrails.checks import GuardrailChecks
 from cstp_grpc.guardrails.evaluator import Evaluator
 from cstp_grpc.guardrails.rulebook import default_rulebook, load
 from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.sql_store import SqlIntentStore
-from cstp_grpc.server.grpc_server import GrpcServer, interceptors
+from cstp_grpc.server.grpc_server import GrpcServer, Servicer, interceptors
 from cstp_grpc.server.health import INDEX
 from cstp_grpc.server.trails import CheckAudit, JournalAudit, NoTrail, Trail
+from cstp_grpc.services.access import AccessService
 from cstp_grpc.services.audit import AuditService
 from cstp_grpc.services.cstp import CstpService, QueryLimits
 from cstp_grpc.services.journal import JournalService
+from cstp_grpc.services.tasks import TaskService
 from cstp_grpc.storage.engine import create_engine
 from cstp_grpc.storage.lock import DataLock
 from cstp_grpc.storage.migrate import migrate
 from cstp_grpc.storage.outbox import Outbox
 from cstp_grpc.storage.writer import Writer
+from cstp_grpc.tasks.keeper import TaskKeeper
+from cstp_grpc.tasks.removal import TaskRemover
+from cstp_grpc.tasks.sql_store import SqlTaskStore
 
 INDEX_FOLDER = "chroma"
 
@@ -119,14 +125,19 @@ class App:
             responds=settings.cstp.intent.auto_respond,
         )
         limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
-        return GrpcServer(
-            settings.grpc,
-            around,
-            CstpService(settings.agent.name, announcer, memory.search, checks, limits),
-            JournalService(memory.journal),
-            AuditService(audit, intents),
-            memory.health,
-        )
+        tasks = TaskKeeper(SqlTaskStore(engine), writer, clock, timedelta(days=settings.a2a.task_days))
+        remover = TaskRemover(tasks)
+        remover.start()
+        opened.callback(remover.stop)
+        cstp = CstpService(settings.agent.name, announcer, memory.search, checks, limits)
+        servicers: list[Servicer] = [
+            (cstp_pb2_grpc.add_CstpServiceServicer_to_server, cstp),
+            (journal_pb2_grpc.add_JournalServiceServicer_to_server, JournalService(memory.journal)),
+            (audit_pb2_grpc.add_AuditServiceServicer_to_server, AuditService(audit, intents)),
+            (access_pb2_grpc.add_AccessServiceServicer_to_server, AccessService(settings, rule_set)),
+            (tasks_pb2_grpc.add_TaskServiceServicer_to_server, TaskService(tasks)),
+        ]
+        return GrpcServer(settings.grpc, around, servicers, memory.health)
 
     def _build_memory(
         self,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -11,7 +12,6 @@ from grpc_reflection.v1alpha import reflection
 
 from cstp_grpc.client.contract import methods
 from cstp_grpc.config import GrpcSettings, Settings
-from cstp_grpc.gen.cstp.v1 import audit_pb2_grpc, cstp_pb2_grpc, journal_pb2_grpc
 from cstp_grpc.server.health import Health
 from cstp_grpc.server.interceptors.auth import Authentication
 from cstp_grpc.server.interceptors.chain import Chain, Interceptor
@@ -19,15 +19,16 @@ from cstp_grpc.server.interceptors.errors import answer_errors, refuse_expired
 from cstp_grpc.server.interceptors.rate_limit import RateLimiting
 from cstp_grpc.server.interceptors.request_id import request_id
 from cstp_grpc.server.interceptors.validation import Validation
-from cstp_grpc.services.audit import AuditService
-from cstp_grpc.services.cstp import CstpService
-from cstp_grpc.services.journal import JournalService
 
 OPEN_STREAMS = 2
 """Threads for streams that need no token: reflection."""
 
 INTERRUPTED_GRACE = 1.0
 """Seconds for calls that are interrupted after draining to notice it."""
+
+
+Servicer: TypeAlias = tuple[Callable[[Any, grpc.Server], None], object]
+"""The generated function that adds a servicer to a server, and the servicer."""
 
 
 class CannotListen(Exception):
@@ -41,9 +42,7 @@ class GrpcServer:
         self,
         settings: GrpcSettings,
         interceptors: Sequence[Interceptor],
-        cstp: CstpService,
-        journal: JournalService,
-        audit: AuditService,
+        servicers: Iterable[Servicer],
         details: Mapping[str, Callable[[], bool]],
     ) -> None:
         self._settings = settings
@@ -52,9 +51,8 @@ class GrpcServer:
         self._open_streams = ThreadPoolExecutor(OPEN_STREAMS, thread_name_prefix="open-stream")
         chain = Chain(interceptors, methods(), self._streams, self._open_streams)
         self._server = grpc.server(self._calls, interceptors=[chain], options=options(settings))
-        cstp_pb2_grpc.add_CstpServiceServicer_to_server(cstp, self._server)
-        journal_pb2_grpc.add_JournalServiceServicer_to_server(journal, self._server)
-        audit_pb2_grpc.add_AuditServiceServicer_to_server(audit, self._server)
+        for add, servicer in servicers:
+            add(servicer, self._server)
         self._health = Health(details)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._services = sorted({method.service for method in methods().values()})

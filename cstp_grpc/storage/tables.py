@@ -215,3 +215,26 @@ intents = Table(
     Index(None, "correlation_id"),
 )
 """Announced intents, each once for its agent and correlation id."""
+
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("agent", IDENTIFIER, primary_key=True),
+    Column("id", IDENTIFIER, primary_key=True),
+    Column("context_id", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("updated_at", UtcDateTime, nullable=False),
+    Column("settles_at", UtcDateTime, nullable=False),
+    # The content comes last: SQLite walks through all that stands before a column to read it.
+    Column("content", LargeBinary, nullable=False),
+    Index(None, "agent", "settles_at", "id"),
+    Index(None, "agent", "context_id", "settles_at", "id"),
+    Index(None, "settles_at"),
+)
+"""The tasks of conversations, each once for its agent and id.
+
+`updated_at` is when the task was saved; `settles_at` is when it cannot change any more: the same instant for one that
+ended, the end of its time for one at work. So one index orders what has settled and finds what is still at work, and a
+task that is given up needs no writing.
+"""

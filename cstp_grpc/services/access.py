@@ -1,0 +1,60 @@
+"""Telling callers what holds for them."""
+
+from __future__ import annotations
+
+import re
+
+import grpc
+
+from cstp_grpc.config import Settings
+from cstp_grpc.gen.cstp.v1 import access_pb2, access_pb2_grpc, options_pb2
+from cstp_grpc.guardrails.rulebook import RuleSet
+from cstp_grpc.services.caller import current_caller
+from cstp_grpc.services.convert import EnumWords
+from cstp_grpc.vocabulary import Permission
+
+PERMISSION = EnumWords(options_pb2.Permission, Permission)
+PER = re.compile(r"\s*(?:/|per)\s*")
+
+
+class AccessService(access_pb2_grpc.AccessServiceServicer):
+    """Serves cstp.v1.AccessService."""
+
+    def __init__(self, settings: Settings, rule_set: RuleSet) -> None:
+        self._name = settings.agent.name
+        self._guardrails = access_pb2.GuardrailSet(version=rule_set.version, count=len(rule_set.guardrails))
+        self._limits = limits(settings)
+
+    def GetAccess(
+        self, request: access_pb2.GetAccessRequest, context: grpc.ServicerContext
+    ) -> access_pb2.GetAccessResponse:
+        """Tell the caller about itself."""
+        caller = current_caller.get()
+        return access_pb2.GetAccessResponse(
+            requesting_agent=caller.agent,
+            permissions=[PERMISSION.number(permission) for permission in sorted(caller.permissions)],
+            guardrails=self._guardrails,
+            limits=self._limits,
+            agent=self._name,
+        )
+
+
+def limits(settings: Settings) -> access_pb2.Limits:
+    """Return the limits for one caller."""
+    bounds = access_pb2.Limits(
+        max_results=settings.cstp.query.max_results,
+        max_message_bytes=settings.grpc.max_message_bytes,
+        max_depth=settings.grpc.max_depth,
+    )
+    rates = settings.rate_limits
+    if rates.enabled:
+        bounds.per_method = spelled(rates.per_agent)
+        bounds.methods.update({name: spelled(rate) for name, rate in rates.methods.items()})
+        if rates.overall is not None:
+            bounds.overall = spelled(rates.overall)
+    return bounds
+
+
+def spelled(rate: str) -> str:
+    """Return a configured rate as the contract spells it: `600 per minute` as `600/minute`."""
+    return PER.sub("/", rate)

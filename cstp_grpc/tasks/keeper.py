@@ -1,0 +1,113 @@
+"""Keeping tasks: what may replace what, when work counts as given up, and how long tasks stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from cstp_grpc.errors import Conflict, NotFound
+from cstp_grpc.storage.paging import PageRequest
+from cstp_grpc.storage.writer import Writer
+from cstp_grpc.tasks.store import Moment, Task, TaskFilter, TaskPage, TaskStore
+from cstp_grpc.vocabulary import TaskState
+
+TIME_LEFT = timedelta(minutes=5)
+"""How long a task may be at work where its bridge does not say."""
+
+MAX_PAGE = 100
+"""Tasks on one page at the most."""
+
+REMOVAL_BATCH = 100
+"""Tasks removed in one transaction at the most, so that saves do not wait for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskContent:
+    """What a bridge decides of a task."""
+
+    id: str
+    context_id: str
+    state: TaskState
+    content: bytes
+
+
+class TaskKeeper:
+    """Keeps tasks for their agents; for any other agent there is none of that id.
+
+    Tasks are seen for the time `kept` after their last change. One that is still at work when its time has run out has
+    failed at that instant.
+    """
+
+    def __init__(self, store: TaskStore, writer: Writer, clock: Callable[[], datetime], kept: timedelta) -> None:
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        self._kept = kept
+
+    def save(self, agent: str, content: TaskContent, version: int, time_left: timedelta | None = None) -> Task:
+        """Return a task once it is on disk: a new one where `version` is 0, else the next of that version.
+
+        `time_left` is for a task at work, 5 minutes when None. Raises Conflict where there is a task of the id already,
+        or none at work in that version; Unavailable.
+        """
+
+        def job(connection: Connection) -> Task:
+            moment = self._moment()
+            task = Task(content.id, content.context_id, content.state, content.content, version + 1, moment.now)
+            settles_at = settling(task, TIME_LEFT if time_left is None else time_left)
+            put = self._store.replace if version else self._store.add
+            if not put(connection, agent, task, settles_at, moment):
+                raise refused(content.id, version)
+            return task
+
+        return self._writer.run(job)
+
+    def get(self, agent: str, task_id: str) -> Task:
+        """Return a task of the agent's. Raises NotFound and QueryFailed."""
+        task = self._store.get(agent, task_id, self._moment())
+        if task is None:
+            raise NotFound(f"there is no task {task_id}", metadata={"id": task_id})
+        return task
+
+    def page(self, conditions: TaskFilter, request: PageRequest) -> TaskPage:
+        """Return the tasks that meet all conditions, last changed first; a page holds at most 100.
+
+        Raises InvalidArgument where the page token is not one of this listing, and QueryFailed.
+        """
+        bounded = PageRequest(min(request.limit, MAX_PAGE), request.token)
+        return self._store.page(conditions, bounded, self._moment())
+
+    def remove_expired(self) -> int:
+        """Remove up to REMOVAL_BATCH tasks that have expired, and return how many.
+
+        Raises Unavailable, or SQLAlchemyError where the database refuses.
+        """
+        return self._writer.run(
+            lambda connection: self._store.remove_expired(connection, self._moment(), REMOVAL_BATCH)
+        )
+
+    def _moment(self) -> Moment:
+        now = whole_milliseconds(self._clock())
+        return Moment(now, now - self._kept)
+
+
+def settling(task: Task, time_left: timedelta) -> datetime:
+    """Return when a task has settled: at once where it has ended, else when its time has run out."""
+    if task.state is not TaskState.WORKING:
+        return task.updated_at
+    return whole_milliseconds(task.updated_at + time_left)
+
+
+def whole_milliseconds(instant: datetime) -> datetime:
+    """Return an instant without what is finer than milliseconds."""
+    return instant.replace(microsecond=instant.microsecond // 1000 * 1000)
+
+
+def refused(task_id: str, version: int) -> Conflict:
+    """Return the error for a task that cannot be saved."""
+    if version:
+        return Conflict(f"The task {task_id} is not at work in version {version}", metadata={"id": task_id})
+    return Conflict(f"There is a task {task_id} already", metadata={"id": task_id})

@@ -1,0 +1,14 @@
+"""Fixtures of the tasks."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Engine
+
+from cstp_grpc.storage.writer import Writer
+from tests.tasks.keeping import KeeperKit
+
+
+@pytest.fixture
+def kit(engine: Engine, writer: Writer) -> KeeperKit:
+    return KeeperKit(engine, writer)

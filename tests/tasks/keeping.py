@@ -1,0 +1,89 @@
+"""A keeper of tasks on a real database, and what it should do in plain Python."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Engine
+
+from cstp_grpc.storage.writer import Writer
+from cstp_grpc.tasks.keeper import TaskContent, TaskKeeper
+from cstp_grpc.tasks.sql_store import SqlTaskStore
+from cstp_grpc.tasks.store import Task, TaskFilter
+from cstp_grpc.vocabulary import TaskState
+
+NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
+KEPT = timedelta(hours=2)
+
+
+class Clock:
+    """Tells the instant that it was set to."""
+
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+class KeeperKit:
+    """A keeper and its clock."""
+
+    def __init__(self, engine: Engine, writer: Writer) -> None:
+        self.clock = Clock()
+        self.store = SqlTaskStore(engine)
+        self.keeper = TaskKeeper(self.store, writer, self.clock, KEPT)
+
+    def save(
+        self,
+        task_id: str = "t-1",
+        state: TaskState = TaskState.COMPLETED,
+        version: int = 0,
+        *,
+        agent: str = "ada",
+        context_id: str = "c-1",
+        content: bytes = b"content",
+        time_left: timedelta | None = None,
+    ) -> Task:
+        return self.keeper.save(agent, TaskContent(task_id, context_id, state, content), version, time_left)
+
+
+class Shelf:
+    """The tasks that should be there, as plain values."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], tuple[Task, datetime | None]] = {}
+
+    def at(self, now: datetime) -> dict[tuple[str, str], Task]:
+        """Return the tasks as they stand, by agent and id."""
+        seen = {}
+        for key, (task, lapses_at) in self._kept.items():
+            if lapses_at is not None and lapses_at <= now:
+                task = Task(task.id, task.context_id, TaskState.FAILED, task.content, task.version, lapses_at)
+            if task.state is TaskState.WORKING or task.updated_at + KEPT > now:
+                seen[key] = task
+        return seen
+
+    def takes(self, agent: str, task_id: str, version: int, now: datetime) -> bool:
+        """Whether a task may be saved."""
+        task = self.at(now).get((agent, task_id))
+        if task is None:
+            return version == 0
+        return task.state is TaskState.WORKING and task.version == version
+
+    def put(self, agent: str, task: Task, time_left: timedelta) -> None:
+        """Keep a task."""
+        working = task.state is TaskState.WORKING
+        self._kept[agent, task.id] = (task, task.updated_at + time_left if working else None)
+
+    def listed(self, conditions: TaskFilter, now: datetime) -> list[Task]:
+        """Return the tasks that meet conditions, last changed first."""
+        found = [
+            task
+            for (agent, _), task in self.at(now).items()
+            if agent == conditions.agent
+            and conditions.context_id in (None, task.context_id)
+            and (not conditions.states or task.state in conditions.states)
+            and (conditions.updated_after is None or task.updated_at >= conditions.updated_after)
+        ]
+        return sorted(found, key=lambda task: (task.updated_at, task.id), reverse=True)

@@ -1,0 +1,289 @@
+"""Tasks on every database."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Engine, func, select, text
+
+from cstp_grpc.errors import Conflict, InvalidArgument, NotFound, QueryFailed, Unavailable
+from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.paging import MAX_BYTES, PageRequest
+from cstp_grpc.storage.tables import tasks
+from cstp_grpc.storage.writer import Writer
+from cstp_grpc.tasks.keeper import MAX_PAGE, REMOVAL_BATCH, TIME_LEFT, TaskContent, TaskKeeper
+from cstp_grpc.tasks.removal import TaskRemover
+from cstp_grpc.tasks.sql_store import SqlTaskStore
+from cstp_grpc.tasks.store import Task, TaskFilter
+from cstp_grpc.vocabulary import TaskState
+from tests.databases import POOL_SIZE
+from tests.paging import walk
+from tests.tasks.keeping import KEPT, NOON, Clock, KeeperKit
+from tests.waiting import wait_until
+
+WORKING, COMPLETED, FAILED = TaskState.WORKING, TaskState.COMPLETED, TaskState.FAILED
+MINUTE = timedelta(minutes=1)
+MILLISECOND = timedelta(milliseconds=1)
+ADA = TaskFilter("ada")
+ALL = PageRequest(MAX_PAGE)
+
+
+def ids(kit: KeeperKit, conditions: TaskFilter = ADA) -> list[str]:
+    return [task.id for task in kit.keeper.page(conditions, ALL).items]
+
+
+def rows(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return connection.execute(select(func.count()).select_from(tasks)).scalar_one()
+
+
+def test_a_task_comes_back_as_it_was_saved(kit: KeeperKit) -> None:
+    kit.clock.now += timedelta(microseconds=1999)
+    saved = kit.save(content=b"\0\xff", context_id="é")
+    assert saved == Task("t-1", "é", COMPLETED, b"\0\xff", 1, NOON + MILLISECOND)
+    assert kit.keeper.get("ada", "t-1") == saved
+    assert kit.keeper.page(ADA, ALL).items == (saved,)
+
+
+def test_a_task_at_work_is_replaced_version_by_version(kit: KeeperKit) -> None:
+    kit.save(state=WORKING, content=b"one")
+    kit.clock.now += MINUTE
+    assert kit.save(state=WORKING, version=1, content=b"two").version == 2
+    kit.clock.now += MINUTE
+    last = kit.save(version=2, content=b"three")
+    assert last == Task("t-1", "c-1", COMPLETED, b"three", 3, NOON + 2 * MINUTE)
+    assert kit.keeper.get("ada", "t-1") == last
+
+
+@pytest.mark.parametrize("version", [0, 1, 3])
+def test_another_version_than_the_stored_one_is_a_conflict(kit: KeeperKit, version: int) -> None:
+    kit.save(state=WORKING)
+    stored = kit.save(state=WORKING, version=1)
+    with pytest.raises(Conflict, match="t-1"):
+        kit.save(version=version, content=b"other")
+    assert kit.keeper.get("ada", "t-1") == stored
+
+
+@pytest.mark.parametrize("state", sorted(set(TaskState) - {WORKING}))
+def test_a_task_that_ended_does_not_change(kit: KeeperKit, state: TaskState) -> None:
+    stored = kit.save(state=state)
+    for version in (0, 1):
+        with pytest.raises(Conflict):
+            kit.save(state=WORKING, version=version)
+    assert kit.keeper.get("ada", "t-1") == stored
+
+
+def test_a_task_that_is_not_there_cannot_be_replaced(kit: KeeperKit) -> None:
+    with pytest.raises(Conflict, match="The task t-1 is not at work in version 1"):
+        kit.save(version=1)
+
+
+def test_of_many_saves_of_one_version_one_is_taken(kit: KeeperKit, engine: Engine) -> None:
+    """Also where they reach different replicas."""
+    kit.save(state=WORKING)
+    writer = Writer(engine, timeout=20.0)
+    keepers = [kit.keeper, TaskKeeper(kit.store, writer, kit.clock, KEPT)]
+
+    def save(number: int) -> bytes | None:
+        content = TaskContent("t-1", "c-1", COMPLETED, str(number).encode())
+        try:
+            return keepers[number % 2].save("ada", content, 1).content
+        except Conflict:
+            return None
+
+    with ThreadPoolExecutor(8) as callers:
+        taken = [content for content in callers.map(save, range(16)) if content is not None]
+    assert taken == [kit.keeper.get("ada", "t-1").content]
+    writer.close()
+
+
+def test_agents_see_nothing_of_each_others_tasks(kit: KeeperKit) -> None:
+    kit.save(state=WORKING)
+    other = kit.save(agent="bob", content=b"bob's")
+    assert kit.keeper.get("bob", "t-1") == other
+    with pytest.raises(NotFound):
+        kit.keeper.get("eve", "t-1")
+    with pytest.raises(Conflict):
+        kit.save(agent="eve", version=1)
+    assert kit.keeper.page(TaskFilter("bob"), ALL).items == (other,)
+    page = kit.keeper.page(TaskFilter("eve"), ALL)
+    assert (page.items, page.total) == ((), 0)
+
+
+def test_an_id_that_no_database_keeps_is_not_found(kit: KeeperKit) -> None:
+    with pytest.raises(NotFound):
+        kit.keeper.get("ada", "a\0")
+
+
+# Lapsing
+
+
+@pytest.mark.parametrize(("given", "left"), [(None, TIME_LEFT), (MINUTE, MINUTE)])
+def test_a_task_at_work_fails_when_its_time_runs_out(kit: KeeperKit, given: timedelta | None, left: timedelta) -> None:
+    saved = kit.save(state=WORKING, time_left=given)
+    kit.clock.now = NOON + left - MILLISECOND
+    assert kit.keeper.get("ada", "t-1") == saved
+    kit.clock.now = NOON + left
+    lapsed = replace(saved, state=FAILED, updated_at=NOON + left)
+    assert kit.keeper.get("ada", "t-1") == lapsed
+    kit.clock.now += MINUTE
+    assert kit.keeper.page(ADA, ALL).items == (lapsed,)
+    with pytest.raises(Conflict):
+        kit.save(version=1)
+
+
+def test_a_lapsed_task_is_listed_as_failed_where_its_change_belongs(kit: KeeperKit) -> None:
+    kit.save("lapsing", WORKING, time_left=2 * MINUTE)
+    kit.save("failed", FAILED)
+    kit.clock.now = NOON + MINUTE
+    kit.save("between")
+    kit.save("working", WORKING)
+    assert ids(kit) == ["working", "between", "lapsing", "failed"]
+    assert ids(kit, replace(ADA, states=(WORKING,))) == ["working", "lapsing"]
+    kit.clock.now = NOON + 3 * MINUTE
+    kit.save("after")
+    assert ids(kit) == ["after", "lapsing", "working", "between", "failed"]
+    assert ids(kit, replace(ADA, states=(WORKING,))) == ["working"]
+    assert ids(kit, replace(ADA, states=(FAILED,))) == ["lapsing", "failed"]
+    assert ids(kit, replace(ADA, updated_after=NOON + 2 * MINUTE)) == ["after", "lapsing"]
+    assert kit.keeper.page(replace(ADA, states=(FAILED,)), PageRequest(1)).total == 2
+
+
+# Expiry
+
+
+def test_an_expired_task_is_gone_before_it_is_removed(kit: KeeperKit, engine: Engine) -> None:
+    kit.save("lapsed", WORKING, time_left=MINUTE)
+    kit.save("ended")
+    kit.clock.now = NOON + KEPT
+    with pytest.raises(NotFound):
+        kit.keeper.get("ada", "ended")
+    page = kit.keeper.page(ADA, ALL)
+    assert ([task.id for task in page.items], page.total) == (["lapsed"], 1)
+    kit.clock.now += MINUTE
+    assert kit.keeper.page(ADA, ALL).total == 0
+    assert rows(engine) == 2
+
+
+def test_an_expired_task_makes_room_for_one_of_its_id(kit: KeeperKit) -> None:
+    kit.save(state=WORKING, context_id="old", content=b"old")
+    kit.clock.now += KEPT + TIME_LEFT
+    new = kit.save(context_id="new", content=b"new")
+    assert kit.keeper.get("ada", "t-1") == new == Task("t-1", "new", COMPLETED, b"new", 1, kit.clock.now)
+
+
+def test_expired_tasks_are_removed_in_batches(kit: KeeperKit, engine: Engine) -> None:
+    for number in range(REMOVAL_BATCH + 3):
+        kit.save(f"t-{number}", agent=f"agent-{number % 3}")
+    kit.clock.now += MINUTE
+    kit.save("younger")
+    kit.clock.now = NOON + KEPT
+    assert [kit.keeper.remove_expired() for _ in range(3)] == [REMOVAL_BATCH, 3, 0]
+    assert ids(kit) == ["younger"]
+    assert rows(engine) == 1
+
+
+def test_the_remover_removes_what_expires_until_it_is_stopped(kit: KeeperKit, engine: Engine) -> None:
+    for number in range(REMOVAL_BATCH * 2):
+        kit.save(f"t-{number}")
+    kit.clock.now += KEPT
+    remover = TaskRemover(kit.keeper, interval=0.01)
+    remover.start()
+    try:
+        wait_until(lambda: rows(engine) == 0, "the expired tasks are removed")
+        kit.save()
+        kit.clock.now += KEPT
+        wait_until(lambda: rows(engine) == 0, "the next one is removed")
+    finally:
+        remover.stop()
+    kit.save()
+    kit.clock.now += KEPT
+    assert rows(engine) == 1
+
+
+def test_the_remover_goes_on_when_the_database_answers_again(
+    kit: KeeperKit, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    kit.save()
+    kit.clock.now += KEPT
+    rename(engine, "tasks", "lost")
+    remover = TaskRemover(kit.keeper, interval=0.01)
+    with caplog.at_level(logging.WARNING, "cstp_grpc.tasks.removal"):
+        remover.start()
+        try:
+            wait_until(lambda: bool(warnings(caplog)), "the failure is logged")
+            rename(engine, "lost", "tasks")
+            wait_until(lambda: rows(engine) == 0, "the expired task is removed")
+        finally:
+            remover.stop()
+    assert len(warnings(caplog)) == 1
+
+
+def test_a_remover_that_was_never_started_can_be_stopped(kit: KeeperKit) -> None:
+    TaskRemover(kit.keeper).stop()
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.name == "cstp_grpc.tasks.removal"]
+
+
+def rename(engine: Engine, old: str, new: str) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(f"ALTER TABLE {old} RENAME TO {new}"))
+
+
+# Paging
+
+
+def test_a_page_holds_at_most_a_hundred(kit: KeeperKit) -> None:
+    for number in range(MAX_PAGE + 1):
+        kit.save(f"t-{number}")
+    page = kit.keeper.page(ADA, PageRequest(1000))
+    assert (len(page.items), page.total) == (MAX_PAGE, MAX_PAGE + 1)
+    assert len(kit.keeper.page(ADA, PageRequest()).items) == 50
+    assert len(walk(lambda request: kit.keeper.page(ADA, request), [1000])) == MAX_PAGE + 1
+
+
+def test_large_tasks_are_all_listed_in_pages_that_fit_a_message(kit: KeeperKit) -> None:
+    sizes = [MAX_BYTES * 2, MAX_BYTES // 2 - 1000, MAX_BYTES // 2 - 1000, MAX_BYTES, 1, 1]
+    for number, size in enumerate(sizes):
+        kit.save(f"t-{number}", content=b"x" * size)
+        kit.clock.now += MILLISECOND
+    pages, token = [], ""
+    for _ in sizes:
+        page = kit.keeper.page(ADA, PageRequest(10, token))
+        pages.append([task.id for task in page.items])
+        assert page.total == len(sizes)
+        token = page.next_token
+        if not token:
+            break
+    assert pages == [["t-5", "t-4"], ["t-3"], ["t-2", "t-1"], ["t-0"]]
+
+
+def test_a_token_is_bound_to_its_conditions(kit: KeeperKit) -> None:
+    kit.save("t-1")
+    kit.save("t-2")
+    token = kit.keeper.page(ADA, PageRequest(1)).next_token
+    for conditions in (TaskFilter("bob"), replace(ADA, context_id="c-1"), replace(ADA, states=(COMPLETED,))):
+        with pytest.raises(InvalidArgument, match="page_token"):
+            kit.keeper.page(conditions, PageRequest(1, token))
+    with pytest.raises(InvalidArgument, match="page_token"):
+        kit.keeper.page(ADA, PageRequest(1, "nonsense"))
+
+
+def test_a_database_that_does_not_answer_is_told_without_its_reasons(empty_database_url: str) -> None:
+    engine = create_engine(empty_database_url, POOL_SIZE)
+    writer = Writer(engine, timeout=10.0)
+    writer.close()
+    keeper = TaskKeeper(SqlTaskStore(engine), writer, Clock(), KEPT)
+    with pytest.raises(QueryFailed, match=r"^the journal cannot be read now; try again$"):
+        keeper.page(ADA, ALL)
+    with pytest.raises(QueryFailed):
+        keeper.get("ada", "t-1")
+    with pytest.raises(Unavailable):
+        keeper.remove_expired()
+    engine.dispose()
