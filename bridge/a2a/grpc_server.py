@@ -1,0 +1,271 @@
+"""A2A over gRPC: version 1.0, version 0.3 beside it, health and reflection."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import grpc
+from a2a.compat.v0_3 import a2a_v0_3_pb2
+from a2a.compat.v0_3.grpc_handler import CompatGrpcHandler
+from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers.grpc_handler import GrpcHandler, GrpcServerCallContextBuilder
+from a2a.server.request_handlers.request_handler import RequestHandler
+from a2a.types import a2a_pb2
+from a2a.utils.errors import A2AError
+from google.protobuf import message_factory
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+from google.rpc import status_pb2
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from grpc_status import rpc_status
+
+from bridge import headers
+from bridge.a2a import grpc_v0_3
+from bridge.a2a.context import (
+    EXTENSION_URI,
+    EXTENSIONS,
+    OLD_EXTENSIONS,
+    V0_3,
+    V1_0,
+    VERSION,
+    call_context,
+    is_activated,
+    require_version,
+)
+from bridge.a2a.errors import grpc_error, invalid_params, unforeseen
+from bridge.a2a.peer import Peer
+from bridge.listening import CannotListen, join
+from bridge.methods import Metadata
+from bridge.status import REQUEST_ID
+from cstp_grpc.config import A2aSettings
+
+logger = logging.getLogger(__name__)
+
+CONCURRENT_CALLS: Final = 1000
+"""Calls and streams that may be open at once; gRPC itself answers RESOURCE_EXHAUSTED to more."""
+MAX_MESSAGE: Final = 1000
+MAX_STATUS: Final = 5000
+"""Bytes of an error's text and of its details: clients take 8 KiB of trailing metadata, which holds the text twice."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class CurrentHandler(GrpcHandler):
+    """Serves A2A 1.0, and leaves its errors to whoever calls it."""
+
+    async def abort_context(self, error: A2AError, context: Context) -> NoReturn:  # noqa: ARG002 - as the SDK calls it
+        """Raise the error."""
+        raise error
+
+
+class OldHandler(CompatGrpcHandler):
+    """Serves A2A 0.3, and leaves its errors to whoever calls it."""
+
+    async def abort_context(self, error: A2AError, context: Context) -> NoReturn:  # noqa: ARG002 - as the SDK calls it
+        """Raise the error."""
+        raise error
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A version of A2A as it is served over gRPC."""
+
+    version: str
+    service: ServiceDescriptor
+    handler: Callable[[RequestHandler, GrpcServerCallContextBuilder], Any]
+    check: Callable[[Message], None]
+    """Raises A2AError for a request that cannot be understood."""
+
+
+DIALECTS: Final = (
+    Dialect(V1_0, a2a_pb2.DESCRIPTOR.services_by_name["A2AService"], CurrentHandler, lambda _: None),
+    Dialect(V0_3, a2a_v0_3_pb2.DESCRIPTOR.services_by_name["A2AService"], OldHandler, grpc_v0_3.check),
+)
+
+
+class A2aGrpcServer:
+    """Serves A2A over gRPC.
+
+    Building it takes the port, so that the agent card can name it before anything is answered; `start` begins to
+    answer. Health and reflection are open, everything else asks for what the gRPC server asks for. `max_message_bytes`
+    bounds messages, in and out. Raises CannotListen.
+    """
+
+    def __init__(self, settings: A2aSettings, max_message_bytes: int) -> None:
+        self._server = grpc.aio.server(options=options(max_message_bytes), maximum_concurrent_rpcs=CONCURRENT_CALLS)
+        self._health = health.aio.HealthServicer()
+        address = join(settings.grpc_host, settings.grpc_port)
+        try:
+            self.port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise CannotListen(address, "a2a.grpc_port") from error
+
+    async def start(self, peer: Peer, address: str) -> None:
+        """Begin to answer.
+
+        `address` is the public one of the bridge over HTTP, for the extended card: unlike HTTP, gRPC does not tell a
+        servicer by which host name it was called.
+        """
+        for dialect in DIALECTS:
+            self._server.add_generic_rpc_handlers([Service(dialect, peer, address).handlers()])
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = [dialect.service.full_name for dialect in DIALECTS]
+        reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
+        await self._server.start()
+        for name in (health.OVERALL_HEALTH, *names):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    async def stop(self, drain_seconds: float) -> None:
+        """Refuse new calls, let those in progress end for up to `drain_seconds`, then break them off."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(drain_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call: what it says around its message, and the way to answer it."""
+
+    rpc: str
+    context: Context
+    request_id: str
+    metadata: Metadata
+    told: ServerCallContext
+
+    async def abort(self, error: A2AError) -> NoReturn:
+        """End the call with an error."""
+        status = rpc_status.to_status(fitting(grpc_error(error, self.request_id)))
+        trailing = (*status.trailing_metadata, (REQUEST_ID, self.request_id))
+        await self.context.abort(status.code, status.details, trailing)
+
+
+class Known(GrpcServerCallContextBuilder):
+    """Gives the SDK's handlers a call context that is there already."""
+
+    def __init__(self, told: ServerCallContext) -> None:
+        self._told = told
+
+    def build(self, context: Context) -> ServerCallContext:  # noqa: ARG002 - as the SDK calls it
+        """Return the call context."""
+        return self._told
+
+
+class Service:
+    """Answers the calls of one version of A2A."""
+
+    def __init__(self, dialect: Dialect, peer: Peer, address: str) -> None:
+        self._dialect = dialect
+        self._peer = peer
+        self._address = address
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Return a handler of every rpc of the service."""
+        rpcs = {rpc.name: self._handler(rpc) for rpc in self._dialect.service.methods}
+        return grpc.method_handlers_generic_handler(self._dialect.service.full_name, rpcs)
+
+    def _handler(self, rpc: MethodDescriptor) -> grpc.RpcMethodHandler[Any, Any]:
+        request, response = map(message_factory.GetMessageClass, (rpc.input_type, rpc.output_type))
+        codec = tolerant(request.FromString), response.SerializeToString
+
+        async def unary(request: Message | None, context: Context) -> Message:
+            call = self._begin(rpc.name, context)
+            async with self._answering_errors(call):
+                answer: Message = await self._servant(call, await self._admitted(call, request))
+            return answer
+
+        async def stream(request: Message | None, context: Context) -> AsyncIterator[Message]:
+            call = self._begin(rpc.name, context)
+            async with (
+                self._answering_errors(call),
+                aclosing(self._servant(call, await self._admitted(call, request))) as answers,
+            ):
+                async for answer in answers:
+                    yield answer
+
+        if rpc.server_streaming:
+            return grpc.unary_stream_rpc_method_handler(stream, *codec)
+        return grpc.unary_unary_rpc_method_handler(unary, *codec)
+
+    def _begin(self, rpc: str, context: Context) -> Call:
+        """Return a call with what it says around its message."""
+        request_id = headers.request_id_from(next(iter(texts(context, REQUEST_ID)), ""))
+        context.set_trailing_metadata(((REQUEST_ID, request_id),))
+        metadata = headers.forwarded(lambda name: texts(context, name), request_id)
+        extensions = [*texts(context, EXTENSIONS), *texts(context, OLD_EXTENSIONS)]
+        return Call(rpc, context, request_id, metadata, call_context(metadata, self._address, extensions))
+
+    async def _admitted(self, call: Call, request: Message | None) -> Message:
+        """Return the request of a call that can be answered, after telling which extension is activated.
+
+        Raises A2AError.
+        """
+        if is_activated(call.told):
+            names = [name for name in (EXTENSIONS, OLD_EXTENSIONS) if name == EXTENSIONS or texts(call.context, name)]
+            await call.context.send_initial_metadata([(name.lower(), EXTENSION_URI) for name in names])
+        require_version(", ".join(texts(call.context, VERSION)), self._dialect.version, self._dialect.service.full_name)
+        if request is None:
+            raise invalid_params("The request cannot be decoded as the message that the operation takes")
+        self._dialect.check(request)
+        return request
+
+    def _servant(self, call: Call, request: Message) -> Any:
+        """Return what the SDK's handler makes of a request: an awaitable, or a generator where the rpc streams."""
+        handler = self._dialect.handler(self._peer.conversations, Known(call.told))
+        return getattr(handler, call.rpc)(request, call.context)
+
+    @asynccontextmanager
+    async def _answering_errors(self, call: Call) -> AsyncIterator[None]:
+        """End the call with the error that is raised; the unforeseen tells the caller nothing but the request id."""
+        try:
+            try:
+                yield
+            except A2AError as error:
+                failure = await self._peer.gate.judge(error, call.metadata)
+            else:
+                return
+        except Exception:
+            logger.exception("%s %s failed in the bridge", call.request_id, call.rpc)
+            failure = unforeseen()
+        await call.abort(failure)
+
+
+def options(max_message_bytes: int) -> list[tuple[str, int]]:
+    """Return the channel options of the server."""
+    return [
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", max_message_bytes),
+        # Two servers on one port would each get a part of the calls.
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+def texts(context: Context, name: str) -> Sequence[str]:
+    """Return the values of a metadata key."""
+    sent = context.invocation_metadata() or ()
+    return [value for key, value in sent if key == name.lower() and isinstance(value, str)]
+
+
+def tolerant(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Message | None]:
+    """Return a deserializer that yields None where gRPC itself would answer with a bare INTERNAL."""
+
+    def decode(data: bytes) -> Message | None:
+        try:
+            return deserialize(data)
+        except Exception:  # noqa: BLE001 - what protobuf raises differs between its implementations
+            return None
+
+    return decode
+
+
+def fitting(status: status_pb2.Status) -> status_pb2.Status:
+    """Return a status that fits into trailing metadata: of long texts the beginning, of details the first."""
+    text = status.message.encode()
+    if len(text) > MAX_MESSAGE:
+        status.message = text[:MAX_MESSAGE].decode(errors="ignore") + "…"
+    while status.ByteSize() > MAX_STATUS and len(status.details) > 1:
+        del status.details[-1]
+    return status

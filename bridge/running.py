@@ -1,0 +1,79 @@
+"""The whole bridge: the HTTP server, A2A over gRPC, and what both share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from bridge.a2a.cards import Ports
+from bridge.a2a.grpc_server import A2aGrpcServer
+from bridge.a2a.peer import build_peer
+from bridge.app import create_app
+from bridge.channel import connect
+from bridge.forwarded import checked_url
+from bridge.listening import CannotListen, join, reachable
+from cstp_grpc.config import ServerSettings, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the bridge listens, each as `host:port`."""
+
+    http: str
+    grpc: str
+    """A2A over gRPC."""
+
+
+@asynccontextmanager
+async def running(settings: Settings, target: str, version: str) -> AsyncIterator[Addresses]:
+    """Run the bridge to the server at `target`, `host:port`, for the length of a block.
+
+    In the end it accepts nothing more, lets the requests in progress end for up to `grpc.drain_seconds`, then the work
+    on tasks, and closes the connection to the server last. Raises ConfigError and CannotListen.
+    """
+    async with connect(target) as channel:
+        grpc_server = A2aGrpcServer(settings.a2a, settings.grpc.max_message_bytes)
+        ports = Ports(cstp=port_in(target, settings.grpc.port), a2a=grpc_server.port)
+        peer = build_peer(settings, version, channel, ports)
+        # Compressed bodies are refused, so nothing of them must be unpacked while they are read off the connection.
+        runner = web.AppRunner(
+            create_app(settings, version, channel, peer),
+            access_log=None,
+            auto_decompress=False,
+            shutdown_timeout=settings.grpc.drain_seconds,
+        )
+        try:
+            host, port = await listen(runner, settings.server)
+            await grpc_server.start(peer, public_address(settings.server, port))
+            yield Addresses(http=join(host, port), grpc=join(settings.a2a.grpc_host, grpc_server.port))
+        finally:
+            await asyncio.gather(runner.cleanup(), grpc_server.stop(settings.grpc.drain_seconds))
+            await peer.conversations.aclose()
+
+
+async def listen(runner: web.AppRunner, settings: ServerSettings) -> tuple[str, int]:
+    """Serve HTTP and return the address and the port. Raises CannotListen."""
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, settings.host, settings.port).start()
+    except OSError as error:
+        raise CannotListen(join(settings.host, settings.port), "server.port") from error
+    host, port = runner.addresses[0][:2]
+    return host, port
+
+
+def public_address(settings: ServerSettings, port: int) -> str:
+    """Return the address of the bridge over HTTP where no request tells it: the configured one, else the own one."""
+    if settings.public_url:
+        return checked_url(settings.public_url)
+    return f"http://{join(reachable(settings.host), port)}"
+
+
+def port_in(target: str, default: int) -> int:
+    """Return the port of a gRPC target, or the default where it names none."""
+    port = target.rpartition(":")[2]
+    return int(port) if port.isdecimal() else default
