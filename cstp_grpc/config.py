@@ -60,9 +60,9 @@ class ProviderSettings(Section):
 class AgentSettings(Section):
     """Who answers."""
 
-    name: str = "cstp"
+    name: str = Field(default="cstp", min_length=1)
     """The name in answers and on the agent card."""
-    description: str = "Decision intelligence for AI agents"
+    description: str = Field(default="Decision intelligence for AI agents", min_length=1)
     """One sentence for the agent card."""
     contact: str | None = None
     """Whom to write to; on the agent card."""

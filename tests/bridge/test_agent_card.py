@@ -196,15 +196,6 @@ def test_the_tag_follows_the_address(bridge: Client, path: str) -> None:
     assert here.headers["ETag"] != there.headers["ETag"]
 
 
-@BOTH
-def test_the_tag_follows_the_settings_and_nothing_else(target: str, path: str) -> None:
-    tags = []
-    for description in ("One", "One", "Another"):
-        with bridging(target, ServerSettings(), AgentSettings(description=description)) as bridge:
-            tags.append(bridge.get(path, Host="agent.example.com").headers["ETag"])
-    assert tags[0] == tags[1] != tags[2]
-
-
 @pytest.mark.parametrize(
     "host", ["seen.example", "seen.example:8443", "127.0.0.1:8100", "[::1]:8100", "a_b-c.example."]
 )

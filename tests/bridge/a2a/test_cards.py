@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from a2a.client.card_resolver import parse_agent_card
+from a2a.compat.v0_3 import conversions, types
+from a2a.types import a2a_pb2
+from a2a.utils.proto_utils import validate_proto_required_fields
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from google.protobuf import json_format
+
+from bridge.a2a.cards import Cards, Ports
+from bridge.a2a.context import EXTENSION_URI
+from bridge.agent_card import CardPages
+from bridge.forwarded import PublicAddress
+from cstp_grpc.client.codec import from_json, to_json
+from cstp_grpc.client.contract import methods
+from cstp_grpc.config import ConfigError, ServerSettings, Settings, load
+from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2
+
+ADDRESS = "https://agent.example.com"
+PUBLIC = {method.name: method for method in methods().values() if method.public}
+EXAMPLES = [(name, example) for name, method in PUBLIC.items() if not method.streaming for example in method.examples]
+CARD = "/.well-known/agent-card.json"
+OLD_CARD = "/.well-known/agent.json"
+
+
+def cards(a2a: dict[str, Any] | None = None, **agent: Any) -> Cards:
+    settings = Settings(a2a=a2a or {}, agent=agent)  # type: ignore[arg-type]
+    return Cards(settings, "1.2.3", methods().values(), Ports(cstp=4711, a2a=4712))
+
+
+def access(*permissions: str) -> dict[str, Any]:
+    """Return what `cstp.getAccess` answers to an agent with these permissions."""
+    return to_json(
+        access_pb2.GetAccessResponse(
+            requesting_agent="alice",
+            agent="cstp",
+            permissions=[options_pb2.Permission.Value(f"PERMISSION_{name.upper()}") for name in permissions],
+            guardrails=access_pb2.GuardrailSet(version="abc", count=7),
+            limits=access_pb2.Limits(per_method="600/minute", max_results=50),
+        )
+    )
+
+
+def params(card: a2a_pb2.AgentCard) -> dict[str, Any]:
+    found: dict[str, Any] = json_format.MessageToDict(card.capabilities.extensions[0].params)
+    return found
+
+
+def skill(card: a2a_pb2.AgentCard, name: str) -> a2a_pb2.AgentSkill:
+    (found,) = [skill for skill in card.skills if skill.id == name]
+    return found
+
+
+def served(described: Cards, path: str, address: str = ADDRESS) -> tuple[str, bytes]:
+    """Return the tag and the body of a card over HTTP."""
+
+    async def fetch() -> tuple[str, bytes]:
+        pages = CardPages(described, PublicAddress(ServerSettings(public_url=address)))
+        app = web.Application()
+        app.router.add_get(CARD, pages.agent_card)
+        app.router.add_get(OLD_CARD, pages.agent_json)
+        async with TestClient(TestServer(app)) as client, client.get(path) as answer:
+            assert answer.status == 200
+            return answer.headers["ETag"], await answer.read()
+
+    return asyncio.run(fetch())
+
+
+def test_interfaces_are_listed_by_preference() -> None:
+    found = [
+        (one.protocol_binding, one.protocol_version, one.url) for one in cards().public(ADDRESS).supported_interfaces
+    ]
+    assert found == [
+        ("JSONRPC", "1.0", "https://agent.example.com/a2a/"),
+        ("JSONRPC", "0.3", "https://agent.example.com/a2a/"),
+        ("GRPC", "1.0", "agent.example.com:4712"),
+        ("GRPC", "0.3", "agent.example.com:4712"),
+        ("HTTP+JSON", "1.0", "https://agent.example.com/a2a/v1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("https://agent.example.com:8443", "agent.example.com"),
+        ("https://agent.example.com/behind/a/path", "agent.example.com"),
+        ("http://127.0.0.1:8100", "127.0.0.1"),
+        ("http://[2001:db8::1]:8100", "[2001:db8::1]"),
+        ("http://[::1]", "[::1]"),
+    ],
+)
+def test_grpc_is_on_the_host_of_the_address(address: str, host: str) -> None:
+    card = cards().public(address)
+    assert {one.url for one in card.supported_interfaces if one.protocol_binding == "GRPC"} == {f"{host}:4712"}
+    assert params(card)["grpcTarget"] == f"{host}:4711"
+    assert params(card)["endpoint"] == f"{address}/cstp"
+
+
+def test_configured_targets_win() -> None:
+    given = {"public_grpc_target": "a2a.example.com:443", "public_cstp_target": "[2001:db8::2]:444"}
+    card = cards(given).public(ADDRESS)
+    assert {one.url for one in card.supported_interfaces if one.protocol_binding == "GRPC"} == {"a2a.example.com:443"}
+    assert params(card)["grpcTarget"] == "[2001:db8::2]:444"
+    old = types.AgentCard.model_validate(cards(given).v0_3(ADDRESS))
+    assert [one.url for one in old.additional_interfaces or () if one.transport == "GRPC"] == ["a2a.example.com:443"]
+
+
+def test_the_card_has_all_required_members() -> None:
+    provider = {"organization": "Emerson", "url": "https://example.com"}
+    card = cards(name="emerson", provider=provider, documentation_url="https://docs.example.com").public(ADDRESS)
+    validate_proto_required_fields(card)
+    assert (card.name, card.version, card.provider.organization) == ("emerson", "1.2.3", "Emerson")
+    assert card.documentation_url == "https://docs.example.com"
+    assert card.security_schemes["bearer"].http_auth_security_scheme.scheme == "Bearer"
+    assert list(card.default_input_modes) == list(card.default_output_modes) == ["text/plain", "application/json"]
+
+
+@pytest.mark.parametrize("member", ["name", "description"])
+def test_what_a_card_requires_cannot_be_configured_away(member: str) -> None:
+    with pytest.raises(ConfigError, match=f"agent.{member}"):
+        load(None, agent={member: ""})
+
+
+def test_the_card_says_nothing_of_what_is_not_configured() -> None:
+    content = json_format.MessageToDict(cards().public(ADDRESS))
+    assert not {"provider", "documentationUrl", "iconUrl", "signatures"} & content.keys()
+
+
+def test_capabilities_are_stated_also_where_they_are_missing() -> None:
+    capabilities = json_format.MessageToDict(cards().public(ADDRESS).capabilities)
+    del capabilities["extensions"]
+    assert capabilities == {"streaming": True, "pushNotifications": False, "extendedAgentCard": True}
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_the_extension_names_the_public_methods(required: bool) -> None:
+    card = cards({"require_extension": required}).public(ADDRESS)
+    (extension,) = card.capabilities.extensions
+    assert (extension.uri, extension.required) == (EXTENSION_URI, required)
+    assert extension.description
+    assert sorted(params(card)["methods"]) == sorted(PUBLIC)
+    assert "cstp.saveTask" not in params(card)["methods"]
+
+
+def test_every_public_method_is_a_skill() -> None:
+    card = cards().public(ADDRESS)
+    assert sorted(skill.id for skill in card.skills) == sorted(PUBLIC)
+    assert [skill.id for skill in card.skills][:3] == [
+        "cstp.announceIntent",
+        "cstp.queryDecisions",
+        "cstp.checkGuardrails",
+    ]
+    for one in card.skills:
+        assert one.description.startswith(PUBLIC[one.id].description)
+
+
+def test_skills_are_named_and_tagged_for_readers() -> None:
+    card = cards().public(ADDRESS)
+    assert {name: skill(card, name).name for name in ("cstp.announceIntent", "cstp.listAuditEntries")} == {
+        "cstp.announceIntent": "Announce intent",
+        "cstp.listAuditEntries": "List audit entries",
+    }
+    assert list(skill(card, "cstp.queryDecisions").tags) == ["cstp", "query"]
+    assert list(skill(card, "cstp.shareDecision").tags) == ["cstp", "journal", "record"]
+    assert list(skill(card, "cstp.getAccess").tags) == ["cstp", "access"]
+
+
+def test_an_intent_may_be_announced_in_plain_text() -> None:
+    card = cards().public(ADDRESS)
+    announcing = skill(card, "cstp.announceIntent")
+    text, data = announcing.examples
+    assert json.loads(data)["params"]["intent"] == text
+    assert list(announcing.input_modes) == ["text/plain", "application/json"]
+    assert list(skill(card, "cstp.queryDecisions").input_modes) == ["application/json"]
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES)
+def test_examples_are_calls_that_the_contract_takes(name: str, example: str) -> None:
+    found = [json.loads(text) for text in skill(cards().public(ADDRESS), name).examples if text.startswith("{")]
+    assert {"method": name, "params": json.loads(example)} in found
+    from_json(json.loads(example), PUBLIC[name].request)
+
+
+def test_methods_that_stream_are_called_over_grpc_only() -> None:
+    card = cards().public(ADDRESS)
+    streaming = [name for name, method in PUBLIC.items() if method.streaming]
+    assert streaming
+    for one in card.skills:
+        assert ("over gRPC only" in one.description) == (one.id in streaming)
+        assert bool(one.examples) == (one.id not in streaming)
+
+
+@pytest.mark.parametrize("granted", [(), ("query",), ("query", "check"), ("announce", "record", "review", "admin")])
+def test_the_extended_card_has_the_skills_that_the_caller_may_use(granted: tuple[str, ...]) -> None:
+    card = cards().extended(ADDRESS, access(*granted))
+    validate_proto_required_fields(card)
+    expected = {name for name, method in PUBLIC.items() if method.permission in ("any", *granted)}
+    assert {one.id for one in card.skills} == expected
+    assert "cstp.getAccess" in expected
+
+
+def test_the_extended_card_tells_callers_what_holds_for_them() -> None:
+    public, extended = cards().public(ADDRESS), cards().extended(ADDRESS, access("query", "check"))
+    told = params(extended)
+    assert told.pop("access") == {
+        "agent": "alice",
+        "permissions": ["query", "check"],
+        "guardrails": {"version": "abc", "count": 7},
+        "limits": access()["limits"],
+    }
+    assert told == params(public)
+    assert "access" not in params(public)
+    assert extended.supported_interfaces == public.supported_interfaces
+
+
+@pytest.mark.parametrize("contact", [None, "emerson@example.com"])
+def test_the_old_card_fits_0_3(contact: str | None) -> None:
+    content = cards({"require_extension": True}, contact=contact).v0_3(ADDRESS)
+    card = types.AgentCard.model_validate(content)
+    assert (card.protocol_version, card.url, card.preferred_transport) == ("0.3.0", ADDRESS, "JSONRPC")
+    assert [one.required for one in card.capabilities.extensions or ()] == [True]
+    assert [skill.id for skill in card.skills] == [skill.id for skill in cards().public(ADDRESS).skills]
+    assert content.get("contact") == contact
+
+
+def test_the_sdk_converts_both_cards() -> None:
+    card = parse_agent_card(cards().v0_3(ADDRESS))
+    assert {(one.protocol_binding, one.protocol_version) for one in card.supported_interfaces} == {
+        ("JSONRPC", "0.3.0"),
+        ("GRPC", "0.3.0"),
+    }
+    content = json_format.MessageToDict(cards().public(ADDRESS))
+    assert parse_agent_card(content) == cards().public(ADDRESS)
+    extended = conversions.to_compat_agent_card(cards().extended(ADDRESS, access("query")))
+    assert extended.supports_authenticated_extended_card is True
+
+
+@pytest.mark.parametrize("path", [CARD, OLD_CARD])
+@pytest.mark.parametrize(
+    "other",
+    [
+        cards(description="Another"),
+        cards({"require_extension": True}),
+        cards({"public_grpc_target": "a2a.example.com:443"}),
+        cards(documentation_url="https://docs.example.com"),
+    ],
+)
+def test_the_tag_follows_the_settings(path: str, other: Cards) -> None:
+    assert served(cards(), path) == served(cards(), path)
+    assert served(cards(), path)[0] != served(other, path)[0]
+
+
+@pytest.mark.parametrize("path", [CARD, OLD_CARD])
+def test_the_order_of_members_is_the_same_in_every_process(path: str) -> None:
+    _, body = served(cards(), path)
+    assert json.dumps(json.loads(body), sort_keys=True, indent=2).encode() == body
