@@ -12,8 +12,9 @@ from cstp_grpc.config import ServerSettings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 from tests.bridge.support import TIMEOUT, Client, Scripted, bridging, call, fail, serving
 
-UNARY = [name for name, method in methods().items() if not method.streaming]
-STREAMING = [name for name, method in methods().items() if method.streaming]
+UNARY = [name for name, method in methods().items() if method.public and not method.streaming]
+STREAMING = [name for name, method in methods().items() if method.public and method.streaming]
+INTERNAL = [name for name, method in methods().items() if not method.public]
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -21,6 +22,12 @@ def test_every_unary_method_of_the_contract_is_served(bridge: Client, server: Sc
     server.plays[name] = lambda request, context: methods()[name].response()
     assert "result" in bridge.post(call(name)).json
     assert server.seen[-1].method == name
+
+
+@pytest.mark.parametrize("name", INTERNAL)
+def test_methods_for_our_own_processes_are_not_served(bridge: Client, server: Scripted, name: str) -> None:
+    assert bridge.post(call(name)).json["error"]["data"]["reason"] == "METHOD_NOT_FOUND"
+    assert server.seen == []
 
 
 @pytest.mark.parametrize("name", STREAMING)
