@@ -1,0 +1,109 @@
+"""What became of a call, as A2A tells it: the state of a task, its status message and its artifact."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from a2a.types.a2a_pb2 import Artifact, Part, Role, Task, TaskState
+from google.protobuf import json_format
+
+from bridge.a2a.media import JSON, TEXT
+from bridge.a2a.messages import ANNOUNCE, Announcement, Request
+from bridge.a2a.prose import text_of
+from bridge.status import Failure, summary, violations
+
+CHECK: Final = "cstp.checkGuardrails"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a task ends."""
+
+    state: TaskState
+    status: tuple[Part, ...]
+    """What the status message says."""
+    artifact: Artifact | None = None
+
+
+def answered(method: str, result: Mapping[str, Any], media_types: Collection[str]) -> Answer:
+    """Return the answer that the result of a method is, with an artifact of the media types that are wanted."""
+    text = text_of(method, result)
+    parts = {JSON: data_part(result), TEXT: text_part(text)}
+    artifact = Artifact(
+        artifact_id=uuid.uuid4().hex,
+        name=method,
+        parts=[part for media_type, part in parts.items() if media_type in media_types],
+    )
+    state = TaskState.TASK_STATE_REJECTED if is_blocked(method, result) else TaskState.TASK_STATE_COMPLETED
+    return Answer(state, (text_part(text.partition("\n")[0]),), artifact)
+
+
+def failed(failure: Failure, request_id: str) -> Answer:
+    """Return the answer that a failure is; `request_id` is used where it does not bring its own."""
+    error = {"reason": failure.reason, "message": failure.message, "requestId": request_id, **failure.details}
+    text = f"Failed: {failure.message} ({failure.reason})"
+    return Answer(TaskState.TASK_STATE_FAILED, (text_part(text), data_part({"error": error})))
+
+
+def canceled() -> Answer:
+    """Return the answer to whoever calls a task off."""
+    return Answer(TaskState.TASK_STATE_CANCELED, (text_part("Canceled by its owner"),))
+
+
+def with_answer(task: Task, answer: Answer) -> Task:
+    """Return the task as it ends with an answer."""
+    ended = Task()
+    ended.CopyFrom(task)
+    ended.status.Clear()
+    ended.status.state = answer.state
+    message = ended.status.message
+    message.message_id = str(uuid.uuid4())
+    message.task_id = task.id
+    message.context_id = task.context_id
+    message.role = Role.ROLE_AGENT
+    message.parts.extend(answer.status)
+    if answer.artifact:
+        ended.artifacts.append(answer.artifact)
+    return ended
+
+
+def is_blocked(method: str, result: Mapping[str, Any]) -> bool:
+    """Whether guardrails block what was asked."""
+    verdict = {ANNOUNCE: result.get("guardrailStatus"), CHECK: result}.get(method)
+    return verdict is not None and not verdict["allowed"]
+
+
+def placed_in_message(failure: Failure, request: Request) -> Failure:
+    """Return a failure that names wrong params by where the message says them.
+
+    Whoever calls a method wrote its params; whoever announces in words did not.
+    """
+    found = failure.details.get("violations")
+    if not isinstance(request, Announcement) or not isinstance(found, list):
+        return failure
+    moved = [(place_of(item["field"], request.places), item["description"]) for item in found]
+    details = {**failure.details, "violations": violations(moved)}
+    return Failure(failure.reason, summary(moved), row=failure.row, details=details)
+
+
+def place_of(path: str, places: Mapping[str, str]) -> str:
+    """Return where in the message the params' field at a path comes from; the path where that is not known."""
+    if path in places:
+        return places[path]
+    name, dot, rest = path.partition(".")
+    return f"{places[name]}{dot}{rest}" if name in places else path
+
+
+def text_part(text: str) -> Part:
+    """Return a part of text."""
+    return Part(text=text, media_type=TEXT)
+
+
+def data_part(content: Mapping[str, Any]) -> Part:
+    """Return a part of data. Raises ValueError where it is not JSON."""
+    part = Part(media_type=JSON)
+    json_format.ParseDict(dict(content), part.data)
+    return part

@@ -1,0 +1,198 @@
+"""The tasks of conversations, which the gRPC server keeps for their owners."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import grpc
+from a2a.types.a2a_pb2 import Role, Task, TaskState
+from a2a.utils.errors import TaskNotFoundError
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from bridge.a2a.errors import Refused, invalid_params
+from bridge.methods import Metadata
+from bridge.status import Failure, from_rpc_error
+from cstp_grpc.gen.cstp.v1 import tasks_pb2
+from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
+
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+STATES: Final = {
+    TaskState.TASK_STATE_WORKING: tasks_pb2.TASK_STATE_WORKING,
+    TaskState.TASK_STATE_COMPLETED: tasks_pb2.TASK_STATE_COMPLETED,
+    TaskState.TASK_STATE_REJECTED: tasks_pb2.TASK_STATE_REJECTED,
+    TaskState.TASK_STATE_FAILED: tasks_pb2.TASK_STATE_FAILED,
+    TaskState.TASK_STATE_CANCELED: tasks_pb2.TASK_STATE_CANCELED,
+}
+"""The states that tasks here can have, as the server calls them; A2A knows some more."""
+KEPT: Final = {kept: state for state, kept in STATES.items()}
+
+MAX_BYTES: Final = 2_097_152
+"""The largest task that the server keeps."""
+INTERRUPTED: Final = "The answer was interrupted; please send the message again"
+
+NAMES: Final = {"updatedAfter": "statusTimestampAfter"}
+"""Fields of a listing that A2A calls otherwise than the server does."""
+
+
+class TaskConflict(Exception):
+    """A task is no longer in the version that was to be replaced, or has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTask:
+    """A task and the version that it is kept in."""
+
+    task: Task
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskQuery:
+    """Which tasks to list, last changed first."""
+
+    page_size: int
+    """1 to 100."""
+    page_token: str = ""
+    context_id: str = ""
+    """Empty means any."""
+    state: TaskState | None = None
+    """One of STATES; None means any."""
+    updated_after: Timestamp | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPage:
+    """Some of the tasks that a listing asks for."""
+
+    tasks: list[Task]
+    next_page_token: str
+    """Empty on the last page."""
+    total: int
+    """How many there are on all pages."""
+
+
+class TaskStore:
+    """Keeps tasks with the gRPC server, which shows a caller none but its own.
+
+    `timeout` is in seconds, for each call. Every method raises Refused where the server refuses.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, timeout: float) -> None:
+        self._service = TaskServiceStub(channel)
+        self._timeout = timeout
+
+    async def save(self, task: Task, version: int, metadata: Metadata, time_left: float | None = None) -> StoredTask:
+        """Keep a task and return it as it is kept; version 0 makes it a new one.
+
+        `time_left` is how many seconds a task at work has before it counts as failed. Raises TaskConflict.
+        """
+        content = copy_of(task)
+        content.status.ClearField("timestamp")
+        request = tasks_pb2.SaveTaskRequest(
+            task=tasks_pb2.Task(
+                id=task.id,
+                context_id=task.context_id,
+                state=STATES[task.status.state],
+                content=content.SerializeToString(),
+            ),
+            version=version,
+            time_left=None if time_left is None else duration(time_left),
+        )
+        call = self._service.SaveTask(request, timeout=self._timeout, metadata=tuple(metadata))
+        try:
+            saved = await answer_of(call, tasks_pb2.SaveTaskRequest)
+        except Failure as failure:
+            if failure.reason == "CONFLICT":
+                raise TaskConflict(task.id) from failure
+            raise Refused(failure) from failure
+        content.status.timestamp.CopyFrom(saved.updated_at)
+        return StoredTask(content, saved.version)
+
+    async def get(self, task_id: str, metadata: Metadata) -> StoredTask:
+        """Return a task of the caller's. Raises TaskNotFoundError."""
+        request = tasks_pb2.GetTaskRequest(id=task_id)
+        call = self._service.GetTask(request, timeout=self._timeout, metadata=tuple(metadata))
+        try:
+            kept = (await answer_of(call, tasks_pb2.GetTaskRequest)).task
+        except Failure as failure:
+            # An id that cannot be one is the id of no task.
+            if failure.reason in ("NOT_FOUND", "INVALID_ARGUMENT"):
+                raise TaskNotFoundError from failure
+            raise Refused(failure) from failure
+        return StoredTask(read_task(kept), kept.version)
+
+    async def list(self, query: TaskQuery, metadata: Metadata) -> TaskPage:
+        """Return a page of the caller's tasks. Raises InvalidParamsError, for instance for a token that is none."""
+        request = tasks_pb2.ListTasksRequest(
+            context_id=query.context_id or None,
+            states=[] if query.state is None else [STATES[query.state]],
+            updated_after=query.updated_after,
+            page_size=query.page_size,
+            page_token=query.page_token,
+        )
+        call = self._service.ListTasks(request, timeout=self._timeout, metadata=tuple(metadata))
+        try:
+            page = await answer_of(call, tasks_pb2.ListTasksRequest)
+        except Failure as failure:
+            if failure.reason == "INVALID_ARGUMENT":
+                raise invalid_params(failure.message, *wrong_fields(failure)) from failure
+            raise Refused(failure) from failure
+        return TaskPage([read_task(kept) for kept in page.tasks], page.next_page_token, page.total)
+
+
+async def answer_of(call: Awaitable[ResponseT], request: type[Message]) -> ResponseT:
+    """Return what a call answers. Raises Failure."""
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error, request) from error
+
+
+def read_task(kept: tasks_pb2.Task) -> Task:
+    """Return a task as A2A shows it; where it stands, and since when, the server knows better than its content."""
+    task = Task.FromString(kept.content)
+    state = KEPT[kept.state]
+    if state == TaskState.TASK_STATE_FAILED and task.status.state == TaskState.TASK_STATE_WORKING:
+        mark_interrupted(task)
+    task.status.state = state
+    task.status.timestamp.CopyFrom(kept.updated_at)
+    return task
+
+
+def mark_interrupted(task: Task) -> None:
+    """Say of a task whose time ran out what has become of it."""
+    task.ClearField("artifacts")
+    message = task.status.message
+    message.Clear()
+    message.message_id = f"{task.id}-interrupted"
+    message.task_id = task.id
+    message.context_id = task.context_id
+    message.role = Role.ROLE_AGENT
+    message.parts.add(text=INTERRUPTED, media_type="text/plain")
+
+
+def wrong_fields(failure: Failure) -> list[tuple[str, str]]:
+    """Return the fields that the server names as wrong, by their names in A2A, and what is wrong with each."""
+    found = failure.details.get("violations")
+    if not isinstance(found, list):
+        return []
+    return [(NAMES.get(item["field"], item["field"]), item["description"]) for item in found]
+
+
+def copy_of(task: Task) -> Task:
+    """Return a copy of a task."""
+    copy = Task()
+    copy.CopyFrom(task)
+    return copy
+
+
+def duration(seconds: float) -> Duration:
+    """Return a length of time as a message."""
+    length = Duration()
+    length.FromMilliseconds(round(seconds * 1000))
+    return length

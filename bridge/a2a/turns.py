@@ -1,0 +1,144 @@
+"""What a message begins: a task of its own, in a conversation, and what is to be asked for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from a2a.types.a2a_pb2 import Message, SendMessageRequest, Task, TaskState
+from a2a.utils.errors import InvalidParamsError, PushNotificationNotSupportedError, UnsupportedOperationError
+from a2a.utils.task import validate_history_length
+from google.protobuf import json_format
+
+from bridge.a2a import media, messages
+from bridge.a2a.context import EXTENSION_URI
+from bridge.a2a.messages import ANNOUNCE, Content, Params, Request, announced_in
+from bridge.a2a.store import TaskQuery, TaskStore
+from bridge.methods import Metadata
+
+MAX_BYTES: Final = 1_048_576
+"""The largest task before it has an answer: half of what is kept, so that the answer finds room."""
+PAGE: Final = 20
+MAX_PAGES: Final = 10
+"""How many pages of a conversation are searched for an announcement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A task at work, and what is asked for it."""
+
+    task: Task
+    request: Request
+    media_types: frozenset[str]
+    """Those that the artifact may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Footing:
+    """What a message builds on: a conversation, and in it an announcement that it refines."""
+
+    context_id: str
+    """Empty where none is named."""
+    earlier: Params | None = None
+
+
+class Turns:
+    """Begins turns, with a look at the tasks of the caller's that a message names."""
+
+    def __init__(self, store: TaskStore) -> None:
+        self._store = store
+
+    async def begin(self, params: SendMessageRequest, metadata: Metadata) -> Turn:
+        """Return the turn that a message begins; nothing is kept of it yet. Raises A2AError."""
+        configuration = params.configuration
+        validate_history_length(configuration)
+        if configuration.HasField("task_push_notification_config"):
+            raise PushNotificationNotSupportedError
+        media_types = media.wanted(configuration.accepted_output_modes)
+        content = messages.read(params.message)
+        if params.message.task_id:
+            await self._refuse_more(params.message, metadata)
+        footing = await self._footing(params.message, content, metadata)
+        task = new_task(params.message, footing.context_id)
+        request = named_after(task, messages.request_of(content, footing.earlier))
+        if request.name == ANNOUNCE:
+            kept = {EXTENSION_URI: {"method": ANNOUNCE, "params": request.params}}
+            json_format.ParseDict(kept, task.metadata)
+        if task.ByteSize() > MAX_BYTES:
+            raise messages.wrong("message", f"with what it refines is larger than {MAX_BYTES} bytes")
+        return Turn(task, request, media_types)
+
+    async def _refuse_more(self, message: Message, metadata: Metadata) -> None:
+        """Refuse a message to a task, which takes but the one that it began with."""
+        task = (await self._store.get(message.task_id, metadata)).task
+        if message.context_id and message.context_id != task.context_id:
+            raise other_context("message.taskId", task)
+        state = TaskState.Name(task.status.state)
+        raise UnsupportedOperationError(
+            f"Task {task.id} takes no more messages, it is {state}; follow up in its context {task.context_id}, and "
+            "name it in referenceTaskIds where it should be refined"
+        )
+
+    async def _footing(self, message: Message, content: Content, metadata: Metadata) -> Footing:
+        """Return what a message builds on."""
+        if message.reference_task_ids:
+            return await self._referred(message, metadata)
+        if message.context_id and content.has_values:
+            return Footing(message.context_id, await self._last_announced(message.context_id, metadata))
+        return Footing(message.context_id)
+
+    async def _referred(self, message: Message, metadata: Metadata) -> Footing:
+        """Return what a message builds on that refers to tasks: the last of them that is an announcement counts."""
+        tasks = [(await self._store.get(task_id, metadata)).task for task_id in message.reference_task_ids]
+        found = last_announcement(tasks[::-1]) or (tasks[-1], None)
+        task, earlier = found
+        if message.context_id and message.context_id != task.context_id:
+            raise other_context("message.referenceTaskIds", task)
+        return Footing(task.context_id, earlier)
+
+    async def _last_announced(self, context_id: str, metadata: Metadata) -> Params | None:
+        """Return the params of the latest announcement in a conversation; None where there is none."""
+        query = TaskQuery(PAGE, context_id=context_id)
+        for _ in range(MAX_PAGES):
+            page = await self._store.list(query, metadata)
+            if found := last_announcement(page.tasks):
+                return found[1]
+            if not page.next_page_token:
+                break
+            query = dataclasses.replace(query, page_token=page.next_page_token)
+        return None
+
+
+def last_announcement(tasks: Sequence[Task]) -> tuple[Task, Params] | None:
+    """Return the first announcement among tasks, latest first, with its params."""
+    for task in tasks:
+        params = announced_in(task)
+        if params is not None:
+            return task, params
+    return None
+
+
+def new_task(message: Message, context_id: str) -> Task:
+    """Return the task at work that a message begins, with ids of its own and the message as its history."""
+    task = Task(id=str(uuid.uuid4()), context_id=context_id or str(uuid.uuid4()))
+    task.status.state = TaskState.TASK_STATE_WORKING
+    said = task.history.add()
+    said.CopyFrom(message)
+    said.task_id = task.id
+    said.context_id = task.context_id
+    return task
+
+
+def named_after(task: Task, request: Request) -> Request:
+    """Return what is asked for; an announcement without a correlation id gets the task's."""
+    if request.name != ANNOUNCE or request.params.get("correlationId") is not None:
+        return request
+    return dataclasses.replace(request, params={**request.params, "correlationId": task.id})
+
+
+def other_context(place: str, task: Task) -> InvalidParamsError:
+    """Return the error of a message that names a task of another context."""
+    return messages.wrong("message.contextId", f"is not the context of {place}, which is {task.context_id}")
