@@ -8,16 +8,16 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
-from aiohttp import web
 
-from bridge.app import create_app
-from bridge.channel import connect
+from bridge.running import Addresses
+from bridge.running import running as running_bridge
 from cstp_grpc import config
 from cstp_grpc.client.codec import from_json, to_json
 from cstp_grpc.client.contract import methods
@@ -41,6 +41,7 @@ def settings(data_dir: Path, **overrides: Any) -> config.Settings:
         "data_dir": data_dir,
         "grpc": {"port": 0, "drain_seconds": 2},
         "server": {"port": 0},
+        "a2a": {"grpc_port": 0},
         "auth": {"tokens": tokens},
         "embedding": {"provider": "lexical"},
         "index": {"mode": "off"},
@@ -60,33 +61,53 @@ def running(wanted: config.Settings) -> Iterator[App]:
         app.stop()
 
 
+@dataclass(frozen=True)
+class Peers:
+    """Where a bridge is: over HTTP by its URL, over gRPC by `host:port`."""
+
+    url: str
+    grpc_target: str
+
+
+@contextmanager
+def peering(wanted: config.Settings, target: str) -> Iterator[Peers]:
+    """Run a bridge to `target` in a thread of its own and say where it is."""
+    found: Future[Addresses] = Future()
+    loops = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+    loop = loops.get_loop()
+    stopped = asyncio.Event()
+
+    async def serve() -> None:
+        async with running_bridge(wanted, target, "1.2.3") as addresses:
+            found.set_result(addresses)
+            await stopped.wait()
+
+    def run() -> None:
+        try:
+            with loops:
+                loops.run(serve())
+        except Exception as error:
+            if found.done():
+                raise
+            found.set_exception(error)
+
+    thread = threading.Thread(target=run, name="bridge")
+    thread.start()
+    try:
+        addresses = found.result(TIMEOUT)
+        yield Peers(f"http://{addresses.http}", addresses.grpc)
+    finally:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(stopped.set)
+        thread.join(TIMEOUT)
+        assert not thread.is_alive(), "the bridge did not stop"
+
+
 @contextmanager
 def bridging(wanted: config.Settings, target: str) -> Iterator[str]:
     """Run a bridge to `target` in a thread of its own and yield its URL."""
-    ready = threading.Event()
-    found: list[tuple[str, asyncio.AbstractEventLoop]] = []
-    stop = asyncio.Event()
-
-    async def serve() -> None:
-        async with connect(target) as channel:
-            runner = web.AppRunner(create_app(wanted.server, wanted.agent, "0.0.0", channel))
-            await runner.setup()
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            found.append((f"http://127.0.0.1:{runner.addresses[0][1]}", asyncio.get_running_loop()))
-            ready.set()
-            await stop.wait()
-            await runner.cleanup()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="bridge")
-    thread.start()
-    assert ready.wait(TIMEOUT), "the bridge did not start"
-    url, loop = found[0]
-    try:
-        yield url
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(TIMEOUT)
+    with peering(wanted, target) as peers:
+        yield peers.url
 
 
 @dataclass(frozen=True)

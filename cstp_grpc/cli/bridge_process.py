@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from cstp_grpc import process
@@ -25,10 +26,19 @@ class BridgeFailed(Exception):
     """The bridge cannot run; what it printed says why."""
 
 
+@dataclass(frozen=True, slots=True)
+class BridgeAddress:
+    """Where a bridge listens."""
+
+    url: str
+    a2a_target: str
+    """A2A over gRPC, `host:port`."""
+
+
 class BridgeProcess:
     """A bridge to the server at `target`, started again when it dies.
 
-    `port_file` is where it writes its address.
+    `port_file` is where it writes its address over HTTP; the one of A2A over gRPC is in a file beside it.
     """
 
     def __init__(
@@ -38,18 +48,20 @@ class BridgeProcess:
         port_file: Path,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._arguments = ["--grpc-target", target, "--port-file", str(port_file)]
+        self._port_file = port_file
+        self._a2a_port_file = port_file.with_name(f"{port_file.name}.a2a")
+        self._arguments = ["--grpc-target", target]
+        self._arguments += ["--port-file", str(self._port_file), "--a2a-port-file", str(self._a2a_port_file)]
         if config_file:
             self._arguments += ["--config", str(config_file)]
-        self._port_file = port_file
         self._clock = clock
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         self.child: process.Child | None = None
         """The running process; None before the first start."""
 
-    def start(self) -> str:
-        """Start it and return the URL at which it listens. Raises BridgeFailed."""
-        self._port_file.unlink(missing_ok=True)
+    def start(self) -> BridgeAddress:
+        """Start it and return where it listens. Raises BridgeFailed."""
+        self._forget_ports()
         self.child = process.spawn("bridge", self._arguments)
         deadline = self._clock() + START_SECONDS
         while not self._port_file.exists():
@@ -57,11 +69,11 @@ class BridgeProcess:
                 raise BridgeFailed(f"The bridge ended with code {self.child.exit_code()} before it listened.")
             if self._clock() > deadline:
                 raise BridgeFailed(f"The bridge did not listen within {START_SECONDS:g} s.")
-        host, _, port = self._port_file.read_text(encoding="utf-8").strip().rpartition(":")
-        return f"http://{REACHABLE.get(host, host)}:{port}"
+        # The file of A2A is written first.
+        return BridgeAddress(f"http://{read_address(self._port_file)}", read_address(self._a2a_port_file))
 
-    def revive(self) -> str | None:
-        """Start it again if it has died, and return its URL then. Raises BridgeFailed where it keeps dying."""
+    def revive(self) -> BridgeAddress | None:
+        """Start it again if it has died, and return its address then. Raises BridgeFailed where it keeps dying."""
         if not self._ended(0):
             return None
         assert self.child is not None
@@ -78,7 +90,11 @@ class BridgeProcess:
         """Stop it and wait for its end."""
         if self.child:
             self.child.stop()
-        self._port_file.unlink(missing_ok=True)
+        self._forget_ports()
+
+    def _forget_ports(self) -> None:
+        for path in (self._port_file, self._a2a_port_file):
+            path.unlink(missing_ok=True)
 
     def _ended(self, seconds: float) -> bool:
         """Whether it has ended, after waiting so long for that."""
@@ -88,3 +104,9 @@ class BridgeProcess:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+
+def read_address(port_file: Path) -> str:
+    """Return the `host:port` of a port file, as one that can be called from here."""
+    host, _, port = port_file.read_text(encoding="utf-8").strip().rpartition(":")
+    return f"{REACHABLE.get(host, host)}:{port}"

@@ -81,7 +81,8 @@ def provider() -> str:
 
 
 def bridge_config(folder: Path) -> Path:
-    """Write the configuration of a bridge on a free port and return its path."""
+    """Write the configuration of a bridge on free ports and return its path."""
     path = folder / "bridge.yaml"
-    path.write_text(yaml.safe_dump({"server": {"host": "127.0.0.1", "port": 0}}), encoding="utf-8")
+    free = {"server": {"host": "127.0.0.1", "port": 0}, "a2a": {"grpc_host": "127.0.0.1", "grpc_port": 0}}
+    path.write_text(yaml.safe_dump(free), encoding="utf-8")
     return path

@@ -85,8 +85,9 @@ class Announcement:
         imported = self._describe(stack) if self.dev else 0
         self.out.line(Text("CSTP is ready.", style="bold"))
         self.out.line(f"  gRPC      {stack.app.target}")
-        if stack.bridge_url:
-            self.out.line(f"  JSON-RPC  {stack.bridge_url}/cstp")
+        if bridge := stack.bridge_address:
+            self.out.line(f"  JSON-RPC  {bridge.url}/cstp")
+            self.out.line(f"  A2A       {bridge.url}/.well-known/agent-card.json, gRPC {bridge.a2a_target}")
         examples = f", with {imported} example decisions" if imported else ""
         self.out.line(f"  data      {self.settings.data_dir}{examples}")
         if self.token:
@@ -189,14 +190,20 @@ def command_name() -> str:
 @config_option
 @click.option("--grpc-target", metavar="HOST:PORT", help="The gRPC server; when absent, the configured one.")
 @click.option("--port-file", type=FILE, help="A file to write HOST:PORT to when it listens.")
-def bridge(grpc_target: str | None, port_file: Path | None) -> None:
+@click.option("--a2a-port-file", type=FILE, help="The same for A2A over gRPC.")
+def bridge(grpc_target: str | None, port_file: Path | None, a2a_port_file: Path | None) -> None:
     """Run the HTTP bridge alone until Ctrl-C or SIGTERM, for a gRPC server elsewhere.
 
     \b
     Example:
       cstp bridge --config cstp.yaml --grpc-target 10.0.0.5:50051
     """
-    given = {"--config": state().config_path, "--grpc-target": grpc_target, "--port-file": port_file}
+    given = {
+        "--config": state().config_path,
+        "--grpc-target": grpc_target,
+        "--port-file": port_file,
+        "--a2a-port-file": a2a_port_file,
+    }
     arguments = [part for name, value in given.items() if value for part in (name, str(value))]
     # The bridge takes this process over, since it is a program of its own.
     os.execv(sys.executable, [*PYTHON, "bridge", *arguments])  # noqa: S606 - no shell is wanted

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cstp_grpc.cli.bridge_process import BridgeProcess
+from cstp_grpc.cli.bridge_process import BridgeAddress, BridgeProcess
 from cstp_grpc.config import Settings
 from cstp_grpc.server.app import App
 
@@ -29,12 +29,12 @@ class Stack:
             opened.callback(self.app.stop)
             self.app.start()
             self.bridge: BridgeProcess | None = None
-            self.bridge_url: str | None = None
+            self.bridge_address: BridgeAddress | None = None
             if bridge:
                 self.bridge = BridgeProcess(config_file, self.app.target, settings.data_dir / BRIDGE_PORT_FILE)
                 # The bridge stops first, so that nobody calls through it any more when the server drains.
                 opened.callback(self.bridge.stop)
-                self.bridge_url = self.bridge.start()
+                self.bridge_address = self.bridge.start()
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
@@ -47,11 +47,16 @@ class Stack:
         """Stop everything."""
         self._opened.close()
 
+    @property
+    def bridge_url(self) -> str | None:
+        """The URL of the bridge; None where there is none."""
+        return self.bridge_address.url if self.bridge_address else None
+
     def check(self) -> bool:
         """Start the bridge again if it has died, and return whether it has. Raises BridgeFailed."""
         revived = self.bridge.revive() if self.bridge else None
         if revived:
-            self.bridge_url = revived
+            self.bridge_address = revived
         return revived is not None
 
 

@@ -50,7 +50,7 @@ def bridge(grpc_port: int, folder: Path) -> Iterator[int]:
     port_file = folder / "bridge-port"
     port_file.unlink(missing_ok=True)
     config = folder / "bridge.yaml"
-    config.write_text("server: {port: 0}\n")
+    config.write_text("server: {port: 0}\na2a: {grpc_port: 0}\n")
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "bridge", "--config", str(config)),

@@ -13,13 +13,14 @@ from typing import Any
 
 import grpc
 import pytest
+import yaml
 from google.protobuf.message import Message
 
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from tests.bridge.support import TIMEOUT, Client, Scripted, call
 from tests.waiting import wait_until
 
-CONFIG = "server: {host: 127.0.0.1, port: 0}\ngrpc: {port: 0}\n"
+CONFIG = "server: {host: 127.0.0.1, port: 0}\ngrpc: {port: 0}\na2a: {grpc_port: 0}\n"
 
 
 class Process:
@@ -105,16 +106,43 @@ def test_it_needs_to_know_its_server(tmp_path: Path) -> None:
     assert (code, log) == (1, "server.grpc_target: is needed where grpc.port is 0\n")
 
 
-def test_settings_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    code, log = Process(tmp_path, config="server: {prot: 1}\n").end()
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ("server: {prot: 1}", "server.prot: is not a known setting"),
+        (
+            "server: {trusted_proxies: [nowhere]}\na2a: {grpc_port: 0}",
+            "server.trusted_proxies: nowhere is neither an address nor a network",
+        ),
+        (
+            "server: {public_url: agent.example.com}\na2a: {grpc_port: 0}",
+            "server.public_url: agent.example.com must begin with",
+        ),
+        ("a2a: {public_grpc_target: agent.example.com}", "a2a.public_grpc_target: "),
+    ],
+)
+def test_settings_that_cannot_be_used_are_named(tmp_path: Path, target: str, config: str, problem: str) -> None:
+    code, log = Process(tmp_path, "--grpc-target", target, config=config).end()
     assert code == 1
-    assert "server.prot: is not a known setting" in log
+    assert problem in log
     assert "Traceback" not in log
 
 
-def test_an_address_that_is_taken_is_named(tmp_path: Path, bridge: Client, target: str) -> None:
-    config = f"server: {{host: {bridge.host}, port: {bridge.port}}}"
-    code, log = Process(tmp_path, "--grpc-target", target, config=config).end()
+@pytest.mark.parametrize("setting", ["server.port", "a2a.grpc_port"])
+def test_a_port_that_is_taken_is_named_with_its_setting(
+    tmp_path: Path, bridge: Client, target: str, setting: str
+) -> None:
+    section, key = setting.split(".")
+    content = yaml.safe_load(CONFIG)
+    content[section][key] = bridge.port
+    code, log = Process(tmp_path, "--grpc-target", target, config=yaml.safe_dump(content)).end()
     assert code == 1
-    assert str(bridge.port) in log
+    assert f"cannot listen on 127.0.0.1:{bridge.port}: is the port taken? Set {setting} to another" in log
+    assert "Traceback" not in log
+
+
+def test_a_port_file_that_cannot_be_written_is_named(tmp_path: Path, target: str) -> None:
+    code, log = Process(tmp_path, "--grpc-target", target, "--a2a-port-file", str(tmp_path / "absent/port")).end()
+    assert code == 1
+    assert "cannot write its port file" in log
     assert "Traceback" not in log

@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import yaml
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cstp_grpc.cli.bridge_process import MAX_DEATHS, BridgeFailed, BridgeProcess
 from tests.cli.conftest import Invoke, Server
@@ -29,6 +31,7 @@ BOUND = 60.0
 ENVIRONMENT = {
     "CSTP_GRPC__PORT": "0",
     "CSTP_SERVER__PORT": "0",
+    "CSTP_A2A__GRPC_PORT": "0",
     "CSTP_EMBEDDING__PROVIDER": "lexical",
     "CSTP_INDEX__MODE": "off",
 }
@@ -95,6 +98,13 @@ def get(url: str) -> Any:
         return json.load(answer)
 
 
+def answers(target: str) -> bool:
+    """Whether a gRPC server says that it is well."""
+    with grpc.insecure_channel(target) as channel:
+        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=BOUND)
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -146,7 +156,17 @@ def test_the_bridge_is_found_by_name_and_started_again_when_it_dies(home: Path, 
         process.wait_for("The bridge was started again")
         assert invoke("check", "tidy up", "--agent", "developer-http").exit_code == 0
         assert process.end() == 0
-    assert not (home / "var/bridge.port").exists()
+    assert not list((home / "var").glob("bridge.port*"))
+
+
+def test_a2a_is_found_where_the_server_says(home: Path) -> None:
+    with started("serve", "--dev") as process:
+        process.wait_for(READY)
+        card_url, target = process.value("A2A").split(", gRPC ")
+        interfaces = get(card_url)["supportedInterfaces"]
+        assert [one["protocolVersion"] for one in interfaces if one["url"] == target] == ["1.0", "0.3"]
+        assert answers(target)
+        assert process.end() == 0
 
 
 def bridge_of(pid: int) -> int:
@@ -220,14 +240,24 @@ def test_a_data_folder_that_cannot_be_made_is_named(invoke: Invoke, home: Path) 
     assert result.stderr.startswith("Error: var")
 
 
+def free_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let bridges that are started here choose their ports."""
+    for name in ("CSTP_SERVER__PORT", "CSTP_A2A__GRPC_PORT"):
+        monkeypatch.setenv(name, "0")
+
+
 def test_a_bridge_that_listens_everywhere_is_named_by_a_reachable_address(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CSTP_SERVER__PORT", "0")
+    free_ports(monkeypatch)
     monkeypatch.setenv("CSTP_SERVER__HOST", "0.0.0.0")
+    monkeypatch.setenv("CSTP_A2A__GRPC_HOST", "0.0.0.0")
     bridge = BridgeProcess(None, "127.0.0.1:1", home / "port")
     try:
-        assert bridge.start().startswith("http://127.0.0.1:")
+        address = bridge.start()
+        assert address.url.startswith("http://127.0.0.1:")
+        assert address.a2a_target.startswith("127.0.0.1:")
+        assert answers(address.a2a_target)
     finally:
         bridge.stop()
 
@@ -238,6 +268,15 @@ def test_a_taken_port_is_named(server: Server, invoke: Invoke) -> None:
     assert result.exit_code == 1
     assert f":{server.app.port}" in result.stderr
     assert "grpc.port" in result.stderr
+
+
+@pytest.mark.parametrize("setting", ["server.port", "a2a.grpc_port"])
+def test_a_port_of_the_bridge_that_is_taken_is_named(home: Path, server: Server, setting: str) -> None:
+    variable = f"CSTP_{setting.upper().replace('.', '__')}"
+    with started("serve", "--dev", environment={**ENVIRONMENT, variable: str(server.app.port)}) as process:
+        process.wait_for(f":{server.app.port}: is the port taken? Set {setting} to another")
+        process.wait_for("The bridge ended with code 1 before it listened.")
+        assert process.popen.wait(BOUND) == 1
 
 
 @pytest.mark.parametrize(
@@ -258,10 +297,12 @@ def test_a_token_file_that_cannot_be_trusted_is_refused(
 
 
 def test_the_bridge_runs_alone_too(server: Server, home: Path) -> None:
-    port_file = home / "port"
-    with started("bridge", "--grpc-target", server.app.target, "--port-file", str(port_file)) as process:
+    files = {"--port-file": home / "port", "--a2a-port-file": home / "a2a-port"}
+    options = [part for option, path in files.items() for part in (option, str(path))]
+    with started("bridge", "--grpc-target", server.app.target, *options) as process:
         process.wait_for("listening on")
-        assert get(f"http://{port_file.read_text()}/health")["status"] == "ok"
+        assert get(f"http://{files['--port-file'].read_text()}/health")["status"] == "ok"
+        assert answers(files["--a2a-port-file"].read_text())
         assert process.end() == 0
 
 
@@ -274,7 +315,7 @@ def test_a_bridge_that_cannot_start_fails_at_once(home: Path) -> None:
 
 
 def test_a_bridge_that_keeps_dying_is_given_up(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CSTP_SERVER__PORT", "0")
+    free_ports(monkeypatch)
     now = [0.0]
     bridge = BridgeProcess(None, "127.0.0.1:1", home / "port", clock=lambda: now[0])
     bridge.start()
@@ -313,12 +354,12 @@ def test_the_demonstration_announces_over_both_transports_and_leaves_nothing(hom
 
 
 def test_what_lies_in_the_working_folder_is_not_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CSTP_SERVER__PORT", "0")
+    free_ports(monkeypatch)
     for name in ("bridge.py", "yaml.py"):
         (home / name).write_text("raise SystemExit(9)")
     bridge = BridgeProcess(None, "127.0.0.1:1", home / "port")
     try:
-        assert bridge.start().startswith("http://")
+        assert bridge.start().url.startswith("http://")
     finally:
         bridge.stop()
 
