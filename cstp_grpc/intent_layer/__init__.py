@@ -1,1 +1,1 @@
-"""Room for the Intent Layer."""
+"""The Intent Layer: what governs a path, and what agents learned about it."""
