@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-from aiohttp import web
 from google.protobuf import any_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_status import rpc_status
 
-from bridge.app import create_app
-from bridge.channel import connect
 from cstp_grpc.client.contract import Method, methods
-from cstp_grpc.config import AgentSettings, ServerSettings
+from cstp_grpc.config import A2aSettings, AgentSettings, GrpcSettings, ServerSettings, Settings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
+from tests.harness import peering
+from tests.harness import peering
 
 TIMEOUT = 20.0
 TOKEN = "a-test-token"
@@ -97,32 +94,15 @@ def serving(scripted: Scripted, port: int = 0, options: Sequence[tuple[str, int]
 @contextmanager
 def bridging(target: str, settings: ServerSettings, agent: AgentSettings | None = None) -> Iterator[Client]:
     """Run a bridge in a thread of its own for the length of a block and yield a client of it."""
-    address: Future[tuple[str, int]] = Future()
-    loops = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-    loop = loops.get_loop()
-    stopped = asyncio.Event()
-
-    async def serve() -> None:
-        async with connect(target) as channel:
-            app = create_app(settings, agent or AgentSettings(), "1.2.3", channel)
-            runner = web.AppRunner(app, access_log=None)
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            address.set_result(runner.addresses[0])
-            await stopped.wait()
-            await runner.cleanup()
-
-    def run() -> None:
-        with loops:
-            loops.run(serve())
-
-    thread = threading.Thread(target=run, name="bridge")
-    thread.start()
-    try:
-        yield Client(*address.result(TIMEOUT))
-    finally:
-        loop.call_soon_threadsafe(stopped.set)
-        thread.join(TIMEOUT)
+    wanted = Settings(
+        server=settings.model_copy(update={"port": 0}),
+        agent=agent or AgentSettings(),
+        a2a=A2aSettings(grpc_port=0),
+        grpc=GrpcSettings(drain_seconds=2),
+    )
+    with peering(wanted, target) as peers:
+        host, _, port = peers.url.removeprefix("http://").rpartition(":")
+        yield Client(host, int(port))
 
 
 @dataclass

@@ -13,8 +13,6 @@ from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf import json_format
 
 from bridge.a2a.context import EXTENSION_URI
-from bridge.app import create_app
-from bridge.channel import connect
 from cstp_grpc.config import AgentSettings, ConfigError, ProviderSettings, ServerSettings
 from tests.bridge.support import Client, bridging
 
@@ -276,9 +274,5 @@ def test_a_proxy_that_names_no_address_is_refused(target: str, headers: dict[str
     ],
 )
 def test_settings_that_are_no_addresses_stop_the_start(settings: dict[str, Any], key: str) -> None:
-    async def create() -> None:
-        async with connect("127.0.0.1:1") as channel:
-            create_app(ServerSettings(**settings), AgentSettings(), "1", channel)
-
-    with pytest.raises(ConfigError, match=key):
-        asyncio.run(create())
+    with pytest.raises(ConfigError, match=key), bridging("127.0.0.1:1", ServerSettings(**settings)):
+        pytest.fail("it started")
