@@ -1,10 +1,11 @@
-"""What HTTP says around the bodies: request ids, metadata, content types, challenges."""
+"""What HTTP says around the bodies: request ids, metadata, content types, sizes, challenges."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from aiohttp import hdrs, web
@@ -51,10 +52,27 @@ def forwarded(values_of: Callable[[str], Sequence[str]], request_id: str) -> Met
     return metadata
 
 
-def require_json(request: web.Request) -> None:
+async def read_json(request: web.Request, timeout: float, accepted: Collection[str] = (JSON,)) -> bytes:
+    """Return the body of a request, JSON of an accepted media type, which has `timeout` seconds to arrive.
+
+    Raises Failure where HTTP itself has an answer for it: 400, 408, 413 or 415.
+    """
+    require_json(request, accepted)
+    try:
+        async with asyncio.timeout(timeout):
+            return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise unacceptable(413, "the body is larger than the bridge takes") from error
+    except TimeoutError as error:
+        raise unacceptable(408, "the body did not arrive in time") from error
+    except (web.RequestPayloadError, ConnectionResetError) as error:
+        raise unacceptable(400, "the body broke off") from error
+
+
+def require_json(request: web.Request, accepted: Collection[str]) -> None:
     """Let plain JSON pass. Raises Failure, answered with HTTP 415, for any other content."""
-    if request.content_type != JSON or (request.charset or "utf-8").lower() not in ("utf-8", "utf8"):
-        raise unacceptable(415, f"the content type must be {JSON}, in UTF-8")
+    if request.content_type not in accepted or (request.charset or "utf-8").lower() not in ("utf-8", "utf8"):
+        raise unacceptable(415, f"the content type must be {' or '.join(accepted)}, in UTF-8")
     if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
         raise unacceptable(415, "the body must not be compressed")
 
@@ -64,16 +82,28 @@ def unacceptable(http_status: int, detail: str) -> Failure:
     return Failure("INVALID_REQUEST", "Invalid Request", row=Row(-32600, http_status), details={"detail": detail})
 
 
-def respond(content: bytes | None, request_id: str, failure: Failure | None = None) -> web.Response:
-    """Return an answer; `failure` is what its HTTP status tells, None content is an answer without a body."""
+def respond(
+    content: bytes | None, request_id: str, failure: Failure | None = None, marks: Mapping[str, str] | None = None
+) -> web.Response:
+    """Return an answer; `failure` is what its HTTP status tells, None content is an answer without a body.
+
+    `marks` are further headers.
+    """
     status = failure.row.http_status if failure else 200
-    headers = {REQUEST_ID_HEADER: request_id}
-    if status == 401:
-        headers[hdrs.WWW_AUTHENTICATE] = 'Bearer realm="cstp"'
-    elif status == 429 and failure and failure.retry_after:
-        headers[hdrs.RETRY_AFTER] = str(failure.retry_after)
-    elif status == 415:
+    headers = {REQUEST_ID_HEADER: request_id, **(marks or {})}
+    if status == 415:
         headers["Accept-Post"] = JSON
+    elif failure:
+        headers |= challenges(status, failure)
     if content is None:
         return web.Response(status=204 if status == 200 else status, headers=headers)
     return web.Response(body=content, status=status, headers=headers, content_type=JSON)
+
+
+def challenges(status: int, failure: Failure) -> dict[str, str]:
+    """Return the headers that tell a refused caller what is needed: a token, or time."""
+    if status == 401:
+        return {hdrs.WWW_AUTHENTICATE: 'Bearer realm="cstp"'}
+    if status in (429, 503) and failure.retry_after:
+        return {hdrs.RETRY_AFTER: str(failure.retry_after)}
+    return {}

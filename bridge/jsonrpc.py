@@ -105,7 +105,7 @@ def id_text(value: object) -> str:
     return value.text if isinstance(value, Number) else json.dumps(value)
 
 
-def result(call_id: str, value: Mapping[str, Any]) -> str:
+def result(call_id: str, value: object) -> str:
     """Return the response to a call that succeeded. Raises ValueError for a number that JSON cannot express."""
     return f'{{"jsonrpc":"2.0","id":{call_id},"result":{ENCODER.encode(value)}}}'
 
@@ -113,7 +113,11 @@ def result(call_id: str, value: Mapping[str, Any]) -> str:
 def error(call_id: str, failure: Failure, request_id: str) -> str:
     """Return the response to a call that failed; `request_id` is used where the failure does not bring its own."""
     data = {"reason": failure.reason, "requestId": request_id, **failure.details}
-    content = {"code": failure.row.code, "message": failure.message, "data": data}
+    return refusal(call_id, {"code": failure.row.code, "message": failure.message, "data": data})
+
+
+def refusal(call_id: str, content: Mapping[str, Any]) -> str:
+    """Return the response to a call that failed; `content` is its `error` member."""
     return f'{{"jsonrpc":"2.0","id":{call_id},"error":{ENCODER.encode(content)}}}'
 
 

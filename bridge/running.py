@@ -41,7 +41,7 @@ async def running(settings: Settings, target: str, version: str) -> AsyncIterato
         peer = build_peer(settings, version, channel, ports)
         # Compressed bodies are refused, so nothing of them must be unpacked while they are read off the connection.
         runner = web.AppRunner(
-            create_app(settings, version, channel, peer),
+            create_app(settings, channel, peer),
             access_log=None,
             auto_decompress=False,
             shutdown_timeout=settings.grpc.drain_seconds,

@@ -1,0 +1,40 @@
+"""What the transports of A2A share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import grpc
+
+from bridge.a2a.cards import Cards, Ports
+from bridge.a2a.conversations import Conversations
+from bridge.a2a.gate import Gate
+from bridge.a2a.store import TaskStore
+from bridge.forwarded import PublicAddress
+from bridge.methods import Forwarder
+from cstp_grpc.client.contract import methods
+from cstp_grpc.config import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One agent as A2A sees it, whatever transport it is talked to by."""
+
+    conversations: Conversations
+    gate: Gate
+    forwarder: Forwarder
+    cards: Cards
+    address: PublicAddress
+
+
+def build_peer(settings: Settings, version: str, channel: grpc.aio.Channel, ports: Ports) -> Peer:
+    """Return the peer, which keeps everything at the other end of the channel. Raises ConfigError.
+
+    `version` is that of the product.
+    """
+    contract = methods()
+    timeout = settings.server.timeout_seconds
+    forwarder = Forwarder(channel, contract, timeout)
+    cards = Cards(settings, version, contract.values(), ports)
+    conversations = Conversations(forwarder, TaskStore(channel, timeout), cards, settings)
+    return Peer(conversations, Gate(forwarder), forwarder, cards, PublicAddress(settings.server))
