@@ -1,4 +1,4 @@
-"""How the well-known messages look in JSON: instants and free-form data."""
+"""How the well-known messages look in JSON: instants, lengths of time and free-form data."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -23,6 +24,9 @@ RFC3339: Final = re.compile(
 )
 EARLIEST: Final = -62_135_596_800
 LATEST: Final = 253_402_300_799
+LENGTH: Final = re.compile(r"(-?)(\d{1,12})(?:\.(\d{1,9}))?s", re.ASCII)
+LONGEST: Final = 315_576_000_000
+"""Seconds that a length of time has at the most: 10,000 years."""
 EXACT: Final = 2**53
 """Up to here a double tells whole numbers apart."""
 
@@ -47,12 +51,7 @@ class TimestampForm:
         if not EARLIEST <= message.seconds <= LATEST or not 0 <= message.nanos < 10**9:
             raise ValueError("an instant outside the years 1 to 9999 has no form in JSON")
         text = (EPOCH + timedelta(seconds=message.seconds)).isoformat()[:19]
-        nanos = message.nanos
-        if not nanos:
-            return text + "Z"
-        if nanos % 1_000_000 == 0:
-            return f"{text}.{nanos // 1_000_000:03}Z"
-        return f"{text}.{nanos // 1000:06}Z" if nanos % 1000 == 0 else f"{text}.{nanos:09}Z"
+        return f"{text}{render_fraction(message.nanos)}Z"
 
     def fill(self, message: Timestamp, value: object, path: str, problems: Problems) -> None:
         """Set the instant that RFC 3339 text with an offset names."""
@@ -73,7 +72,47 @@ class TimestampForm:
             problems.add(path, "must be an instant of the years 1 to 9999")
             return
         message.seconds = seconds
-        message.nanos = int(fraction.ljust(9, "0")) if fraction else 0
+        message.nanos = parse_fraction(fraction)
+
+
+class DurationForm:
+    """Seconds as text, followed by `s`."""
+
+    def render(self, message: Duration) -> str:
+        """Return the seconds with 0, 3, 6 or 9 digits of fractions, as ProtoJSON does."""
+        seconds, nanos = message.seconds, message.nanos
+        if abs(seconds) > LONGEST or abs(nanos) >= 10**9 or seconds * nanos < 0:
+            raise ValueError("a length of time beyond 10,000 years, or of two signs, has no form in JSON")
+        sign = "-" if seconds < 0 or nanos < 0 else ""
+        return f"{sign}{abs(seconds)}{render_fraction(abs(nanos))}s"
+
+    def fill(self, message: Duration, value: object, path: str, problems: Problems) -> None:
+        """Set the length of time that decimal seconds name."""
+        match = LENGTH.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            problems.add(path, 'must be a length of time in seconds such as "1.5s"')
+            return
+        sign, seconds, fraction = match.groups()
+        if int(seconds) > LONGEST:
+            problems.add(path, f"must be a length of time from -{LONGEST}s to {LONGEST}s")
+            return
+        direction = -1 if sign else 1
+        message.seconds = direction * int(seconds)
+        message.nanos = direction * parse_fraction(fraction)
+
+
+def render_fraction(nanos: int) -> str:
+    """Return nanoseconds as 0, 3, 6 or 9 digits behind a point."""
+    if not nanos:
+        return ""
+    if nanos % 1_000_000 == 0:
+        return f".{nanos // 1_000_000:03}"
+    return f".{nanos // 1000:06}" if nanos % 1000 == 0 else f".{nanos:09}"
+
+
+def parse_fraction(digits: str | None) -> int:
+    """Return the nanoseconds that up to 9 digits behind a point name."""
+    return int(digits.ljust(9, "0")) if digits else 0
 
 
 class FreeForm:
@@ -184,10 +223,11 @@ def render_number(number: float) -> int | float:
 VALUE: Final = FreeForm(render_value, put_value)
 FORMS: Final[dict[str, MessageForm]] = {
     "google.protobuf.Timestamp": TimestampForm(),
+    "google.protobuf.Duration": DurationForm(),
     "google.protobuf.Struct": FreeForm(render_struct, put_struct),
     "google.protobuf.ListValue": FreeForm(render_list, put_list),
     "google.protobuf.Value": VALUE,
 }
 """By the full name of the message."""
-WITHOUT_FORM: Final = re.compile(r"google\.protobuf\.(Any|Duration|FieldMask|\w+Value)")
+WITHOUT_FORM: Final = re.compile(r"google\.protobuf\.(Any|FieldMask|\w+Value)")
 """Well-known messages whose JSON is special and that the contract does not use."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -27,7 +28,7 @@ json_leaves = (
     | st.integers()
     | st.floats()
     | st.text(max_size=8)
-    | st.sampled_from(["low", "red", "2026-01-01T00:00:00Z", "AAA=", "\ud800"])
+    | st.sampled_from(["low", "red", "2026-01-01T00:00:00Z", "1.5s", "-0.25s", "AAA=", "\ud800"])
 )
 json_values: st.SearchStrategy[Any] = st.recursive(
     json_leaves,
@@ -66,8 +67,19 @@ def timestamps() -> st.SearchStrategy[Timestamp]:
     return st.builds(Timestamp, seconds=st.integers(-62_135_596_800, 253_402_300_799), nanos=nanos)
 
 
+def durations() -> st.SearchStrategy[Duration]:
+    nanos = st.sampled_from([0, 5_000_000, 7_000, 123_456_789]) | st.integers(0, 999_999_999)
+    return st.builds(
+        lambda sign, seconds, nanos: Duration(seconds=sign * seconds, nanos=sign * nanos),
+        st.sampled_from([1, -1]),
+        st.just(0) | st.integers(0, 315_575_999_999),
+        nanos,
+    )
+
+
 WELL_KNOWN: dict[str, Any] = {
     "google.protobuf.Timestamp": timestamps,
+    "google.protobuf.Duration": durations,
     "google.protobuf.Struct": structs,
     "google.protobuf.Value": values,
     "google.protobuf.ListValue": lists,

@@ -263,7 +263,10 @@ def test_strings_are_valid_unicode() -> None:
 @pytest.mark.parametrize("value", ["a", "YQ", "YQ==\n", "é", "_-==", 1])
 def test_bytes_are_base64(value: Any) -> None:
     assert violations({"raw": value}, Everything) == {"raw": "must be base64 text"}
-    assert from_json({"raw": "YQ=="}, Everything) == Everything(raw=b"a")
+    assert violations({"packets": {"a": value}}, Everything) == {"packets.a": "must be base64 text"}
+    message = from_json({"raw": "YQ==", "packets": {"a": "AA=="}}, Everything)
+    assert message == Everything(raw=b"a", packets={"a": b"\0"})
+    assert to_json(message)["packets"] == {"a": "AA=="}
 
 
 @pytest.mark.parametrize(
@@ -315,12 +318,79 @@ def test_anything_else_is_no_instant(value: Any) -> None:
     assert list(violations({"at": value}, Everything)) == ["at"]
 
 
+@pytest.mark.parametrize(
+    ("given", "printed"),
+    [
+        ("0s", "0s"),
+        ("300s", "300s"),
+        ("007s", "7s"),
+        ("1.5s", "1.500s"),
+        ("-1.5s", "-1.500s"),
+        ("-0.25s", "-0.250s"),
+        ("0.0005s", "0.000500s"),
+        ("0.000000001s", "0.000000001s"),
+        ("-0s", "0s"),
+        ("315576000000s", "315576000000s"),
+        ("-315576000000s", "-315576000000s"),
+    ],
+)
+def test_lengths_of_time_are_seconds_with_an_s(given: str, printed: str) -> None:
+    message = from_json({"length": given, "lengths": [given], "timers": {"a": given}}, Everything)
+    assert to_json(message)["length"] == printed
+    assert to_json(message)["lengths"] == [printed]
+    assert to_json(message)["timers"] == {"a": printed}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "s",
+        "1",
+        "1.s",
+        ".5s",
+        "+1s",
+        "1e3s",
+        "1m",
+        " 1s",
+        "1s\n",
+        "1.0000000001s",
+        "--1s",
+        "١s",
+        1,
+        1.5,
+        True,
+        {},
+        [],
+    ],
+)
+def test_anything_else_is_no_length_of_time(value: Any) -> None:
+    expected = 'must be a length of time in seconds such as "1.5s"'
+    data = {"length": value, "lengths": ["1s", value], "timers": {"a": value}}
+    assert violations(data, Everything) == {"length": expected, "lengths[1]": expected, "timers.a": expected}
+
+
+@pytest.mark.parametrize("value", ["315576000001s", "-315576000001s", "999999999999s"])
+def test_a_length_of_time_is_at_most_ten_thousand_years(value: str) -> None:
+    assert violations({"length": value}, Everything) == {
+        "length": "must be a length of time from -315576000000s to 315576000000s"
+    }
+
+
+def with_length(seconds: int, nanos: int) -> Message:
+    message = Everything()
+    message.length.seconds = seconds  # type: ignore[attr-defined]
+    message.length.nanos = nanos  # type: ignore[attr-defined]
+    return message
+
+
 def test_what_json_cannot_express_is_not_printed() -> None:
     beyond = Everything()
     beyond.at.seconds = 253_402_300_800  # type: ignore[attr-defined]
     infinite = Everything()
     infinite.data.fields["x"].number_value = math.inf  # type: ignore[attr-defined]
-    for message in (beyond, infinite, Everything(ratio=math.nan)):
+    lengths = [with_length(315_576_000_001, 0), with_length(1, -1), with_length(-1, 1), with_length(0, 10**9)]
+    for message in (beyond, infinite, Everything(ratio=math.nan), *lengths):
         with pytest.raises(ValueError, match="no form in JSON"):
             to_json(message)
 
@@ -386,6 +456,11 @@ def test_maps_are_objects_in_the_order_of_their_keys() -> None:
         "counts.a": "must be a whole number",
         "named.x.nope": "is not a known field",
         "named.y": "must be an object",
+    }
+    assert to_json(from_json({"labels": {"b": "x", "a": ""}}, Everything))["labels"] == {"a": "", "b": "x"}
+    assert violations({"labels": {"a": 1, "b": None}}, Everything) == {
+        "labels.a": "must be a string",
+        "labels.b": "must be a string",
     }
 
 

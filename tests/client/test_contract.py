@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import protovalidate
 import pytest
 from grpc_tools import protoc
 
 from cstp_grpc import gen
+from cstp_grpc.client.codec import from_json
 from cstp_grpc.client.contract import Method, methods
+from cstp_grpc.gen.comments import RPC_COMMENTS
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2
 from tests.client.everything import WELL_KNOWN
 
@@ -23,6 +27,7 @@ message ProbeResponse {}
 service ProbeService {
   rpc ResolveContext(ProbeRequest) returns (stream ProbeResponse) {
     option (cstp.v1.permission) = PERMISSION_REVIEW;
+    option (cstp.v1.example) = '{"depth": 3}';
   }
 }
 service InnerService {
@@ -38,7 +43,8 @@ def test_the_protocol_has_its_three_methods_in_their_order() -> None:
 
 
 def test_a_method_says_how_it_is_called() -> None:
-    assert methods()["cstp.announceIntent"] == Method(
+    announcing = methods()["cstp.announceIntent"]
+    assert announcing == Method(
         name="cstp.announceIntent",
         service="cstp.v1.CstpService",
         rpc="AnnounceIntent",
@@ -50,6 +56,8 @@ def test_a_method_says_how_it_is_called() -> None:
         idempotent=True,
         permission="announce",
         public=True,
+        description=RPC_COMMENTS["/cstp.v1.CstpService/AnnounceIntent"],
+        examples=announcing.examples,
     )
 
 
@@ -68,7 +76,23 @@ def test_every_method_states_a_permission() -> None:
         "record",
         "review",
         "admin",
+        "any",
     }
+
+
+@pytest.mark.parametrize("name", [name for name, method in methods().items() if method.public])
+def test_a_public_method_says_what_it_is_for_and_shows_it(name: str) -> None:
+    method = methods()[name]
+    assert method.description.endswith(".")
+    assert method.examples
+    validator = protovalidate.Validator()
+    for example in method.examples:
+        assert validator.collect_violations(from_json(json.loads(example), method.request)) == [], example
+
+
+def test_what_is_for_our_own_processes_is_not_public() -> None:
+    internal = {name for name, method in methods().items() if not method.public}
+    assert internal == {"cstp.saveTask", "cstp.getTask", "cstp.listTasks"}
 
 
 @pytest.fixture
@@ -86,6 +110,8 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (folder / "__init__.py").touch()
     code = package / "probe_pb2.py"
     code.write_text(code.read_text().replace("from cstp.v1", "from cstp_grpc.gen.cstp.v1"))
+    monkeypatch.setitem(RPC_COMMENTS, "/probe_layer.v1.ProbeService/ResolveContext", "Resolves a context.")
+    monkeypatch.setitem(RPC_COMMENTS, "/probe_layer.v1.InnerService/Keep", "")
     monkeypatch.setattr(gen, "__path__", [*gen.__path__, str(generated)])
     importlib.invalidate_caches()
     methods.cache_clear()
@@ -99,6 +125,7 @@ def test_a_new_proto_needs_no_edit(probe: Path) -> None:
     found = methods()["probeLayer.resolveContext"]
     assert found.path == "/probe_layer.v1.ProbeService/ResolveContext"
     assert (found.permission, found.idempotent, found.server_streaming, found.public) == ("review", False, True, True)
+    assert (found.description, found.examples) == ("Resolves a context.", ('{"depth": 3}',))
     inner = methods()["probeLayer.keep"]
     assert (inner.permission, inner.public) == ("", False)
     assert "cstp.announceIntent" in methods()
