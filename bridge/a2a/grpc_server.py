@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -80,11 +81,15 @@ class Dialect:
     handler: Callable[[RequestHandler, GrpcServerCallContextBuilder], Any]
     check: Callable[[Message], None]
     """Raises A2AError for a request that cannot be understood."""
+    text: Callable[[A2AError], str]
+    """Returns the text of an error."""
 
 
 DIALECTS: Final = (
-    Dialect(V1_0, a2a_pb2.DESCRIPTOR.services_by_name["A2AService"], CurrentHandler, lambda _: None),
-    Dialect(V0_3, a2a_v0_3_pb2.DESCRIPTOR.services_by_name["A2AService"], OldHandler, grpc_v0_3.check),
+    Dialect(
+        V1_0, a2a_pb2.DESCRIPTOR.services_by_name["A2AService"], CurrentHandler, lambda _: None, attrgetter("message")
+    ),
+    Dialect(V0_3, a2a_v0_3_pb2.DESCRIPTOR.services_by_name["A2AService"], OldHandler, grpc_v0_3.check, grpc_v0_3.text),
 )
 
 
@@ -136,9 +141,11 @@ class Call:
     metadata: Metadata
     told: ServerCallContext
 
-    async def abort(self, error: A2AError) -> NoReturn:
-        """End the call with an error."""
-        status = rpc_status.to_status(fitting(grpc_error(error, self.request_id)))
+    async def abort(self, error: A2AError, text: str) -> NoReturn:
+        """End the call with an error, in the words of `text`."""
+        found = grpc_error(error, self.request_id)
+        found.message = text
+        status = rpc_status.to_status(fitting(found))
         trailing = (*status.trailing_metadata, (REQUEST_ID, self.request_id))
         await self.context.abort(status.code, status.details, trailing)
 
@@ -230,7 +237,7 @@ class Service:
         except Exception:
             logger.exception("%s %s failed in the bridge", call.request_id, call.rpc)
             failure = unforeseen()
-        await call.abort(failure)
+        await call.abort(failure, self._dialect.text(failure))
 
 
 def options(max_message_bytes: int) -> list[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""Which requests of A2A 0.3 over gRPC can be understood, judged before the SDK translates them."""
+"""What A2A 0.3 over gRPC has of its own: which requests can be understood, and how errors are told apart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from a2a.compat.v0_3 import a2a_v0_3_pb2, conversions, types
 from a2a.compat.v0_3.proto_utils import FromProto
-from a2a.utils.errors import ContentTypeNotSupportedError
+from a2a.utils.errors import JSON_RPC_ERROR_CODE_MAP, A2AError, ContentTypeNotSupportedError
 from google.protobuf.message import Message
 
 from bridge.a2a.errors import invalid_params
@@ -56,3 +56,8 @@ def check_message(request: a2a_v0_3_pb2.SendMessageRequest) -> None:
     except Exception as error:
         # What the SDK raises for such messages is of no common kind.
         raise invalid_params("The message holds values that cannot be understood") from error
+
+
+def text(error: A2AError) -> str:
+    """Return the text of an error. One of A2A's begins with its name, by which clients of 0.3 know it."""
+    return f"{type(error).__name__}: {error.message}" if type(error) in JSON_RPC_ERROR_CODE_MAP else error.message
