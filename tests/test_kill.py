@@ -19,7 +19,16 @@ import grpc
 import pytest
 import yaml
 
-from cstp_grpc.gen.cstp.v1 import audit_pb2, audit_pb2_grpc, cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc
+from cstp_grpc.gen.cstp.v1 import (
+    audit_pb2,
+    audit_pb2_grpc,
+    cstp_pb2,
+    cstp_pb2_grpc,
+    journal_pb2,
+    journal_pb2_grpc,
+    tasks_pb2,
+    tasks_pb2_grpc,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -39,6 +48,8 @@ class Acknowledged:
     intents: set[str] = field(default_factory=set)
     checks: set[str] = field(default_factory=set)
     """Request ids of checks."""
+    tasks: dict[str, int] = field(default_factory=dict)
+    """Versions by task id."""
 
 
 def free_port() -> int:
@@ -93,6 +104,7 @@ def write(channel: grpc.Channel, done: Acknowledged, lock: threading.Lock) -> No
     """Record, announce and check until the server is gone, noting what it acknowledged."""
     journal = journal_pb2_grpc.JournalServiceStub(channel)
     cstp = cstp_pb2_grpc.CstpServiceStub(channel)
+    keeping = tasks_pb2_grpc.TaskServiceStub(channel)
     try:
         while True:
             key = uuid.uuid4().hex
@@ -113,6 +125,12 @@ def write(channel: grpc.Channel, done: Acknowledged, lock: threading.Lock) -> No
             cstp.CheckGuardrails(cstp_pb2.CheckGuardrailsRequest(action=action), metadata=metadata, timeout=30)
             with lock:
                 done.checks.add(key)
+            for version, state in enumerate((tasks_pb2.TASK_STATE_WORKING, tasks_pb2.TASK_STATE_COMPLETED)):
+                task = tasks_pb2.Task(id=key, context_id="load", state=state, content=b"content")
+                request = tasks_pb2.SaveTaskRequest(task=task, version=version)
+                saved = keeping.SaveTask(request, metadata=metadata, timeout=30)
+                with lock:
+                    done.tasks[key] = saved.version
     except grpc.RpcError as error:
         if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):  # type: ignore[attr-defined]
             raise
@@ -145,6 +163,9 @@ def verify(channel: grpc.Channel, done: Acknowledged) -> None:
     announced = {e.correlation_id for e in entries if e.event == audit_pb2.AUDIT_EVENT_INTENT_ANNOUNCED}
     assert done.checks <= judged
     assert done.intents <= announced
+    keeping = tasks_pb2_grpc.TaskServiceStub(channel)
+    tasks = {t.id: t.version for t in everything(keeping.ListTasks, tasks_pb2.ListTasksRequest(), "tasks")}
+    assert all(tasks[key] >= version for key, version in done.tasks.items())
     # No intent without its entry, no entry without its intent: they are one transaction.
     assert intents == announced
     if done.decisions:
@@ -172,6 +193,5 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     with server.start() as channel:
         verify(channel, done)
     assert server.stop() == 0
-    assert min(len(done.decisions), len(done.intents), len(done.checks)) > KILLS, json.dumps(
-        {"decisions": len(done.decisions), "intents": len(done.intents), "checks": len(done.checks)}
-    )
+    counts = {name: len(getattr(done, name)) for name in ("decisions", "intents", "checks", "tasks")}
+    assert min(counts.values()) > KILLS, json.dumps(counts)
