@@ -1,4 +1,4 @@
-"""The HTTP application: JSON-RPC at /cstp, the agent cards, health."""
+"""The HTTP application: JSON-RPC at /cstp, A2A, the agent cards, health."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from aiohttp import hdrs, web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bridge import calls, headers, jsonrpc
+from bridge.a2a import rest
+from bridge.a2a.jsonrpc import JsonRpc
 from bridge.a2a.peer import Peer
+from bridge.a2a.rest import Rest
 from bridge.agent_card import CardPages
 from bridge.calls import Entry, Outcome
 from bridge.cors import Cors
@@ -27,7 +30,16 @@ OLD_CARD_PATH: Final = "/.well-known/agent.json"
 """Where the CSTP design has the card, and A2A had it before 0.3."""
 HEALTH_PATH: Final = "/health"
 READ: Final = ("GET", "HEAD")
-PATHS: Final = {RPC_PATH: ("POST",), CARD_PATH: READ, OLD_CARD_PATH: READ, HEALTH_PATH: READ}
+A2A_PATHS: Final = ("/a2a", "/a2a/", "/")
+"""Where A2A is spoken over JSON-RPC; the last is the `url` of the card at the old path."""
+PATHS: Final = {
+    RPC_PATH: ("POST",),
+    **dict.fromkeys(A2A_PATHS, ("POST",)),
+    **rest.PATHS,
+    CARD_PATH: READ,
+    OLD_CARD_PATH: READ,
+    HEALTH_PATH: READ,
+}
 
 INDEX: Final = "index"
 """The name by which the server's health service knows its vector index."""
@@ -50,6 +62,10 @@ def create_app(settings: Settings, channel: grpc.aio.Channel, peer: Peer) -> web
     pages = CardPages(peer.cards, peer.address)
     app = web.Application(client_max_size=server.max_body_bytes)
     app.router.add_post(RPC_PATH, bridge.rpc)
+    a2a = JsonRpc(peer, server)
+    for path in A2A_PATHS:
+        app.router.add_post(path, a2a.respond)
+    Rest(peer, server.timeout_seconds).install(app)
     app.router.add_get(CARD_PATH, pages.agent_card)
     app.router.add_get(OLD_CARD_PATH, pages.agent_json)
     app.router.add_get(HEALTH_PATH, bridge.health)

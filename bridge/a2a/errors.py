@@ -12,6 +12,7 @@ from a2a.utils.errors import (
     ErrorMapping,
     InternalError,
     InvalidParamsError,
+    JSONParseError,
 )
 from google.protobuf import any_pb2, json_format
 from google.protobuf.message import Message
@@ -25,6 +26,11 @@ SHIFT: Final = 1000
 """Added to the codes of CSTP that A2A has given another meaning: -32001 is -31001 here."""
 A2A_CODES: Final = range(-32099, -32000)
 INTERNAL: Final = ErrorMapping(500, "INTERNAL", "INTERNAL_ERROR")
+MAPPINGS: Final[Mapping[type[A2AError], ErrorMapping]] = {
+    **A2A_ERROR_MAPPING,
+    # The SDK has none for it.
+    JSONParseError: ErrorMapping(400, "INVALID_ARGUMENT", "JSON_PARSE"),
+}
 
 # By the reasons of failures: the gRPC status and the HTTP status of HTTP+JSON.
 CORE: Final[Mapping[str, tuple[str, int]]] = {
@@ -110,7 +116,7 @@ def grpc_error(error: A2AError, request_id: str) -> status_pb2.Status:
 def mapping_of(error: A2AError) -> ErrorMapping:
     """Return the HTTP status, the gRPC status and the reason of an error."""
     if not isinstance(error, Refused):
-        return A2A_ERROR_MAPPING.get(type(error), INTERNAL)
+        return MAPPINGS.get(type(error), INTERNAL)
     # A reason unknown here comes from a server of a later contract.
     grpc_status, http_status = CORE.get(error.failure.reason, (INTERNAL.grpc_status, INTERNAL.http_code))
     return ErrorMapping(http_status, grpc_status, error.failure.reason)

@@ -21,7 +21,6 @@ from cstp_grpc.client.contract import Method, methods
 from cstp_grpc.config import A2aSettings, AgentSettings, GrpcSettings, ServerSettings, Settings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from tests.harness import peering
-from tests.harness import peering
 
 TIMEOUT = 20.0
 TOKEN = "a-test-token"

@@ -1,0 +1,90 @@
+"""Server-sent events: how operations stream over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiohttp import hdrs, web
+from aiohttp_sse import EventSourceResponse
+
+logger = logging.getLogger(__name__)
+
+PING_SECONDS: Final = 10.0
+"""How often a stream that has nothing to say shows that it is alive, and learns whether its reader still is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How a transport writes what it streams."""
+
+    event: Callable[[object], str]
+    """Returns the JSON text of an event."""
+    error: Callable[[Exception], Awaitable[str]]
+    """Returns the JSON text of the error that ends a stream."""
+    error_name: str | None = None
+    """By which name that last event is sent; None for that of all events."""
+
+
+async def respond(
+    request: web.Request,
+    first: object,
+    events: AsyncGenerator[object, None],
+    wording: Wording,
+    headers: Mapping[str, str],
+    ping_seconds: float = PING_SECONDS,
+) -> web.StreamResponse:
+    """Answer with the first event and what the generator yields, until it ends or the reader leaves; it is closed then.
+
+    An error of the generator becomes the last event. The first event is fetched before, so that an error before it can
+    be answered plainly.
+    """
+    async with aclosing(events):
+        response = EventSourceResponse(headers=headers, allow_all_methods=True, ping_interval=ping_seconds)
+        response.headers[hdrs.CACHE_CONTROL] = "no-store"
+        await response.prepare(request)
+        async with response:
+            await until_gone(response, send(response, first, events, wording))
+    return response
+
+
+async def send(
+    response: EventSourceResponse, first: object, events: AsyncGenerator[object, None], wording: Wording
+) -> None:
+    """Send all events and the error that ends them, if any."""
+    try:
+        async for text, name in written(first, events, wording):
+            await response.send(text, event=name)
+    except (ConnectionResetError, TimeoutError):
+        logger.info("the reader of a stream left or stopped reading")
+
+
+async def written(
+    first: object, events: AsyncGenerator[object, None], wording: Wording
+) -> AsyncGenerator[tuple[str, str | None], None]:
+    """Yield the text and the name of each event."""
+    try:
+        yield wording.event(first), None
+        async for event in events:
+            yield wording.event(event), None
+    except Exception as error:  # noqa: BLE001 - whatever it is, the transport words it for the reader
+        yield await wording.error(error), wording.error_name
+
+
+async def until_gone(response: EventSourceResponse, work: Coroutine[Any, Any, None]) -> None:
+    """Wait for the work, but no longer than the reader stays."""
+    sending = asyncio.create_task(work)
+    # It ends when a ping cannot be sent: nothing else tells that a reader left to whom there is nothing to send.
+    reading = asyncio.create_task(response.wait())
+    try:
+        await asyncio.wait((sending, reading), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        sending.cancel()
+        reading.cancel()
+        await asyncio.gather(sending, reading, return_exceptions=True)
+    if not sending.cancelled():
+        sending.result()
