@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from bridge.a2a.cards import Ports
+from bridge.a2a.conversations import Conversations
 from bridge.a2a.grpc_server import A2aGrpcServer
 from bridge.a2a.peer import build_peer
 from bridge.app import create_app
@@ -17,6 +19,8 @@ from bridge.channel import connect
 from bridge.forwarded import checked_url
 from bridge.listening import CannotListen, join, reachable
 from cstp_grpc.config import ServerSettings, Settings
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ async def running(settings: Settings, target: str, version: str) -> AsyncIterato
     """Run the bridge to the server at `target`, `host:port`, for the length of a block.
 
     In the end it accepts nothing more, lets the requests in progress end for up to `grpc.drain_seconds`, then the work
-    on tasks, and closes the connection to the server last. Raises ConfigError and CannotListen.
+    on tasks for as long again, and closes the connection to the server last. Raises ConfigError and CannotListen.
     """
     async with connect(target) as channel:
         grpc_server = A2aGrpcServer(settings.a2a, settings.grpc.max_message_bytes)
@@ -52,7 +56,16 @@ async def running(settings: Settings, target: str, version: str) -> AsyncIterato
             yield Addresses(http=join(host, port), grpc=join(settings.a2a.grpc_host, grpc_server.port))
         finally:
             await asyncio.gather(runner.cleanup(), grpc_server.stop(settings.grpc.drain_seconds))
-            await peer.conversations.aclose()
+            await end_work(peer.conversations, settings.grpc.drain_seconds)
+
+
+async def end_work(conversations: Conversations, seconds: float) -> None:
+    """Wait up to so many seconds for the work on tasks."""
+    try:
+        async with asyncio.timeout(seconds):
+            await conversations.aclose()
+    except TimeoutError:
+        logger.warning("some tasks are still at work after %g s; they will be shown as interrupted", seconds)
 
 
 async def listen(runner: web.AppRunner, settings: ServerSettings) -> tuple[str, int]:
