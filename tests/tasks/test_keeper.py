@@ -187,9 +187,20 @@ def test_expired_tasks_are_removed_in_batches(kit: KeeperKit, engine: Engine) ->
     assert rows(engine) == 1
 
 
-def test_the_remover_removes_what_expires_until_it_is_stopped(kit: KeeperKit, engine: Engine) -> None:
-    for number in range(REMOVAL_BATCH * 2):
+def test_the_remover_does_not_pause_while_there_is_more(kit: KeeperKit, engine: Engine) -> None:
+    for number in range(REMOVAL_BATCH * 2 + 1):
         kit.save(f"t-{number}")
+    kit.clock.now += KEPT
+    remover = TaskRemover(kit.keeper, interval=3600)
+    remover.start()
+    try:
+        wait_until(lambda: rows(engine) == 0, "the expired tasks are removed")
+    finally:
+        remover.stop()
+
+
+def test_the_remover_removes_what_expires_until_it_is_stopped(kit: KeeperKit, engine: Engine) -> None:
+    kit.save()
     kit.clock.now += KEPT
     remover = TaskRemover(kit.keeper, interval=0.01)
     remover.start()
