@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import pytest
@@ -23,6 +25,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
+from bridge.a2a.errors import grpc_error, invalid_params
+from bridge.a2a.grpc_server import fitting
 from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, tasks_pb2
 from tests.bridge.support import Scripted
@@ -522,18 +526,18 @@ def test_what_nobody_foresaw_tells_nothing(core: Scripted, target: str, caplog: 
             assert f"{answer.request_id} {rpc} failed in the bridge" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        [{**QUERY, "ä" * 50_000: 1}],
-        [{**QUERY, **{f"member{number}": 1 for number in range(5000)}}],
-        [{"method": number} for number in range(5000)],
-    ],
-    ids=["a long name", "many names", "many parts"],
-)
-def test_errors_fit_into_what_clients_take(wire: Wire, parts: list[Any]) -> None:
-    found = failed(wire.current, "SendMessage", said(*parts), V1, ALICE)
-    assert (found.code, found.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_PARAMS")
+def test_errors_are_cut_to_what_clients_take() -> None:
+    long = invalid_params("ä" * 50_000, *((f"field{number}", "is wrong") for number in range(5000)))
+    status = fitting(grpc_error(long, "r-1"))
+    assert len(quote(status.message)) + len(b64encode(status.SerializeToString())) < 8192
+    assert status.message.startswith("ää")
+    assert status.message.endswith("…")
+    (only,) = status.details
+    info = error_details_pb2.ErrorInfo()
+    assert only.Unpack(info)
+    assert info.metadata["requestId"] == "r-1"
+    short = grpc_error(invalid_params("x", ("field", "is wrong")), "r-1")
+    assert fitting(grpc_error(invalid_params("x", ("field", "is wrong")), "r-1")) == short
 
 
 def test_health_and_reflection_are_open(wire: Wire) -> None:
