@@ -19,6 +19,7 @@ import {
   ClientFactory,
   DefaultAgentCardResolver,
   JsonRpcTransportFactory,
+  RestTransportFactory,
   ServiceParameters,
   withA2AExtensions,
   withA2AVersion,
@@ -31,6 +32,7 @@ const MILLISECONDS = 20_000;
 const CARDS = { '1.0': '/.well-known/agent-card.json', 0.3: '/.well-known/agent.json' };
 const WAYS = [
   { binding: 'JSONRPC', version: '1.0' },
+  { binding: 'HTTP+JSON', version: '1.0' },
   { binding: 'GRPC', version: '1.0' },
   { binding: 'JSONRPC', version: '0.3' },
   { binding: 'GRPC', version: '0.3' },
@@ -119,6 +121,7 @@ function connect(way, card, token, heard = []) {
   const legacyCompat = { enabled: true };
   const transports = {
     JSONRPC: new JsonRpcTransportFactory({ fetchImpl, legacyCompat }),
+    'HTTP+JSON': new RestTransportFactory({ fetchImpl, legacyCompat }),
     GRPC: new GrpcTransportFactory({ grpcCallOptions: { interceptors: [listen] }, legacyCompat }),
   };
   const factory = new ClientFactory({
@@ -166,6 +169,6 @@ async function outcome(call) {
   try {
     return { result: await call() };
   } catch (error) {
-    return { error: error.name, message: error.message, code: error.envelopeCode ?? error.status };
+    return { error: error.name, message: error.message, code: error.envelopeCode ?? error.statusCode ?? error.status };
   }
 }

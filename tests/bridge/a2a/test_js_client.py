@@ -26,8 +26,8 @@ INSTALL_SECONDS = 90.0
 SESSION_SECONDS = 60.0
 
 EXTENSION = "urn:cstp:extension:v1"
-WAYS = ["JSONRPC-1.0", "GRPC-1.0", "JSONRPC-0.3", "GRPC-0.3"]
-WAYS_1_0 = WAYS[:2]
+WAYS = ["JSONRPC-1.0", "HTTP+JSON-1.0", "GRPC-1.0", "JSONRPC-0.3", "GRPC-0.3"]
+WAYS_1_0 = WAYS[:3]
 
 
 def miss(reason: str) -> NoReturn:
@@ -171,7 +171,7 @@ def test_the_tasks_of_others_do_not_exist(session: dict[str, Any]) -> None:
 
 
 def test_a_stranger_learns_only_that_it_needs_a_token(session: dict[str, Any]) -> None:
-    code = {"JSONRPC": -31001, "GRPC": 16}[session["protocol"][0]]
+    code = {"JSONRPC": -31001, "HTTP+JSON": 401, "GRPC": 16}[session["protocol"][0]]
     for outcome in session["stranger"].values():
         assert outcome["code"] == code
         assert "No bearer token was sent" in outcome["message"]

@@ -37,18 +37,30 @@ from a2a.types.a2a_pb2 import (
     ListTasksResponse,
     Message,
     Role,
+    SendMessageConfiguration,
     SendMessageRequest,
     StreamResponse,
+    SubscribeToTaskRequest,
     Task,
+    TaskPushNotificationConfig,
     TaskState,
 )
 from a2a.utils.constants import TransportProtocol
-from a2a.utils.errors import ExtensionSupportRequiredError, TaskNotCancelableError, TaskNotFoundError
+from a2a.utils.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    ExtensionSupportRequiredError,
+    PushNotificationNotSupportedError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
 from google.protobuf.json_format import MessageToDict
 
 from cstp_grpc.client.contract import methods
 from cstp_grpc.config import Settings
 from tests.harness import TIMEOUT, TOKENS, JsonRpcCaller, Peers, decoded, peering, running, settings
+from tests.waiting import wait_until
 
 EXTENSION = "urn:cstp:extension:v1"
 INTENT = "Deploy the payment service to production"
@@ -64,6 +76,7 @@ REVIEW = ("code review is done now", {"codeReviewCompleted": True})
 QUERY = {"method": "cstp.queryDecisions", "params": {"query": "payment service"}}
 
 T = TypeVar("T")
+Content = str | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -135,18 +148,26 @@ class Agent:
         self.card = card
         self.wire = wire
 
-    def send(self, *parts: str | Mapping[str, Any], **more: Any) -> Task:
-        """Send a message whose texts and data are `parts`, and return the task that answers it."""
-        [answer] = self._send(parts, more, streaming=False)
+    def send(self, *parts: Content, wanted: Mapping[str, Any] | None = None, **more: Any) -> Task:
+        """Send a message whose texts and data are `parts`, and return the task that answers it.
+
+        `wanted` is the request's configuration, `more` the other fields of the message.
+        """
+        [answer] = self._send(parts, wanted, more, streaming=False)
         assert answer.HasField("task")
         return answer.task
 
-    def stream(self, *parts: str | Mapping[str, Any], **more: Any) -> list[StreamResponse]:
+    def stream(self, *parts: Content, **more: Any) -> list[StreamResponse]:
         """Send a message likewise, and return all that is streamed."""
-        return self._send(parts, more, streaming=True)
+        return self._send(parts, None, more, streaming=True)
 
-    def get(self, task_id: str) -> Task:
-        return self._run(lambda client, **more: client.get_task(GetTaskRequest(id=task_id), **more))
+    def subscribe(self, task_id: str) -> list[StreamResponse]:
+        """Return all that is streamed of a task from now on."""
+        answers = self._clients[True].subscribe(SubscribeToTaskRequest(id=task_id), context=self._context())
+        return self._runner.run(collect(answers))
+
+    def get(self, task_id: str, **wanted: Any) -> Task:
+        return self._run(lambda client, **more: client.get_task(GetTaskRequest(id=task_id, **wanted), **more))
 
     def list(self, **wanted: Any) -> ListTasksResponse:
         return self._run(lambda client, **more: client.list_tasks(ListTasksRequest(**wanted), **more))
@@ -157,10 +178,15 @@ class Agent:
     def extended_card(self) -> AgentCard:
         return self._run(lambda client, **more: client.get_extended_agent_card(GetExtendedAgentCardRequest(), **more))
 
+    def ask_for_pushes(self, task_id: str) -> TaskPushNotificationConfig:
+        config = TaskPushNotificationConfig(task_id=task_id, id="mine", url="https://caller.example.com/pushes")
+        return self._run(lambda client, **more: client.create_task_push_notification_config(config, **more))
+
     def _send(
-        self, parts: Iterable[str | Mapping[str, Any]], more: Mapping[str, Any], *, streaming: bool
+        self, parts: Iterable[Content], wanted: Mapping[str, Any] | None, more: Mapping[str, Any], *, streaming: bool
     ) -> list[StreamResponse]:
-        request = SendMessageRequest(message=message(parts, **more))
+        configuration = SendMessageConfiguration(**wanted or {})
+        request = SendMessageRequest(message=message(parts, **more), configuration=configuration)
         client = self._clients[streaming]
         return self._runner.run(collect(client.send_message(request, context=self._context())))
 
@@ -175,9 +201,7 @@ class Agent:
         return ClientCallContext(service_parameters=ServiceParametersFactory.create([update]), timeout=TIMEOUT)
 
 
-def message(
-    parts: Iterable[str | Mapping[str, Any]], metadata: Mapping[str, Any] | None = None, **more: Any
-) -> Message:
+def message(parts: Iterable[Content], metadata: Mapping[str, Any] | None = None, **more: Any) -> Message:
     content = [new_text_part(part) if isinstance(part, str) else new_data_part(part) for part in parts]
     references = more.pop("reference_task_ids", ())
     made = new_message(content, role=Role.ROLE_USER, **more)
@@ -370,6 +394,48 @@ def test_tasks_are_listed_by_conversation_and_page(alice: Agent) -> None:
     assert not rest.tasks[0].artifacts
     whole = alice.list(context_id=first.context_id, include_artifacts=True)
     assert [result_of(task) for task in whole.tasks] == [result_of(second), result_of(first)]
+
+
+@pytest.mark.parametrize("way", WAYS_1_0, ids=str)
+def test_tasks_are_listed_by_how_they_ended_and_when(alice: Agent) -> None:
+    blocked = alice.send(INTENT, metadata=UNREVIEWED)
+    passed = alice.send(INTENT, context_id=blocked.context_id)
+    rejected = alice.list(context_id=blocked.context_id, status=TaskState.TASK_STATE_REJECTED)
+    assert [task.id for task in rejected.tasks] == [blocked.id]
+    later = alice.list(context_id=blocked.context_id, status_timestamp_after=passed.status.timestamp)
+    assert [task.id for task in later.tasks] == [passed.id]
+    assert not alice.list(context_id=blocked.context_id, history_length=0).tasks[0].history
+
+
+@pytest.mark.parametrize("way", WAYS_1_0, ids=str)
+def test_a_task_can_be_had_without_its_history(alice: Agent) -> None:
+    task = alice.send(INTENT)
+    assert not alice.get(task.id, history_length=0).history
+
+
+def test_nobody_has_to_wait_for_a_task(alice: Agent) -> None:
+    task = alice.send(INTENT, wanted={"return_immediately": True})
+    wait_until(lambda: alice.get(task.id).status.state == TaskState.TASK_STATE_COMPLETED, "the task is completed")
+    assert result_of(alice.get(task.id))["correlationId"] == task.id
+
+
+def test_only_what_the_caller_accepts_is_in_the_artifact(alice: Agent) -> None:
+    [artifact] = alice.send(INTENT, wanted={"accepted_output_modes": ["text/plain"]}).artifacts
+    assert [part.WhichOneof("content") for part in artifact.parts] == ["text"]
+    with pytest.raises(ContentTypeNotSupportedError):
+        alice.send(INTENT, wanted={"accepted_output_modes": ["image/png"]})
+
+
+def test_what_is_not_offered_is_refused_as_such(alice: Agent) -> None:
+    task = alice.send(INTENT)
+    refusals: list[tuple[type[A2AError], Callable[[str], object]]] = [
+        (UnsupportedOperationError, alice.subscribe),
+        (UnsupportedOperationError, lambda task_id: alice.send(INTENT, task_id=task_id)),
+        (PushNotificationNotSupportedError, alice.ask_for_pushes),
+    ]
+    for expected, attempt in refusals:
+        with pytest.raises(expected):
+            attempt(task.id)
 
 
 def test_what_is_over_cannot_be_canceled(alice: Agent) -> None:
