@@ -1,0 +1,573 @@
+"""A2A 1.0 over JSON-RPC, byte by byte where it matters."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from hypothesis import HealthCheck, example, given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from cstp_grpc.config import ServerSettings
+from cstp_grpc.gen.cstp.v1 import access_pb2, tasks_pb2
+from tests.bridge.a2a.raw import (
+    A2A_DOMAIN,
+    EXTENSION,
+    URI,
+    Raw,
+    call,
+    events_of,
+    fields_of,
+    info_of,
+    saying,
+    saying_in_0_3,
+    talking,
+    to_bytes,
+)
+from tests.bridge.support import JSON, Scripted, bare, bridging, fail
+from tests.harness import TOKENS
+
+STREAMS = [("SendStreamingMessage", saying("Deploy")), ("SubscribeToTask", {"id": "x"})]
+PUSH = [
+    ("CreateTaskPushNotificationConfig", {"taskId": "a", "url": "https://x.example"}),
+    ("GetTaskPushNotificationConfig", {"taskId": "a", "id": "b"}),
+    ("ListTaskPushNotificationConfigs", {"taskId": "a"}),
+    ("DeleteTaskPushNotificationConfig", {"taskId": "a", "id": "b"}),
+]
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Raw]:
+    with talking(tmp_path_factory.mktemp("a2a"), server={"port": 0, "max_batch": 8, "max_body_bytes": 50_000}) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def task(raw: Raw) -> Any:
+    """A task of alice's that has ended."""
+    return raw.call("SendMessage", saying("Deploy the payment service"))["result"]["task"]
+
+
+@pytest.mark.parametrize("path", ["/a2a", "/a2a/", "/"])
+def test_a_message_is_answered_with_a_task(raw: Raw, path: str) -> None:
+    answer = raw.post(call("SendMessage", saying("Deploy the payment service")), path)
+    assert (answer.status, answer.headers["Content-Type"]) == (200, JSON)
+    task = answer.json["result"]["task"]
+    assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert task["artifacts"][0]["parts"][0]["data"]["correlationId"] == task["id"]
+    assert [part["text"] for part in task["history"][0]["parts"]] == ["Deploy the payment service"]
+
+
+def test_numbers_of_results_are_written_as_the_other_endpoint_writes_them(raw: Raw) -> None:
+    query: Any = {"method": "cstp.checkGuardrails", "params": {"action": {"description": "Deploy"}}}
+    direct = raw.post(call(**query), "/cstp").body
+    content = raw.post(call("SendMessage", saying(query))).body
+    assert b'"evaluated":' in direct
+    evaluated = direct.partition(b'"evaluated":')[2].split(b",")[0].rstrip(b"}")
+    assert b'"evaluated":' + evaluated in content
+    assert b"." not in evaluated
+
+
+def test_a_task_can_be_had_listed_and_not_called_off_any_more(raw: Raw, task: Any) -> None:
+    assert raw.call("GetTask", {"id": task["id"]})["result"] == task
+    assert "history" not in raw.call("GetTask", {"id": task["id"], "historyLength": 0})["result"]
+    page = raw.call("ListTasks", {"contextId": task["contextId"]})["result"]
+    without = {name: value for name, value in task.items() if name != "artifacts"}
+    assert page == {"tasks": [without], "nextPageToken": "", "pageSize": 50, "totalSize": 1}
+    whole = raw.call("ListTasks", {"contextId": task["contextId"], "includeArtifacts": True})["result"]
+    assert whole["tasks"] == [task]
+    assert raw.call("CancelTask", {"id": task["id"]})["error"]["code"] == -32002
+
+
+def test_an_empty_page_has_its_members_too(raw: Raw) -> None:
+    page = raw.call("ListTasks", {"contextId": "no such"})["result"]
+    assert page == {"tasks": [], "nextPageToken": "", "pageSize": 50, "totalSize": 0}
+
+
+def test_the_extended_card_tells_what_holds_for_the_caller(raw: Raw) -> None:
+    card = raw.call("GetExtendedAgentCard")["result"]
+    params = next(item["params"] for item in card["capabilities"]["extensions"] if item["uri"] == URI)
+    assert params["access"]["permissions"] == ["admin", "announce", "check", "query", "record", "review"]
+    assert card["supportedInterfaces"][0]["url"] == f"http://{raw.client.host}:{raw.client.port}/a2a/"
+
+
+@pytest.mark.parametrize(
+    "call_id", ["null", "0", "-0", "1e2", "1.50", "18446744073709551617", '""', '"\\u0000"', '"\\ud800"', '"a\\"b"']
+)
+@pytest.mark.parametrize(
+    ("method", "member"), [("ListTasks", b'"result":'), ("Nope", b'"error":'), ("GetTask", b'"error":')]
+)
+def test_ids_come_back_as_they_were_sent(raw: Raw, call_id: str, method: str, member: bytes) -> None:
+    answer = raw.post(f'{{"jsonrpc":"2.0","id":{call_id},"method":"{method}"}}')
+    assert answer.body.startswith(f'{{"jsonrpc":"2.0","id":{call_id},'.encode() + member)
+
+
+@pytest.mark.parametrize("call_id", ["1e2", '"\\ud800"', "null"])
+def test_ids_come_back_in_streams_too(raw: Raw, call_id: str) -> None:
+    params = json.dumps(saying("Deploy"))
+    answer = raw.post(f'{{"jsonrpc":"2.0","id":{call_id},"method":"SendStreamingMessage","params":{params}}}')
+    lines = [line for line in answer.body.splitlines() if line]
+    assert len(lines) == 3
+    assert all(line.startswith(f'data: {{"jsonrpc":"2.0","id":{call_id},"result":'.encode()) for line in lines)
+
+
+def test_a_batch_is_answered_in_its_order_and_without_its_notifications(raw: Raw) -> None:
+    batch = [
+        call("ListTasks", {"pageSize": 1}, id="a"),
+        {"jsonrpc": "2.0", "method": "ListTasks"},
+        call("Nope", id="b"),
+        17,
+        call("SendStreamingMessage", saying("Deploy"), id="c"),
+        call("SendMessage", saying("Deploy"), id="d"),
+        call("cstp.getAccess", id="e"),
+    ]
+    answer = raw.post(batch, headers=EXTENSION)
+    assert answer.status == 200
+    assert [found["id"] for found in answer.json] == ["a", "b", None, "c", "d", "e"]
+    codes = [found["error"]["code"] if "error" in found else None for found in answer.json]
+    assert codes == [None, -32601, -32600, -32004, None, None]
+
+
+def test_a_batch_of_notifications_has_no_answer(raw: Raw) -> None:
+    answer = raw.post([{"jsonrpc": "2.0", "method": "ListTasks"}] * 2)
+    assert (answer.status, answer.body) == (204, b"")
+
+
+@pytest.mark.parametrize(("body", "code"), [([], -32600), ([1] * 9, -32600), ({}, -32600), ("nope", -32700)])
+def test_what_is_no_call_is_refused_in_the_shape_of_a2a(raw: Raw, body: Any, code: int) -> None:
+    answer = raw.post(body)
+    assert (answer.status, answer.json["id"], answer.json["error"]["code"]) == (200, None, code)
+    reason = {-32600: "INVALID_REQUEST", -32700: "JSON_PARSE"}[code]
+    assert info_of(answer.json["error"]["data"]) == (A2A_DOMAIN, reason)
+
+
+def test_a_notification_is_performed_and_not_answered(raw: Raw) -> None:
+    context = "of-a-notification"
+    body = {"jsonrpc": "2.0", "method": "SendMessage", "params": saying("Deploy", contextId=context)}
+    answer = raw.post(body)
+    assert (answer.status, answer.body) == (204, b"")
+    assert raw.call("ListTasks", {"contextId": context})["result"]["totalSize"] == 1
+    assert raw.post({"jsonrpc": "2.0", "method": "Nope"}).status == 204
+
+
+@pytest.mark.parametrize(("method", "params"), STREAMS)
+def test_a_stream_needs_an_id(raw: Raw, method: str, params: Any) -> None:
+    answer = raw.post({"jsonrpc": "2.0", "method": method, "params": params})
+    assert (answer.status, answer.json["id"], answer.json["error"]["code"]) == (200, None, -32600)
+    assert "needs an id" in answer.json["error"]["message"]
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.0.3", " 1.0 "])
+def test_the_current_version_is_known_by_header_and_url(raw: Raw, version: str) -> None:
+    assert "result" in raw.call("ListTasks", version=version)
+    path = f"/a2a?A2A-Version={version.strip()}"
+    assert "result" in raw.call("ListTasks", path=path, version=None)
+    # An empty header says nothing.
+    assert "result" in raw.call("ListTasks", path=path, version="")
+    assert raw.call("ListTasks", path=path, version="0.3")["error"]["code"] == -32009
+
+
+@pytest.mark.parametrize(
+    ("method", "version", "wanted"),
+    [
+        ("ListTasks", None, "1.0"),
+        ("ListTasks", "", "1.0"),
+        ("SendStreamingMessage", "0.3", "1.0"),
+        ("SubscribeToTask", "0.3.0", "1.0"),
+        ("message/send", "1.0", "0.3"),
+        ("message/stream", "1.0", "0.3"),
+        ("ListTasks", "2.0", "1.0"),
+        ("ListTasks", "1", "1.0"),
+        ("ListTasks", "x" * 300, "1.0"),
+        ("Nope", "99.0", "1.0"),
+        ("cstp.getAccess", "99.0", "1.0"),
+    ],
+)
+def test_other_versions_are_not_supported(raw: Raw, method: str, version: str | None, wanted: str) -> None:
+    error = raw.call(method, saying("Deploy"), version=version, headers=EXTENSION)["error"]
+    assert (error["code"], info_of(error["data"])) == (-32009, (A2A_DOMAIN, "VERSION_NOT_SUPPORTED"))
+    assert wanted in error["message"]
+    assert len(error["message"]) < 200
+
+
+@pytest.mark.parametrize("method", ["Nope", "", "sendMessage", "tasks/list", "cstp.nope", "rpc.discover", "__init__"])
+def test_unknown_methods_are_not_found(raw: Raw, method: str) -> None:
+    error = raw.call(method)["error"]
+    assert (error["code"], info_of(error["data"])) == (-32601, (A2A_DOMAIN, "METHOD_NOT_FOUND"))
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "code", "reason"),
+    [
+        ("GetTask", {"id": "nope"}, -32001, "TASK_NOT_FOUND"),
+        ("CancelTask", {"id": "nope"}, -32001, "TASK_NOT_FOUND"),
+        ("SubscribeToTask", {"id": "nope"}, -32001, "TASK_NOT_FOUND"),
+        ("SendMessage", saying("x", taskId="nope"), -32001, "TASK_NOT_FOUND"),
+        ("SendStreamingMessage", saying("x", taskId="nope"), -32001, "TASK_NOT_FOUND"),
+        *[(method, params, -32003, "PUSH_NOTIFICATION_NOT_SUPPORTED") for method, params in PUSH],
+        (
+            "SendMessage",
+            {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"url": "https://x.example"}]}},
+            -32005,
+            "CONTENT_TYPE_NOT_SUPPORTED",
+        ),
+    ],
+)
+def test_errors_of_a2a_have_its_codes(raw: Raw, method: str, params: Any, code: int, reason: str) -> None:
+    answer = raw.post(call(method, params))
+    assert (answer.status, answer.headers["Content-Type"]) == (200, JSON)
+    error = answer.json["error"]
+    assert (error["code"], info_of(error["data"])) == (code, (A2A_DOMAIN, reason))
+
+
+@pytest.mark.parametrize("method", ["CancelTask", "SubscribeToTask"])
+def test_an_ended_task_stays_ended(raw: Raw, task: Any, method: str) -> None:
+    code = {"CancelTask": -32002, "SubscribeToTask": -32004}[method]
+    assert raw.call(method, {"id": task["id"]})["error"]["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "fields"),
+    [
+        ("SendMessage", [], [""]),
+        ("SendMessage", {}, ["message"]),
+        ("SendMessage", {"message": 5}, ["message"]),
+        ("SendMessage", {"message": {"parts": "x"}}, ["message.parts"]),
+        ("SendMessage", {"message": {"parts": [{"text": 5}, 7]}}, ["message.parts[0].text", "message.parts[1]"]),
+        ("SendMessage", {"message": {"parts": [{"text": "a", "data": 1}]}}, ["message.parts[0].data"]),
+        ("SendMessage", {"message": {"parts": [{"raw": "§"}]}}, ["message.parts[0].raw"]),
+        ("SendMessage", {"message": {"role": "user"}}, ["message.role"]),
+        ("SendMessage", {"message": {"role": 17}}, ["message.role"]),
+        ("SendMessage", {"message": {"role": True}}, ["message.role"]),
+        ("SendMessage", {"message": {"metadata": []}}, ["message.metadata"]),
+        ("SendMessage", {"message": {"extensions": ["a", None]}}, ["message.extensions[1]"]),
+        ("SendMessage", {"message": {"parts": [{"text": "a"}]}}, ["message.messageId", "message.role"]),
+        ("SendStreamingMessage", {"message": {"parts": [{"text": "a"}]}}, ["message.messageId", "message.role"]),
+        ("SendStreamingMessage", {"message": 5}, ["message"]),
+        (
+            "SendMessage",
+            {"configuration": {"returnImmediately": "yes", "historyLength": 2**31}},
+            ["configuration.returnImmediately", "configuration.historyLength"],
+        ),
+        ("GetTask", {}, ["id"]),
+        ("GetTask", {"id": 5}, ["id"]),
+        ("GetTask", {"id": "x", "history_length": "many"}, ["historyLength"]),
+        ("GetTask", {"id": "x", "historyLength": 1.5}, ["historyLength"]),
+        ("ListTasks", {"status": "working"}, ["status"]),
+        ("ListTasks", {"statusTimestampAfter": "yesterday"}, ["statusTimestampAfter"]),
+        ("ListTasks", {"pageToken": "nope"}, ["pageToken"]),
+        ("SubscribeToTask", {}, ["id"]),
+    ],
+)
+def test_wrong_params_are_named(raw: Raw, method: str, params: Any, fields: list[str]) -> None:
+    answer = raw.post(call(method, params))
+    error = answer.json["error"]
+    assert (answer.status, error["code"], info_of(error["data"])) == (200, -32602, (A2A_DOMAIN, "INVALID_PARAMS"))
+    assert fields_of(error["data"]) == fields
+
+
+@pytest.mark.parametrize("size", [0, -1, 101])
+def test_a_page_holds_1_to_100_tasks(raw: Raw, size: int) -> None:
+    assert raw.call("ListTasks", {"pageSize": size})["error"]["code"] == -32602
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [("1e999", "message.metadata.x"), ('"\\ud800"', "message.metadata.x"), ("[" * 40 + "]" * 40, "message.metadata.x")],
+)
+def test_values_that_no_message_can_hold_are_refused_by_name(raw: Raw, value: str, field: str) -> None:
+    params = '{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"a"}],"metadata":{"x":%s}}}' % value
+    error = raw.post(f'{{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{params}}}').json["error"]
+    assert error["code"] == -32602
+    (found,) = fields_of(error["data"])
+    assert found.startswith(field)
+
+
+def test_unknown_members_and_both_spellings_are_taken(raw: Raw) -> None:
+    params = {
+        "message": {"message_id": "m", "role": 1, "parts": [{"text": "Deploy", "new": 1}], "taskId": None},
+        "configuration": {"history_length": "0", "acceptedOutputModes": None},
+        "future": {},
+    }
+    task = raw.call("SendMessage", params)["result"]["task"]
+    assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert "history" not in task
+
+
+STRANGE: list[Any] = [
+    call("SendMessage", saying("x")),
+    call("SendMessage", {"message": 5}),
+    call("SendMessage", saying("x", taskId="nope")),
+    call("GetTask", {}),
+    call("ListTasks"),
+    call("ListTasks", {"status": "TASK_STATE_SUBMITTED"}),
+    call("ListTasks", {"pageSize": 1000}),
+    call("Nope"),
+    call("message/send", saying_in_0_3("x")),
+    call("cstp.queryDecisions", {"query": "x"}),
+    call("cstp.queryDecisions", {"nope": 1}),
+    call("cstp.nope"),
+    *[call(method, params) for method, params in (*STREAMS, *PUSH)],
+    call("GetExtendedAgentCard"),
+    {},
+    [],
+    "{",
+]
+
+
+@pytest.mark.parametrize("body", STRANGE)
+@pytest.mark.parametrize("who", [None, "a-token-of-nobody"])
+@pytest.mark.parametrize("headers", [{}, EXTENSION])
+def test_strangers_learn_that_they_are_strangers(raw: Raw, body: Any, who: str | None, headers: dict[str, str]) -> None:
+    answer = raw.post(body, who=who, headers=headers)
+    assert (answer.status, answer.headers["Content-Type"]) == (401, JSON)
+    assert answer.headers["WWW-Authenticate"] == 'Bearer realm="cstp"'
+    error = answer.json["error"]
+    assert (error["code"], info_of(error["data"])) == (-31001, ("cstp", "AUTHENTICATION_REQUIRED"))
+    assert len(error["data"]) == 1
+
+
+def test_strangers_notify_in_vain(raw: Raw) -> None:
+    answer = raw.post({"jsonrpc": "2.0", "method": "SendMessage", "params": saying("x")}, who=None)
+    assert (answer.status, answer.body) == (401, b"")
+
+
+def test_strangers_in_a_batch_learn_no_more(raw: Raw) -> None:
+    answer = raw.post([call("Nope"), call("ListTasks"), 17], who=None)
+    assert answer.status == 200
+    assert {found["error"]["code"] for found in answer.json} == {-31001}
+
+
+@pytest.mark.parametrize("method", ["GetTask", "CancelTask", "SubscribeToTask"])
+def test_anothers_task_is_no_task(raw: Raw, task: Any, method: str) -> None:
+    there = raw.call(method, {"id": task["id"]}, who="bob")["error"]
+    nowhere = raw.call(method, {"id": "nope"}, who="bob")["error"]
+    assert (there["code"], there["message"].replace(task["id"], "nope")) == (-32001, nowhere["message"])
+    assert raw.call("ListTasks", {"contextId": task["contextId"]}, who="bob")["result"]["totalSize"] == 0
+
+
+def test_a_method_of_cstp_can_be_called_once_activated(raw: Raw) -> None:
+    query = call("cstp.queryDecisions", {"query": "payment"})
+    direct = raw.post(query, "/cstp", version=None).json["result"]
+    for version in ("1.0", "0.3", None):
+        answer = raw.post(query, headers=EXTENSION, version=version)
+        assert answer.headers["A2A-Extensions"] == URI
+        assert answer.json["result"].keys() == direct.keys()
+    refused = raw.call("cstp.queryDecisions", {"query": "payment"})["error"]
+    assert refused["code"] == -32601
+    assert URI in refused["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "who", "status", "code", "reason"),
+    [
+        ("cstp.recordDecision", {}, "reader", 403, -31010, "PERMISSION_DENIED"),
+        ("cstp.getDecision", {"id": "nope"}, "alice", 200, -31011, "NOT_FOUND"),
+        ("cstp.getDecision", {"nope": 1}, "alice", 200, -32602, "INVALID_ARGUMENT"),
+        ("cstp.nope", {}, "alice", 200, -32601, "METHOD_NOT_FOUND"),
+        ("cstp.importDecisions", {}, "alice", 200, -32601, "METHOD_NOT_FOUND"),
+        ("cstp.saveTask", {}, "alice", 200, -32601, "METHOD_NOT_FOUND"),
+    ],
+)
+def test_errors_of_cstp_stay_out_of_the_codes_of_a2a(
+    raw: Raw, method: str, params: Any, who: str, status: int, code: int, reason: str
+) -> None:
+    answer = raw.post(call(method, params), who=who, headers=EXTENSION)
+    error = answer.json["error"]
+    assert (answer.status, error["code"], info_of(error["data"])) == (status, code, ("cstp", reason))
+
+
+def test_wrong_params_of_cstp_are_named_too(raw: Raw) -> None:
+    error = raw.call("cstp.getDecision", {"nope": 1}, headers=EXTENSION)["error"]
+    assert fields_of(error["data"]) == ["nope"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "marks"),
+    [
+        ({}, {}),
+        ({"A2A-Extensions": "https://other.example"}, {}),
+        ({"A2A-Extensions": f"https://other.example , {URI}"}, {"A2A-Extensions": URI}),
+        ({"X-A2A-Extensions": URI}, {"A2A-Extensions": URI, "X-A2A-Extensions": URI}),
+    ],
+)
+@pytest.mark.parametrize(
+    "body", [call("ListTasks"), call("Nope"), "{", [call("ListTasks")], call("SendStreamingMessage", saying("Deploy"))]
+)
+def test_the_activated_extension_is_echoed(raw: Raw, headers: dict[str, str], marks: dict[str, str], body: Any) -> None:
+    answer = raw.post(body, headers=headers)
+    found = {name: answer.headers[name] for name in ("A2A-Extensions", "X-A2A-Extensions") if name in answer.headers}
+    assert found == marks
+
+
+@pytest.mark.parametrize("body", [call("ListTasks"), call("Nope"), "{", call("SendStreamingMessage", saying("Deploy"))])
+def test_every_answer_names_its_request(raw: Raw, body: Any) -> None:
+    answer = raw.post(body, headers={"X-Request-Id": "trace-1:a.b_c"})
+    assert answer.headers["X-Request-Id"] == "trace-1:a.b_c"
+    if "error" in answer.body.decode() and answer.headers.get_content_type() == JSON:
+        assert answer.json["error"]["data"][0]["metadata"]["requestId"] == "trace-1:a.b_c"
+    assert len(raw.post(body, headers={"X-Request-Id": "a b"}).headers["X-Request-Id"]) == 32
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "code"),
+    [
+        (b"{}", {"Content-Type": "text/plain"}, 415, -32005),
+        (b"{}", {"Content-Type": "application/a2a+json"}, 415, -32005),
+        (gzip.compress(b"{}"), {"Content-Encoding": "gzip"}, 415, -32005),
+        (b" " * 50_001, {}, 413, -32600),
+    ],
+)
+def test_http_refuses_what_it_can_judge_itself(
+    raw: Raw, body: bytes, headers: dict[str, str], status: int, code: int
+) -> None:
+    answer = raw.post(body, headers=headers)
+    assert (answer.status, answer.json["id"], answer.json["error"]["code"]) == (status, None, code)
+    assert ("Accept-Post" in answer.headers) == (status == 415)
+    stranger = raw.post(body, headers=headers, who=None)
+    assert (stranger.status, stranger.json["error"]["code"]) == (401, -31001)
+
+
+@pytest.mark.parametrize("path", ["/a2a", "/a2a/", "/"])
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS"])
+def test_other_methods_of_http_are_405(raw: Raw, path: str, method: str) -> None:
+    answer = raw.send(method, path)
+    assert (answer.status, answer.headers["Allow"]) == (405, "POST")
+
+
+def test_a_request_without_a_usable_host_is_refused(raw: Raw) -> None:
+    answer = raw.post(call("ListTasks"), headers={"Host": "a b"})
+    assert (answer.status, answer.json["error"]["code"]) == (200, -32600)
+    assert raw.post(call("ListTasks"), headers={"Host": "a b"}, who=None).status == 401
+
+
+def test_the_extension_may_be_required(tmp_path: Any) -> None:
+    with talking(tmp_path, a2a={"grpc_port": 0, "require_extension": True}) as raw:
+        for method, params in (("SendMessage", saying("x")), ("ListTasks", {}), *PUSH):
+            error = raw.call(method, params)["error"]
+            assert (error["code"], info_of(error["data"])) == (-32008, (A2A_DOMAIN, "EXTENSION_SUPPORT_REQUIRED"))
+        assert "result" in raw.call("ListTasks", headers=EXTENSION)
+        assert raw.call("ListTasks", who=None)["error"]["code"] == -31001
+
+
+@pytest.fixture(scope="module")
+def _scripted_bridge(shared: tuple[Scripted, str]) -> Iterator[Raw]:
+    with bridging(shared[1], ServerSettings(timeout_seconds=5)) as client:
+        yield Raw(client)
+
+
+@pytest.fixture
+def scripted(_scripted_bridge: Raw, server: Scripted) -> Raw:
+    """A bridge before a server that does what a test tells it to."""
+    return _scripted_bridge
+
+
+FAILING = [
+    ("GetTask", {"id": "x"}, "cstp.getTask"),
+    ("ListTasks", {}, "cstp.listTasks"),
+    ("GetExtendedAgentCard", {}, "cstp.getAccess"),
+    ("cstp.queryDecisions", {"query": "x"}, "cstp.queryDecisions"),
+]
+
+
+@pytest.mark.parametrize(("method", "params", "failing"), FAILING)
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (grpc.StatusCode.INTERNAL, -32603),
+        (grpc.StatusCode.UNKNOWN, -32603),
+        (grpc.StatusCode.UNAVAILABLE, -31013),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, -31013),
+    ],
+)
+def test_what_fails_inside_stays_inside(
+    scripted: Raw, server: Scripted, method: str, params: Any, failing: str, code: grpc.StatusCode, expected: int
+) -> None:
+    server.plays[failing] = bare(code)
+    answer = scripted.post(call(method, params), headers=EXTENSION)
+    assert (answer.status, answer.json["error"]["code"]) == (200, expected)
+    assert b"secret" not in answer.body
+    assert b"Traceback" not in answer.body
+
+
+@pytest.mark.parametrize(("method", "params", "failing"), FAILING)
+def test_the_limits_are_those_of_the_server(
+    scripted: Raw, server: Scripted, method: str, params: Any, failing: str
+) -> None:
+    retry = error_details_pb2.RetryInfo()
+    retry.retry_delay.FromMilliseconds(1500)
+    server.plays[failing] = fail(grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED", "Too many calls", retry)
+    answer = scripted.post(call(method, params), headers=EXTENSION)
+    assert (answer.status, answer.headers["Retry-After"]) == (429, "2")
+    error = answer.json["error"]
+    assert (error["code"], info_of(error["data"])) == (-31002, ("cstp", "RATE_LIMITED"))
+    assert error["data"][-1] == {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "1.500s"}
+
+
+def test_what_nobody_foresaw_goes_to_the_log_and_not_to_the_caller(
+    scripted: Raw, server: Scripted, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.plays["cstp.getAccess"] = lambda request, context: access_pb2.GetAccessResponse()
+    server.plays["cstp.getTask"] = lambda request, context: tasks_pb2.GetTaskResponse(
+        task=tasks_pb2.Task(content=b"no task")
+    )
+    answer = scripted.post(call("GetTask", {"id": "x"}), headers={"X-Request-Id": "a-mystery"})
+    assert (answer.status, answer.json["error"]["code"]) == (200, -32603)
+    assert info_of(answer.json["error"]["data"]) == (A2A_DOMAIN, "INTERNAL_ERROR")
+    assert b"DecodeError" not in answer.body
+    (record,) = [record for record in caplog.records if record.name.startswith("bridge")]
+    assert "a-mystery GetTask" in record.getMessage()
+    assert record.exc_info
+
+
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["ROLE_USER", "2020-01-01"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["message", "parts", "text", "data", "raw", "role", "messageId", "metadata", "id", "taskId", "status"]
+                + ["kind", "configuration", "historyLength", "pageSize", "file", "bytes", "statusTimestampAfter", URI]
+            ),
+            inner,
+        )
+    ),
+    max_leaves=12,
+)
+METHODS = ["SendMessage", "SendStreamingMessage", "GetTask", "ListTasks", "CancelTask", "SubscribeToTask"]
+OLD_METHODS = ["message/send", "message/stream", "tasks/get", "tasks/pushNotificationConfig/set", "tasks/resubscribe"]
+
+
+@given(method=st.sampled_from([*METHODS, *OLD_METHODS, "cstp.announceIntent"]), params=documents)
+@example(
+    method="message/send",
+    params=saying_in_0_3() | {"message": saying_in_0_3()["message"] | {"parts": [{"kind": "data", "data": {}}]}},
+)
+@examples(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_params_are_answered(raw: Raw, method: str, params: Any) -> None:
+    version = "0.3" if "/" in method else "1.0"
+    answer = raw.post(call(method, params), version=version, headers=EXTENSION)
+    assert answer.status == 200
+    if answer.headers.get_content_type() == JSON:
+        assert answer.json.get("error", {}).get("code") != -32603
+    else:
+        assert all("result" in event for event in events_of(answer))
+
+
+@given(content=st.binary(max_size=200) | documents.map(to_bytes))
+@examples(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_body_is_answered(raw: Raw, content: bytes) -> None:
+    answer = raw.post(content)
+    assert answer.status in (200, 204)
+    assert answer.status == 204 or answer.json
+
+
+def test_tokens_are_nowhere_in_answers(raw: Raw) -> None:
+    answer = raw.post(call("GetExtendedAgentCard"))
+    assert not any(token.encode() in answer.body for token in TOKENS.values())
