@@ -13,6 +13,7 @@ from google.protobuf import json_format
 from bridge.a2a.media import JSON, TEXT
 from bridge.a2a.messages import ANNOUNCE, Announcement, Request
 from bridge.a2a.prose import text_of
+from bridge.a2a.tasks import copy_of
 from bridge.status import Failure, summary, violations
 
 CHECK: Final = "cstp.checkGuardrails"
@@ -55,8 +56,7 @@ def canceled() -> Answer:
 
 def with_answer(task: Task, answer: Answer) -> Task:
     """Return the task as it ends with an answer."""
-    ended = Task()
-    ended.CopyFrom(task)
+    ended = copy_of(task)
     ended.status.Clear()
     ended.status.state = answer.state
     message = ended.status.message

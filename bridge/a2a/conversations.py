@@ -1,14 +1,10 @@
-"""The operations of A2A, over tasks that the gRPC server keeps; nothing of a conversation is held here.
-
-What is worth waiting for goes on in the background until `aclose`, also when its caller leaves.
-"""
+"""The operations of A2A, over tasks that the gRPC server keeps; nothing of a conversation is held here."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncGenerator, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any, Final
 
 from a2a.server.context import ServerCallContext
 from a2a.server.events.event_queue import Event
@@ -23,12 +19,9 @@ from a2a.types.a2a_pb2 import (
     SendMessageRequest,
     SubscribeToTaskRequest,
     Task,
-    TaskArtifactUpdateEvent,
     TaskState,
-    TaskStatusUpdateEvent,
 )
 from a2a.utils.errors import (
-    A2AError,
     ExtensionSupportRequiredError,
     TaskNotCancelableError,
     UnsupportedOperationError,
@@ -36,28 +29,23 @@ from a2a.utils.errors import (
 from a2a.utils.task import apply_history_length, validate_history_length, validate_page_size
 
 from bridge.a2a import answers
-from bridge.a2a.answers import Answer
-from bridge.a2a.context import EXTENSION_URI, EXTENSIONS, address_of, is_activated, metadata_of, request_id_in
+from bridge.a2a.cards import Cards
+from bridge.a2a.context import EXTENSION_URI, EXTENSIONS, address_of, is_activated, metadata_of
 from bridge.a2a.errors import Refused
 from bridge.a2a.gate import WHO_AM_I
 from bridge.a2a.push import WithoutPush
-from bridge.a2a.store import MAX_BYTES, STATES, StoredTask, TaskConflict, TaskQuery, TaskStore
-from bridge.a2a.turns import Turn, Turns
+from bridge.a2a.store import STATES, TaskConflict, TaskQuery, TaskStore
+from bridge.a2a.tasks import is_working, last_events, state_name
+from bridge.a2a.turns import Turns
+from bridge.a2a.work import MAX_SECONDS, Worker, patiently
 from bridge.methods import Forwarder, Metadata
 from bridge.status import Failure
 from cstp_grpc.config import Settings
 
-if TYPE_CHECKING:
-    from bridge.a2a.cards import Cards
-
-logger = logging.getLogger(__name__)
-
-PROTOCOL_REASONS: Final = {"AUTHENTICATION_REQUIRED", "RATE_LIMITED", "UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED"}
-"""Failures that say nothing of the message: a caller who waits is told, and no task is kept."""
-POLL_SECONDS: Final = 0.2
-"""How often a subscription looks at its task."""
-MAX_TIME_LEFT: Final = 3600.0
-"""The most seconds that the server gives a task at work."""
+FIRST_POLL: Final = 0.2
+"""Seconds until a subscription looks at its task again; each further pause is half as long again."""
+LAST_POLL: Final = 2.0
+"""The longest pause: what a subscription asks counts against the limits of its caller."""
 PAGE_SIZE: Final = 50
 """How many tasks a page holds where the caller does not say."""
 
@@ -70,15 +58,12 @@ class Conversations(WithoutPush):
         self._store = store
         self._cards = cards
         self._turns = Turns(store)
+        self._worker = Worker(forwarder, store, settings.server.timeout_seconds)
         self._requires_extension = settings.a2a.require_extension
-        # Time for the call and for keeping its answer, and some to spare.
-        self._time_left = min(2 * settings.server.timeout_seconds + 10, MAX_TIME_LEFT)
-        self._work: set[asyncio.Task[Task]] = set()
 
     async def aclose(self) -> None:
         """Wait for the work in progress."""
-        while self._work:
-            await asyncio.wait(set(self._work))
+        await self._worker.aclose()
 
     @validate_request_params
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task:
@@ -87,11 +72,10 @@ class Conversations(WithoutPush):
         metadata = metadata_of(context)
         turn = await self._turns.begin(params, metadata)
         if params.configuration.return_immediately:
-            started = await self._store.save(turn.task, 0, metadata, self._time_left)
-            self._spawn(self._finish(turn, started, metadata))
-            return apply_history_length(started.task, params.configuration)
-        work = self._spawn(self._settle(turn, metadata))
-        return apply_history_length(await asyncio.shield(work), params.configuration)
+            task, _ = await self._worker.start(turn, metadata)
+        else:
+            task = await self._worker.settle(turn, metadata)
+        return apply_history_length(task, params.configuration)
 
     @validate_request_params
     async def on_message_send_stream(
@@ -101,9 +85,8 @@ class Conversations(WithoutPush):
         self.admit(context)
         metadata = metadata_of(context)
         turn = await self._turns.begin(params, metadata)
-        started = await self._store.save(turn.task, 0, metadata, self._time_left)
-        work = self._spawn(self._finish(turn, started, metadata))
-        yield apply_history_length(started.task, params.configuration)
+        task, work = await self._worker.start(turn, metadata)
+        yield apply_history_length(task, params.configuration)
         for event in last_events(await asyncio.shield(work)):
             yield event
 
@@ -172,9 +155,11 @@ class Conversations(WithoutPush):
         if not is_working(task):
             raise UnsupportedOperationError(f"Task {task.id} has ended, it is {state_name(task)}; get it instead")
         yield task
-        while is_working(task):
-            await asyncio.sleep(POLL_SECONDS)
-            task = (await self._store.get(params.id, metadata_of(context))).task
+        for pause in poll_pauses():
+            await asyncio.sleep(pause)
+            task = (await patiently(lambda: self._store.get(params.id, metadata_of(context)), MAX_SECONDS)).task
+            if not is_working(task):
+                break
         for event in last_events(task):
             yield event
 
@@ -198,83 +183,15 @@ class Conversations(WithoutPush):
         except Failure as failure:
             raise Refused(failure) from failure
 
-    def _spawn(self, work: Coroutine[Any, Any, Task]) -> asyncio.Task[Task]:
-        """Start work that goes on when its caller leaves."""
-        running = asyncio.create_task(work)
-        self._work.add(running)
-        running.add_done_callback(self._done)
-        return running
 
-    def _done(self, work: asyncio.Task[Task]) -> None:
-        """Forget finished work. What nobody foresaw goes into the log, since its caller may have left."""
-        self._work.discard(work)
-        error = None if work.cancelled() else work.exception()
-        if error is not None and not isinstance(error, A2AError):
-            logger.error("answering a message failed", exc_info=error)
-
-    async def _settle(self, turn: Turn, metadata: Metadata) -> Task:
-        """Answer a message and keep its task, in the final state alone."""
-        try:
-            answer = await self._ask(turn, metadata)
-        except Failure as failure:
-            if failure.reason in PROTOCOL_REASONS:
-                raise Refused(failure) from failure
-            answer = failed(turn, failure, metadata)
-        return (await self._store.save(ended(turn, answer, metadata), 0, metadata)).task
-
-    async def _finish(self, turn: Turn, started: StoredTask, metadata: Metadata) -> Task:
-        """Answer a message whose task is kept as working, and keep the final state; return what is kept in the end."""
-        try:
-            answer = await self._ask(turn, metadata)
-        except Failure as failure:
-            answer = failed(turn, failure, metadata)
-        try:
-            return (await self._store.save(ended(turn, answer, metadata), started.version, metadata)).task
-        except TaskConflict:
-            # It was called off, or its time ran out; then that is what everybody was told.
-            return (await self._store.get(turn.task.id, metadata)).task
-        except Refused as refused:
-            logger.warning("request %s: task %s lost its answer: %s", request_id_in(metadata), turn.task.id, refused)
-            raise
-
-    async def _ask(self, turn: Turn, metadata: Metadata) -> Answer:
-        """Return the answer to what a message asks for. Raises Failure."""
-        request = turn.request
-        result = await self._forwarder.call(request.name, request.params, metadata)
-        return answers.answered(request.name, result, turn.media_types)
-
-
-def failed(turn: Turn, failure: Failure, metadata: Metadata) -> Answer:
-    """Return the answer that a failure is to a message."""
-    return answers.failed(answers.placed_in_message(failure, turn.request), request_id_in(metadata))
-
-
-def ended(turn: Turn, answer: Answer, metadata: Metadata) -> Task:
-    """Return the task of a turn with its answer, or with a failure where that is larger than a task may be."""
-    task = answers.with_answer(turn.task, answer)
-    if task.ByteSize() <= MAX_BYTES:
-        return task
-    failure = Failure("INTERNAL", "The answer is larger than a task holds; ask for less")
-    return answers.with_answer(turn.task, failed(turn, failure, metadata))
-
-
-def last_events(task: Task) -> Iterator[Event]:
-    """Yield what a stream says of a task that has ended."""
-    for artifact in task.artifacts:
-        yield TaskArtifactUpdateEvent(task_id=task.id, context_id=task.context_id, artifact=artifact, last_chunk=True)
-    yield TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
-
-
-def is_working(task: Task) -> bool:
-    """Whether a task has not ended."""
-    return task.status.state == TaskState.TASK_STATE_WORKING
+def poll_pauses() -> Iterator[float]:
+    """Yield the seconds between looks at a task, for as long as anybody wants to know."""
+    pause = FIRST_POLL
+    while True:
+        yield pause
+        pause = min(pause * 1.5, LAST_POLL)
 
 
 def not_cancelable(task: Task) -> TaskNotCancelableError:
     """Return the error of whoever calls off a task that has ended."""
     return TaskNotCancelableError(f"Task {task.id} has ended, it is {state_name(task)}")
-
-
-def state_name(task: Task) -> str:
-    """Return where a task stands, as A2A writes it."""
-    return TaskState.Name(task.status.state)

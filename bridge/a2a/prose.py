@@ -60,7 +60,7 @@ def of_query(result: Result) -> list[str]:
 def of_any(method: str, result: Result) -> list[str]:
     """Return a heading and the JSON of a result, indented so that Markdown leaves it alone."""
     content = json.dumps(result, ensure_ascii=False, indent=2)
-    lines = [f"The result of {method}:", "", *(f"    {line}" for line in content[:MAX_JSON].splitlines())]
+    lines = [f"{method} answered.", "", *(f"    {line}" for line in content[:MAX_JSON].splitlines())]
     if len(content) > MAX_JSON:
         lines += ["", f"These are the first {MAX_JSON} of {len(content)} characters; as application/json it is whole."]
     return lines
@@ -75,11 +75,18 @@ WRITERS: Final[Mapping[str, Callable[[Result], list[str]]]] = {
 
 def verdict_line(what: str, verdict: Result) -> str:
     """Return the verdict of guardrails in a sentence."""
-    violations, evaluated = verdict["violations"], counted(verdict["evaluated"], "guardrail")
-    if verdict["allowed"]:
-        return f"Allowed: none of {evaluated} blocks {what}."
-    reasons = "; ".join(one_line(item["message"]) for item in violations)
-    return f"Blocked: {len(violations)} of {evaluated} block{'s' if len(violations) == 1 else ''} {what}: {reasons}"
+    violations, warnings, evaluated = verdict["violations"], verdict["warnings"], verdict["evaluated"]
+    if not verdict["allowed"]:
+        number = len(violations)
+        blocked = f"{number} of {counted(evaluated, 'guardrail')} block{'s' if number == 1 else ''} {what}"
+        return f"Blocked: {blocked}: {messages_of(violations)}"
+    allowed = f"Allowed: no guardrail of {evaluated} blocks {what}"
+    return f"{allowed}, but mind: {messages_of(warnings)}" if warnings else f"{allowed}."
+
+
+def messages_of(violations: Iterable[Result]) -> str:
+    """Return what some guardrails say, on one line."""
+    return "; ".join(one_line(item["message"]) for item in violations)
 
 
 def judgements(verdict: Result) -> list[str]:

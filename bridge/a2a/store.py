@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from bridge.a2a.errors import Refused, invalid_params
+from bridge.a2a.tasks import copy_of
 from bridge.methods import Metadata
 from bridge.status import Failure, from_rpc_error
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
@@ -182,13 +183,6 @@ def wrong_fields(failure: Failure) -> list[tuple[str, str]]:
     if not isinstance(found, list):
         return []
     return [(NAMES.get(item["field"], item["field"]), item["description"]) for item in found]
-
-
-def copy_of(task: Task) -> Task:
-    """Return a copy of a task."""
-    copy = Task()
-    copy.CopyFrom(task)
-    return copy
 
 
 def duration(seconds: float) -> Duration:

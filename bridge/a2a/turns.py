@@ -17,6 +17,7 @@ from bridge.a2a import media, messages
 from bridge.a2a.context import EXTENSION_URI
 from bridge.a2a.messages import ANNOUNCE, Content, Params, Request, announced_in
 from bridge.a2a.store import TaskQuery, TaskStore
+from bridge.a2a.tasks import state_name
 from bridge.methods import Metadata
 
 MAX_BYTES: Final = 1_048_576
@@ -76,10 +77,9 @@ class Turns:
         task = (await self._store.get(message.task_id, metadata)).task
         if message.context_id and message.context_id != task.context_id:
             raise other_context("message.taskId", task)
-        state = TaskState.Name(task.status.state)
         raise UnsupportedOperationError(
-            f"Task {task.id} takes no more messages, it is {state}; follow up in its context {task.context_id}, and "
-            "name it in referenceTaskIds where it should be refined"
+            f"Task {task.id} takes no more messages, it is {state_name(task)}; follow up in its context "
+            f"{task.context_id}, and name it in referenceTaskIds where it should be refined"
         )
 
     async def _footing(self, message: Message, content: Content, metadata: Metadata) -> Footing:
@@ -93,8 +93,7 @@ class Turns:
     async def _referred(self, message: Message, metadata: Metadata) -> Footing:
         """Return what a message builds on that refers to tasks: the last of them that is an announcement counts."""
         tasks = [(await self._store.get(task_id, metadata)).task for task_id in message.reference_task_ids]
-        found = last_announcement(tasks[::-1]) or (tasks[-1], None)
-        task, earlier = found
+        task, earlier = last_announcement(tasks[::-1]) or (tasks[-1], None)
         if message.context_id and message.context_id != task.context_id:
             raise other_context("message.referenceTaskIds", task)
         return Footing(task.context_id, earlier)

@@ -1,0 +1,134 @@
+"""Answering messages: work that goes on when its caller leaves, and that leaves no task at work for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from a2a.types.a2a_pb2 import Task
+from a2a.utils.errors import A2AError
+
+from bridge.a2a import answers
+from bridge.a2a.answers import Answer
+from bridge.a2a.context import request_id_in
+from bridge.a2a.errors import Refused
+from bridge.a2a.store import MAX_BYTES, StoredTask, TaskConflict, TaskStore
+from bridge.a2a.turns import Turn
+from bridge.methods import Forwarder, Metadata
+from bridge.status import Failure
+
+logger = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+
+PROTOCOL_REASONS: Final = {"AUTHENTICATION_REQUIRED", "RATE_LIMITED", "UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED"}
+"""Failures that say nothing of the message: a caller who waits is told, and no task is kept."""
+MAX_SECONDS: Final = 3600.0
+"""The longest that the server lets a task be at work."""
+
+
+class Worker:
+    """Asks the gRPC server what messages ask for, and keeps the answers as tasks.
+
+    `timeout` is how many seconds a call may take.
+    """
+
+    def __init__(self, forwarder: Forwarder, store: TaskStore, timeout: float) -> None:
+        self._forwarder = forwarder
+        self._store = store
+        # Time for the call and for keeping its answer, and some to spare.
+        self._seconds = min(2 * timeout + 10, MAX_SECONDS)
+        self._work: set[asyncio.Task[Task]] = set()
+
+    async def aclose(self) -> None:
+        """Wait for the work in progress."""
+        while self._work:
+            await asyncio.wait(set(self._work))
+
+    async def settle(self, turn: Turn, metadata: Metadata) -> Task:
+        """Return the task of a turn with its answer, kept in this final state alone. Raises Refused."""
+        return await asyncio.shield(self._spawn(self._settle(turn, metadata)))
+
+    async def start(self, turn: Turn, metadata: Metadata) -> tuple[Task, asyncio.Task[Task]]:
+        """Return the task of a turn, kept as working, and the work that ends with the task as it is kept in the end.
+
+        Raises Refused.
+        """
+        started = await self._store.save(turn.task, 0, metadata, self._seconds)
+        return started.task, self._spawn(self._finish(turn, started, metadata))
+
+    def _spawn(self, work: Coroutine[Any, Any, Task]) -> asyncio.Task[Task]:
+        """Start work that goes on when its caller leaves."""
+        running = asyncio.create_task(work)
+        self._work.add(running)
+        running.add_done_callback(self._done)
+        return running
+
+    def _done(self, work: asyncio.Task[Task]) -> None:
+        """Forget finished work. What nobody foresaw goes into the log, since its caller may have left."""
+        self._work.discard(work)
+        error = None if work.cancelled() else work.exception()
+        if error is not None and not isinstance(error, A2AError):
+            logger.error("answering a message failed", exc_info=error)
+
+    async def _settle(self, turn: Turn, metadata: Metadata) -> Task:
+        """Answer a message and keep its task."""
+        try:
+            answer = await self._ask(turn, metadata)
+        except Failure as failure:
+            if failure.reason in PROTOCOL_REASONS:
+                raise Refused(failure) from failure
+            answer = failed(turn, failure, metadata)
+        return (await self._store.save(ended(turn, answer, metadata), 0, metadata)).task
+
+    async def _finish(self, turn: Turn, started: StoredTask, metadata: Metadata) -> Task:
+        """Answer a message whose task is kept as working, and keep what it came to."""
+        try:
+            answer = await self._ask(turn, metadata)
+        except Failure as failure:
+            answer = failed(turn, failure, metadata)
+        task = ended(turn, answer, metadata)
+        try:
+            return (await patiently(lambda: self._store.save(task, started.version, metadata), self._seconds)).task
+        except TaskConflict:
+            # It was called off, or its time ran out; then that is what everybody was told.
+            return (await self._store.get(task.id, metadata)).task
+        except Refused as refused:
+            logger.warning("request %s: task %s lost its answer: %s", request_id_in(metadata), task.id, refused)
+            raise
+
+    async def _ask(self, turn: Turn, metadata: Metadata) -> Answer:
+        """Return the answer to what a message asks for. Raises Failure."""
+        request = turn.request
+        result = await self._forwarder.call(request.name, request.params, metadata)
+        return answers.answered(request.name, result, turn.media_types)
+
+
+def failed(turn: Turn, failure: Failure, metadata: Metadata) -> Answer:
+    """Return the answer that a failure is to a message."""
+    return answers.failed(answers.placed_in_message(failure, turn.request), request_id_in(metadata))
+
+
+def ended(turn: Turn, answer: Answer, metadata: Metadata) -> Task:
+    """Return the task of a turn with its answer, or with a failure where that is larger than a task may be."""
+    task = answers.with_answer(turn.task, answer)
+    if task.ByteSize() <= MAX_BYTES:
+        return task
+    failure = Failure("INTERNAL", "The answer is larger than a task holds; ask for less")
+    return answers.with_answer(turn.task, failed(turn, failure, metadata))
+
+
+async def patiently(attempt: Callable[[], Awaitable[ResultT]], seconds: float) -> ResultT:
+    """Return what an attempt returns, made again when the server says when, for so many seconds. Raises Refused."""
+    clock = asyncio.get_running_loop()
+    end = clock.time() + seconds
+    while True:
+        try:
+            return await attempt()
+        except Refused as refused:
+            pause = refused.failure.retry_after
+            if pause is None or clock.time() + pause > end:
+                raise
+        await asyncio.sleep(pause)

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from a2a.types.a2a_pb2 import Task
+from google.protobuf import json_format
+
+from bridge.a2a.answers import Answer, answered, canceled, failed, placed_in_message, with_answer
+from bridge.a2a.media import JSON, SPOKEN, TEXT
+from bridge.a2a.messages import Announcement, MethodCall
+from bridge.status import Failure
+from tests.bridge.a2a.talking import CANCELED, COMPLETED, FAILED, REJECTED, data_of
+
+REVIEW = {
+    "guardrailId": "review",
+    "name": "Requires Review",
+    "message": "Get a review",
+    "severity": "block",
+    "suggestion": "Ask someone",
+}
+ROLLOUT = {"guardrailId": "rollout", "name": "Staged Rollout", "message": "Consider stages", "severity": "warn"}
+DECISION = {
+    "id": "d-1",
+    "title": "Deploy by hand",
+    "outcome": "failure",
+    "date": "2026-01-02T03:04:05Z",
+    "distance": 0.25,
+    "score": 0.75,
+    "notes": "Automate it",
+}
+
+
+def announcement(**members: Any) -> dict[str, Any]:
+    return {
+        "received": True,
+        "correlationId": "c-1",
+        "receivedAt": "2026-01-02T03:04:05Z",
+        "similarDecisions": [],
+        "suggestions": [],
+        "respondingAgent": "cstp",
+        **members,
+    }
+
+
+def verdict(violations: list[Any], warnings: list[Any], evaluated: int = 5) -> dict[str, Any]:
+    return {"allowed": not violations, "violations": violations, "warnings": warnings, "evaluated": evaluated}
+
+
+def text_of(answer: Answer) -> str:
+    assert answer.artifact
+    return str(answer.artifact.parts[-1].text)
+
+
+def status_of(answer: Answer) -> str:
+    return str(answer.status[0].text)
+
+
+def test_the_artifact_is_the_exact_result_and_then_a_text() -> None:
+    result = announcement(similarDecisions=[DECISION], guardrailStatus=verdict([], []))
+    answer = answered("cstp.announceIntent", result, SPOKEN)
+    assert answer.artifact
+    data, text = answer.artifact.parts
+    assert data_of(data) == result
+    assert (data.media_type, text.media_type) == (JSON, TEXT)
+    assert answer.state == COMPLETED
+
+
+@pytest.mark.parametrize("media_type", SPOKEN)
+def test_the_artifact_has_what_is_wanted(media_type: str) -> None:
+    answer = answered("cstp.announceIntent", announcement(), [media_type])
+    assert answer.artifact
+    assert [part.media_type for part in answer.artifact.parts] == [media_type]
+
+
+def test_a_blocked_intent_is_rejected_and_told_why() -> None:
+    result = announcement(
+        guardrailStatus=verdict([REVIEW], [ROLLOUT]),
+        similarDecisions=[DECISION],
+        suggestions=["Deploy to 10% first"],
+    )
+    answer = answered("cstp.announceIntent", result, SPOKEN)
+    assert answer.state == REJECTED
+    assert status_of(answer) == "Blocked: 1 of 5 guardrails blocks this intent: Get a review"
+    assert text_of(answer).splitlines() == [
+        "Blocked: 1 of 5 guardrails blocks this intent: Get a review",
+        "",
+        "Violations:",
+        "- Requires Review: Get a review",
+        "  Suggestion: Ask someone",
+        "",
+        "Warnings:",
+        "- Staged Rollout: Consider stages",
+        "",
+        "Similar decisions:",
+        "- Deploy by hand (failure, 2026-01-02, score 0.75)",
+        "  Notes: Automate it",
+        "",
+        "Suggestions:",
+        "- Deploy to 10% first",
+        "",
+        "Correlation id: c-1",
+    ]
+
+
+def test_an_intent_without_a_verdict_is_received() -> None:
+    answer = answered("cstp.announceIntent", announcement(), SPOKEN)
+    assert answer.state == COMPLETED
+    assert status_of(answer) == "Received. Guardrails give no verdict here."
+
+
+def test_a_check_is_its_verdict() -> None:
+    allowed = answered("cstp.checkGuardrails", verdict([], [], evaluated=1), SPOKEN)
+    blocked = answered("cstp.checkGuardrails", verdict([REVIEW, REVIEW], []), SPOKEN)
+    assert (allowed.state, text_of(allowed)) == (COMPLETED, "Allowed: no guardrail of 1 blocks this action.")
+    warned = answered("cstp.checkGuardrails", verdict([], [ROLLOUT]), SPOKEN)
+    assert (warned.state, status_of(warned)) == (
+        COMPLETED,
+        "Allowed: no guardrail of 5 blocks this action, but mind: Consider stages",
+    )
+    assert blocked.state == REJECTED
+    assert status_of(blocked) == "Blocked: 2 of 5 guardrails block this action: Get a review; Get a review"
+
+
+def test_a_query_lists_its_decisions() -> None:
+    found = {"category": "ops", "status": "decided", **{k: v for k, v in DECISION.items() if k != "score"}}
+    answer = answered("cstp.queryDecisions", {"decisions": [found], "query": "deploying"}, SPOKEN)
+    assert text_of(answer).splitlines() == [
+        "1 past decision found for “deploying”.",
+        "",
+        "Decisions:",
+        "- Deploy by hand (ops, decided, failure, 2026-01-02, score 0.75)",
+        "  Notes: Automate it",
+    ]
+
+
+def test_a_query_may_find_nothing() -> None:
+    answer = answered("cstp.queryDecisions", {"decisions": [], "query": "x"}, SPOKEN)
+    assert text_of(answer) == "No past decision resembles “x”."
+
+
+def test_any_other_result_is_shown_as_it_is() -> None:
+    answer = answered("cstp.getAccess", {"allowed": False, "agent": "cstp"}, SPOKEN)
+    assert answer.state == COMPLETED
+    assert text_of(answer).splitlines() == [
+        "cstp.getAccess answered.",
+        "",
+        "    {",
+        '      "allowed": false,',
+        '      "agent": "cstp"',
+        "    }",
+    ]
+
+
+def test_an_empty_result_is_an_object() -> None:
+    answer = answered("cstp.any", {}, SPOKEN)
+    assert answer.artifact
+    assert answer.artifact.parts[0].data.WhichOneof("kind") == "struct_value"
+
+
+def test_a_long_result_is_cut_and_says_so() -> None:
+    answer = answered("cstp.any", {"text": "x" * 30_000}, SPOKEN)
+    assert len(text_of(answer)) < 21_000
+    assert text_of(answer).endswith("These are the first 20000 of 30016 characters; as application/json it is whole.")
+
+
+def test_what_people_wrote_stays_text() -> None:
+    title = "see [this](http://evil.example)\n# ![x](y) <b> `c`" + "z" * 2000
+    text = text_of(
+        answered("cstp.announceIntent", announcement(similarDecisions=[{**DECISION, "title": title}]), SPOKEN)
+    )
+    (line,) = [line for line in text.splitlines() if line.startswith("- see")]
+    assert line.startswith(r"- see \[this\](http://evil.example) # !\[x\](y) \<b> \`c\`zzz")
+    assert len(line) < 1_100
+
+
+def test_a_failure_is_told_in_words_and_as_data() -> None:
+    failure = Failure("RATE_LIMITED", "Too many calls", details={"retryAfterMs": 500})
+    answer = failed(failure, "r-1")
+    assert (answer.state, answer.artifact) == (FAILED, None)
+    assert status_of(answer) == "Failed: Too many calls (RATE_LIMITED)"
+    error = {"reason": "RATE_LIMITED", "message": "Too many calls", "requestId": "r-1", "retryAfterMs": 500}
+    assert data_of(answer.status[1]) == {"error": error}
+
+
+def test_a_failure_keeps_its_own_request_id() -> None:
+    answer = failed(Failure("INTERNAL", "x", details={"requestId": "server-1"}), "r-1")
+    assert data_of(answer.status[1])["error"]["requestId"] == "server-1"
+
+
+def wrong(*fields: str) -> Failure:
+    found = [{"field": field, "description": "is wrong"} for field in fields]
+    return Failure("INVALID_ARGUMENT", "what it was", details={"violations": found, "requestId": "r"})
+
+
+def test_wrong_params_of_an_announcement_are_named_by_their_places() -> None:
+    request = Announcement({}, {"stakes": "metadata.stakes", "metadata": "parts[1].data", "a.b": "metadata.a.b"})
+    failure = placed_in_message(wrong("stakes", "metadata.x.y", "agent.id", "a.b"), request)
+    expected = ["metadata.stakes", "parts[1].data.x.y", "agent.id", "metadata.a.b"]
+    assert failure.details == {
+        "violations": [{"field": f, "description": "is wrong"} for f in expected],
+        "requestId": "r",
+    }
+    assert failure.message == "; ".join(f"{field}: is wrong" for field in expected)
+
+
+def test_wrong_params_of_a_call_keep_their_names() -> None:
+    failure = wrong("limit")
+    assert placed_in_message(failure, MethodCall("cstp.queryDecisions", {})) is failure
+
+
+def test_other_failures_have_no_places() -> None:
+    failure = Failure("NOT_FOUND", "x")
+    assert placed_in_message(failure, Announcement({})) is failure
+
+
+def test_an_answer_ends_a_task() -> None:
+    task = json_format.ParseDict({"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}}, Task())
+    ended = with_answer(task, canceled())
+    assert ended.status.state == CANCELED
+    said = ended.status.message
+    assert (said.task_id, said.context_id, said.parts[0].text) == ("t", "c", "Canceled by its owner")
+    assert not ended.artifacts
+    assert task.status.state != CANCELED

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+from a2a.types.a2a_pb2 import Task
+from a2a.utils.errors import InvalidParamsError, TaskNotFoundError
+from google.protobuf import json_format
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from bridge.a2a.context import metadata_of
+from bridge.a2a.errors import Refused
+from bridge.a2a.store import INTERRUPTED, TaskConflict, TaskQuery, TaskStore
+from bridge.channel import connect
+from tests.bridge.a2a.talking import COMPLETED, FAILED, TIMEOUT, WORKING, asynchronous, context, until
+from tests.harness import running, settings
+
+ALICE = metadata_of(context("alice"))
+BOB = metadata_of(context("bob"))
+STRANGER = metadata_of(context("who?"))
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running(settings(tmp_path_factory.mktemp("core"))) as app:
+        yield f"127.0.0.1:{app.port}"
+
+
+@asynccontextmanager
+async def keeping(target: str) -> AsyncIterator[TaskStore]:
+    async with connect(target) as channel:
+        yield TaskStore(channel, TIMEOUT)
+
+
+def new(state: str = "TASK_STATE_WORKING", context_id: str = "") -> Task:
+    content = {
+        "id": str(uuid.uuid4()),
+        "contextId": context_id or str(uuid.uuid4()),
+        "status": {"state": state},
+        "artifacts": [{"artifactId": "a", "parts": [{"text": "half"}]}],
+    }
+    return json_format.ParseDict(content, Task())
+
+
+@asynchronous
+async def test_a_task_is_kept_as_it_was_returned(core: str) -> None:
+    async with keeping(core) as store:
+        task = new("TASK_STATE_COMPLETED")
+        saved = await store.save(task, 0, ALICE)
+        assert saved == await store.get(task.id, ALICE)
+        assert saved.version == 1
+        assert saved.task.status.timestamp.seconds > 0
+        assert not task.status.HasField("timestamp")
+
+
+@asynchronous
+async def test_a_task_at_work_is_replaced_by_its_version_once(core: str) -> None:
+    async with keeping(core) as store:
+        task = new()
+        first = await store.save(task, 0, ALICE)
+        task.status.state = COMPLETED
+        second = await store.save(task, first.version, ALICE)
+        assert second.task.status.state == COMPLETED
+        for version in (0, first.version, second.version):
+            with pytest.raises(TaskConflict):
+                await store.save(task, version, ALICE)
+
+
+@asynchronous
+async def test_a_task_whose_time_ran_out_says_that_it_was_interrupted(core: str) -> None:
+    async with keeping(core) as store:
+        task = new()
+        saved = await store.save(task, 0, ALICE, time_left=0.001)
+
+        async def has_failed() -> bool:
+            return (await store.get(task.id, ALICE)).task.status.state == FAILED
+
+        await until(has_failed, "the task has failed")
+        found = (await store.get(task.id, ALICE)).task
+        assert found.status.message.parts[0].text == INTERRUPTED
+        assert not found.artifacts
+        assert found.status.timestamp.ToMilliseconds() == saved.task.status.timestamp.ToMilliseconds() + 1
+        task.status.state = COMPLETED
+        with pytest.raises(TaskConflict):
+            await store.save(task, saved.version, ALICE)
+
+
+@asynchronous
+async def test_what_failed_by_itself_keeps_its_words(core: str) -> None:
+    async with keeping(core) as store:
+        task = new("TASK_STATE_FAILED")
+        task.status.message.parts.add(text="its own")
+        await store.save(task, 0, ALICE)
+        assert (await store.get(task.id, ALICE)).task.status.message.parts[0].text == "its own"
+
+
+@asynchronous
+async def test_a_task_of_somebody_else_is_not_there(core: str) -> None:
+    async with keeping(core) as store:
+        task = new()
+        await store.save(task, 0, ALICE)
+        for task_id, who in ((task.id, BOB), ("none", ALICE), ("x" * 300, ALICE), ("", ALICE)):
+            with pytest.raises(TaskNotFoundError):
+                await store.get(task_id, who)
+        assert (await store.list(TaskQuery(10, context_id=task.context_id), BOB)).tasks == []
+
+
+@asynchronous
+async def test_tasks_are_listed_by_page(core: str) -> None:
+    async with keeping(core) as store:
+        ids = [(await store.save(new(context_id="paged"), 0, ALICE)).task.id for _ in range(3)]
+        first = await store.list(TaskQuery(2, context_id="paged"), ALICE)
+        second = await store.list(TaskQuery(2, context_id="paged", page_token=first.next_page_token), ALICE)
+        assert {task.id for task in (*first.tasks, *second.tasks)} == set(ids)
+        assert (len(first.tasks), first.total, second.next_page_token) == (2, 3, "")
+
+
+@asynchronous
+async def test_tasks_are_listed_by_state_and_time(core: str) -> None:
+    async with keeping(core) as store:
+        await store.save(new(context_id="states"), 0, ALICE)
+        done = await store.save(new("TASK_STATE_COMPLETED", "states"), 0, ALICE)
+        found = await store.list(TaskQuery(9, context_id="states", state=COMPLETED), ALICE)
+        assert [task.id for task in found.tasks] == [done.task.id]
+        since = done.task.status.timestamp
+        for later, expected in ((0, 1), (1, 0)):
+            after = Timestamp()
+            after.FromMilliseconds(since.ToMilliseconds() + later)
+            query = TaskQuery(9, context_id="states", state=COMPLETED, updated_after=after)
+            assert (await store.list(query, ALICE)).total == expected
+        assert (await store.list(TaskQuery(9, context_id="states", state=WORKING), ALICE)).total == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        (TaskQuery(9, page_token="none"), "pageToken"),
+        (TaskQuery(9, context_id="c" * 300), "contextId"),
+        (TaskQuery(9, updated_after=Timestamp(nanos=-5)), "statusTimestampAfter"),
+    ],
+)
+@asynchronous
+async def test_a_listing_that_cannot_be_is_told_by_the_names_of_a2a(core: str, query: TaskQuery, field: str) -> None:
+    async with keeping(core) as store:
+        with pytest.raises(InvalidParamsError) as caught:
+            await store.list(query, ALICE)
+        assert caught.value.data is not None
+        assert [item["field"] for item in caught.value.data["errors"]] == [field]
+
+
+@asynchronous
+async def test_strangers_are_refused(core: str) -> None:
+    async with keeping(core) as store:
+        for attempt in (
+            store.get("any", STRANGER),
+            store.save(new(), 0, STRANGER),
+            store.list(TaskQuery(1), STRANGER),
+        ):
+            with pytest.raises(Refused) as caught:
+                await attempt
+            assert caught.value.failure.reason == "AUTHENTICATION_REQUIRED"
+
+
+@asynchronous
+async def test_a_server_that_is_away_is_told() -> None:
+    async with keeping("127.0.0.1:1") as store:
+        with pytest.raises(Refused) as caught:
+            await store.get("any", ALICE)
+        assert caught.value.failure.reason == "UNAVAILABLE"
