@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, NoReturn
@@ -22,7 +23,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.rpc import status_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from grpc_status import rpc_status
 
 from bridge import headers
@@ -39,6 +40,7 @@ from bridge.a2a.context import (
     require_version,
 )
 from bridge.a2a.errors import grpc_error, invalid_params, unforeseen
+from bridge.a2a.open_services import Health, Places, Reflection
 from bridge.a2a.peer import Peer
 from bridge.listening import CannotListen, join
 from bridge.methods import Metadata
@@ -49,6 +51,10 @@ logger = logging.getLogger(__name__)
 
 CONCURRENT_CALLS: Final = 1000
 """Calls and streams that may be open at once; gRPC itself answers RESOURCE_EXHAUSTED to more."""
+OPEN_STREAMS: Final = 64
+"""Of these, the streams that need no token."""
+NOTICE_SECONDS: Final = 1.0
+"""How long telling the watchers of the services' health may take at the end."""
 MAX_MESSAGE: Final = 1000
 MAX_STATUS: Final = 5000
 """Bytes of an error's text and of its details: clients take 8 KiB of trailing metadata, which holds the text twice."""
@@ -103,7 +109,8 @@ class A2aGrpcServer:
 
     def __init__(self, settings: A2aSettings, max_message_bytes: int) -> None:
         self._server = grpc.aio.server(options=options(max_message_bytes), maximum_concurrent_rpcs=CONCURRENT_CALLS)
-        self._health = health.aio.HealthServicer()
+        self._open_streams = Places(OPEN_STREAMS)
+        self._health = Health(self._open_streams)
         address = join(settings.grpc_host, settings.grpc_port)
         try:
             self.port = self._server.add_insecure_port(address)
@@ -120,14 +127,18 @@ class A2aGrpcServer:
             self._server.add_generic_rpc_handlers([Service(dialect, peer, address).handlers()])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = [dialect.service.full_name for dialect in DIALECTS]
-        reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
+        shown = Reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._open_streams)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(shown, self._server)
         await self._server.start()
         for name in (health.OVERALL_HEALTH, *names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def stop(self, drain_seconds: float) -> None:
         """Refuse new calls, let those in progress end for up to `drain_seconds`, then break them off."""
-        await self._health.enter_graceful_shutdown()
+        with suppress(TimeoutError):
+            # A watcher that takes nothing must not keep the server from stopping.
+            async with asyncio.timeout(NOTICE_SECONDS):
+                await self._health.enter_graceful_shutdown()
         await self._server.stop(drain_seconds)
 
 

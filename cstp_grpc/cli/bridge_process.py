@@ -38,7 +38,8 @@ class BridgeAddress:
 class BridgeProcess:
     """A bridge to the server at `target`, started again when it dies.
 
-    `port_file` is where it writes its address over HTTP; the one of A2A over gRPC is in a file beside it.
+    `port_file` is where it writes its address over HTTP; the one of A2A over gRPC is in a file beside it. It has
+    `stop_seconds` to stop before it is ended.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class BridgeProcess:
         target: str,
         port_file: Path,
         clock: Callable[[], float] = time.monotonic,
+        stop_seconds: float = process.GRACE_SECONDS,
     ) -> None:
         self._port_file = port_file
         self._a2a_port_file = port_file.with_name(f"{port_file.name}.a2a")
@@ -55,6 +57,7 @@ class BridgeProcess:
         if config_file:
             self._arguments += ["--config", str(config_file)]
         self._clock = clock
+        self._stop_seconds = stop_seconds
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         self.child: process.Child | None = None
         """The running process; None before the first start."""
@@ -89,7 +92,7 @@ class BridgeProcess:
     def stop(self) -> None:
         """Stop it and wait for its end."""
         if self.child:
-            self.child.stop()
+            self.child.stop(self._stop_seconds)
         self._forget_ports()
 
     def _forget_ports(self) -> None:

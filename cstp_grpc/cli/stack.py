@@ -11,6 +11,7 @@ from typing import Self
 
 from cstp_grpc.cli.bridge_process import BridgeAddress, BridgeProcess
 from cstp_grpc.config import Settings
+from cstp_grpc.process import GRACE_SECONDS
 from cstp_grpc.server.app import App
 
 BRIDGE_PORT_FILE = "bridge.port"
@@ -31,7 +32,13 @@ class Stack:
             self.bridge: BridgeProcess | None = None
             self.bridge_address: BridgeAddress | None = None
             if bridge:
-                self.bridge = BridgeProcess(config_file, self.app.target, settings.data_dir / BRIDGE_PORT_FILE)
+                self.bridge = BridgeProcess(
+                    config_file,
+                    self.app.target,
+                    settings.data_dir / BRIDGE_PORT_FILE,
+                    # Once for its requests, and once for its work on tasks.
+                    stop_seconds=2 * settings.grpc.drain_seconds + GRACE_SECONDS,
+                )
                 # The bridge stops first, so that nobody calls through it any more when the server drains.
                 opened.callback(self.bridge.stop)
                 self.bridge_address = self.bridge.start()

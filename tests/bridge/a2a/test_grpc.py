@@ -555,6 +555,41 @@ def test_health_and_reflection_are_open(wire: Wire) -> None:
     assert all(file.file_descriptor_response.file_descriptor_proto for file in files)
 
 
+def test_strangers_cannot_hold_every_stream(core: Scripted, target: str) -> None:
+    with peering(without_agents(), target) as found, wired(found.grpc_target) as wire:
+        watched: list[grpc.Call] = []
+
+        def watch() -> None:
+            watched.append(health_pb2_grpc.HealthStub(wire.channel).Watch(health_pb2.HealthCheckRequest()))
+            next(watched[-1])
+
+        def watch_on() -> None:
+            for _ in range(1000):
+                watch()
+
+        with pytest.raises(grpc.RpcError) as caught:
+            watch_on()
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        asked = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+        reflected = reflection_pb2_grpc.ServerReflectionStub(wire.channel).ServerReflectionInfo(asked)
+        with pytest.raises(grpc.RpcError) as caught:
+            next(reflected)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert task_of(wire, V1).status.state == COMPLETED
+
+        def free_again() -> bool:
+            try:
+                watch()
+            except grpc.RpcError:
+                return False
+            return True
+
+        watched[0].cancel()
+        wait_until(free_again, "a place is free again", TIMEOUT)
+        for stream in watched:
+            stream.cancel()
+
+
 def test_a_stream_may_end_before_the_bridge_does(work: Work, target: str) -> None:
     with ThreadPoolExecutor(1) as pool, ExitStack() as opened:
         found = opened.enter_context(peering(without_agents(), target))
