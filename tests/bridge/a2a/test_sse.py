@@ -1,0 +1,258 @@
+"""Streams over HTTP, in all their ways to end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import grpc
+import pytest
+from aiohttp import web
+
+from bridge.a2a import sse
+from cstp_grpc.config import ServerSettings
+from tests.bridge.a2a.raw import Core, Raw, call, events_of, info_of, saying, saying_in_0_3
+from tests.bridge.a2a.talking import asynchronous
+from tests.bridge.support import Client, Scripted, bare, bridging
+from tests.waiting import wait_until
+
+STREAM = "text/event-stream"
+SECONDS = 20.0
+
+WAYS = [
+    pytest.param("/a2a", call("SendStreamingMessage", saying("Deploy")), "1.0", id="jsonrpc-1.0"),
+    pytest.param("/a2a", call("message/stream", saying_in_0_3("Deploy")), "0.3", id="jsonrpc-0.3"),
+    pytest.param("/a2a/v1/message:stream", saying("Deploy"), "1.0", id="rest-1.0"),
+]
+
+
+@pytest.fixture(scope="module")
+def _bridge(shared: tuple[Scripted, str]) -> Iterator[Client]:
+    with bridging(shared[1], ServerSettings(cors_origins=["*"])) as client:
+        yield client
+
+
+@pytest.fixture
+def raw(_bridge: Client, core: Core) -> Raw:
+    """A bridge before the scripted server."""
+    return Raw(_bridge)
+
+
+@pytest.fixture
+def core(server: Scripted) -> Iterator[Core]:
+    """The scripted server, which is at announcements until it is told to go on."""
+    found = Core(server)
+    found.play()
+    yield found
+    found.go_on.set()
+
+
+def told_in(event: Any) -> Any:
+    """Return the event that an answer of either binding holds."""
+    return event.get("result", event)
+
+
+@pytest.mark.parametrize(("path", "body", "version"), WAYS)
+def test_the_first_event_comes_before_the_work_is_done(
+    raw: Raw, core: Core, path: str, body: Any, version: str
+) -> None:
+    with raw.streaming(body, path, version) as stream:
+        first = told_in(stream.next())
+        state = (first.get("task") or first)["status"]["state"]
+        assert state in ("TASK_STATE_WORKING", "working")
+        assert core.begun.wait(SECONDS)
+        core.go_on.set()
+        assert [stream.next() is None for _ in range(3)] == [False, False, True]
+
+
+@pytest.mark.parametrize(("path", "body", "version"), WAYS)
+def test_nothing_keeps_a_stream_back_or_stores_it(raw: Raw, core: Core, path: str, body: Any, version: str) -> None:
+    core.go_on.set()
+    answer = raw.send("POST", path, body, version=version, headers={"Origin": "https://x.example", "X-Request-Id": "r"})
+    assert answer.status == 200
+    wanted = {
+        "Content-Type": STREAM,
+        "Cache-Control": "no-store",
+        "X-Accel-Buffering": "no",
+        "X-Request-Id": "r",
+        "Access-Control-Allow-Origin": "*",
+    }
+    assert {name: answer.headers[name] for name in wanted} == wanted
+    assert len(events_of(answer)) == 3
+
+
+def test_the_events_of_1_0_are_a_task_its_artifact_and_its_end(raw: Raw, core: Core) -> None:
+    core.go_on.set()
+    found = events_of(raw.post(call("SendStreamingMessage", saying("Deploy"))))
+    assert all(event["jsonrpc"] == "2.0" and event["id"] == 1 for event in found)
+    assert [next(iter(event["result"])) for event in found] == ["task", "artifactUpdate", "statusUpdate"]
+
+
+def test_the_events_of_0_3_say_what_they_are_and_which_is_the_last(raw: Raw, core: Core) -> None:
+    core.go_on.set()
+    found = [event["result"] for event in events_of(raw.post(call("message/stream", saying_in_0_3("x")), version=None))]
+    assert [event["kind"] for event in found] == ["task", "artifact-update", "status-update"]
+    assert found[-1]["final"] is True
+    assert found[-1]["taskId"] == found[0]["id"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "version"),
+    [
+        ("/a2a", lambda task: call("SubscribeToTask", {"id": task}), "1.0"),
+        ("/a2a", lambda task: call("tasks/resubscribe", {"id": task}), "0.3"),
+        ("/a2a/v1/tasks/{}:subscribe", lambda task: {}, "1.0"),
+    ],
+)
+def test_a_subscriber_hears_of_the_end(
+    raw: Raw, core: Core, path: str, body: Callable[[str], Any], version: str
+) -> None:
+    now = {"configuration": {"returnImmediately": True}}
+    task = raw.call("SendMessage", saying("Deploy") | now)["result"]["task"]
+    assert core.begun.wait(SECONDS)
+    with raw.streaming(body(task["id"]), path.format(task["id"]), version) as stream:
+        first = told_in(stream.next())
+        assert (first.get("task") or first)["id"] == task["id"]
+        core.go_on.set()
+        assert [stream.next() is None for _ in range(3)] == [False, False, True]
+
+
+@pytest.mark.parametrize(("path", "body", "version"), WAYS)
+def test_an_error_before_the_first_event_is_answered_plainly(
+    raw: Raw, core: Core, path: str, body: Any, version: str
+) -> None:
+    core.server.plays["cstp.saveTask"] = bare(grpc.StatusCode.UNAVAILABLE)
+    answer = raw.send("POST", path, body, version=version)
+    assert answer.headers.get_content_subtype() in ("json", "a2a+json")
+    details = answer.json["error"].get("data") or answer.json["error"]["details"]
+    assert info_of(details) == ("cstp", "UNAVAILABLE")
+
+
+@pytest.mark.parametrize(("path", "body", "version"), WAYS)
+def test_an_error_after_the_first_event_is_the_last_event(
+    raw: Raw, core: Core, path: str, body: Any, version: str
+) -> None:
+    with raw.streaming(body, path, version) as stream:
+        assert "error" not in stream.next()
+        assert core.begun.wait(SECONDS)
+        core.server.plays["cstp.saveTask"] = bare(grpc.StatusCode.UNAVAILABLE)
+        core.go_on.set()
+        last = stream.next()
+        assert info_of(last["error"].get("data") or last["error"]["details"]) == ("cstp", "UNAVAILABLE")
+        assert last.get("id", 1) == 1
+        assert stream.next() is None
+
+
+@pytest.mark.parametrize(("path", "body", "version"), WAYS)
+def test_the_work_goes_on_without_its_reader(raw: Raw, core: Core, path: str, body: Any, version: str) -> None:
+    with raw.streaming(body, path, version) as stream:
+        assert stream.next()
+        assert core.begun.wait(SECONDS)
+    core.go_on.set()
+    wait_until(lambda: core.kept[0].version == 2, "the task has ended")
+
+
+@dataclass
+class Story:
+    """Events that a test tells one by one, and whether they are still listened to."""
+
+    more: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def tell(self) -> AsyncGenerator[object, None]:
+        try:
+            while (event := await self.more.get()) is not None:
+                if isinstance(event, Exception):
+                    raise event
+                yield event
+        finally:
+            self.closed.set()
+
+
+async def worded(error: Exception) -> str:
+    return f"it broke: {error}"
+
+
+@asynccontextmanager
+async def reading(story: Story) -> AsyncIterator[aiohttp.ClientResponse]:
+    """Yield the response to somebody who reads a story, which has begun."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        events = story.tell()
+        first = await anext(events)
+        wording = sse.Wording(str, worded, error_name="error")
+        return await sse.respond(request, first, events, wording, {"X-Mark": "here"}, ping_seconds=0.05)
+
+    app = web.Application()
+    app.router.add_post("/", handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        story.more.put_nowait("once")
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+        async with aiohttp.ClientSession() as session, session.post(url) as response:
+            yield response
+    finally:
+        await runner.cleanup()
+
+
+@asynchronous
+async def test_a_quiet_stream_shows_that_it_is_alive() -> None:
+    story = Story()
+    async with reading(story) as response:
+        assert response.headers["X-Mark"] == "here"
+        assert await response.content.readuntil(b"\r\n\r\n") == b"data: once\r\n\r\n"
+        assert (await response.content.readuntil(b"\r\n\r\n")).startswith(b":")
+        story.more.put_nowait("upon a time")
+        while (line := await response.content.readline()).startswith((b":", b"\r\n")):
+            assert not story.closed.is_set()
+        assert line == b"data: upon a time\r\n"
+        story.more.put_nowait(None)
+        assert b"data" not in await response.content.read()
+    assert story.closed.is_set()
+
+
+@asynchronous
+async def test_a_reader_that_leaves_ends_the_story() -> None:
+    story = Story()
+    async with reading(story) as response:
+        await response.content.readuntil(b"\r\n\r\n")
+        response.close()
+        await asyncio.wait_for(story.closed.wait(), SECONDS)
+
+
+@asynchronous
+async def test_an_error_is_worded_and_ends_the_story() -> None:
+    story = Story()
+    async with reading(story) as response:
+        story.more.put_nowait(ValueError("a secret word"))
+        content = await response.content.read()
+    events = [part for part in content.split(b"\r\n\r\n") if part and not part.startswith(b":")]
+    assert events == [b"data: once", b"event: error\r\ndata: it broke: a secret word"]
+    assert story.closed.is_set()
+
+
+@asynchronous
+async def test_a_bridge_that_stops_closes_its_stories() -> None:
+    story = Story()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        events = story.tell()
+        return await sse.respond(request, await anext(events), events, sse.Wording(str, worded), {})
+
+    app = web.Application()
+    app.router.add_get("/", handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.05)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    story.more.put_nowait("once")
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        await response.content.readuntil(b"\r\n\r\n")
+        await runner.cleanup()
+    assert story.closed.is_set()
