@@ -149,6 +149,7 @@ def render(result: object) -> object:
 def read(given: object, model: type[ModelT]) -> ModelT:
     """Return the request that params describe. Raises InvalidParamsError."""
     check_values(given)
+    check_kinds(given)
     try:
         return model.model_validate({"id": NO_ID, "params": given})
     except ValidationError as error:
@@ -167,6 +168,20 @@ def check_values(given: object) -> None:
         problems.add("", f"params {refusal}")
     if problems.found:
         raise params.refused([(item.field.removeprefix("."), item.description) for item in problems.found])
+
+
+def check_kinds(given: object) -> None:
+    """Let a message pass whose parts say what they are. Raises InvalidParamsError.
+
+    The SDK's types take a part without `kind` for whatever else it fits.
+    """
+    message = given.get("message") if isinstance(given, dict) else None
+    parts = message.get("parts") if isinstance(message, dict) else None
+    if not isinstance(parts, list):
+        return
+    silent = [n for n, part in enumerate(parts) if isinstance(part, dict) and "kind" not in part]
+    if silent:
+        raise params.refused([(f"message.parts[{n}].kind", KINDS) for n in silent[:MAX_VIOLATIONS]])
 
 
 def converted(request: ModelT, convert: Callable[[ModelT], CoreT]) -> CoreT:

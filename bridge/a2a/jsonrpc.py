@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from a2a.server.context import ServerCallContext
-from a2a.utils.errors import A2AError, InvalidRequestError, MethodNotFoundError, UnsupportedOperationError
+from a2a.utils.errors import (
+    A2AError,
+    InvalidRequestError,
+    MethodNotFoundError,
+    UnsupportedOperationError,
+    VersionNotSupportedError,
+)
 from aiohttp import web
 
 from bridge import calls, headers, jsonrpc
@@ -95,7 +101,7 @@ class JsonRpc:
     async def _stream(
         self, call: jsonrpc.Call, call_id: str, exchange: Exchange, context: ServerCallContext
     ) -> web.StreamResponse:
-        """Answer a call with a stream, or plainly where it fails before the first event."""
+        """Answer a call with a stream, or with the error alone where it fails before the first event."""
 
         async def error_text(error: Exception) -> str:
             judged = await exchange.judged(error, call.method)
@@ -111,10 +117,15 @@ class JsonRpc:
             first = await anext(events)
         except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
             outcome = await failed(call_id, error, exchange, call.method)
-            return headers.respond(
-                jsonrpc.to_bytes(outcome.response or ""), exchange.request_id, outcome.failure, exchange.marks
-            )
+            content = jsonrpc.to_bytes(outcome.response or "")
+            if outcome.failure is None and self._wants_stream_of_error(call.method, error):
+                return await sse.respond_once(exchange.request, content.decode(), marks)
+            return headers.respond(content, exchange.request_id, outcome.failure, exchange.marks)
         return await sse.respond(exchange.request, first, events, sse.Wording(event_text, error_text), marks)
+
+    def _wants_stream_of_error(self, method: str, error: Exception) -> bool:
+        """Whether an error before the first event must be a stream of one event, as clients of 0.3 expect it."""
+        return self._versions[method] == V0_3 and not isinstance(error, VersionNotSupportedError)
 
 
 async def failed(call_id: str | None, error: Exception, exchange: Exchange, what: str) -> Outcome:

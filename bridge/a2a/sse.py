@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
@@ -44,20 +44,37 @@ async def respond(
     be answered plainly.
     """
     async with aclosing(events):
-        response = EventSourceResponse(headers=headers, allow_all_methods=True, ping_interval=ping_seconds)
-        response.headers[hdrs.CACHE_CONTROL] = "no-store"
-        await response.prepare(request)
+        response = await begin(request, headers, ping_seconds)
         async with response:
-            await until_gone(response, send(response, first, events, wording))
+            await until_gone(response, send(response, written(first, events, wording)))
     return response
 
 
-async def send(
-    response: EventSourceResponse, first: object, events: AsyncGenerator[object, None], wording: Wording
-) -> None:
-    """Send all events and the error that ends them, if any."""
+async def respond_once(request: web.Request, text: str, headers: Mapping[str, str]) -> web.StreamResponse:
+    """Answer with a single event."""
+    response = await begin(request, headers, PING_SECONDS)
+    async with response:
+        await until_gone(response, send(response, alone(text)))
+    return response
+
+
+async def alone(text: str) -> AsyncGenerator[tuple[str, str | None], None]:
+    """Yield one event without a name."""
+    yield text, None
+
+
+async def begin(request: web.Request, headers: Mapping[str, str], ping_seconds: float) -> EventSourceResponse:
+    """Return a response whose headers are sent."""
+    response = EventSourceResponse(headers=headers, allow_all_methods=True, ping_interval=ping_seconds)
+    response.headers[hdrs.CACHE_CONTROL] = "no-store"
+    await response.prepare(request)
+    return response
+
+
+async def send(response: EventSourceResponse, texts: AsyncIterable[tuple[str, str | None]]) -> None:
+    """Send events, each with its name if it has one."""
     try:
-        async for text, name in written(first, events, wording):
+        async for text, name in texts:
             await response.send(text, event=name)
     except (ConnectionResetError, TimeoutError):
         logger.info("the reader of a stream left or stopped reading")
