@@ -17,7 +17,7 @@ from bridge.a2a.errors import Refused
 from bridge.a2a.store import MAX_BYTES, StoredTask, TaskConflict, TaskStore
 from bridge.a2a.turns import Turn
 from bridge.methods import Forwarder, Metadata
-from bridge.status import Failure
+from bridge.status import UNFORESEEN, Failure
 
 logger = logging.getLogger(__name__)
 
@@ -96,14 +96,20 @@ class Worker:
             # It was called off, or its time ran out; then that is what everybody was told.
             return (await self._store.get(task.id, metadata)).task
         except Refused as refused:
-            logger.warning("request %s: task %s lost its answer: %s", request_id_in(metadata), task.id, refused)
+            logger.warning("%s task %s lost its answer: %s", request_id_in(metadata), task.id, refused)
             raise
 
     async def _ask(self, turn: Turn, metadata: Metadata) -> Answer:
         """Return the answer to what a message asks for. Raises Failure."""
         request = turn.request
-        result = await self._forwarder.call(request.name, request.params, metadata)
-        return answers.answered(request.name, result, turn.media_types)
+        try:
+            result = await self._forwarder.call(request.name, request.params, metadata)
+            return answers.answered(request.name, result, turn.media_types)
+        except Failure:
+            raise
+        except Exception as error:
+            logger.exception("%s %s failed in the bridge", request_id_in(metadata), request.name)
+            raise Failure(*UNFORESEEN) from error
 
 
 def failed(turn: Turn, failure: Failure, metadata: Metadata) -> Answer:

@@ -130,6 +130,8 @@ class Slow:
     target: str = ""
     reason: str = ""
     """Why it fails; empty where it does not."""
+    answers: dict[str, ProtoMessage] = field(default_factory=dict)
+    """What methods answer instead, by their JSON-RPC names."""
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     may: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -141,7 +143,7 @@ class Slow:
             await asyncio.wait_for(self.may.wait(), SECONDS)
             if self.reason:
                 await context.abort(grpc.StatusCode.UNKNOWN, "It failed", status_metadata(self.reason))
-            return method.response()
+            return self.answers.get(method.name) or method.response()
 
         return grpc.unary_unary_rpc_method_handler(answer, method.request.FromString, method.response.SerializeToString)
 

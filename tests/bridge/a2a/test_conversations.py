@@ -16,6 +16,7 @@ from a2a.types.a2a_pb2 import (
     ListTaskPushNotificationConfigsRequest,
     ListTasksRequest,
     SendMessageRequest,
+    StreamResponse,
     SubscribeToTaskRequest,
     Task,
     TaskArtifactUpdateEvent,
@@ -33,12 +34,14 @@ from a2a.utils.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from google.protobuf import json_format
 
 from bridge.a2a.conversations import Conversations
 from bridge.a2a.errors import Refused
 from bridge.a2a.store import INTERRUPTED, TaskStore
 from bridge.channel import connect
 from cstp_grpc.config import Settings
+from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from tests.bridge.a2a.talking import (
     ADDRESS,
     CANCELED,
@@ -101,6 +104,11 @@ async def get(conversations: Conversations, task: Task) -> Task:
 
 async def has_ended(conversations: Conversations, task: Task) -> bool:
     return (await get(conversations, task)).status.state != WORKING
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """Return an object of so many levels."""
+    return {"a": nested(levels - 1)} if levels > 1 else {}
 
 
 # Sending
@@ -253,6 +261,58 @@ async def test_a_message_and_what_is_kept_of_it_are_not_endless(core: str, wante
         assert error_of(task)["reason"] == "INVALID_ARGUMENT"
         error = await refusal(talk.on_message_send(sending("x" * 550_000), ALICE))
         assert isinstance(error, InvalidParamsError)
+
+
+@asynchronous
+async def test_structures_as_deep_as_a_message_may_have_are_kept_and_read(core: str, wanted: Settings) -> None:
+    async with conversing(core, wanted) as talk:
+        name = str(uuid.uuid4())
+        deep = await talk.on_message_send(sending(INTENT, nested(24), contextId=name), ALICE)
+        assert deep.status.state == COMPLETED
+        called = calling("cstp.announceIntent", intent=INTENT, metadata=nested(24))
+        assert (await talk.on_message_send(sending(called, contextId=name), ALICE)).status.state == COMPLETED
+        intents = sending(calling("cstp.listIntents", pageSize=2), contextId=name)
+        assert len(result_of(await talk.on_message_send(intents, ALICE))["intents"]) == 2
+        too_deep = await talk.on_message_send(sending(INTENT, nested(26), contextId=name), ALICE)
+        (violation, *_) = error_of(too_deep)["violations"]
+        assert violation["field"].startswith("message.parts[1].data.a.a.")
+        listed = await talk.on_list_tasks(ListTasksRequest(context_id=name, include_artifacts=True), ALICE)
+        assert len(listed.tasks) == 4
+        for task in listed.tasks:
+            assert StreamResponse.FromString(StreamResponse(task=task).SerializeToString()).task == task
+            assert json_format.MessageToDict(task)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@asynchronous
+async def test_an_answer_beyond_what_a_task_holds_fails(core: str, wanted: Settings, streaming: bool) -> None:
+    async with slow_server() as slow, conversing(core, wanted, slow.target) as talk:
+        slow.answers["cstp.queryDecisions"] = cstp_pb2.QueryDecisionsResponse(query="x" * 3_000_000)
+        slow.may.set()
+        request = sending(calling("cstp.queryDecisions", query="x"))
+        if streaming:
+            *_, last = await events(talk.on_message_send_stream(request, ALICE))
+        else:
+            last = await talk.on_message_send(request, ALICE)
+        assert last.status.state == FAILED
+        assert "ask for less" in last.status.message.parts[0].text
+
+
+@asynchronous
+async def test_an_answer_that_cannot_be_read_is_in_the_log_and_ends_the_task(
+    core: str, wanted: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with slow_server() as slow, conversing(core, wanted, slow.target) as talk:
+        decision = cstp_pb2.DecisionSummary(distance=float("nan"))
+        slow.answers["cstp.queryDecisions"] = cstp_pb2.QueryDecisionsResponse(decisions=[decision])
+        slow.may.set()
+        request = sending(calling("cstp.queryDecisions", query="x"))
+        error = await refusal(talk.on_message_send(request, ALICE))
+        assert isinstance(error, Refused)
+        assert error.failure.reason == "INTERNAL"
+        *_, last = await events(talk.on_message_send_stream(request, ALICE))
+        assert data_of(last.status.message.parts[1])["error"]["reason"] == "INTERNAL"
+        assert f"{REQUEST_ID} cstp.queryDecisions failed in the bridge" in caplog.text
 
 
 @asynchronous
@@ -503,7 +563,18 @@ async def test_an_answer_that_is_lost_in_the_background_is_in_the_log(
                 with caplog.at_level(logging.WARNING, "bridge"):
                     await talk.aclose()
         (record,) = [record for record in caplog.records if record.name.startswith("bridge")]
-        assert f"request {REQUEST_ID}: task {task.id} lost its answer" in record.getMessage()
+        assert f"{REQUEST_ID} task {task.id} lost its answer" in record.getMessage()
+
+
+@asynchronous
+async def test_an_answer_waits_in_the_background_for_its_turn_to_be_kept(
+    wanted: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    limits = {"enabled": True, "methods": {"cstp.saveTask": "1/second"}}
+    with running(settings(tmp_path_factory.mktemp("limited"), rate_limits=limits)) as app:
+        async with conversing(f"127.0.0.1:{app.port}", wanted) as talk:
+            *_, last = await events(talk.on_message_send_stream(sending(INTENT), ALICE))
+            assert last.status.state == COMPLETED
 
 
 # Canceling
@@ -542,6 +613,7 @@ async def test_canceling_twice_at_once_is_canceling(core: str, wanted: Settings)
             else:
                 assert isinstance(outcome, TaskNotCancelableError)
         assert (await get(talk, task)).status.state == CANCELED
+        slow.may.set()
 
 
 # Subscribing
@@ -567,6 +639,7 @@ async def test_a_second_bridge_follows_and_calls_off_what_a_first_began(core: st
         await second.on_cancel_task(CancelTaskRequest(id=other.id), ALICE)
         (end,) = await events(followed)
         assert end.status.state == CANCELED
+        slow.may.set()
 
 
 @asynchronous
