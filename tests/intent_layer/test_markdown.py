@@ -1,0 +1,249 @@
+"""Where sections begin and end: what reads like a heading and is none, and not a byte lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from cstp_grpc.intent_layer.markdown import Document, parse
+
+many = settings(max_examples=600, deadline=None)
+
+LINES = [
+    "",
+    "  ",
+    "## Contracts",
+    "##  pitfalls  ##",
+    "##Checks",
+    "##",
+    " ## Patterns",
+    "    ## indented",
+    "\t## tabbed",
+    "# Title",
+    "### Sub",
+    "####### seven",
+    "text",
+    "  text",
+    "    text",
+    "a > b",
+    "- item",
+    "- **bold** item",
+    "* * *",
+    "-",
+    "+ a > b",
+    "  - inner",
+    "  ## in the item",
+    "- ## in an item",
+    "- ```",
+    "- <div>",
+    "- <!--",
+    "1. one",
+    "7. seven",
+    "---",
+    "- - -",
+    "===",
+    "  ---",
+    "=",
+    "> quote",
+    "> ## quoted",
+    "> ```",
+    ">",
+    "```",
+    "```python",
+    "``` a`b",
+    "````",
+    "  ```",
+    "    ```",
+    "~~~",
+    "~~~ `x`",
+    "<div>",
+    "</div>",
+    "<span>",
+    "<!--",
+    "-->",
+    "<!-- one line -->",
+    "<?php",
+    "?>",
+    "<!X",
+    "<![CDATA[",
+    "]]>",
+    "<pre>",
+    "</pre>",
+    "[a]: b",
+    "[a]:",
+    "'title",
+    "title'",
+    "| a | b |",
+    "|---|---|",
+    "key: value",
+    "\x00",
+    "\x0c",
+    "\u2028## no line",
+]
+ENDS = ["\n", "\n", "\n", "\r\n", "\r"]
+written = st.lists(st.tuples(st.sampled_from(LINES), st.sampled_from(ENDS)), max_size=24).map(
+    lambda lines: "".join(line + end for line, end in lines)
+)
+unended = st.tuples(st.sampled_from(["", "\ufeff"]), written, st.sampled_from(LINES)).map("".join)
+texts = unended | st.text(st.sampled_from("#- \t\n\r`~<>!ab=*:[]\ufeff"), max_size=60) | st.text()
+
+
+def names(text: str) -> list[str]:
+    return [span.name for span in parse(text, "AGENTS.md").spans]
+
+
+def bodies(text: str) -> dict[str, str]:
+    return {section.name: section.text for section in parse(text, "AGENTS.md").sections()}
+
+
+def put_together(document: Document) -> str:
+    return document.preamble + "".join(document.source(span) for span in document.spans)
+
+
+def plain_headings(text: str) -> list[tuple[str, int]]:
+    """The headings of level 2 that markdown-it finds in the whole text, each with its line from 1."""
+    tokens = MarkdownIt("commonmark").parse(text)
+    return [
+        (" ".join(tokens[number + 1].content.split()), token.map[0] + 1)
+        for number, token in enumerate(tokens)
+        if token.type == "heading_open" and token.tag == "h2" and token.level == 0 and token.map
+    ]
+
+
+@many
+@given(texts)
+def test_the_sections_put_together_are_the_text(text: str) -> None:
+    document = parse(text, "AGENTS.md")
+    assert put_together(document) == text
+    for span in document.spans:
+        assert span.start_offset < span.body_offset <= span.end_offset
+        assert document.body(span) == text[span.body_offset : span.end_offset]
+
+
+@settings(max_examples=3000, deadline=None)
+@given(written | unended.map(lambda text: text.lstrip("\ufeff")))
+def test_headings_are_those_that_the_parser_finds_in_the_whole_text(text: str) -> None:
+    found = [(span.name, span.heading_line) for span in parse(f"\n{text}", "AGENTS.md").spans]
+    assert found == plain_headings(f"\n{text}")
+
+
+@many
+@given(st.sampled_from(["```", "~~~", "````", "~~~~~"]), st.lists(st.sampled_from(LINES), max_size=8), st.booleans())
+def test_a_fence_is_never_split(fence: str, lines: list[str], closed: bool) -> None:
+    inside = [line for line in lines if not line.strip().startswith(fence)]
+    code = "\n".join([fence, *inside, *([fence] if closed else [])])
+    document = parse(f"## Contracts\n\n{code}\n", "AGENTS.md")
+    assert [span.name for span in document.spans] == ["Contracts"]
+    assert document.body(document.spans[0]) == f"\n{code}\n"
+
+
+@many
+@given(texts)
+def test_a_section_to_read_leaves_nothing_open(text: str) -> None:
+    for section in parse(text, "AGENTS.md").sections():
+        assert "\r" not in section.text
+        assert names(f"## Before\n\n{section.text}\n\n## After\n")[-1:] == ["After"]
+
+
+def test_headings_are_read_in_any_form() -> None:
+    text = "## Purpose\na\n##\tEntry   Points ##\nb\n\nContracts\n---------\nc\n   ## Pitfalls\nd\n"
+    assert bodies(text) == {"Purpose": "a", "Entry Points": "b", "Contracts": "c", "Pitfalls": "d"}
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "```\n## no\n```",
+        "~~~ text\n## no\n~~~",
+        "````\n```\n## no\n````",
+        "    ## no",
+        "\t## no",
+        "> ## no",
+        "- ## no",
+        "- item\n\n  ## no",
+        "1. item\n   ## no",
+        "<!--\n## no\n-->",
+        "<!--\n\n## no\n\n-->",
+        "<div>\n## no\n</div>",
+        "<pre>\n\n## no\n\n</pre>",
+        "\\## no",
+        "##no",
+        "### no",
+        "# no",
+        "- ```\n  ## no\n  ```",
+    ],
+)
+def test_what_only_looks_like_a_heading_is_none(hidden: str) -> None:
+    assert bodies(f"## Contracts\n\n{hidden}\n\n## Pitfalls\n\nb\n") == {"Contracts": hidden, "Pitfalls": "b"}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_offsets_hold_for_every_line_end(end: str) -> None:
+    text = end.join(["# T", "", "## A", "", "one", "", "B", "---", "two"])
+    document = parse(text, "AGENTS.md")
+    assert [(span.name, span.heading_line, span.body_line) for span in document.spans] == [("A", 3, 4), ("B", 7, 9)]
+    assert document.preamble == f"# T{end}{end}"
+    assert document.body(document.spans[0]) == f"{end}one{end}{end}"
+    assert document.body(document.spans[1]) == "two"
+    assert [section.text for section in document.sections()] == ["one", "two"]
+
+
+def test_a_byte_order_mark_hides_no_heading() -> None:
+    document = parse("\ufeff## A\nx", "AGENTS.md")
+    assert (document.preamble, document.source(document.spans[0])) == ("\ufeff", "## A\nx")
+
+
+@pytest.mark.parametrize("text", ["---\nname: x\n---\n## A\n", "---\nname: x\n## no\ntags:\n  - b\n...\n\n## A\n"])
+def test_front_matter_belongs_to_the_preamble(text: str) -> None:
+    assert names(text) == ["A"]
+    assert names(f"\ufeff{text}") == ["A"]
+    assert names(text.replace("\n", "\r\n")) == ["A"]
+    assert parse(text, "AGENTS.md").preamble == text[: text.index("## A")]
+
+
+def test_a_rule_at_the_top_is_no_front_matter() -> None:
+    assert names("---\n\n## A\n\nkey: value\n\n---\n\n## B\n") == ["A", "B"]
+    assert names("---\nkey: value\n\n## A\n") == ["A"]
+
+
+def test_an_empty_text_has_no_section() -> None:
+    assert parse("", "AGENTS.md").spans == ()
+    assert parse("only\ntext", "AGENTS.md").preamble == "only\ntext"
+
+
+def test_an_empty_section_is_one() -> None:
+    assert bodies("## A\n## B") == {"A": "", "B": ""}
+
+
+def test_duplicates_are_found_in_any_case() -> None:
+    document = parse("## Entry Points\na\n## Other\nb\n## entry  points\nc\n", "AGENTS.md")
+    assert [span.heading_line for span in document.find("ENTRY points")] == [1, 5]
+
+
+def test_a_text_keeps_its_indentation_and_inner_blank_lines() -> None:
+    assert bodies("## A\n\n \n    code\n\n\ntext\n\n\n") == {"A": "    code\n\n\ntext"}
+
+
+@pytest.mark.parametrize(
+    ("open_", "closed"),
+    [
+        ("```\nx", "```\nx\n```"),
+        ("~~~~\nx\n~~~", "~~~~\nx\n~~~\n~~~~"),
+        ("<!-- x\n\ny", "<!-- x\n\ny\n-->"),
+        ("<PRE>\n\ny", "<PRE>\n\ny\n</PRE>"),
+        ("<?x\n\ny", "<?x\n\ny\n?>"),
+        ("<![CDATA[\ny", "<![CDATA[\ny\n]]>"),
+        ("```\nx\n```", "```\nx\n```"),
+        ("<!-- x -->", "<!-- x -->"),
+        ("<div>\ny", "<div>\ny"),
+    ],
+)
+def test_what_a_file_leaves_open_is_closed_for_readers(open_: str, closed: str) -> None:
+    assert bodies(f"## A\n\n{open_}\n") == {"A": closed}
+    assert put_together(parse(f"## A\n\n{open_}\n", "AGENTS.md")) == f"## A\n\n{open_}\n"
+
+
+def test_deep_nesting_hides_nothing_behind_it() -> None:
+    assert names(f"{'- ' * 400}x\n\n## A\n\n{'> ' * 400}x\n\n## B\n") == ["A", "B"]
