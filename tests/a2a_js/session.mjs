@@ -13,6 +13,7 @@ import {
   Part,
   SendMessageRequest,
   StreamResponse,
+  SubscribeToTaskRequest,
   Task,
 } from '@a2a-js/sdk';
 import {
@@ -78,6 +79,7 @@ async function session(way) {
     got: Task.toJSON(await alice.getTask(GetTaskRequest.fromJSON({ id: text.id }), options())),
     listed: await outcome(() => list(alice, text.contextId)),
     canceled: await outcome(() => cancel(alice, text.id)),
+    subscribed: await outcome(() => all(alice.resubscribeTask(SubscribeToTaskRequest.fromJSON({ id: text.id }), options()))),
     heard: { plain: spoken, activated: heard.slice(spoken.length, spoken.length + 1), task: Task.toJSON(activated) },
     method: await outcome(() => callMethod(alice)),
     blocked: Task.toJSON(blocked),

@@ -145,6 +145,10 @@ def test_what_is_over_cannot_be_canceled(session: dict[str, Any]) -> None:
     assert session["canceled"]["error"] == "TaskNotCancelableError"
 
 
+def test_what_is_over_cannot_be_subscribed_to(session: dict[str, Any]) -> None:
+    assert f"Task {session['text']['id']} has ended" in session["subscribed"]["message"]
+
+
 def test_an_activated_extension_is_said_to_be_active(session: dict[str, Any]) -> None:
     heard = session["heard"]
     assert (heard["plain"], heard["activated"]) == ([None], [EXTENSION])
