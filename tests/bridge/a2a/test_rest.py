@@ -1,0 +1,373 @@
+"""A2A 1.0 over HTTP+JSON."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from hypothesis import HealthCheck, given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from cstp_grpc.config import ServerSettings
+from tests.bridge.a2a.raw import A2A_DOMAIN, EXTENSION, URI, Raw, events_of, fields_of, info_of, saying, talking
+from tests.bridge.support import Answer, Scripted, bare, bridging, fail
+
+BASE = "/a2a/v1"
+A2A_JSON = "application/a2a+json"
+CONFIG = "/tasks/a/pushNotificationConfigs"
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Raw]:
+    with talking(tmp_path_factory.mktemp("a2a-rest"), server={"port": 0, "max_body_bytes": 50_000}) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def task(raw: Raw) -> Any:
+    """A task of alice's that has ended."""
+    return asked(raw, "POST", "/message:send", saying("Deploy the payment service")).json["task"]
+
+
+def asked(raw: Raw, method: str, path: str, body: Any = None, **told: Any) -> Answer:
+    answer = raw.send(method, BASE + path, body, **told)
+    assert answer.headers["X-Request-Id"]
+    return answer
+
+
+def refusal(answer: Answer) -> tuple[int, str, tuple[str, str]]:
+    """Return the status, its name, and domain and reason of an error."""
+    assert answer.headers["Content-Type"] == A2A_JSON
+    error = answer.json["error"]
+    assert error["message"]
+    assert error["code"] == answer.status
+    return answer.status, error["status"], info_of(error["details"])
+
+
+@pytest.mark.parametrize("content_type", [A2A_JSON, "application/json", "application/a2a+json; charset=utf-8"])
+def test_a_message_is_answered_with_a_task(raw: Raw, content_type: str) -> None:
+    answer = asked(raw, "POST", "/message:send", saying("Deploy"), headers={"Content-Type": content_type})
+    assert (answer.status, answer.headers["Content-Type"]) == (200, A2A_JSON)
+    assert answer.json["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+def test_a_stream_holds_plain_events(raw: Raw) -> None:
+    found = events_of(asked(raw, "POST", "/message:stream", saying("Deploy")))
+    assert [next(iter(event)) for event in found] == ["task", "artifactUpdate", "statusUpdate"]
+
+
+def test_a_task_can_be_had_and_not_called_off_any_more(raw: Raw, task: Any) -> None:
+    assert asked(raw, "GET", f"/tasks/{task['id']}").json == task
+    assert "history" not in asked(raw, "GET", f"/tasks/{task['id']}?historyLength=0").json
+    for body in (None, {}, {"metadata": {"why": "x"}}, {"id": "another"}):
+        answer = asked(raw, "POST", f"/tasks/{task['id']}:cancel", body)
+        assert refusal(answer) == (400, "FAILED_PRECONDITION", (A2A_DOMAIN, "TASK_NOT_CANCELABLE"))
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_an_ended_task_cannot_be_subscribed_to(raw: Raw, task: Any, method: str) -> None:
+    answer = asked(raw, method, f"/tasks/{task['id']}:subscribe")
+    assert refusal(answer) == (400, "FAILED_PRECONDITION", (A2A_DOMAIN, "UNSUPPORTED_OPERATION"))
+
+
+def test_tasks_are_listed_as_the_url_asks(raw: Raw, task: Any) -> None:
+    context, then = task["contextId"], task["status"]["timestamp"]
+    without = {name: value for name, value in task.items() if name != "artifacts"}
+    page = {"tasks": [without], "nextPageToken": "", "pageSize": 50, "totalSize": 1}
+    empty = {"tasks": [], "nextPageToken": "", "pageSize": 50, "totalSize": 0}
+    wanted: dict[str, Any] = {
+        "": page,
+        "&unknown=x&A2A-Version=1.0": page,
+        "&status=TASK_STATE_COMPLETED": page,
+        "&status=TASK_STATE_WORKING": empty,
+        f"&statusTimestampAfter={quote(then)}": page,
+        "&statusTimestampAfter=2999-01-01T00:00:00Z": empty,
+        "&pageSize=1": page | {"pageSize": 1},
+        "&includeArtifacts=true": page | {"tasks": [task]},
+        "&includeArtifacts=false": page,
+    }
+    for query, expected in wanted.items():
+        assert asked(raw, "GET", f"/tasks?contextId={quote(context)}{query}").json == expected, query
+
+
+def test_pages_follow_one_another(raw: Raw) -> None:
+    context = "of-three"
+    for _ in range(3):
+        asked(raw, "POST", "/message:send", saying("Deploy", contextId=context))
+    found, token = [], ""
+    for _ in range(3):
+        page = asked(raw, "GET", f"/tasks?contextId={context}&pageSize=1&pageToken={quote(token)}").json
+        found += [task["id"] for task in page["tasks"]]
+        token = page["nextPageToken"]
+    assert (len(set(found)), token) == (3, "")
+
+
+@pytest.mark.parametrize(
+    ("query", "fields"),
+    [
+        ("pageSize=x&status=done", ["pageSize", "status"]),
+        ("pageSize=", ["pageSize"]),
+        ("pageSize=1.5", ["pageSize"]),
+        ("historyLength=99999999999", ["historyLength"]),
+        ("includeArtifacts=1", ["includeArtifacts"]),
+        ("statusTimestampAfter=now", ["statusTimestampAfter"]),
+        ("pageToken=nope", ["pageToken"]),
+        ("contextId=a&contextId=b&status=x", ["contextId"]),
+    ],
+)
+def test_wrong_parameters_are_named(raw: Raw, query: str, fields: list[str]) -> None:
+    answer = asked(raw, "GET", f"/tasks?{query}")
+    assert refusal(answer) == (400, "INVALID_ARGUMENT", (A2A_DOMAIN, "INVALID_PARAMS"))
+    assert fields_of(answer.json["error"]["details"]) == fields
+
+
+@pytest.mark.parametrize("query", ["pageSize=0", "pageSize=101", "pageSize=-1", "historyLength=-1"])
+def test_numbers_have_their_bounds(raw: Raw, query: str) -> None:
+    assert refusal(asked(raw, "GET", f"/tasks?{query}"))[0] == 400
+
+
+@pytest.mark.parametrize("path", ["/message:send", "/message:stream"])
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        (None, ["message"]),
+        ({}, ["message"]),
+        ({"message": {"parts": [{"text": 5}]}}, ["message.parts[0].text"]),
+        ({"message": {"messageId": "m", "parts": [{"text": "x"}]}}, ["message.role"]),
+        ([], []),
+        ("7", []),
+    ],
+)
+def test_wrong_members_are_named(raw: Raw, path: str, body: Any, fields: list[str]) -> None:
+    answer = asked(raw, "POST", path, body)
+    assert refusal(answer) == (400, "INVALID_ARGUMENT", (A2A_DOMAIN, "INVALID_PARAMS"))
+    assert fields_of(answer.json["error"]["details"]) == fields
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"), [("{", "JSON_PARSE"), ('{"message": NaN}', "JSON_PARSE"), ('{"a":1,"a":2}', "INVALID_REQUEST")]
+)
+def test_what_is_no_json_is_refused(raw: Raw, body: str, reason: str) -> None:
+    assert refusal(asked(raw, "POST", "/message:send", body)) == (400, "INVALID_ARGUMENT", (A2A_DOMAIN, reason))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "expected"),
+    [
+        ("GET", "/tasks/nope", None, (404, "NOT_FOUND", "TASK_NOT_FOUND")),
+        ("GET", "/tasks/a%2Fb", None, (404, "NOT_FOUND", "TASK_NOT_FOUND")),
+        ("GET", "/tasks/nope:cancel", None, (404, "NOT_FOUND", "TASK_NOT_FOUND")),
+        ("POST", "/tasks/nope:cancel", None, (404, "NOT_FOUND", "TASK_NOT_FOUND")),
+        ("POST", "/tasks/nope:subscribe", None, (404, "NOT_FOUND", "TASK_NOT_FOUND")),
+        ("POST", "/message:stream", saying("x", taskId="nope"), (404, "NOT_FOUND", "TASK_NOT_FOUND")),
+        (
+            "POST",
+            CONFIG,
+            {"url": "https://x.example"},
+            (400, "FAILED_PRECONDITION", "PUSH_NOTIFICATION_NOT_SUPPORTED"),
+        ),
+        ("GET", CONFIG, None, (400, "FAILED_PRECONDITION", "PUSH_NOTIFICATION_NOT_SUPPORTED")),
+        ("GET", f"{CONFIG}/b", None, (400, "FAILED_PRECONDITION", "PUSH_NOTIFICATION_NOT_SUPPORTED")),
+        ("DELETE", f"{CONFIG}/b", None, (400, "FAILED_PRECONDITION", "PUSH_NOTIFICATION_NOT_SUPPORTED")),
+        (
+            "POST",
+            "/message:send",
+            {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"raw": "eA=="}]}},
+            (400, "INVALID_ARGUMENT", "CONTENT_TYPE_NOT_SUPPORTED"),
+        ),
+        ("GET", "", None, (404, "NOT_FOUND", "METHOD_NOT_FOUND")),
+        ("GET", "/", None, (404, "NOT_FOUND", "METHOD_NOT_FOUND")),
+        ("GET", "/nope", None, (404, "NOT_FOUND", "METHOD_NOT_FOUND")),
+        ("GET", "/tasks/a/b/c", None, (404, "NOT_FOUND", "METHOD_NOT_FOUND")),
+        ("POST", "/alice/message:send", {}, (404, "NOT_FOUND", "METHOD_NOT_FOUND")),
+    ],
+)
+def test_errors_are_statuses(raw: Raw, method: str, path: str, body: Any, expected: tuple[int, str, str]) -> None:
+    status, name, reason = expected
+    assert refusal(asked(raw, method, path, body)) == (status, name, (A2A_DOMAIN, reason))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/message:send", {"POST"}),
+        ("PUT", "/tasks", {"GET"}),
+        ("HEAD", "/tasks", {"GET"}),
+        ("OPTIONS", "/tasks", {"GET"}),
+        ("POST", "/tasks/a", {"GET"}),
+        ("DELETE", CONFIG, {"GET", "POST"}),
+        ("POST", f"{CONFIG}/b", {"GET", "DELETE"}),
+    ],
+)
+def test_other_methods_are_405(raw: Raw, method: str, path: str, allowed: set[str]) -> None:
+    answer = asked(raw, method, path)
+    assert answer.status == 405
+    assert set(answer.headers["Allow"].split(",")) == allowed
+    if method != "HEAD":
+        assert refusal(answer)[2] == (A2A_DOMAIN, "UNSUPPORTED_OPERATION")
+
+
+@pytest.mark.parametrize("version", [None, "", "0.3", "2.0", "x"])
+@pytest.mark.parametrize(("method", "path"), [("GET", "/tasks"), ("POST", "/message:stream"), ("GET", "/tasks/x")])
+def test_1_0_alone_is_spoken(raw: Raw, method: str, path: str, version: str | None) -> None:
+    body = saying("Deploy") if method == "POST" else None
+    answer = asked(raw, method, path, body, version=version)
+    assert refusal(answer) == (400, "FAILED_PRECONDITION", (A2A_DOMAIN, "VERSION_NOT_SUPPORTED"))
+    assert "A2A-Version" in answer.json["error"]["message"]
+    assert "1.0" in answer.json["error"]["message"]
+
+
+def test_the_version_may_be_in_the_url(raw: Raw) -> None:
+    assert asked(raw, "GET", "/tasks?A2A-Version=1.0", version=None).status == 200
+    assert asked(raw, "POST", "/message:send?A2A-Version=1.0.2", saying("Deploy"), version=None).status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/message:send", saying("x")),
+        ("POST", "/message:stream", saying("x")),
+        ("POST", "/message:send", {}),
+        ("POST", "/message:send", "{"),
+        ("GET", "/tasks", None),
+        ("GET", "/tasks?pageSize=x", None),
+        ("GET", "/tasks/x", None),
+        ("POST", "/tasks/x:cancel", None),
+        ("GET", "/tasks/x:subscribe", None),
+        ("GET", CONFIG, None),
+        ("GET", "/extendedAgentCard", None),
+        ("GET", "/nope", None),
+        ("PUT", "/tasks", None),
+    ],
+)
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("who", [None, "a-token-of-nobody"])
+def test_strangers_learn_that_they_are_strangers(
+    raw: Raw, method: str, path: str, body: Any, version: str, who: str | None
+) -> None:
+    answer = asked(raw, method, path, body, version=version, who=who)
+    assert refusal(answer) == (401, "UNAUTHENTICATED", ("cstp", "AUTHENTICATION_REQUIRED"))
+    assert answer.headers["WWW-Authenticate"] == 'Bearer realm="cstp"'
+    assert len(answer.json["error"]["details"]) == 1
+
+
+def test_anothers_task_is_no_task(raw: Raw, task: Any) -> None:
+    there = asked(raw, "GET", f"/tasks/{task['id']}", who="bob").json["error"]
+    nowhere = asked(raw, "GET", "/tasks/nope", who="bob").json["error"]
+    assert there["message"].replace(task["id"], "nope") == nowhere["message"]
+    assert there["code"] == 404
+
+
+def test_the_extended_card_is_for_the_caller(raw: Raw) -> None:
+    cards = [asked(raw, "GET", "/extendedAgentCard", who=who).json for who in ("alice", "reader")]
+    access = [
+        next(item["params"]["access"] for item in card["capabilities"]["extensions"] if item["uri"] == URI)
+        for card in cards
+    ]
+    assert [found["agent"] for found in access] == ["alice", "reader"]
+    assert access[1]["permissions"] == ["check", "query"]
+
+
+def test_the_activated_extension_is_echoed(raw: Raw) -> None:
+    for path, body in (("/message:send", saying("x")), ("/message:stream", saying("x")), ("/nope", {})):
+        assert asked(raw, "POST", path, body, headers=EXTENSION).headers["A2A-Extensions"] == URI
+        assert "A2A-Extensions" not in asked(raw, "POST", path, body).headers
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"{}", {"Content-Type": "text/plain"}, 415),
+        (gzip.compress(b"{}"), {"Content-Encoding": "gzip"}, 415),
+        (b" " * 50_001, {}, 413),
+    ],
+)
+def test_http_refuses_what_it_can_judge_itself(raw: Raw, body: bytes, headers: dict[str, str], status: int) -> None:
+    answer = asked(raw, "POST", "/message:send", body, headers=headers)
+    assert refusal(answer)[0] == status
+    assert ("Accept-Post" in answer.headers) == (status == 415)
+    assert asked(raw, "POST", "/message:send", body, headers=headers, who=None).status == 401
+
+
+@pytest.fixture(scope="module")
+def _scripted_bridge(shared: tuple[Scripted, str]) -> Iterator[Raw]:
+    with bridging(shared[1], ServerSettings(timeout_seconds=5, cors_origins=["https://page.example"])) as client:
+        yield Raw(client)
+
+
+@pytest.fixture
+def scripted(_scripted_bridge: Raw, server: Scripted) -> Raw:
+    """A bridge before a server that does what a test tells it to."""
+    return _scripted_bridge
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (grpc.StatusCode.INTERNAL, (500, "INTERNAL", ("cstp", "INTERNAL"))),
+        (grpc.StatusCode.UNAVAILABLE, (503, "UNAVAILABLE", ("cstp", "UNAVAILABLE"))),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, (504, "DEADLINE_EXCEEDED", ("cstp", "DEADLINE_EXCEEDED"))),
+    ],
+)
+def test_what_fails_inside_stays_inside(scripted: Raw, server: Scripted, code: grpc.StatusCode, expected: Any) -> None:
+    server.plays["cstp.getTask"] = bare(code)
+    answer = asked(scripted, "GET", "/tasks/x")
+    assert refusal(answer) == expected
+    assert b"secret" not in answer.body
+
+
+def test_the_limits_are_those_of_the_server(scripted: Raw, server: Scripted) -> None:
+    retry = error_details_pb2.RetryInfo()
+    retry.retry_delay.FromMilliseconds(1500)
+    server.plays["cstp.getTask"] = fail(grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED", "Too many calls", retry)
+    answer = asked(scripted, "GET", "/tasks/x")
+    assert refusal(answer) == (429, "RESOURCE_EXHAUSTED", ("cstp", "RATE_LIMITED"))
+    assert answer.headers["Retry-After"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        (f"{BASE}/message:send", "POST"),
+        (f"{BASE}/tasks/x:subscribe", "POST, GET"),
+        (f"{BASE}/tasks/x", "GET"),
+        (f"{BASE}{CONFIG}/b", "GET, DELETE"),
+        ("/a2a", "POST"),
+        ("/", "POST"),
+    ],
+)
+def test_pages_of_listed_origins_may_call(scripted: Raw, path: str, methods: str) -> None:
+    origin = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
+    preflight = scripted.client.request("OPTIONS", path, headers=origin)
+    assert preflight.status == 204
+    assert preflight.headers["Access-Control-Allow-Methods"] == methods
+    allowed = preflight.headers["Access-Control-Allow-Headers"].lower().split(", ")
+    assert {"a2a-version", "a2a-extensions", "x-a2a-extensions", "authorization"} <= set(allowed)
+
+
+def test_pages_see_which_extension_is_activated(scripted: Raw) -> None:
+    answer = asked(scripted, "GET", "/nope", headers={"Origin": "https://page.example"})
+    assert answer.headers["Access-Control-Allow-Origin"] == "https://page.example"
+    assert "A2A-Extensions" in answer.headers["Access-Control-Expose-Headers"].split(", ")
+
+
+paths = st.text(alphabet=st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="#"), max_size=20)
+
+
+@given(
+    method=st.sampled_from(["GET", "POST", "DELETE"]),
+    path=paths.map(lambda text: f"/{text}") | paths.map(lambda text: f"/tasks/{text}") | paths.map("/tasks?{}".format),
+    body=st.none() | st.binary(max_size=50) | st.dictionaries(st.text(max_size=5), st.text(max_size=5)),
+)
+@examples(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_request_is_answered(raw: Raw, method: str, path: str, body: Any) -> None:
+    answer = raw.send(method, BASE + path, body)
+    assert 200 <= answer.status < 500
+    assert json.loads(answer.body)
