@@ -131,7 +131,7 @@ def announcement(content: Content, earlier: Params | None) -> Announcement:
     if lines:
         before = params.get("context")
         params["context"] = "\n".join([before, *lines] if isinstance(before, str) else lines)
-        places["context"] = f"{EXTENSION_PLACE}.context" if earlier is None else "message.parts"
+        places["context"] = "message.parts" if earlier and content.text else f"{EXTENSION_PLACE}.context"
     return Announcement(params, places)
 
 
