@@ -32,6 +32,7 @@ PARTS: Final = ("TextPart", "FilePart", "DataPart")
 CHOICES: Final = {*PARTS, "FileWithBytes", "FileWithUri", "TaskIdParams", "GetTaskPushNotificationConfigParams"}
 """What pydantic puts into a path to tell the choices of a union apart."""
 KINDS: Final = "must be 'text', 'file' or 'data'"
+FREE_FORM: Final = {"data", "metadata"}
 ENVELOPE: Final = 4
 """How many objects and lists of params are around the free-form data of a part."""
 WORDS: Final[Mapping[str, str]] = {
@@ -149,6 +150,7 @@ def render(result: object) -> object:
 def read(given: object, model: type[ModelT]) -> ModelT:
     """Return the request that params describe. Raises InvalidParamsError."""
     check_values(given)
+    check_lists(given, "")
     check_kinds(given)
     try:
         return model.model_validate({"id": NO_ID, "params": given})
@@ -168,6 +170,19 @@ def check_values(given: object) -> None:
         problems.add("", f"params {refusal}")
     if problems.found:
         raise params.refused([(item.field.removeprefix("."), item.description) for item in problems.found])
+
+
+def check_lists(given: object, path: str) -> None:
+    """Let params pass whose lists are not too long. Raises InvalidParamsError."""
+    if isinstance(given, dict):
+        for name, value in given.items():
+            if name not in FREE_FORM:
+                check_lists(value, f"{path}.{shown(name)}" if path else shown(name))
+    elif isinstance(given, list):
+        if len(given) > params.MAX_ITEMS:
+            raise params.refused([(path, params.TOO_MANY)])
+        for position, item in enumerate(given):
+            check_lists(item, f"{path}[{position}]")
 
 
 def check_kinds(given: object) -> None:

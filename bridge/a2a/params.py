@@ -25,6 +25,9 @@ MessageT = TypeVar("MessageT", bound=Message)
 DECIMAL: Final = re.compile(r"-?[0-9]{1,10}", re.ASCII)
 URL_SAFE: Final = str.maketrans("-_", "+/")
 VALUE: Final = "google.protobuf.Value"
+MAX_ITEMS: Final = 1000
+"""How many items a list of a request may have, free-form data aside: to judge each takes time that is everybody's."""
+TOO_MANY: Final = f"must have at most {MAX_ITEMS} items"
 
 
 def read(params: object, kind: type[MessageT]) -> MessageT:
@@ -77,6 +80,9 @@ def check_field(field: FieldDescriptor, value: object, path: str, problems: Prob
         return
     if not isinstance(value, list):
         problems.add(path, "must be a list")
+        return
+    if len(value) > MAX_ITEMS:
+        problems.add(path, TOO_MANY)
         return
     for position, item in enumerate(value):
         check_single(field, item, f"{path}[{position}]", problems)

@@ -215,10 +215,14 @@ def test_data_may_be_as_deep_as_in_1_0(raw: Raw, depth: int) -> None:
     assert ("error" in old, "error" in new) == (depth > 24, depth > 24)
 
 
-def test_a_body_of_wrong_parts_is_answered_soon_and_shortly(raw: Raw) -> None:
-    answer = raw.post(call("message/send", parts(*[{"kind": "text"}] * 5000)), version=None)
-    assert answer.json["error"]["code"] == -32602
-    assert len(answer.body) < 50_000
+@pytest.mark.parametrize("name", ["parts", "extensions", "referenceTaskIds"])
+def test_lists_have_their_bound(raw: Raw, name: str) -> None:
+    error = refused(raw, "message/send", {"message": {**MESSAGE, name: [7] * 1001}})
+    assert fields_of(error["data"]) == [f"message.{name}"]
+    error = refused(raw, "message/send", {"message": {**MESSAGE, name: [7] * 1000}})
+    assert len(fields_of(error["data"])) == 100
+    data = {"kind": "data", "data": {"of any": [0] * 5000}}
+    assert "result" in asked(raw, "message/send", parts({"kind": "text", "text": "x"}, data))
 
 
 def test_the_old_header_activates_the_extension(raw: Raw) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,7 +31,7 @@ from tests.bridge.a2a.raw import (
     talking,
     to_bytes,
 )
-from tests.bridge.support import JSON, Scripted, bare, bridging, fail
+from tests.bridge.support import JSON, TIMEOUT, Scripted, bare, bridging, fail
 from tests.harness import TOKENS
 
 STREAMS = [("SendStreamingMessage", saying("Deploy")), ("SubscribeToTask", {"id": "x"})]
@@ -289,6 +290,15 @@ def test_values_that_no_message_can_hold_are_refused_by_name(raw: Raw, value: st
     assert found.startswith(field)
 
 
+@pytest.mark.parametrize("name", ["parts", "extensions", "referenceTaskIds"])
+def test_lists_have_their_bound(raw: Raw, name: str) -> None:
+    error = raw.call("SendMessage", {"message": {name: [7] * 1001}})["error"]
+    assert fields_of(error["data"]) == [f"message.{name}"]
+    error = raw.call("SendMessage", {"message": {name: [7] * 1000}})["error"]
+    assert len(fields_of(error["data"])) == 100
+    assert "result" in raw.call("SendMessage", saying("x", {"of any": [0] * 5000}))
+
+
 def test_unknown_members_and_both_spellings_are_taken(raw: Raw) -> None:
     params = {
         "message": {"message_id": "m", "role": 1, "parts": [{"text": "Deploy", "new": 1}], "taskId": None},
@@ -508,6 +518,18 @@ def test_the_limits_are_those_of_the_server(
     error = answer.json["error"]
     assert (error["code"], info_of(error["data"])) == (-31002, ("cstp", "RATE_LIMITED"))
     assert error["data"][-1] == {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "1.500s"}
+
+
+@pytest.mark.parametrize("path", ["/a2a", "/a2a/v1/message:send"])
+def test_a_body_that_does_not_arrive_is_408(shared: tuple[Scripted, str], server: Scripted, path: str) -> None:
+    server.plays["cstp.getAccess"] = lambda request, context: access_pb2.GetAccessResponse()
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON}\r\nContent-Length: 100\r\n\r\n"
+    with (
+        bridging(shared[1], ServerSettings(timeout_seconds=0.5)) as bridge,
+        socket.create_connection((bridge.host, bridge.port), TIMEOUT) as connection,
+    ):
+        connection.sendall(head.encode() + b"{")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
 
 
 def test_what_nobody_foresaw_goes_to_the_log_and_not_to_the_caller(
