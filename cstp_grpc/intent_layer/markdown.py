@@ -20,8 +20,8 @@ FRONT_MATTER_START = re.compile(r"---[ \t]*\n[\w\"'.-][^\n:]*:(?=[ \t\n])")
 FRONT_MATTER_END = re.compile(r"^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE)
 RESET = re.compile(r"[-*+] (?:[^\s*+-]|\*\*\w)|#{1,6}(?:[ \t]|\Z)|`{3,}[^`]*\Z|~{3,}")
 """How a line at the margin begins that ends every paragraph, list and quotation before it."""
-PASSIVE = re.compile(r"[ \t]*(?![ \t`~<#]|-+[ \t]*\Z|=+[ \t]*\Z)[^>]*\Z")
-"""Lines that neither begin nor end code, HTML or a heading at the margin."""
+PASSIVE = re.compile(r"[ \t]*(?![ \t`~<]|##(?!#)|-+[ \t]*\Z|=+[ \t]*\Z)[^>]*\Z")
+"""Lines that neither begin nor end code or HTML at the margin, nor are headings of level 2 or underline them."""
 FENCE_END = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*")
 HTML = (
     (

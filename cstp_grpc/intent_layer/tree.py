@@ -162,7 +162,7 @@ class Tree:
 
     def document(self, file: str) -> Document | None:
         """Return a node's file with the places of its sections, or None where there is none. Raises as `chain` does."""
-        with self.opened(parent_of(file)) as descriptor:
+        with self._beside(file) as descriptor:
             read = None if descriptor is None else self._file(file, descriptor)
         return read.document if read else None
 
@@ -190,7 +190,7 @@ class Tree:
 
         Raises InvalidArgument for one of more than `limit` bytes, Unavailable for one that cannot be read.
         """
-        with self.opened(parent_of(file)) as descriptor:
+        with self._beside(file) as descriptor:
             status = None if descriptor is None else _lstat(file, descriptor)
             if descriptor is None or status is None or not stat.S_ISREG(status.st_mode):
                 return None
@@ -202,6 +202,15 @@ class Tree:
         """Open a folder for use as `dir_fd`, following no link; None where there is none. Raises Unavailable."""
         with closing(self._descend(folder)) as descent:
             yield next((descriptor for at, descriptor in descent if at == folder), None)
+
+    @contextmanager
+    def _beside(self, path: str) -> Iterator[int | None]:
+        """Open the folder that a path lies in; None where there is none, or where nothing can be at the path."""
+        if _names(path) is None:
+            yield None
+            return
+        with self.opened(parent_of(path)) as descriptor:
+            yield descriptor
 
     def _real_root(self) -> str:
         try:
@@ -228,7 +237,7 @@ class Tree:
         return real.removeprefix(prefix) if real.startswith(prefix) else None
 
     def _lstat(self, path: str) -> os.stat_result | None:
-        with self.opened(parent_of(path)) as descriptor:
+        with self._beside(path) as descriptor:
             return None if descriptor is None else _lstat(path, descriptor)
 
     def _descend(self, path: str) -> Generator[tuple[str, int], None, None]:
@@ -308,7 +317,7 @@ class Tree:
             return None
         if target is None:
             raise _refused(path, "leads out of the project by a link")
-        with self.opened(parent_of(target)) as descriptor:
+        with self._beside(target) as descriptor:
             status = None if descriptor is None else _lstat(target, descriptor)
             if descriptor is None or status is None or stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):
                 return None

@@ -1,0 +1,195 @@
+"""What governs a path: the nodes from the root down to it, merged, and cut to a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from cstp_grpc.intent_layer.markdown import section_key
+from cstp_grpc.intent_layer.model import (
+    ROOT,
+    ContextRequest,
+    Learning,
+    LeftOut,
+    MergedSection,
+    Node,
+    NodeFile,
+    Resolution,
+    SectionPart,
+)
+from cstp_grpc.intent_layer.rendering import PENDING, Page, render
+from cstp_grpc.intent_layer.tokens import count_tokens
+from cstp_grpc.intent_layer.tree import Tree, parent_of
+
+REQUIRED_SECTIONS = ("Purpose", "Entry Points", "Contracts")
+"""What every node has."""
+PROTOCOL_SECTIONS = (
+    *REQUIRED_SECTIONS,
+    "Pitfalls",
+    "Checks",
+    "Patterns",
+    "Boundaries",
+    "Design Rationale",
+    "Code Map",
+    "Public API",
+    "Downlinks",
+    "Context",
+)
+"""The order in which sections are merged; others come after them."""
+
+ORDER = {section_key(name): number for number, name in enumerate(PROTOCOL_SECTIONS)}
+BINDING = frozenset({"contracts", "pitfalls", "checks"})
+BOUNDARIES = "boundaries"
+RANKS = {"purpose": 4, "entry points": 3} | {
+    section_key(name): 2 for name in ("Patterns", "Design Rationale", "Code Map", "Public API", "Downlinks", "Context")
+}
+"""How much a section is worth; one that the protocol does not know is worth 1, what is pending 0."""
+ANCESTORS_BOUNDARIES = 5
+HIERARCHY = 6
+ANCESTORS_BINDING = 7
+OWN_BOUNDARIES = 8
+OWN_BINDING = 9
+TITLE = 10
+
+
+def resolve(tree: Tree, request: ContextRequest, pending: Sequence[Learning] = ()) -> Resolution:
+    """Return what governs a path.
+
+    Of the pending learnings those that concern the path are taken in, where the request asks for them. Within a
+    budget, whole parts are left out, those worth least first, until the Markdown fits. Raises as `Tree.locate` and
+    `Tree.chain` do.
+    """
+    path = tree.locate(request.path)
+    nodes = tree.chain(path)
+    learnings = concerning(tree, path, pending) if request.with_pending else ()
+    if not nodes:
+        return Resolution(path, (), (), "", 0, pending=learnings)
+    files = tuple(file.path for node in nodes for file in node.files)
+    sections = merge(nodes, request.sections)
+    whole = Page(path, () if request.compact else files, sections, learnings, origins=not request.compact)
+    page, markdown = _fitted(whole, nodes, request.max_tokens)
+    return Resolution(
+        path, nodes, page.sections, markdown, count_tokens(markdown), left_out=page.left_out, pending=page.pending
+    )
+
+
+def merge(nodes: Iterable[Node], only: Iterable[str] = ()) -> tuple[MergedSection, ...]:
+    """Return the sections of nodes that come root-first, those named in `only` or all.
+
+    Each file has one part in a section, where it says anything there: sections that it has twice are put together.
+    """
+    wanted = {section_key(name) for name in only}
+    merged: dict[str, MergedSection] = {}
+    for node in nodes:
+        for file in node.files:
+            for key, name, part in _parts(file):
+                if not wanted or key in wanted:
+                    known = merged.get(key, MergedSection(name, ()))
+                    merged[key] = MergedSection(known.name, (*known.parts, part))
+    return tuple(merged[key] for key in sorted(merged, key=lambda key: ORDER.get(key, len(ORDER))))
+
+
+def concerning(tree: Tree, path: str, learnings: Iterable[Learning]) -> tuple[Learning, ...]:
+    """Return the learnings about a path itself or about a folder that it lies in.
+
+    A learning about a file is about its folder, as its report says.
+    """
+    above = {path, *_folders_above(path)} if tree.is_folder(path) else {*_folders_above(path)}
+    return tuple(
+        learning
+        for learning in learnings
+        if any(about == path or _folder(tree, about) in above for about in learning.paths)
+    )
+
+
+def _folder(tree: Tree, path: str) -> str:
+    return path if tree.is_folder(path) else parent_of(path)
+
+
+def _folders_above(path: str) -> Iterator[str]:
+    while path != ROOT:
+        path = parent_of(path)
+        yield path
+
+
+def _parts(file: NodeFile) -> list[tuple[str, str, SectionPart]]:
+    """Return the key, the name and the text of each section of a file that is not empty."""
+    found: dict[str, tuple[str, SectionPart]] = {}
+    for section in file.sections:
+        key = section_key(section.name)
+        if key in found:
+            name, part = found[key]
+            text = "\n\n".join(text for text in (part.text, section.text) if text)
+            found[key] = name, replace(part, text=text)
+        else:
+            found[key] = section.name, SectionPart(section.file, section.text, section.line)
+    return [(key, name, part) for key, (name, part) in found.items() if part.text]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Something that a budget can leave out: the hierarchy, the title, a part of a section or a learning."""
+
+    worth: tuple[int, int, int]
+    left_out: LeftOut | None = None
+
+
+def _fitted(page: Page, nodes: Sequence[Node], max_tokens: int | None) -> tuple[Page, str]:
+    """Return as much of a page as fits, and its Markdown."""
+    markdown = render(page)
+    if max_tokens is None or count_tokens(markdown) <= max_tokens:
+        return page, markdown
+    pieces = sorted(_pieces(page, nodes), key=lambda piece: piece.worth)
+    # Leaving out more never makes the Markdown longer, so that the fewest to leave out are found by halving.
+    low, high = 1, len(pieces)
+    while low < high:
+        middle = (low + high) // 2
+        if count_tokens(render(_without(page, pieces[:middle]))) <= max_tokens:
+            high = middle
+        else:
+            low = middle + 1
+    kept = _without(page, pieces[:low])
+    named = replace(kept, left_out=tuple(piece.left_out for piece in pieces[:low] if piece.left_out))
+    markdown = render(named)
+    return named, markdown if count_tokens(markdown) <= max_tokens else render(kept)
+
+
+def _pieces(page: Page, nodes: Sequence[Node]) -> Iterator[_Piece]:
+    depths = {file.path: depth for depth, node in enumerate(nodes) for file in node.files}
+    yield _Piece((TITLE, 0, 0))
+    yield _Piece((HIERARCHY, 0, 0))
+    for number, section in enumerate(page.sections):
+        for part in section.parts:
+            depth = depths[part.file]
+            rank = _rank(section_key(section.name), own=depth == len(nodes) - 1)
+            yield _Piece((rank, depth, -number), LeftOut(part.file, section.name, count_tokens(part.text)))
+    for number, learning in enumerate(page.pending):
+        yield _Piece((0, 0, -number), LeftOut(learning.file, PENDING, count_tokens(learning.detail)))
+
+
+def _rank(key: str, *, own: bool) -> int:
+    if key in BINDING:
+        return OWN_BINDING if own else ANCESTORS_BINDING
+    if key == BOUNDARIES:
+        return OWN_BOUNDARIES if own else ANCESTORS_BOUNDARIES
+    return RANKS.get(key, 1)
+
+
+def _without(page: Page, pieces: Iterable[_Piece]) -> Page:
+    ranks = set()
+    dropped = set()
+    for piece in pieces:
+        ranks.add(piece.worth[0])
+        if piece.left_out:
+            dropped.add((piece.left_out.file, piece.left_out.section))
+    sections = (
+        MergedSection(section.name, tuple(part for part in section.parts if (part.file, section.name) not in dropped))
+        for section in page.sections
+    )
+    return replace(
+        page,
+        title=None if TITLE in ranks else page.title,
+        hierarchy=() if HIERARCHY in ranks else page.hierarchy,
+        sections=tuple(section for section in sections if section.parts),
+        pending=tuple(learning for learning in page.pending if (learning.file, PENDING) not in dropped),
+    )
