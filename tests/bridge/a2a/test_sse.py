@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
 import grpc
 import pytest
+from a2a.types import a2a_pb2
 from aiohttp import web
 
 from bridge.a2a import sse
 from cstp_grpc.config import ServerSettings
-from tests.bridge.a2a.raw import Core, Raw, call, events_of, info_of, saying, saying_in_0_3
+from cstp_grpc.gen.cstp.v1 import tasks_pb2
+from tests.bridge.a2a.raw import Core, Raw, call, events_of, info_of, saying, saying_in_0_3, to_bytes
 from tests.bridge.a2a.talking import asynchronous
-from tests.bridge.support import Client, Scripted, bare, bridging
+from tests.bridge.support import JSON, Client, Scripted, bare, bridging
 from tests.waiting import wait_until
 
 STREAM = "text/event-stream"
@@ -153,6 +156,35 @@ def test_the_work_goes_on_without_its_reader(raw: Raw, core: Core, path: str, bo
         assert core.begun.wait(SECONDS)
     core.go_on.set()
     wait_until(lambda: core.kept[0].version == 2, "the task has ended")
+
+
+def test_clients_of_http_1_0_get_streams_too(raw: Raw, core: Core) -> None:
+    core.go_on.set()
+    content = to_bytes(call("SendStreamingMessage", saying("Deploy")))
+    head = f"POST /a2a HTTP/1.0\r\nHost: x\r\nA2A-Version: 1.0\r\nContent-Type: {JSON}\r\n"
+    with socket.create_connection((raw.client.host, raw.client.port), SECONDS) as connection:
+        connection.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    headers, _, body = answer.partition(b"\r\n\r\n")
+    assert b"chunked" not in headers
+    assert len([line for line in body.splitlines() if line.startswith(b"data: {")]) == 3
+
+
+def test_a_bridge_that_stops_breaks_its_subscriptions_off(
+    shared: tuple[Scripted, str], core: Core, caplog: pytest.LogCaptureFixture
+) -> None:
+    core.server.plays["cstp.getTask"] = lambda request, context: tasks_pb2.GetTaskResponse(task=at_work(request.id))
+    with ExitStack() as open_streams, bridging(shared[1], ServerSettings()) as client:
+        stream = open_streams.enter_context(Raw(client).streaming(call("SubscribeToTask", {"id": "x"})))
+        assert stream.next()["result"]["task"]["id"] == "x"
+    assert not [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")]
+
+
+def at_work(task_id: str) -> tasks_pb2.Task:
+    """Return a task that never ends."""
+    status = a2a_pb2.TaskStatus(state=a2a_pb2.TaskState.TASK_STATE_WORKING)
+    content = a2a_pb2.Task(id=task_id, context_id="c", status=status).SerializeToString()
+    return tasks_pb2.Task(id=task_id, content=content, version=1, state=tasks_pb2.TASK_STATE_WORKING)
 
 
 @dataclass
