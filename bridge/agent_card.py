@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from a2a.types.a2a_pb2 import AgentCard
 from aiohttp import hdrs, web
 from google.protobuf import json_format
 
@@ -36,7 +37,7 @@ class CardPages:
     def __init__(self, cards: Cards, address: PublicAddress) -> None:
         keep = functools.lru_cache(maxsize=PAGES_KEPT)
         self._address = address
-        self._v1_0: Callable[[str], Page] = keep(lambda url: page(json_format.MessageToDict(cards.public(url))))
+        self._v1_0: Callable[[str], Page] = keep(lambda url: page(card_json(cards.public(url))))
         self._v0_3: Callable[[str], Page] = keep(lambda url: page(cards.v0_3(url)))
 
     async def agent_card(self, request: web.Request) -> web.Response:
@@ -54,6 +55,14 @@ def asks_for_v0_3(request: web.Request) -> bool:
     """Whether the caller names 0.3; nobody needs to name a version here, so without one the card is that of 1.0."""
     match = VERSION_FORM.fullmatch(request.headers.get(VERSION, "").strip())
     return match is not None and match[1] == V0_3
+
+
+def card_json(card: AgentCard) -> dict[str, Any]:
+    """Return a card as JSON, which says of each extension whether it is required, also where it is not."""
+    found: dict[str, Any] = json_format.MessageToDict(card)
+    for extension, said in zip(card.capabilities.extensions, found["capabilities"]["extensions"], strict=True):
+        said["required"] = extension.required
+    return found
 
 
 def page(card: Mapping[str, Any]) -> Page:

@@ -12,6 +12,8 @@ from cstp_grpc.client.json_forms import shown
 TEXT: Final = "text/plain"
 JSON: Final = "application/json"
 SPOKEN: Final = (TEXT, JSON)
+OLD_NAMES: Final = {"text": TEXT}
+"""What clients of A2A before 1.0 may call a media type."""
 
 
 def plain_type(media_type: str) -> str:
@@ -26,7 +28,7 @@ def wanted(accepted: Sequence[str]) -> frozenset[str]:
     """
     if not accepted:
         return frozenset(SPOKEN)
-    patterns = {plain_type(item) for item in accepted}
+    patterns = {OLD_NAMES.get(name, name) for name in map(plain_type, accepted)}
     found = frozenset(item for item in SPOKEN if patterns & {item, f"{item.partition('/')[0]}/*", "*/*"})
     if not found:
         raise ContentTypeNotSupportedError(

@@ -94,6 +94,11 @@ def test_the_card_has_all_that_a2a_1_0_requires_and_nothing_else(bridge: Client)
     assert answer.json["capabilities"]["pushNotifications"] is False
 
 
+def test_the_card_says_of_the_extension_that_it_is_not_required(bridge: Client) -> None:
+    (extension,) = bridge.get(CARD).json["capabilities"]["extensions"]
+    assert extension["required"] is False
+
+
 @pytest.mark.parametrize("version", ["0.3", "0.3.0", " 0.3 "])
 def test_who_asks_for_0_3_gets_its_card_at_either_path(bridge: Client, version: str) -> None:
     answer = bridge.get(CARD, A2A_Version=version)

@@ -235,6 +235,7 @@ def test_media_types_may_have_parameters() -> None:
         (["*/*"], {"text/plain", "application/json"}),
         (["text/*", "image/png"], {"text/plain"}),
         (["Application/JSON; q=1"], {"application/json"}),
+        (["text"], {"text/plain"}),
     ],
 )
 def test_the_caller_chooses_media_types(accepted: list[str], expected: set[str]) -> None:
