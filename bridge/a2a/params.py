@@ -1,17 +1,17 @@
 """From the params of a call to the message of A2A that they describe.
 
-What is wrong is named by its JSON path. Members that A2A does not have are passed over, as it asks for.
+They are ProtoJSON: names in either spelling, members that A2A does not have are passed over. Unlike the parser of
+protobuf this one names everything that is wrong by its path, and passes over no word that an enum does not have.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from a2a.utils.errors import InvalidParamsError
-from google.protobuf import json_format, message_factory
-from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from bridge.a2a.errors import invalid_params
@@ -32,14 +32,12 @@ TOO_MANY: Final = f"must have at most {MAX_ITEMS} items"
 
 def read(params: object, kind: type[MessageT]) -> MessageT:
     """Return the message that params describe. Raises InvalidParamsError."""
+    message = kind()
     problems = Problems()
-    check(cast("Descriptor", kind.DESCRIPTOR), params, "", problems)
-    if not problems.found:
-        try:
-            return json_format.ParseDict(cast("dict[str, Any]", params), kind(), ignore_unknown_fields=True)
-        except json_format.ParseError:
-            problems.add("", "params do not fit the operation")
-    raise refused([(item.field, item.description) for item in problems.found])
+    fill(message, params, "", problems)
+    if problems.found:
+        raise refused([(item.field, item.description) for item in problems.found])
+    return message
 
 
 def refused(found: Sequence[tuple[str, str]]) -> InvalidParamsError:
@@ -54,30 +52,44 @@ def named(error: InvalidParamsError, kind: type[Message]) -> InvalidParamsError:
     return invalid_params(summary(fields), *fields) if fields else error
 
 
-def check(message: Descriptor, value: object, path: str, problems: Problems) -> None:
-    """Note what is wrong with the JSON of a message, or of anything in it."""
-    known = json_known.FORMS.get(message.full_name)
+def fill(message: Message, value: object, path: str, problems: Problems) -> None:
+    """Set an empty message from JSON, and note what is wrong with it or with anything in it."""
+    known = json_known.FORMS.get(message.DESCRIPTOR.full_name)
     if known is not None:
-        known.fill(message_factory.GetMessageClass(message)(), value, path, problems)
+        known.fill(message, value, path, problems)
         return
     if not isinstance(value, dict):
         problems.add(path, "must be an object" if path else "params must be an object")
         return
     prefix = f"{path}." if path else ""
-    fields = {name: field for field in message.fields for name in (field.name, field.json_name)}
-    for key, item in value.items():
-        field = fields.get(key)
-        if field is not None and not is_absent(field, item):
-            check_field(field, item, prefix + field.json_name, problems)
-    for oneof in message.oneofs:
-        check_choice([field for field in oneof.fields if given(field, value)], prefix, problems)
+    for field in cast("Sequence[FieldDescriptor]", message.DESCRIPTOR.fields):
+        spellings = [name for name in dict.fromkeys((field.json_name, field.name)) if not is_absent(field, value, name)]
+        if len(spellings) > 1:
+            problems.add(prefix + spellings[1], f'cannot be set beside "{spellings[0]}"')
+        elif spellings:
+            fill_field(message, field, value[spellings[0]], prefix + field.json_name, problems)
+    for oneof in message.DESCRIPTOR.oneofs:
+        choices = cast("Sequence[FieldDescriptor]", oneof.fields)
+        check_choice([field for field in choices if is_given(field, value)], prefix, problems)
 
 
-def check_field(field: FieldDescriptor, value: object, path: str, problems: Problems) -> None:
-    """Note what is wrong with a field or with its items."""
-    if not field.is_repeated:
-        check_single(field, value, path, problems)
-        return
+def fill_field(message: Message, field: FieldDescriptor, value: object, path: str, problems: Problems) -> None:
+    """Set a field, and note what is wrong with it or with its items."""
+    if field.is_repeated:
+        fill_list(getattr(message, field.name), field, value, path, problems)
+    elif field.message_type is not None:
+        child = getattr(message, field.name)
+        child.SetInParent()
+        fill(child, value, path, problems)
+    else:
+        try:
+            setattr(message, field.name, parse(field, value))
+        except Refusal as refusal:
+            problems.add(path, str(refusal))
+
+
+def fill_list(container: Any, field: FieldDescriptor, value: object, path: str, problems: Problems) -> None:
+    """Append the items of a list, and note what is wrong with each."""
     if not isinstance(value, list):
         problems.add(path, "must be a list")
         return
@@ -85,45 +97,42 @@ def check_field(field: FieldDescriptor, value: object, path: str, problems: Prob
         problems.add(path, TOO_MANY)
         return
     for position, item in enumerate(value):
-        check_single(field, item, f"{path}[{position}]", problems)
+        place = f"{path}[{position}]"
+        if field.message_type is not None:
+            fill(container.add(), item, place, problems)
+            continue
+        try:
+            container.append(parse(field, item))
+        except Refusal as refusal:
+            problems.add(place, str(refusal))
 
 
-def check_single(field: FieldDescriptor, value: object, path: str, problems: Problems) -> None:
-    """Note what is wrong with a value."""
-    if field.message_type is not None:
-        check(field.message_type, value, path, problems)
-        return
-    try:
-        check_scalar(field, value)
-    except Refusal as refusal:
-        problems.add(path, str(refusal))
-
-
-def check_scalar(field: FieldDescriptor, value: object) -> None:
-    """Let a value pass that is no message. Raises Refusal."""
+def parse(field: FieldDescriptor, value: object) -> Any:
+    """Return a value that is no message. Raises Refusal."""
     if field.enum_type is not None:
-        check_enum(field.enum_type, value)
-    elif field.type == FieldDescriptor.TYPE_BYTES:
-        check_bytes(value)
-    elif field.type == FieldDescriptor.TYPE_INT32:
-        json_forms.INT32.parse(int(value) if isinstance(value, str) and DECIMAL.fullmatch(value) else value)
-    else:
-        json_forms.SCALARS[field.type].parse(value)
+        return parse_enum(field.enum_type, value)
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return parse_bytes(value)
+    if field.type == FieldDescriptor.TYPE_INT32:
+        return json_forms.INT32.parse(int(value) if isinstance(value, str) and DECIMAL.fullmatch(value) else value)
+    return json_forms.SCALARS[field.type].parse(value)
 
 
-def check_enum(enum: EnumDescriptor, value: object) -> None:
-    """Let the name or the number of an enum's value pass. Raises Refusal."""
-    known = enum.values_by_name if isinstance(value, str) else enum.values_by_number
-    if isinstance(value, (bool, dict, list)) or value not in known:
-        raise Refusal("must be one of " + ", ".join(f'"{name}"' for name in enum.values_by_name))
+def parse_enum(enum: EnumDescriptor, value: object) -> int:
+    """Return the value of an enum that is given by its name or its number. Raises Refusal."""
+    if isinstance(value, str) and value in enum.values_by_name:
+        return int(enum.values_by_name[value].number)
+    if isinstance(value, int) and not isinstance(value, bool) and value in enum.values_by_number:
+        return value
+    raise Refusal("must be one of " + ", ".join(f'"{name}"' for name in enum.values_by_name))
 
 
-def check_bytes(value: object) -> None:
-    """Let base64 text of either alphabet pass, padded or not. Raises Refusal."""
+def parse_bytes(value: object) -> bytes:
+    """Return what base64 text of either alphabet holds, padded or not. Raises Refusal."""
     if isinstance(value, str):
         text = value.translate(URL_SAFE).rstrip("=")
         value = text + "=" * (-len(text) % 4)
-    json_forms.parse_bytes(value)
+    return json_forms.parse_bytes(value)
 
 
 def check_choice(fields: list[FieldDescriptor], prefix: str, problems: Problems) -> None:
@@ -132,11 +141,12 @@ def check_choice(fields: list[FieldDescriptor], prefix: str, problems: Problems)
         problems.add(prefix + other.json_name, f'cannot be set beside "{fields[0].json_name}"')
 
 
-def given(field: FieldDescriptor, members: dict[str, object]) -> bool:
+def is_given(field: FieldDescriptor, members: Mapping[str, object]) -> bool:
     """Whether an object sets a field, by either of its names."""
-    return any(name in members and not is_absent(field, members[name]) for name in (field.json_name, field.name))
+    return not (is_absent(field, members, field.json_name) and is_absent(field, members, field.name))
 
 
-def is_absent(field: FieldDescriptor, value: object) -> bool:
-    """Whether a value means that the field is not there: null does, except for free-form data."""
-    return value is None and not (field.message_type is not None and field.message_type.full_name == VALUE)
+def is_absent(field: FieldDescriptor, members: Mapping[str, object], name: str) -> bool:
+    """Whether an object does not set a field by a name: null means that too, except for free-form data."""
+    takes_null = field.message_type is not None and field.message_type.full_name == VALUE
+    return name not in members or (members[name] is None and not takes_null)

@@ -254,8 +254,9 @@ def test_an_ended_task_stays_ended(raw: Raw, task: Any, method: str) -> None:
         (
             "SendMessage",
             {"configuration": {"returnImmediately": "yes", "historyLength": 2**31}},
-            ["configuration.returnImmediately", "configuration.historyLength"],
+            ["configuration.historyLength", "configuration.returnImmediately"],
         ),
+        ("SendMessage", {"message": {"messageId": "a", "message_id": "b"}}, ["message.message_id"]),
         ("GetTask", {}, ["id"]),
         ("GetTask", {"id": 5}, ["id"]),
         ("GetTask", {"id": "x", "history_length": "many"}, ["historyLength"]),

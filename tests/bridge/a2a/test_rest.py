@@ -112,7 +112,7 @@ def test_pages_follow_one_another(raw: Raw) -> None:
 @pytest.mark.parametrize(
     ("query", "fields"),
     [
-        ("pageSize=x&status=done", ["pageSize", "status"]),
+        ("pageSize=x&status=done", ["status", "pageSize"]),
         ("pageSize=", ["pageSize"]),
         ("pageSize=1.5", ["pageSize"]),
         ("historyLength=99999999999", ["historyLength"]),
