@@ -15,7 +15,7 @@ import grpc
 
 from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
 from tests.bench import alone, corpus
-from tests.bench.clients import TOKEN, Parameters, grpc_call, http_call, noop_call
+from tests.bench.clients import TOKEN, Parameters, a2a_grpc_call, a2a_message, grpc_call, http_call, noop_call
 from tests.bench.load import Series, measure
 from tests.bench.processes import bridge, server
 from tests.bench.report import Group, table
@@ -54,11 +54,12 @@ def run(folder: Path, sizes: tuple[int, ...], rounds: int, calls: int, provider:
             server(data_dir, *flags) as served,
             dialled(served.grpc) as channel,
             dialled(served.noop) as noop,
-            bridge(served.grpc, folder) as http_port,
+            bridge(served.grpc, folder) as ports,
+            dialled(ports.a2a) as a2a,
         ):
             starts.append(f"ready to serve with {size} decisions: {served.ready_seconds:.2f} s after the start")
             noops = no_ops(noop)
-            series = protocol(channel, http_port)
+            series = protocol(channel, ports.http) + conversations(a2a, ports.http)
             parts = alone.parts(folder, data_dir) if size == sizes[0] and provider == "minilm" else []
             measure([*noops.values(), *series, *parts], rounds, calls, progress)
             groups.append(Group(f"{size} decisions", [*noops.values(), *series], noops))
@@ -98,6 +99,15 @@ def protocol(channel: grpc.Channel, http_port: int) -> list[Series]:
         for n in IN_FLIGHT:
             series.append(Series(f"{name}, gRPC", n, grpc_call(channel, method, params)))
             series.append(Series(f"{name}, bridge", n, http_call(http_port, method, params)))
+    return series
+
+
+def conversations(channel: grpc.Channel, http_port: int) -> list[Series]:
+    """Return the series of A2A messages that announce what the protocol's AnnounceIntent does, over both transports."""
+    series = []
+    for n in IN_FLIGHT:
+        series.append(Series("A2A SendMessage, gRPC", n, a2a_grpc_call(channel)))
+        series.append(Series("A2A SendMessage, JSON-RPC", n, http_call(http_port, "SendMessage", a2a_message, "/a2a/")))
     return series
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpc
+from a2a.types import a2a_pb2, a2a_pb2_grpc
+from google.protobuf import json_format
 
 from cstp_grpc.client.codec import from_json
 from cstp_grpc.client.contract import methods
@@ -88,20 +90,40 @@ def noop_call(channel: grpc.Channel) -> Callable[[], Call]:
     return lambda: Call(lambda: b"", lambda request: invoke(request, timeout=60))
 
 
-def http_call(port: int, method: str, params: Params) -> Callable[[], Call]:
+def http_call(port: int, method: str, params: Params, path: str = "/cstp") -> Callable[[], Call]:
     """Return a maker of JSON-RPC calls, each with a connection of its own that stays open."""
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}", "A2A-Version": "1.0"}
 
     def make() -> Call:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
         def send(body: str) -> object:
-            connection.request("POST", "/cstp", body, headers)
+            connection.request("POST", path, body, headers)
             answer = json.loads(connection.getresponse().read())
             if "error" in answer:
                 raise RuntimeError(answer["error"])
             return answer["result"]
 
         return Call(lambda: json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params()}), send)
+
+    return make
+
+
+def a2a_message() -> dict[str, Any]:
+    """Return the params of an A2A message that announces the intent of the other measurements."""
+    message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": QUERY}]}
+    return {"message": {**message, "metadata": {"urn:cstp:extension:v1": {"stakes": "high"}}}}
+
+
+def a2a_grpc_call(channel: grpc.Channel) -> Callable[[], Call]:
+    """Return a maker of A2A messages over one gRPC channel."""
+    send = a2a_pb2_grpc.A2AServiceStub(channel).SendMessage
+    metadata = (("authorization", f"Bearer {TOKEN}"), ("a2a-version", "1.0"))
+
+    def make() -> Call:
+        return Call(
+            lambda: json_format.ParseDict(a2a_message(), a2a_pb2.SendMessageRequest()),
+            lambda request: send(request, metadata=metadata, timeout=60),
+        )
 
     return make

@@ -44,10 +44,18 @@ def server(data_dir: Path, *flags: str) -> Iterator[Served]:
         process.wait()
 
 
+@dataclass(frozen=True)
+class BridgePorts:
+    """Where a bridge listens."""
+
+    http: int
+    a2a: int
+
+
 @contextmanager
-def bridge(grpc_port: int, folder: Path) -> Iterator[int]:
-    """Run a bridge to the server and yield its port."""
-    port_file = folder / "bridge-port"
+def bridge(grpc_port: int, folder: Path) -> Iterator[BridgePorts]:
+    """Run a bridge to the server and yield its ports."""
+    port_file, a2a_port_file = folder / "bridge-port", folder / "a2a-port"
     port_file.unlink(missing_ok=True)
     config = folder / "bridge.yaml"
     config.write_text("server: {port: 0}\na2a: {grpc_port: 0}\n")
@@ -55,6 +63,7 @@ def bridge(grpc_port: int, folder: Path) -> Iterator[int]:
         [
             *(sys.executable, "-m", "bridge", "--config", str(config)),
             *("--grpc-target", f"127.0.0.1:{grpc_port}", "--port-file", str(port_file)),
+            *("--a2a-port-file", str(a2a_port_file)),
         ],
         stderr=subprocess.DEVNULL,
     )
@@ -66,7 +75,12 @@ def bridge(grpc_port: int, folder: Path) -> Iterator[int]:
             return port_file.exists()
 
         wait_until(listens, "the bridge listens", START_TIMEOUT)
-        yield int(port_file.read_text().rsplit(":", 1)[1])
+        yield BridgePorts(port_in(port_file), port_in(a2a_port_file))
     finally:
         process.terminate()
         process.wait()
+
+
+def port_in(path: Path) -> int:
+    """Return the port that a port file names."""
+    return int(path.read_text().rsplit(":", 1)[1])
