@@ -29,6 +29,7 @@ from cstp_grpc.vocabulary import Permission
 
 ENV_PREFIX = "CSTP_"
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+PROJECT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 RATE = r"^[1-9]\d*\s*(/|per)\s*([1-9]\d*\s*)?(second|minute|hour|day)s?$"
 
 URL = r"^https?://[^\s/]+\S*$"
@@ -261,6 +262,46 @@ class AuditSettings(Section):
     """False records no checks and announcements in the trail. Meant for measuring; the start warns of it."""
 
 
+class ProjectSettings(Section):
+    """A project whose nodes are read and whose learnings are taken in."""
+
+    name: str = Field(max_length=200, pattern=PROJECT_NAME)
+    """What callers name it by: letters, digits, `.`, `_` and `-`."""
+    root: Path
+    """Its folder, which must be there at the start. Nothing outside it is read or written."""
+
+
+class IntentLayerSettings(Section):
+    """The Intent Layer: context before an edit, learning after it."""
+
+    projects: list[ProjectSettings] = []
+    """The projects that are served; no other folder is ever read."""
+    duplicate_threshold: float = Field(default=0.6, gt=0, le=1)
+    """How alike a learning and what its node says must be for its acceptance to need force."""
+    refresh_seconds: float = Field(default=30.0, gt=0)
+    """How often changed nodes are taken over into the journal, so that searches find what they say."""
+
+    @field_validator("projects")
+    @classmethod
+    def check_projects(cls, projects: list[ProjectSettings]) -> list[ProjectSettings]:
+        """Refuse a name that is there twice, because it would not tell which project is meant."""
+        names = [project.name for project in projects]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"named twice: {', '.join(twice)}")
+        return projects
+
+    def check_roots(self) -> None:
+        """Refuse projects whose folders are not there. Raises ConfigError."""
+        lines = [
+            f"intent_layer.projects.{number}.root: {project.root} is no folder"
+            for number, project in enumerate(self.projects)
+            if not project.root.is_dir()
+        ]
+        if lines:
+            raise ConfigError("\n".join(lines))
+
+
 class LoggingSettings(Section):
     """The log, one line an event on standard error."""
 
@@ -301,6 +342,8 @@ class Settings(BaseSettings):
     """How often an agent may call."""
     audit: AuditSettings = AuditSettings()
     """The audit trail."""
+    intent_layer: IntentLayerSettings = IntentLayerSettings()
+    """The Intent Layer."""
     logging: LoggingSettings = LoggingSettings()
     """The log."""
 

@@ -37,6 +37,7 @@ def check(out: Output) -> None:
     RateLimiting(settings.rate_limits, methods())
     with startup():
         parse_url(settings.storage_url)
+    settings.intent_layer.check_roots()
     agents = sorted({token.name for token in settings.auth.tokens})
     facts = {
         "configuration": str(state().config_path or "defaults and environment"),

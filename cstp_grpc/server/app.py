@@ -96,9 +96,10 @@ class App:
 
     def _build(self, opened: ExitStack, clock: Callable[[], datetime]) -> GrpcServer:
         settings = self._settings
-        # Limits and rules come first: where they are unusable, nothing on disk has been touched.
+        # Limits, rules and projects come first: where they are unusable, nothing on disk has been touched.
         around = interceptors(settings)
         rule_set = load(rulebook_path(settings))
+        settings.intent_layer.check_roots()
         opened.enter_context(DataLock(settings.data_dir))
         embedder = build_embedder(**settings.embedding.model_dump(), data_dir=settings.data_dir)
 

@@ -11,6 +11,7 @@ from cstp_grpc.config import ConfigError
 from cstp_grpc.server.app import App
 from tests.harness import settings
 
+MISSING = Path(__file__).parent / "no-such-folder"
 TWINS = [{"name": name, "token": "the-same-token"} for name in ("alice", "bob")]
 
 
@@ -24,9 +25,39 @@ TWINS = [{"name": name, "token": "the-same-token"} for name in ("alice", "bob")]
         ),
         ({"rate_limits": {"enabled": True, "per_agent": "0/minute"}}, "rate_limits.per_agent"),
         ({"auth": {"enabled": False}, "grpc": {"host": "0.0.0.0"}}, "auth.enabled: false is accepted on loopback only"),
+        (
+            {"intent_layer": {"projects": [{"name": "shop", "root": str(MISSING)}]}},
+            f"intent_layer.projects.0.root: {MISSING} is no folder",
+        ),
+        (
+            {"intent_layer": {"projects": [{"name": "shop", "root": __file__}]}},
+            f"intent_layer.projects.0.root: {__file__} is no folder",
+        ),
+        (
+            {"intent_layer": {"projects": [{"name": "shop", "root": "."}, {"name": "shop", "root": "/"}]}},
+            "intent_layer.projects: named twice: shop",
+        ),
+        (
+            {"intent_layer": {"projects": [{"name": "the shop", "root": "."}]}},
+            "intent_layer.projects.0.name: String should match pattern",
+        ),
+        ({"intent_layer": {"duplicate_threshold": 0}}, "intent_layer.duplicate_threshold"),
+        ({"intent_layer": {"refresh_seconds": 0}}, "intent_layer.refresh_seconds"),
         ({"auth": {"enabled": False}, "server": {"host": "::"}}, "auth.enabled: false is accepted on loopback only"),
     ],
-    ids=["same token", "unknown method", "no calls at all", "open gRPC", "open bridge"],
+    ids=[
+        "same token",
+        "unknown method",
+        "no calls at all",
+        "open gRPC",
+        "missing project",
+        "project that is a file",
+        "two projects of a name",
+        "project with a space",
+        "duplicates of no likeness",
+        "refreshed all the time",
+        "open bridge",
+    ],
 )
 def test_it_is_named(tmp_path: Path, overrides: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as raised:

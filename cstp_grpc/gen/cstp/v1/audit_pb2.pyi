@@ -310,6 +310,8 @@ class IntentRecord(_message.Message):
     STAKES_FIELD_NUMBER: _builtins.int
     CONFIDENCE_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    PROJECT_FIELD_NUMBER: _builtins.int
+    PATHS_FIELD_NUMBER: _builtins.int
     correlation_id: _builtins.str
     """The correlation id; unique for its agent."""
     agent: _builtins.str
@@ -324,6 +326,8 @@ class IntentRecord(_message.Message):
     """What was at risk."""
     confidence: _builtins.float
     """How sure the agent was, 0 to 1."""
+    project: _builtins.str
+    """The project that the announcement named."""
     @_builtins.property
     def claimed_agent(self) -> _types_pb2.AgentInfo:
         """Who the agent said it was."""
@@ -335,6 +339,10 @@ class IntentRecord(_message.Message):
     @_builtins.property
     def metadata(self) -> _struct_pb2.Struct:
         """The structured data."""
+
+    @_builtins.property
+    def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The files and folders that it was about."""
 
     def __init__(
         self,
@@ -349,10 +357,12 @@ class IntentRecord(_message.Message):
         stakes: _types_pb2.Stakes.ValueType = ...,
         confidence: _builtins.float | None = ...,
         metadata: _struct_pb2.Struct | None = ...,
+        project: _builtins.str | None = ...,
+        paths: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_intent", b"_intent", "category", b"category", "claimed_agent", b"claimed_agent", "confidence", b"confidence", "context", b"context", "intent", b"intent", "metadata", b"metadata", "received_at", b"received_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_intent", b"_intent", "_project", b"_project", "category", b"category", "claimed_agent", b"claimed_agent", "confidence", b"confidence", "context", b"context", "intent", b"intent", "metadata", b"metadata", "project", b"project", "received_at", b"received_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_intent", b"_intent", "agent", b"agent", "category", b"category", "claimed_agent", b"claimed_agent", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "intent", b"intent", "metadata", b"metadata", "received_at", b"received_at", "stakes", b"stakes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_intent", b"_intent", "_project", b"_project", "agent", b"agent", "category", b"category", "claimed_agent", b"claimed_agent", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "intent", b"intent", "metadata", b"metadata", "paths", b"paths", "project", b"project", "received_at", b"received_at", "stakes", b"stakes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
@@ -362,6 +372,8 @@ class IntentRecord(_message.Message):
     _WhichOneofArgType__context: _TypeAlias = _typing.Literal["_context", b"_context"]  # noqa: Y015
     _WhichOneofReturnType__intent: _TypeAlias = _typing.Literal["intent"]  # noqa: Y015
     _WhichOneofArgType__intent: _TypeAlias = _typing.Literal["_intent", b"_intent"]  # noqa: Y015
+    _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
+    _WhichOneofArgType__project: _TypeAlias = _typing.Literal["_project", b"_project"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
     @_typing.overload
@@ -370,6 +382,8 @@ class IntentRecord(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__context) -> _WhichOneofReturnType__context | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__intent) -> _WhichOneofReturnType__intent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__project) -> _WhichOneofReturnType__project | None: ...
 
 Global___IntentRecord: _TypeAlias = IntentRecord  # noqa: Y015
 

@@ -4,6 +4,7 @@ isort:skip_file
 The protocol itself: look before you act."""
 
 from collections import abc as _abc
+from cstp_grpc.gen.cstp.v1 import code_pb2 as _code_pb2
 from cstp_grpc.gen.cstp.v1 import types_pb2 as _types_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -35,6 +36,8 @@ class AnnounceIntentRequest(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     CORRELATION_ID_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
+    PROJECT_FIELD_NUMBER: _builtins.int
+    PATHS_FIELD_NUMBER: _builtins.int
     intent: _builtins.str
     """What the agent intends to do; 1 to 8000 characters, not blank."""
     context: _builtins.str
@@ -49,13 +52,25 @@ class AnnounceIntentRequest(_message.Message):
     """Chosen by the caller to tie answers together and to make a repetition safe: 1 to 128 visible ASCII characters.
     Generated when absent.
     """
+    project: _builtins.str
+    """The project that the paths are in, as the server is configured with it; when absent and there are paths, the only
+    one that is configured.
+    """
     @_builtins.property
     def agent(self) -> _types_pb2.AgentInfo:
         """Who the agent says it is."""
 
     @_builtins.property
     def metadata(self) -> _struct_pb2.Struct:
-        """Structured data; the guardrails read it as `context`. At most 24 levels deep."""
+        """Structured data; the guardrails read it as `context`. At most 24 levels deep. Checks that `confirmedChecks` in it
+        lists by their texts are not suggested.
+        """
+
+    @_builtins.property
+    def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The files and folders that the agent is about to touch, relative to the project's root; at most 100, each of 1 to
+        4096 characters. They need not exist yet.
+        """
 
     def __init__(
         self,
@@ -68,10 +83,12 @@ class AnnounceIntentRequest(_message.Message):
         agent: _types_pb2.AgentInfo | None = ...,
         correlation_id: _builtins.str | None = ...,
         metadata: _struct_pb2.Struct | None = ...,
+        project: _builtins.str | None = ...,
+        paths: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_correlation_id", b"_correlation_id", "agent", b"agent", "category", b"category", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "metadata", b"metadata"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_correlation_id", b"_correlation_id", "_project", b"_project", "agent", b"agent", "category", b"category", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "metadata", b"metadata", "project", b"project"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_correlation_id", b"_correlation_id", "agent", b"agent", "category", b"category", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "intent", b"intent", "metadata", b"metadata", "stakes", b"stakes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_correlation_id", b"_correlation_id", "_project", b"_project", "agent", b"agent", "category", b"category", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "intent", b"intent", "metadata", b"metadata", "paths", b"paths", "project", b"project", "stakes", b"stakes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
@@ -81,6 +98,8 @@ class AnnounceIntentRequest(_message.Message):
     _WhichOneofArgType__context: _TypeAlias = _typing.Literal["_context", b"_context"]  # noqa: Y015
     _WhichOneofReturnType__correlation_id: _TypeAlias = _typing.Literal["correlation_id"]  # noqa: Y015
     _WhichOneofArgType__correlation_id: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id"]  # noqa: Y015
+    _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
+    _WhichOneofArgType__project: _TypeAlias = _typing.Literal["_project", b"_project"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__category) -> _WhichOneofReturnType__category | None: ...
     @_typing.overload
@@ -89,6 +108,8 @@ class AnnounceIntentRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__context) -> _WhichOneofReturnType__context | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__correlation_id) -> _WhichOneofReturnType__correlation_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__project) -> _WhichOneofReturnType__project | None: ...
 
 Global___AnnounceIntentRequest: _TypeAlias = AnnounceIntentRequest  # noqa: Y015
 
@@ -105,6 +126,7 @@ class AnnounceIntentResponse(_message.Message):
     GUARDRAIL_STATUS_FIELD_NUMBER: _builtins.int
     SUGGESTIONS_FIELD_NUMBER: _builtins.int
     RESPONDING_AGENT_FIELD_NUMBER: _builtins.int
+    CODE_CONTEXT_FIELD_NUMBER: _builtins.int
     received: _builtins.bool
     """Always true: the intent is on disk."""
     correlation_id: _builtins.str
@@ -127,6 +149,10 @@ class AnnounceIntentResponse(_message.Message):
     def suggestions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """At most five suggestions, the most useful first."""
 
+    @_builtins.property
+    def code_context(self) -> _code_pb2.CodeContext:
+        """What governs the code at the paths of the request; absent where none were given."""
+
     def __init__(
         self,
         *,
@@ -137,10 +163,11 @@ class AnnounceIntentResponse(_message.Message):
         guardrail_status: Global___GuardrailStatus | None = ...,
         suggestions: _abc.Iterable[_builtins.str] | None = ...,
         responding_agent: _builtins.str = ...,
+        code_context: _code_pb2.CodeContext | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["guardrail_status", b"guardrail_status", "received_at", b"received_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["code_context", b"code_context", "guardrail_status", b"guardrail_status", "received_at", b"received_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["correlation_id", b"correlation_id", "guardrail_status", b"guardrail_status", "received", b"received", "received_at", b"received_at", "responding_agent", b"responding_agent", "similar_decisions", b"similar_decisions", "suggestions", b"suggestions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_context", b"code_context", "correlation_id", b"correlation_id", "guardrail_status", b"guardrail_status", "received", b"received", "received_at", b"received_at", "responding_agent", b"responding_agent", "similar_decisions", b"similar_decisions", "suggestions", b"suggestions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
