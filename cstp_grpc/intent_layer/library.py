@@ -1,0 +1,202 @@
+"""Everything that can be done with a project's nodes and learnings, each act taken down before it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from cstp_grpc.errors import NotFound, reason_of
+from cstp_grpc.intent_layer.model import ROOT, ContextRequest, Learning, NewLearning, Node, Resolution
+from cstp_grpc.intent_layer.pending import LearningPage, LearningQuery, Learnings
+from cstp_grpc.intent_layer.resolution import resolve
+from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, parent_of
+from cstp_grpc.storage.page_token import read_token, write_token
+from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
+
+
+class ActKind(StrEnum):
+    """What kind of thing was done."""
+
+    CONTEXT_READ = "context_read"
+    LEARNING_REPORTED = "learning_reported"
+    LEARNING_REVIEWED = "learning_reviewed"
+    NODE_CREATED = "node_created"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request: the authenticated agent that makes it, and which request it is.
+
+    `claimed_agent` is the one that the request names, never trusted.
+    """
+
+    caller: str
+    request_id: str
+    claimed_agent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """Something that was done in a project, or failed with `error`, a reason as in `errors.CstpError`.
+
+    `name` says what in a word or two, `paths` are as the caller wrote them, `at` is aware, in UTC.
+    """
+
+    kind: ActKind
+    name: str
+    project: str
+    paths: tuple[str, ...]
+    call: Call
+    at: datetime
+    learning_id: str | None = None
+    error: str | None = None
+
+
+class ActTrail(Protocol):
+    """Keeps what was done."""
+
+    def record(self, act: Act) -> None:
+        """Return when the act is safe. Raises Unavailable where it cannot be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedNode:
+    """A node in a listing; `parent` is the file of the nearest node above it."""
+
+    node: Node
+    parent: str | None
+
+
+class IntentLayer:
+    """The nodes and learnings of one project.
+
+    Every act is on record before it is answered, also one that fails. Paths are as `Tree.locate` takes them; each
+    method raises InvalidArgument for one that leaves the project, and Unavailable where the project cannot be read or
+    the act not be kept.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        tree: Tree,
+        learnings: Learnings,
+        trail: ActTrail,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._project = project
+        self._tree = tree
+        self._learnings = learnings
+        self._trail = trail
+        self._clock = clock
+
+    def resolve(self, request: ContextRequest, call: Call) -> Resolution:
+        """Return what governs a path."""
+        with self._reading("resolve", [request.path], call):
+            path = self._tree.locate(request.path)
+            pending = self._learnings.governing(path) if request.with_pending else ()
+            return resolve(self._tree, request, pending)
+
+    def nodes(self, page: PageRequest, call: Call) -> Page[ListedNode]:
+        """Return a page of the nodes, a parent before its children. Raises InvalidArgument for another's token."""
+        with self._reading("list nodes", [], call):
+            listed = list(_listed(self._tree.nodes()))
+            conditions = ("nodes", self._project)
+            if page.token:
+                (last,) = read_token(page.token, conditions, (str,))
+                listed = [each for each in listed if _place(each.node.folder) > _place(str(last))]
+            kept = listed[: page.limit]
+            kept = kept[: fitting(kept, _size)]
+            token = write_token(conditions, (kept[-1].node.folder,)) if len(kept) < len(listed) else ""
+            return Page(tuple(kept), token)
+
+    def node(self, path: str, call: Call) -> ListedNode:
+        """Return the node of a folder, which may also be named by its file. Raises NotFound."""
+        with self._reading("get node", [path], call):
+            folder = self._folder(path)
+            *above, found = [None, *self._tree.chain(folder)]
+            if found is None or found.folder != folder:
+                raise NotFound(f"{path} has no node")
+            return ListedNode(found, above[-1].path if above[-1] else None)
+
+    def report(self, new: NewLearning, call: Call) -> Learning:
+        """File a learning for review and return it."""
+        act = self._act(ActKind.LEARNING_REPORTED, f"report {new.type}", new.paths, call)
+        with self._failing(act):
+            learning = self._learnings.file(new)
+        self._trail.record(replace(act, learning_id=learning.id))
+        return learning
+
+    def learnings(self, query: LearningQuery, page: PageRequest, call: Call) -> LearningPage:
+        """Return a page of learnings, latest first. Raises InvalidArgument for another listing's token."""
+        with self._reading("list learnings", [] if query.path is None else [query.path], call):
+            return self._learnings.page(query, page)
+
+    def _folder(self, path: str) -> str:
+        """Return the folder of a node that is named by its folder or by its file."""
+        located = self._tree.locate(path)
+        above, _, name = path.rstrip("/").rpartition("/")
+        if name in NODE_FILES and not self._tree.is_folder(located):
+            # Not the parent of what was located: the file may be a link to elsewhere.
+            return self._tree.locate(above or ROOT)
+        return located
+
+    def _act(self, kind: ActKind, name: str, paths: Iterable[str], call: Call) -> Act:
+        return Act(kind, name, self._project, tuple(paths), call, self._clock())
+
+    @contextmanager
+    def _reading(self, name: str, paths: Iterable[str], call: Call) -> Iterator[None]:
+        act = self._act(ActKind.CONTEXT_READ, name, paths, call)
+        with self._failing(act):
+            yield
+        self._trail.record(act)
+
+    @contextmanager
+    def _failing(self, act: Act) -> Iterator[None]:
+        """Take an act down where it fails, with the reason."""
+        try:
+            yield
+        except Exception as error:
+            self._trail.record(replace(act, error=reason_of(error)))
+            raise
+
+
+class Projects:
+    """The projects that are served, by name."""
+
+    def __init__(self, projects: Mapping[str, IntentLayer]) -> None:
+        self._projects = dict(projects)
+
+    def get(self, name: str) -> IntentLayer:
+        """Return a project. Raises NotFound, which tells nothing of others."""
+        if name not in self._projects:
+            raise NotFound(f"there is no project {name}")
+        return self._projects[name]
+
+
+def _listed(nodes: Iterable[Node]) -> Iterator[ListedNode]:
+    files: dict[str, str] = {}
+    for node in nodes:
+        yield ListedNode(node, _parent(node.folder, files))
+        files[node.folder] = node.path
+
+
+def _parent(folder: str, files: Mapping[str, str]) -> str | None:
+    while folder != ROOT:
+        folder = parent_of(folder)
+        if folder in files:
+            return files[folder]
+    return None
+
+
+def _place(folder: str) -> tuple[str, ...]:
+    """Return where a folder comes among others, each before those in it."""
+    return () if folder == ROOT else tuple(folder.split("/"))
+
+
+def _size(listed: ListedNode) -> int:
+    node = listed.node
+    return estimated_size((node.path, node.folder, listed.parent, *(section.name for section in node.sections)))
