@@ -43,16 +43,20 @@ def _blocks(page: Page) -> Iterator[str]:
     for section in page.sections:
         yield f"## {section.name}"
         for part in section.parts:
-            yield _from(part.file, part.text) if page.origins else part.text
+            yield from _part(page, part.file, part.text)
     if page.pending:
         yield f"## {PENDING}"
         for learning in page.pending:
             yield f"### {learning.type.upper()}: {' '.join(learning.title.split())}"
-            yield _from(learning.file, _quoted(learning.detail)) if page.origins else _quoted(learning.detail)
+            yield from _part(page, learning.file, _quoted(learning.detail))
 
 
-def _from(file: str, text: str) -> str:
-    return f"{_comment(f'from {file}')}\n{text}"
+def _part(page: Page, file: str, text: str) -> Iterator[str]:
+    lines = [_comment(f"from {file}")] if page.origins else []
+    if text:
+        lines.append(text)
+    if lines:
+        yield "\n".join(lines)
 
 
 def _comment(text: str) -> str:

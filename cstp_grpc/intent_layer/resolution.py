@@ -113,7 +113,10 @@ def _folders_above(path: str) -> Iterator[str]:
 
 
 def _parts(file: NodeFile) -> list[tuple[str, str, SectionPart]]:
-    """Return the key, the name and the text of each section of a file that is not empty."""
+    """Return the key, the name and the text of each section of a file, but for empty ones of the protocol.
+
+    An empty section that the protocol does not know has something to say in its heading.
+    """
     found: dict[str, tuple[str, SectionPart]] = {}
     for section in file.sections:
         key = section_key(section.name)
@@ -123,7 +126,7 @@ def _parts(file: NodeFile) -> list[tuple[str, str, SectionPart]]:
             found[key] = name, replace(part, text=text)
         else:
             found[key] = section.name, SectionPart(section.file, section.text, section.line)
-    return [(key, name, part) for key, (name, part) in found.items() if part.text]
+    return [(key, name, part) for key, (name, part) in found.items() if part.text or key not in ORDER]
 
 
 @dataclass(frozen=True, slots=True)

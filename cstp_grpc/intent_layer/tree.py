@@ -11,7 +11,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,12 +101,14 @@ class Tree:
     what a caller wrote; the other methods take what it returned, and find nothing at any other path.
     """
 
-    def __init__(self, root: Path, cached_characters: int = CACHED_CHARACTERS) -> None:
+    def __init__(
+        self, root: Path, cached_characters: int = CACHED_CHARACTERS, clock: Callable[[], int] = time.time_ns
+    ) -> None:
+        """Take the project's folder, how much text to keep, and what tells the time in ns since 1970."""
         self._root = root.absolute()
+        self._clock = clock
         self._lock = threading.Lock()
-        self._cache: LRUCache[str, _Read] = LRUCache(
-            cached_characters, lambda read: len(read.file.text) + CACHED_OVERHEAD
-        )
+        self._cache: LRUCache[str, _Read] = LRUCache(cached_characters, _weight)
 
     @property
     def root(self) -> Path:
@@ -332,12 +334,12 @@ class Tree:
             cached = self._cache.get(path)
         if cached and (cached.stamp, cached.linked) == (_stamp(status), linked):
             return cached
-        begun = time.time_ns()
+        begun = self._clock()
         content = _read(target, descriptor, MAX_FILE_BYTES)
         if content is None:
             return None
         read = _parsed(path, linked, *content)
-        if _settled(read.stamp, begun):
+        if _settled(read.stamp, begun) and _weight(read) <= self._cache.maxsize:
             with self._lock:
                 self._cache[path] = read
         return read
@@ -470,6 +472,10 @@ def _bounded(path: str, file: BinaryIO, limit: int) -> bytes:
 
 def _stamp(status: os.stat_result) -> Stamp:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _weight(read: _Read) -> int:
+    return len(read.file.text) + CACHED_OVERHEAD
 
 
 def _settled(stamp: Stamp, begun: int) -> bool:

@@ -7,6 +7,7 @@ import socket
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -520,9 +521,30 @@ def test_a_node_comes_and_goes(tree: Tree, root: Path) -> None:
     assert len(tree.chain("src/api")) == 3
 
 
-def test_a_small_cache_only_costs_time(root: Path) -> None:
-    tree = Tree(root, cached_characters=1)
-    assert list(tree.nodes()) == list(Tree(root).nodes())
+def in_an_hour() -> int:
+    return time.time_ns() + 3_600_000_000_000
+
+
+def test_a_node_is_read_once_when_it_has_settled(root: Path) -> None:
+    tree = Tree(root, clock=in_an_hour)
+    (root / "AGENTS.md").symlink_to("CLAUDE.md")
+    first = tree.chain("src/api")
+    assert all(before.files[0] is after.files[0] for before, after in zip(first, tree.chain("src/api"), strict=True))
+    assert tree.document("src/AGENTS.md") is tree.document("src/AGENTS.md")
+    (root / "src/AGENTS.md").write_text("## Purpose\n\nChanged.\n")
+    assert tree.chain("src/api")[1].sections[0].text == "Changed."
+
+
+def test_a_node_that_has_just_changed_is_read_again(root: Path) -> None:
+    tree = Tree(root, clock=lambda: (root / "src/AGENTS.md").stat().st_ctime_ns)
+    assert tree.document("src/AGENTS.md") is not tree.document("src/AGENTS.md")
+
+
+@pytest.mark.parametrize("characters", [1, 2100, 5000])
+def test_a_small_cache_only_costs_time(root: Path, characters: int) -> None:
+    tree = Tree(root, cached_characters=characters, clock=in_an_hour)
+    for _ in range(2):
+        assert list(tree.nodes()) == list(Tree(root).nodes())
 
 
 def test_a_reader_never_sees_half_a_replaced_node(tree: Tree, root: Path) -> None:
