@@ -1,0 +1,334 @@
+"""The reports of a project on disk: what waits for a review, what was integrated, what was rejected."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import takewhile
+
+from cachetools import LRUCache
+
+from cstp_grpc.errors import InvalidArgument, NotFound, Unavailable
+from cstp_grpc.intent_layer import durable
+from cstp_grpc.intent_layer.model import ROOT, Learning, LearningState, LearningType, NewLearning
+from cstp_grpc.intent_layer.reports import UnreadableReport, read, write
+from cstp_grpc.intent_layer.tree import Tree, parent_of
+from cstp_grpc.storage.page_token import read_token, to_microseconds, write_token
+from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
+
+MISTAKES = ".intent-layer/mistakes"
+ENDING = ".md"
+MAX_TITLE = 200
+MAX_OPERATION = 200
+MAX_AGENT_ID = 200
+MAX_TEXT = 20_000
+"""How long a detail may be, and evidence."""
+MAX_PATHS = 101
+CACHED_CHARACTERS = 16_777_216
+CACHED_OVERHEAD = 2048
+ATTEMPTS = 16
+"""How many identifiers are tried; two writers hardly ever choose the same."""
+
+LEARNING_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,199}")
+CONTROL = re.compile(r"[\0-\x1f\x7f]")
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+Stamp = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LearningQuery:
+    """Which learnings to list: of any state or type where none is given.
+
+    `path` None means anywhere; otherwise they are about that file or folder, or something in it.
+    """
+
+    states: frozenset[LearningState] = frozenset()
+    types: frozenset[LearningType] = frozenset()
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A report that cannot be read, and why."""
+
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LearningPage(Page[Learning]):
+    """A page of learnings; with the first one comes what in the listed states cannot be read."""
+
+    unreadable: tuple[Unreadable, ...] = ()
+
+
+class Learnings:
+    """Files learnings and finds them again; may be used by several threads and processes at once.
+
+    Everything is below `.intent-layer/mistakes`, a folder for each state. Any of these folders may be a link, but not
+    out of the project: then every method raises InvalidArgument.
+    """
+
+    def __init__(
+        self, tree: Tree, clock: Callable[[], datetime], randomness: Callable[[], str] = lambda: secrets.token_hex(8)
+    ) -> None:
+        self._tree = tree
+        self._clock = clock
+        self._randomness = randomness
+        self._lock = threading.Lock()
+        self._cache: LRUCache[str, tuple[Stamp, Learning]] = LRUCache(
+            CACHED_CHARACTERS, lambda cached: len(cached[1].detail) + len(cached[1].evidence or "") + CACHED_OVERHEAD
+        )
+
+    def file(self, new: NewLearning) -> Learning:
+        """Write a report; it is on disk before this returns, and complete from the moment it can be seen.
+
+        Raises InvalidArgument for fields that are blank, too long or not on one line, and for paths as `Tree.locate`
+        does; Unavailable where nothing can be written.
+        """
+        located = tuple(dict.fromkeys(self._tree.locate(path, "paths") for path in new.paths))
+        _check(new, located)
+        directory = common_folder([self._folder_of(path) for path in located])
+        folder = self.folder(LearningState.PENDING)
+        with durable.created(self._tree, folder) as descriptor:
+            for _ in range(ATTEMPTS):
+                learning = self._named(new, located)
+                content = write(learning, directory)
+                if self.find(learning.id):
+                    continue
+                if durable.create(descriptor, learning.id + ENDING, content, f".{learning.id}.tmp"):
+                    return learning
+        raise Unavailable("no identifier could be found for the report")
+
+    def get(self, learning_id: str) -> Learning:
+        """Return a learning, in whichever state it is.
+
+        Raises InvalidArgument for what is no identifier or whose report cannot be read, and NotFound.
+        """
+        check_id(learning_id)
+        state = self.find(learning_id)
+        found = None if state is None else self._get(state, learning_id)
+        if found is None:
+            raise not_found(learning_id)
+        if isinstance(found, Unreadable):
+            raise InvalidArgument.field("id", f"{found.file} cannot be read: {found.reason}")
+        return found
+
+    def page(self, query: LearningQuery, request: PageRequest) -> LearningPage:
+        """Return a page of learnings, latest first. Raises InvalidArgument for a token of another listing."""
+        states = frozenset(query.states or LearningState)
+        types = frozenset(query.types or LearningType)
+        path = None if query.path is None else self._tree.locate(query.path)
+        conditions = ("learnings", sorted(states), sorted(types), path)
+        after = _read_key(request.token, conditions) if request.token else None
+        found = list(self._all(states))
+        learnings = [each for each in found if isinstance(each, Learning) and each.type in types]
+        if path is not None:
+            learnings = [each for each in learnings if any(_within(about, path) for about in each.paths)]
+        learnings.sort(key=_key, reverse=True)
+        if after:
+            learnings = [each for each in learnings if _key(each) < after]
+        kept = learnings[: request.limit]
+        kept = kept[: fitting(kept, _size)]
+        token = write_token(conditions, _key(kept[-1])) if len(kept) < len(learnings) else ""
+        unreadable = () if after else tuple(each for each in found if isinstance(each, Unreadable))
+        return LearningPage(tuple(kept), token, unreadable)
+
+    def governing(self, path: str) -> tuple[Learning, ...]:
+        """Return the pending learnings that bear on a located path, latest first.
+
+        Those about the path or something in it, and those about its folder, one above, or a file right in such a one.
+        """
+        folder = self._folder_of(path)
+        pending = [each for each in self._all([LearningState.PENDING]) if isinstance(each, Learning)]
+        bearing = [
+            each
+            for each in pending
+            if any(_within(about, path) or _within(folder, self._folder_of(about)) for about in each.paths)
+        ]
+        return tuple(sorted(bearing, key=_key, reverse=True))
+
+    def folder(self, state: LearningState) -> str:
+        """Return where the reports of a state are, links resolved. Raises InvalidArgument where that is outside."""
+        return self._tree.locate(f"{MISTAKES}/{state}")
+
+    def find(self, learning_id: str) -> LearningState | None:
+        """Return the state that a report is in, also where it is moved to the next one meanwhile."""
+        for state in LearningState:
+            if self._tree.exists(f"{self.folder(state)}/{learning_id}{ENDING}"):
+                return state
+        return None
+
+    def _named(self, new: NewLearning, located: tuple[str, ...]) -> Learning:
+        at = self._clock()
+        learning_id = f"{new.type.upper()}-{at:%Y-%m-%d}-{self._randomness()}-{os.getpid()}"
+        return Learning(
+            id=learning_id,
+            type=new.type,
+            state=LearningState.PENDING,
+            at=at,
+            paths=located,
+            title=new.title,
+            detail=new.detail,
+            agent_id=new.agent_id,
+            file=report_file(LearningState.PENDING, learning_id),
+            evidence=new.evidence,
+            operation=new.operation or None,
+        )
+
+    def _folder_of(self, path: str) -> str:
+        """Return the folder that a path is or would lie in; what does not exist is taken for a file."""
+        return path if self._tree.is_folder(path) else parent_of(path)
+
+    def _get(self, state: LearningState, learning_id: str) -> Learning | Unreadable | None:
+        with durable.opened(self._tree, self.folder(state)) as descriptor:
+            return None if descriptor is None else self._read(state, descriptor, learning_id + ENDING)
+
+    def _all(self, states: Iterable[LearningState]) -> Iterator[Learning | Unreadable]:
+        """Yield each report once, also one that moves from one state to the next meanwhile."""
+        seen: set[str] = set()
+        for state in [state for state in LearningState if state in states]:
+            with durable.opened(self._tree, self.folder(state)) as descriptor:
+                for name in _names(state, descriptor):
+                    found = None if descriptor is None or name in seen else self._read(state, descriptor, name)
+                    if found is not None:
+                        seen.add(name)
+                        yield found
+
+    def _read(self, state: LearningState, folder: int, name: str) -> Learning | Unreadable | None:
+        """Return what is in a report; None where it has moved on."""
+        file = f"{MISTAKES}/{state}/{name}"
+        learning_id = name.removesuffix(ENDING)
+        if not LEARNING_ID.fullmatch(learning_id):
+            return Unreadable(file.encode(errors="replace").decode(), "its name is no identifier")
+        try:
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return Unreadable(file, "it cannot be read")
+        if not stat.S_ISREG(status.st_mode):
+            return Unreadable(file, "it is no regular file")
+        stamp = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        with self._lock:
+            cached = self._cache.get(file)
+        if cached and cached[0] == stamp:
+            return cached[1]
+        try:
+            content = durable.read(folder, name)
+            if content is None:
+                return None
+            learning = self._placed(read(content.data, learning_id, state, file))
+        except (UnreadableReport, InvalidArgument, Unavailable) as error:
+            return Unreadable(file, str(error))
+        with self._lock:
+            self._cache[file] = stamp, learning
+        return learning
+
+    def _placed(self, learning: Learning) -> Learning:
+        """Return a learning with its paths as they are located; other tools write them as they like."""
+        return replace(learning, paths=tuple(dict.fromkeys(self._located(path) for path in learning.paths)))
+
+    def _located(self, path: str) -> str:
+        root = f"{self._tree.root}/"
+        try:
+            return self._tree.locate((f"{path}/".removeprefix(root) or ROOT) if path.startswith("/") else path)
+        except InvalidArgument:
+            return path
+
+
+def check_id(learning_id: str) -> None:
+    """Raise InvalidArgument for what cannot be the identifier of a learning."""
+    if not LEARNING_ID.fullmatch(learning_id):
+        raise InvalidArgument.field("id", "is no identifier of a learning")
+
+
+def not_found(learning_id: str) -> NotFound:
+    """Return the error for a learning that is in no state."""
+    return NotFound(f"there is no learning {learning_id}")
+
+
+def report_file(state: LearningState, learning_id: str) -> str:
+    """Return the file of a report."""
+    return f"{MISTAKES}/{state}/{learning_id}{ENDING}"
+
+
+def common_folder(folders: Iterable[str]) -> str:
+    """Return the lowest folder that all these folders are or lie in."""
+    names = [[] if folder == ROOT else folder.split("/") for folder in folders]
+    common = takewhile(lambda level: len(set(level)) == 1, zip(*names, strict=False))
+    return "/".join(level[0] for level in common) or ROOT
+
+
+def _within(path: str, folder: str) -> bool:
+    return folder in (ROOT, path) or path.startswith(f"{folder}/")
+
+
+def _key(learning: Learning) -> tuple[int, str]:
+    return to_microseconds(learning.at), learning.id
+
+
+def _read_key(token: str, conditions: object) -> tuple[int, str]:
+    at, learning_id = read_token(token, conditions, (int, str))
+    return int(at), str(learning_id)
+
+
+def _size(learning: Learning) -> int:
+    reviews = [text for review in learning.reviews for text in (review.reviewer, review.reason)]
+    return estimated_size(
+        [
+            learning.id,
+            learning.title,
+            learning.detail,
+            learning.evidence,
+            learning.operation,
+            learning.agent_id,
+            learning.file,
+            *learning.paths,
+            *reviews,
+        ]
+    )
+
+
+def _names(state: LearningState, folder: int | None) -> list[str]:
+    """Return the names of reports; what begins with a dot is not complete yet, or none."""
+    if folder is None:
+        return []
+    try:
+        names = os.listdir(folder)  # noqa: PTH208
+    except OSError:
+        raise Unavailable(f"{MISTAKES}/{state} cannot be listed") from None
+    return sorted(name for name in names if name.endswith(ENDING) and not name.startswith("."))
+
+
+def _check(new: NewLearning, located: tuple[str, ...]) -> None:
+    if not 1 <= len(located) <= MAX_PATHS:
+        raise InvalidArgument.field("paths", f"must be 1 to {MAX_PATHS}")
+    _check_line("title", new.title, MAX_TITLE)
+    _check_line("agent_id", new.agent_id, MAX_AGENT_ID)
+    if new.operation:
+        _check_line("operation", new.operation, MAX_OPERATION)
+    _check_text("detail", new.detail, MAX_TEXT)
+    _check_text("evidence", new.evidence or "-", MAX_TEXT)
+
+
+def _check_line(field: str, text: str, longest: int) -> None:
+    _check_text(field, text, longest)
+    if CONTROL.search(text):
+        raise InvalidArgument.field(field, "must be one line")
+
+
+def _check_text(field: str, text: str, longest: int) -> None:
+    if not text.strip():
+        raise InvalidArgument.field(field, "must not be empty or blank")
+    if len(text) > longest:
+        raise InvalidArgument.field(field, f"must have at most {longest} characters")
+    if SURROGATE.search(text):
+        raise InvalidArgument.field(field, "must be text without halves of surrogate pairs")
