@@ -12,7 +12,7 @@ from cstp_grpc.intent_layer.model import ContextRequest
 from cstp_grpc.intent_layer.resolution import PROTOCOL_SECTIONS, resolve
 from cstp_grpc.intent_layer.tree import Tree
 
-BRANCHING = 6
+BRANCHING = 4
 """How many folders a folder of the large project has."""
 
 
