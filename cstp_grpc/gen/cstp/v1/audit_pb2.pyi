@@ -44,6 +44,14 @@ class _AuditEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditEvent
     """A decision was shared."""
     AUDIT_EVENT_DECISION_UNSHARED: _AuditEvent.ValueType  # 7
     """The sharing of a decision was taken back."""
+    AUDIT_EVENT_CONTEXT_READ: _AuditEvent.ValueType  # 8
+    """Nodes or learnings of a project were read."""
+    AUDIT_EVENT_LEARNING_REPORTED: _AuditEvent.ValueType  # 9
+    """A learning was filed for review."""
+    AUDIT_EVENT_LEARNING_REVIEWED: _AuditEvent.ValueType  # 10
+    """A learning was accepted, rejected or deferred."""
+    AUDIT_EVENT_NODE_CREATED: _AuditEvent.ValueType  # 11
+    """A node was created for a folder."""
 
 class AuditEvent(_AuditEvent, metaclass=_AuditEventEnumTypeWrapper):
     """What an entry is about."""
@@ -64,6 +72,14 @@ AUDIT_EVENT_DECISION_SHARED: AuditEvent.ValueType  # 6
 """A decision was shared."""
 AUDIT_EVENT_DECISION_UNSHARED: AuditEvent.ValueType  # 7
 """The sharing of a decision was taken back."""
+AUDIT_EVENT_CONTEXT_READ: AuditEvent.ValueType  # 8
+"""Nodes or learnings of a project were read."""
+AUDIT_EVENT_LEARNING_REPORTED: AuditEvent.ValueType  # 9
+"""A learning was filed for review."""
+AUDIT_EVENT_LEARNING_REVIEWED: AuditEvent.ValueType  # 10
+"""A learning was accepted, rejected or deferred."""
+AUDIT_EVENT_NODE_CREATED: AuditEvent.ValueType  # 11
+"""A node was created for a folder."""
 Global___AuditEvent: _TypeAlias = AuditEvent  # noqa: Y015
 
 @_typing.final
@@ -96,7 +112,9 @@ class AuditEntry(_message.Message):
     claimed_agent: _builtins.str
     """The name that the agent claimed in the request; never trusted."""
     action: _builtins.str
-    """What the agent wanted to do, or the title of the decision; absent where its content is not stored."""
+    """What the agent wanted to do, the title of the decision, or what was done in which project with which paths; absent
+    where its content is not stored.
+    """
     allowed: _builtins.bool
     """The verdict; absent where nothing was judged."""
     evaluated: _builtins.int
