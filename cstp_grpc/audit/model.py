@@ -17,6 +17,10 @@ class AuditEvent(StrEnum):
     DECISION_REVIEWED = "decision_reviewed"
     DECISION_SHARED = "decision_shared"
     DECISION_UNSHARED = "decision_unshared"
+    CONTEXT_READ = "context_read"
+    LEARNING_REPORTED = "learning_reported"
+    LEARNING_REVIEWED = "learning_reviewed"
+    NODE_CREATED = "node_created"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,12 @@ from sqlalchemy import Connection
 from cstp_grpc.audit.model import AuditEntry, AuditEvent
 from cstp_grpc.decisions.journal import JournalEvent
 from cstp_grpc.guardrails.checks import CheckRecord
+from cstp_grpc.intent_layer.library import Act
+from cstp_grpc.intent_layer.model import ROOT
 from cstp_grpc.intents.announcer import judged
+
+MAX_ACTION = 4000
+"""How many characters of an act are taken down; a request may name a thousand long paths."""
 
 
 class Trail(Protocol):
@@ -71,3 +76,31 @@ class JournalAudit:
                 decision_id=event.decision_id,
             ),
         )
+
+
+class IntentLayerAudit:
+    """Takes down what is read and done in projects."""
+
+    def __init__(self, trail: Trail) -> None:
+        self._trail = trail
+
+    def record(self, act: Act) -> None:
+        """Return when the act is on disk."""
+        self._trail.record(
+            AuditEntry(
+                timestamp=act.at,
+                event=AuditEvent(act.kind),
+                requesting_agent=act.call.caller,
+                request_id=act.call.request_id,
+                claimed_agent=act.call.claimed_agent,
+                action=described(act),
+                error=act.error,
+            )
+        )
+
+
+def described(act: Act) -> str:
+    """Return an act as text, for instance `resolve in shop: src/api/handlers.ts`."""
+    about = [act.learning_id] if act.learning_id else []
+    text = f"{act.name} in {act.project}: {', '.join([*about, *act.paths]) or ROOT}"
+    return text if len(text) <= MAX_ACTION else f"{text[: MAX_ACTION - 1]}…"
