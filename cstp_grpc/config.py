@@ -25,7 +25,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from cstp_grpc.vocabulary import Permission
+from cstp_grpc.vocabulary import INTENT_LAYER_AGENT, Permission
 
 ENV_PREFIX = "CSTP_"
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -155,9 +155,11 @@ class AuthSettings(Section):
     @field_validator("tokens")
     @classmethod
     def check_tokens(cls, tokens: list[TokenSettings]) -> list[TokenSettings]:
-        """Refuse a token that is there twice, because it would not tell whose it is."""
+        """Refuse a token that would not tell whose it is: one that is there twice, or has the name of our own agent."""
         names: dict[str, str] = {}
         for token in tokens:
+            if token.name == INTENT_LAYER_AGENT:
+                raise ValueError(f"no agent may be called {INTENT_LAYER_AGENT}, which keeps what nodes say")
             text = token.token.get_secret_value()
             if text in names:
                 raise ValueError(f"{names[text]} and {token.name} have the same token")

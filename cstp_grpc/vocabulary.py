@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+INTENT_LAYER_AGENT = "intent-layer"
+"""The agent in whose name the journal keeps what nodes say; nobody calls by this name."""
+
 
 class Stakes(StrEnum):
     """How much is at risk, in rising order."""

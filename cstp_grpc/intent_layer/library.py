@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,10 +10,24 @@ from enum import StrEnum
 from typing import Protocol
 
 from cstp_grpc.errors import NotFound, reason_of
-from cstp_grpc.intent_layer.model import ROOT, ContextRequest, Learning, NewLearning, Node, Resolution
+from cstp_grpc.intent_layer.model import (
+    ROOT,
+    ContextRequest,
+    Finding,
+    FindingSeverity,
+    Learning,
+    NewLearning,
+    Node,
+    Placement,
+    Resolution,
+    Skeleton,
+)
 from cstp_grpc.intent_layer.pending import LearningPage, LearningQuery, Learnings
+from cstp_grpc.intent_layer.placement import place
 from cstp_grpc.intent_layer.resolution import resolve
+from cstp_grpc.intent_layer.skeleton import create, skeleton
 from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, parent_of
+from cstp_grpc.intent_layer.validation import History, judge, select
 from cstp_grpc.storage.page_token import read_token, write_token
 from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
 
@@ -71,6 +85,19 @@ class ListedNode:
     parent: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is wrong with nodes, by file and line, and how many were judged."""
+
+    findings: tuple[Finding, ...]
+    nodes: int
+
+    @property
+    def valid(self) -> bool:
+        """Whether nothing is an error."""
+        return all(finding.severity is not FindingSeverity.ERROR for finding in self.findings)
+
+
 class IntentLayer:
     """The nodes and learnings of one project.
 
@@ -84,14 +111,19 @@ class IntentLayer:
         project: str,
         tree: Tree,
         learnings: Learnings,
+        history: History | None,
         trail: ActTrail,
         clock: Callable[[], datetime],
+        changed: Callable[[], None],
     ) -> None:
+        """Serve a project; `changed` is called after a node was, and must not take long."""
         self._project = project
         self._tree = tree
         self._learnings = learnings
+        self._history = history
         self._trail = trail
         self._clock = clock
+        self._changed = changed
 
     def resolve(self, request: ContextRequest, call: Call) -> Resolution:
         """Return what governs a path."""
@@ -122,10 +154,39 @@ class IntentLayer:
                 raise NotFound(f"{path} has no node")
             return ListedNode(found, above[-1].path if above[-1] else None)
 
+    def validate(self, paths: Sequence[str], call: Call) -> Judgement:
+        """Judge the nodes that files or folders stand for; all of them where none are given."""
+        with self._reading("validate", paths, call):
+            found = select(self._tree, paths)
+            return Judgement(judge(self._tree, found, self._history), len(found))
+
+    def place(self, paths: Sequence[str], call: Call) -> Placement:
+        """Return where a fact about paths belongs."""
+        with self._reading("place", paths, call):
+            return place(self._tree, paths)
+
+    def init(self, path: str, call: Call, *, dry_run: bool = False) -> Skeleton:
+        """Write a skeleton of a folder's node and return it; a dry run only shows it.
+
+        Raises NotFound where there is no such folder, Conflict where it has a node.
+        """
+        if dry_run:
+            with self._reading("show skeleton", [path], call):
+                return skeleton(self._tree, path)
+        act = self._act(ActKind.NODE_CREATED, "create node", [path], call)
+        with self._failing(act):
+            made = create(self._tree, path)
+        self._changed()
+        self._trail.record(act)
+        return made
+
     def report(self, new: NewLearning, call: Call) -> Learning:
         """File a learning for review and return it."""
         act = self._act(ActKind.LEARNING_REPORTED, f"report {new.type}", new.paths, call)
         with self._failing(act):
+            for number, path in enumerate(new.paths):
+                # Whoever files it gave one path, and others beside it.
+                self._tree.locate(path, f"also_paths[{number - 1}]" if number else "path")
             learning = self._learnings.file(new)
         self._trail.record(replace(act, learning_id=learning.id))
         return learning

@@ -20,6 +20,10 @@ TWINS = [{"name": name, "token": "the-same-token"} for name in ("alice", "bob")]
     [
         ({"auth": {"tokens": TWINS}}, "auth.tokens: alice and bob have the same token"),
         (
+            {"auth": {"tokens": [{"name": "intent-layer", "token": "the-same-token"}]}},
+            "auth.tokens: no agent may be called intent-layer",
+        ),
+        (
             {"rate_limits": {"enabled": True, "methods": {"cstp.anounceIntent": "1/minute"}}},
             "rate_limits.methods: there is no method cstp.anounceIntent",
         ),
@@ -47,6 +51,7 @@ TWINS = [{"name": name, "token": "the-same-token"} for name in ("alice", "bob")]
     ],
     ids=[
         "same token",
+        "name of our own",
         "unknown method",
         "no calls at all",
         "open gRPC",
