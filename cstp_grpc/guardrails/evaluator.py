@@ -13,7 +13,7 @@ from cstp_grpc.guardrails.expression import (
     Predicate,
     Selection,
 )
-from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, Verdict, Violation
+from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, CodeRules, Verdict, Violation
 from cstp_grpc.guardrails.ruleset import Guardrail, Input, RuleSet
 from cstp_grpc.guardrails.scanner import presence_variable
 from cstp_grpc.guardrails.values import CONVERTERS, Unusable, check_bounds, to_number, to_string
@@ -129,6 +129,8 @@ class Evaluator:
         return "is missing and has no default" if name.startswith("context.") else "is missing"
 
     def _remedy(self, name: str) -> str:
+        if name in CODE_READERS:
+            return "Make what governs the paths readable, or ask a person"
         declared = self._inputs.get(name.removeprefix("context."))
         if declared is None:
             return f"Provide {name}"
@@ -138,6 +140,8 @@ class Evaluator:
     def _reader(self, name: str) -> Read:
         if name in ACTION_READERS:
             return ACTION_READERS[name]
+        if name in CODE_READERS:
+            return CODE_READERS[name]
         return input_reader(self._inputs[name.removeprefix("context.")])
 
 
@@ -195,4 +199,24 @@ ACTION_READERS: Mapping[str, Read] = {
     "action.category": read_category,
     "action.stakes": lambda action: STAKES_ORDER[action.stakes],
     "action.confidence": read_confidence,
+}
+
+
+def code_reader(texts: Callable[[CodeRules], tuple[str, ...]]) -> Read:
+    """Return what reads texts about an action's code; a part of them would be as good as none."""
+
+    def read(action: Action) -> object:
+        if action.code.unreadable is not None:
+            raise Unusable(f"cannot be read: {action.code.unreadable}")
+        return [to_string(text) for text in texts(action.code)]
+
+    return read
+
+
+CODE_READERS: Mapping[str, Read] = {
+    "code.boundaries.never": code_reader(lambda code: code.never),
+    "code.boundaries.ask_first": code_reader(lambda code: code.ask_first),
+    "code.boundaries.always": code_reader(lambda code: code.always),
+    "code.checks": code_reader(lambda code: code.checks),
+    "code.pitfalls": code_reader(lambda code: code.pitfalls),
 }

@@ -29,6 +29,10 @@ ACTION_TYPES = {
     "action.confidence": cel.Type.DOUBLE,
 }
 OPTIONAL_FIELDS = frozenset({"action.category", "action.confidence"})
+CODE_NAMES = frozenset(
+    {"code.boundaries.never", "code.boundaries.ask_first", "code.boundaries.always", "code.checks", "code.pitfalls"}
+)
+"""Lists of texts."""
 STAKES_NAMES = frozenset(f"stakes.{stakes}" for stakes in Stakes)
 
 INPUT_TYPES = {
@@ -94,14 +98,14 @@ class Selection:
 
 
 class Environment:
-    """The variables that expressions may read: the action, the stakes and the declared inputs.
+    """The variables that expressions may read: the action, the stakes, its code and the declared inputs.
 
     The type of an input is None where its declaration is broken; it is not checked then.
     """
 
     def __init__(self, inputs: Mapping[str, InputType | None]) -> None:
         self._inputs = frozenset(f"context.{name}" for name in inputs)
-        variables = dict(ACTION_TYPES)
+        variables = dict(ACTION_TYPES) | dict.fromkeys(CODE_NAMES, cel.Type.List(cel.Type.STRING))
         for name, kind in inputs.items():
             variables[f"context.{name}"] = INPUT_TYPES[kind] if kind else cel.Type.DYN
         for name in self._inputs | OPTIONAL_FIELDS:
@@ -154,7 +158,12 @@ class Environment:
 
     def _check_name(self, name: str) -> None:
         root, _, last = name.partition(".")
-        names = {"action": ACTION_TYPES.keys(), "context": self._inputs, "stakes": STAKES_NAMES}[root]
+        names = {
+            "action": ACTION_TYPES.keys(),
+            "code": CODE_NAMES,
+            "context": self._inputs,
+            "stakes": STAKES_NAMES,
+        }[root]
         if name in names:
             return
         close = difflib.get_close_matches(last, sorted(known.partition(".")[2] for known in names), 1)

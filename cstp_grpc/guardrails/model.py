@@ -13,6 +13,25 @@ EVALUATION_ERROR = "EVALUATION_ERROR"
 
 
 @dataclass(frozen=True, slots=True)
+class CodeRules:
+    """What is written down about the code that an action is about: items of lists, each on one line.
+
+    `unreadable` says why something that is written down could not be read; None where all of it was.
+    """
+
+    never: tuple[str, ...] = ()
+    ask_first: tuple[str, ...] = ()
+    always: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+    pitfalls: tuple[str, ...] = ()
+    unreadable: str | None = None
+
+
+NO_CODE = CodeRules()
+"""For actions about no code, or about code of which nothing is written down."""
+
+
+@dataclass(frozen=True, slots=True)
 class Action:
     """What an agent wants to do; `confidence` is 0 to 1, `context` holds the guardrails' inputs as JSON values."""
 
@@ -21,6 +40,7 @@ class Action:
     stakes: Stakes = Stakes.MEDIUM
     confidence: float | None = None
     context: Mapping[str, Any] = field(default_factory=dict)
+    code: CodeRules = NO_CODE
 
 
 @dataclass(frozen=True, slots=True)

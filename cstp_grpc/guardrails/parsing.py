@@ -11,7 +11,7 @@ from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.guardrails.document import Node, read_document
 from cstp_grpc.guardrails.expression import MAX_LENGTH, Environment
 from cstp_grpc.guardrails.fields import Fields, entries
-from cstp_grpc.guardrails.model import Action
+from cstp_grpc.guardrails.model import NO_CODE, Action, CodeRules
 from cstp_grpc.guardrails.ruleset import Guardrail, Input, Rulebook, RulebookTest
 from cstp_grpc.guardrails.scanner import RESERVED, Expression, ExpressionError
 from cstp_grpc.guardrails.values import CONVERTERS, InputType, Unusable, check_bounds
@@ -172,7 +172,7 @@ class Parser:
     def _action(self, node: Node, where: str) -> Action:
         if node.value is None:
             return Action("")
-        optional = ["category", "stakes", "confidence", "context"]
+        optional = ["category", "stakes", "confidence", "context", "code"]
         fields = Fields(node, where, self.report, ["description"], optional)
         confidence = fields.number("confidence")
         if confidence is not None and not 0 <= confidence <= 1:
@@ -183,6 +183,28 @@ class Parser:
             stakes=fields.word("stakes", Stakes, Stakes.MEDIUM),
             confidence=confidence,
             context=self._context(fields),
+            code=self._code(fields),
+        )
+
+    def _code(self, fields: Fields) -> CodeRules:
+        node = fields.get("code")
+        if node is None:
+            return NO_CODE
+        code = Fields(node, fields.where, self.report, [], ["boundaries", "checks", "pitfalls", "unreadable"])
+        boundaries = Fields(
+            code.get("boundaries") or Node(node.line, {}),
+            fields.where,
+            self.report,
+            [],
+            ["never", "ask_first", "always"],
+        )
+        return CodeRules(
+            never=texts(boundaries, "never"),
+            ask_first=texts(boundaries, "ask_first"),
+            always=texts(boundaries, "always"),
+            checks=texts(code, "checks"),
+            pitfalls=texts(code, "pitfalls"),
+            unreadable=code.maybe_text("unreadable"),
         )
 
     def _context(self, fields: Fields) -> Mapping[str, object]:
@@ -201,6 +223,11 @@ class Parser:
         """Return how problems of a guardrail or test name it."""
         named = node.value.get(key) if isinstance(node.value, dict) else None
         return named.value if named and isinstance(named.value, str) and named.value else otherwise
+
+
+def texts(fields: Fields, key: str) -> tuple[str, ...]:
+    """Return the texts in a list."""
+    return tuple(text for _, text in fields.texts(key))
 
 
 def reason_of(error: Unusable | InvalidArgument) -> str:

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-ROOTS = frozenset({"action", "context", "stakes"})
+ROOTS = frozenset({"action", "context", "stakes", "code"})
+GROUPS = frozenset({"code.boundaries"})
+"""Names that hold further ones, so that a variable's name goes on after them."""
 RESERVED = frozenset(
     {"as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop"}
     | {"namespace", "null", "package", "return", "true", "var", "void", "while"}
@@ -113,13 +115,18 @@ def tested(tokens: Sequence[Token], position: int) -> bool:
     texts = [token.text for token in tokens[position + 1 : position + 6]]
     if texts[:1] != ["("] or texts[1:2] in (["("], ["."]):
         raise ExpressionError("has() takes a plain path such as context.x")
+    if texts[1:2] == ["code"]:
+        raise ExpressionError("has() of code is always true; ask for its size: size(code.checks) > 0")
     return len(texts) == 5 and texts[1] in ROOTS and texts[2] == "." and texts[4] == ")"
 
 
 def variable_at(tokens: Sequence[Token], position: int) -> str:
     """Return the dotted name that starts at `position`. Raises ExpressionError."""
-    root = tokens[position].text
-    rest = tokens[position + 1 : position + 3]
-    if len(rest) < 2 or rest[0].text != "." or rest[1].kind != "name":
-        raise ExpressionError(f"reads {root} as a whole; read it by name: {root}.NAME")
-    return f"{root}.{rest[1].text}"
+    name = tokens[position].text
+    while name in ROOTS or name in GROUPS:
+        rest = tokens[position + 1 : position + 3]
+        if len(rest) < 2 or rest[0].text != "." or rest[1].kind != "name":
+            raise ExpressionError(f"reads {name} as a whole; read it by name: {name}.NAME")
+        name = f"{name}.{rest[1].text}"
+        position += 2
+    return name

@@ -14,8 +14,9 @@ from sqlalchemy import Connection
 from cstp_grpc.audit.model import AuditEntry, AuditEvent
 from cstp_grpc.decisions.model import DecisionFilter, Match
 from cstp_grpc.errors import Conflict, reason_of
-from cstp_grpc.guardrails.model import Action, Verdict
+from cstp_grpc.guardrails.model import NO_CODE, Action, Verdict
 from cstp_grpc.guardrails.values import check_bounds
+from cstp_grpc.intents.code import CodeContext, CodeReader
 from cstp_grpc.intents.store import Intent, IntentStore
 from cstp_grpc.intents.suggestions import suggest
 from cstp_grpc.storage.writer import Writer
@@ -23,11 +24,16 @@ from cstp_grpc.vocabulary import Stakes
 
 SIMILAR = 5
 """How many similar decisions an announcement is answered with at the most."""
+CONFIRMED = "confirmedChecks"
+"""Where metadata lists the texts of the checks that were made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What an agent says it is about to do; the guardrails read `metadata` as their context."""
+    """What an agent says it is about to do; the guardrails read `metadata` as their context.
+
+    `paths` are the files and folders of `project` that it is about.
+    """
 
     intent: str
     correlation_id: str
@@ -38,21 +44,26 @@ class Announcement:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     claimed_id: str | None = None
     claimed_url: str | None = None
+    project: str | None = None
+    paths: tuple[str, ...] = ()
 
     def content_hash(self) -> str:
         """Return a SHA-256 over everything that makes two announcements the same; who claims to make them does not."""
         content = [self.intent, self.context, self.category, self.stakes, self.confidence, self.metadata]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        # Announcements about no code have the hash that they had before they could be about any.
+        about = [self.project, self.paths] if self.project is not None or self.paths else []
+        return hashlib.sha256(json.dumps(content + about, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """The answer to an announcement; `verdict` is None where the server does not respond."""
+    """The answer to an announcement; `verdict` is None where the server does not respond, `code` without paths."""
 
     received_at: datetime
     similar: tuple[Match, ...] = ()
     verdict: Verdict | None = None
     suggestions: tuple[str, ...] = ()
+    code: CodeContext | None = None
 
 
 class Search(Protocol):
@@ -88,6 +99,7 @@ class Announcer:
         self,
         search: Search,
         judge: Judge,
+        code: CodeReader,
         intents: IntentStore,
         trail: Trail,
         writer: Writer,
@@ -99,6 +111,7 @@ class Announcer:
     ) -> None:
         self._search = search
         self._judge = judge
+        self._code = code
         self._intents = intents
         self._trail = trail
         self._writer = writer
@@ -111,26 +124,30 @@ class Announcer:
         """Record an intent and return the feedback on it.
 
         Raises Conflict where the caller used the correlation id for another content, QueryFailed,
-        GuardrailEvalFailed and Unavailable; InvalidArgument, before anything is recorded, for metadata that is too
-        large.
+        GuardrailEvalFailed and Unavailable. Before anything is recorded, raises InvalidArgument for metadata that is
+        too large and for paths that cannot be looked at, and NotFound for an unknown project.
         """
         check_bounds(announcement.metadata, "metadata")
+        code = self._code.look(announcement.project, announcement.paths)
         received_at = self._clock()
         entry = self._entry(announcement, caller, request_id, received_at)
         try:
-            feedback = self._feedback(announcement, caller, received_at)
+            feedback = self._feedback(announcement, code, caller, received_at)
         except Exception as error:
             self._remember(announcement, caller, replace(entry, error=reason_of(error)))
             raise
         stored = self._remember(announcement, caller, judged(entry, feedback.verdict))
         return replace(feedback, received_at=stored.received_at)
 
-    def _feedback(self, announcement: Announcement, caller: str, received_at: datetime) -> Feedback:
+    def _feedback(
+        self, announcement: Announcement, code: CodeContext | None, caller: str, received_at: datetime
+    ) -> Feedback:
         if not self._responds:
             return Feedback(received_at)
-        verdict = self._judge.judge(action_of(announcement))
+        verdict = self._judge.judge(action_of(announcement, code))
         similar = self._recall(announcement, caller)
-        return Feedback(received_at, tuple(similar), verdict, tuple(suggest(similar, verdict)))
+        suggestions = suggest(similar, verdict, unconfirmed(announcement, code))
+        return Feedback(received_at, tuple(similar), verdict, tuple(suggestions), code)
 
     def _recall(self, announcement: Announcement, caller: str) -> list[Match]:
         """Return similar decisions: those of the given category first, others where it has too few."""
@@ -177,6 +194,8 @@ class Announcer:
             stakes=announcement.stakes,
             confidence=announcement.confidence,
             metadata=dict(kept.metadata) if kept else None,
+            project=kept.project if kept else None,
+            paths=kept.paths if kept else (),
         )
 
     def _entry(self, announcement: Announcement, caller: str, request_id: str, received_at: datetime) -> AuditEntry:
@@ -191,7 +210,14 @@ class Announcer:
         )
 
 
-def action_of(announcement: Announcement) -> Action:
+def unconfirmed(announcement: Announcement, code: CodeContext | None) -> list[str]:
+    """Return the checks on the code that an announcement does not say were made."""
+    confirmed = announcement.metadata.get(CONFIRMED)
+    made = confirmed if isinstance(confirmed, list) else []
+    return [check for check in code.check_items if check not in made] if code else []
+
+
+def action_of(announcement: Announcement, code: CodeContext | None) -> Action:
     """Return an announcement as the guardrails see it."""
     return Action(
         description=announcement.intent,
@@ -199,6 +225,7 @@ def action_of(announcement: Announcement) -> Action:
         stakes=announcement.stakes,
         confidence=announcement.confidence,
         context=announcement.metadata,
+        code=code.rules if code else NO_CODE,
     )
 
 

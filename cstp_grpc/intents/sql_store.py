@@ -102,6 +102,8 @@ def row_of(intent: Intent) -> dict[str, object]:
         "stakes": intent.stakes.value,
         "confidence": intent.confidence,
         "metadata": None if intent.metadata is None else dict(intent.metadata),
+        "project": storable(intent.project),
+        "paths": [storable(path) for path in intent.paths] or None,
     }
 
 
@@ -110,6 +112,7 @@ def intent_of(row: Row[Any]) -> Intent:
     values = dict(row._mapping)
     del values["id"]
     values["stakes"] = Stakes(values["stakes"])
+    values["paths"] = tuple(values["paths"] or ())
     return Intent(**values)
 
 
@@ -129,5 +132,7 @@ def size_of(intent: Intent) -> int:
         intent.intent,
         intent.context,
         intent.category,
+        intent.project,
+        *intent.paths,
     )
     return estimated_size((*texts, None if intent.metadata is None else json.dumps(dict(intent.metadata))))

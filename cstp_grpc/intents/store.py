@@ -17,8 +17,8 @@ from cstp_grpc.vocabulary import Stakes
 class Intent:
     """An intent as it was announced; with its agent, the correlation id identifies it.
 
-    `received_at` is aware, in UTC; `content_hash` tells a repetition from another content. `intent`, `context` and
-    `metadata` are None where contents are not kept.
+    `received_at` is aware, in UTC; `content_hash` tells a repetition from another content. `intent`, `context`,
+    `metadata` and `project` are None, and `paths` empty, where contents are not kept.
     """
 
     agent: str
@@ -33,6 +33,8 @@ class Intent:
     stakes: Stakes = Stakes.MEDIUM
     confidence: float | None = None
     metadata: Mapping[str, Any] | None = None
+    project: str | None = None
+    paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What past decisions and guardrails suggest for an intent."""
+"""What past decisions, guardrails and the checks on the code suggest for an intent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from cstp_grpc.vocabulary import Outcome
 
 MAX_SUGGESTIONS = 5
 MAX_LESSON = 400
-"""Characters of a lesson that a suggestion quotes."""
+"""Characters of a lesson or a check that a suggestion quotes."""
+FIRST_CHECKS = 2
+"""How many checks come before lessons: the code's own list must not keep what went wrong from being told."""
 
 TOLD = {
     Outcome.FAILURE: "A similar decision failed",
@@ -20,24 +22,28 @@ TOLD = {
 }
 
 
-def suggest(similar: Sequence[Match], verdict: Verdict) -> list[str]:
+def suggest(similar: Sequence[Match], verdict: Verdict, checks: Sequence[str] = ()) -> list[str]:
     """Return at most five suggestions, the most useful first and none twice.
 
-    The order: how to satisfy guardrails that block; lessons of failures and partial successes; how to satisfy
-    guardrails that warn; failures and partial successes without a lesson; other lessons; successes. Within each group
-    the order of the verdict or of `similar` (most similar first) holds.
+    The order: how to satisfy guardrails that block; the first two of the `checks` that are still to be made; lessons of
+    failures and partial successes; how to satisfy guardrails that warn; failures and partial successes without a
+    lesson; the other checks; other lessons; successes. Within each group the order of the verdict, of `checks` or of
+    `similar` (most similar first) holds.
     """
-    return first_distinct(ranked(similar, verdict), MAX_SUGGESTIONS)
+    return first_distinct(ranked(similar, verdict, checks), MAX_SUGGESTIONS)
 
 
-def ranked(similar: Sequence[Match], verdict: Verdict) -> Iterator[str]:
+def ranked(similar: Sequence[Match], verdict: Verdict, checks: Sequence[str]) -> Iterator[str]:
     """Yield every suggestion, the most useful first."""
     troubled = [match for match in similar if match.decision.outcome in (Outcome.FAILURE, Outcome.PARTIAL)]
     others = [match for match in similar if match.decision.outcome in (Outcome.SUCCESS, Outcome.ABANDONED)]
+    due = [f"Check: {shortened(check)}" for check in checks if check.strip()]
     yield from (v.suggestion for v in verdict.violations if v.suggestion)
+    yield from due[:FIRST_CHECKS]
     yield from (told(match) for match in troubled if lesson(match))
     yield from (v.suggestion for v in verdict.warnings if v.suggestion)
     yield from (told(match) for match in troubled if not lesson(match))
+    yield from due[FIRST_CHECKS:]
     yield from (told(match) for match in others if lesson(match))
     yield from (told(match) for match in others if not lesson(match))
 
@@ -51,7 +57,12 @@ def told(match: Match) -> str:
 
 def lesson(match: Match) -> str:
     """Return a decision's notes on one line, shortened; empty where it has none."""
-    text = " ".join((match.decision.notes or "").split())
+    return shortened(match.decision.notes or "")
+
+
+def shortened(text: str) -> str:
+    """Return a text on one line, cut where it is long."""
+    text = " ".join(text.split())
     return text if len(text) <= MAX_LESSON else text[: MAX_LESSON - 1].rstrip() + "…"
 
 

@@ -29,8 +29,11 @@ from cstp_grpc.gen.cstp.v1 import access_pb2_grpc, audit_pb2_grpc, cstp_pb2_grpc
 from cstp_grpc.guardrails.checks import GuardrailChecks
 from cstp_grpc.guardrails.evaluator import Evaluator
 from cstp_grpc.guardrails.rulebook import default_rulebook, load
+from cstp_grpc.intent_layer.pending import Learnings
+from cstp_grpc.intent_layer.tree import Tree
 from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.sql_store import SqlIntentStore
+from cstp_grpc.server.code import ProjectCode, ProjectSources
 from cstp_grpc.server.grpc_server import GrpcServer, Servicer, interceptors
 from cstp_grpc.server.health import INDEX
 from cstp_grpc.server.trails import CheckAudit, JournalAudit, NoTrail, Trail
@@ -114,9 +117,11 @@ class App:
         memory = self._build_memory(opened, engine, writer, embedder, trail, clock)
         checks = GuardrailChecks(Evaluator(rule_set), CheckAudit(trail), clock)
         intents = SqlIntentStore(engine)
+        sources = project_sources(settings, clock)
         announcer = Announcer(
             memory.search,
             checks,
+            ProjectCode(sources),
             intents,
             trail,
             writer,
@@ -198,6 +203,12 @@ def build_index(
         server = EmbeddedChroma(settings.data_dir / INDEX_FOLDER)
     feeder = Feeder(store, outbox, embedder.model)
     return IndexSupervisor(server, feeder, matrix, embedder.model, embedder.dimensions)
+
+
+def project_sources(settings: Settings, clock: Callable[[], datetime]) -> Mapping[str, ProjectSources]:
+    """Return the configured projects by name, each with its one tree, whose cache all readers share."""
+    trees = {project.name: Tree(project.root) for project in settings.intent_layer.projects}
+    return {name: ProjectSources(tree, Learnings(tree, clock)) for name, tree in trees.items()}
 
 
 def rulebook_path(settings: Settings) -> Path:

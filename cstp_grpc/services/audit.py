@@ -100,4 +100,6 @@ def intent_message(intent: Intent) -> audit_pb2.IntentRecord:
         stakes=convert.STAKES.number(intent.stakes),
         confidence=intent.confidence,
         metadata=None if intent.metadata is None else convert.dict_to_struct(intent.metadata),
+        project=intent.project,
+        paths=intent.paths,
     )

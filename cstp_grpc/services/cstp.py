@@ -10,10 +10,11 @@ import grpc
 
 from cstp_grpc.decisions.model import Match
 from cstp_grpc.decisions.search import DecisionSearch
-from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
+from cstp_grpc.gen.cstp.v1 import code_pb2, cstp_pb2, cstp_pb2_grpc
 from cstp_grpc.guardrails.checks import GuardrailChecks
 from cstp_grpc.guardrails.model import Action, Verdict
 from cstp_grpc.intents.announcer import Announcement, Announcer
+from cstp_grpc.intents.code import CodeContext, CodeNote
 from cstp_grpc.services import convert
 from cstp_grpc.services.caller import current_caller
 from cstp_grpc.vocabulary import Stakes
@@ -56,6 +57,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             guardrail_status=guardrail_status(feedback.verdict) if feedback.verdict else None,
             suggestions=feedback.suggestions,
             responding_agent=self._name,
+            code_context=code_context(feedback.code) if feedback.code else None,
         )
 
     def QueryDecisions(
@@ -120,6 +122,8 @@ def announcement(message: cstp_pb2.AnnounceIntentRequest) -> Announcement:
         metadata=convert.struct_to_dict(message.metadata),
         claimed_id=convert.claimed_agent(message),
         claimed_url=convert.optional(message.agent, "url"),
+        project=convert.optional(message, "project"),
+        paths=tuple(message.paths),
     )
 
 
@@ -165,3 +169,28 @@ def guardrail_status(verdict: Verdict) -> cstp_pb2.GuardrailStatus:
         warnings=[convert.violation(v) for v in verdict.warnings],
         evaluated=verdict.evaluated,
     )
+
+
+def code_context(code: CodeContext) -> code_pb2.CodeContext:
+    """Return what governs code as an announcement's answer tells it."""
+    return code_pb2.CodeContext(
+        project=code.project,
+        paths=code.paths,
+        covered=code.covered,
+        nodes=code.nodes,
+        contracts=[code_note(note) for note in code.contracts],
+        pitfalls=[code_note(note) for note in code.pitfalls],
+        checks=[code_note(note) for note in code.checks],
+        boundaries=[code_note(note) for note in code.boundaries],
+        pending=[
+            code_pb2.PendingLearning(id=learning.id, type=learning.type, title=learning.title, paths=learning.paths)
+            for learning in code.pending
+        ],
+        check_items=code.check_items,
+        missing=code.missing,
+    )
+
+
+def code_note(note: CodeNote) -> code_pb2.CodeNote:
+    """Return what a file says in a section as a message."""
+    return code_pb2.CodeNote(file=note.file, text=note.text, line=note.line)

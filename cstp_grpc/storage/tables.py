@@ -208,6 +208,8 @@ intents = Table(
     Column("stakes", Text, nullable=False),
     Column("confidence", Double),
     Column("metadata", OPTIONAL_JSON),
+    Column("project", Text),
+    Column("paths", OPTIONAL_JSON),
     UniqueConstraint("agent", "correlation_id"),
     Index(None, "received_at", "id"),
     Index(None, "agent", "received_at", "id"),

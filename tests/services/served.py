@@ -23,6 +23,7 @@ from cstp_grpc.guardrails.checks import GuardrailChecks
 from cstp_grpc.guardrails.evaluator import Evaluator
 from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.sql_store import SqlIntentStore
+from cstp_grpc.server.code import ProjectCode
 from cstp_grpc.server.trails import CheckAudit, JournalAudit
 from cstp_grpc.services.audit import AuditService
 from cstp_grpc.services.caller import Caller, current_caller
@@ -77,7 +78,9 @@ class Served:
         )
         search = DecisionSearch(store, matrix, embedder, None, exact_limit=1000, overfetch=10)
         checks = GuardrailChecks(Evaluator(RULES), CheckAudit(trail), clock)
-        announcer = Announcer(search, checks, intents, trail, writer, clock, min_score=LIMITS.min_score)
+        announcer = Announcer(
+            search, checks, ProjectCode({}), intents, trail, writer, clock, min_score=LIMITS.min_score
+        )
         servicers = {
             cstp_pb2.DESCRIPTOR.services_by_name["CstpService"]: CstpService(NAME, announcer, search, checks, LIMITS),
             journal_pb2.DESCRIPTOR.services_by_name["JournalService"]: JournalService(journal),

@@ -36,7 +36,7 @@ class CodeContext(_message.Message):
     BOUNDARIES_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
     CHECK_ITEMS_FIELD_NUMBER: _builtins.int
-    UNREADABLE_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
     project: _builtins.str
     """The project, as the server is configured with it."""
     covered: _builtins.bool
@@ -71,13 +71,16 @@ class CodeContext(_message.Message):
 
     @_builtins.property
     def check_items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The open items of the checks, each on one line and once: `- [ ] Run the tests` is `Run the tests`. Guardrails read
-        them as `code.checks`; a caller confirms them by listing these very texts in `metadata` as `confirmedChecks`.
+        """The open items of the checks, each on one line and once, the nearest to the paths first: `- [ ] Run the tests` is
+        `Run the tests`. Guardrails read them as `code.checks`; a caller confirms them by listing these very texts in
+        `metadata` as `confirmedChecks`.
         """
 
     @_builtins.property
-    def unreadable(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Why something that governs the paths could not be read; then the above is not all. Empty where everything was."""
+    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What is missing above and why: nodes that cannot be read, and what is beyond a mebibyte, the farthest from the paths
+        first. Empty where nothing is.
+        """
 
     def __init__(
         self,
@@ -92,11 +95,11 @@ class CodeContext(_message.Message):
         boundaries: _abc.Iterable[Global___CodeNote] | None = ...,
         pending: _abc.Iterable[Global___PendingLearning] | None = ...,
         check_items: _abc.Iterable[_builtins.str] | None = ...,
-        unreadable: _abc.Iterable[_builtins.str] | None = ...,
+        missing: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundaries", b"boundaries", "check_items", b"check_items", "checks", b"checks", "contracts", b"contracts", "covered", b"covered", "nodes", b"nodes", "paths", b"paths", "pending", b"pending", "pitfalls", b"pitfalls", "project", b"project", "unreadable", b"unreadable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundaries", b"boundaries", "check_items", b"check_items", "checks", b"checks", "contracts", b"contracts", "covered", b"covered", "missing", b"missing", "nodes", b"nodes", "paths", b"paths", "pending", b"pending", "pitfalls", b"pitfalls", "project", b"project"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

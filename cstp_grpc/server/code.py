@@ -1,0 +1,162 @@
+"""What governs the code that announcements are about, as the projects of the Intent Layer tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cstp_grpc.errors import InvalidArgument, NotFound, Unavailable
+from cstp_grpc.guardrails.model import CodeRules
+from cstp_grpc.intent_layer.items import Permission, boundary_items, check_items, pitfall_titles
+from cstp_grpc.intent_layer.markdown import section_key
+from cstp_grpc.intent_layer.model import ROOT, Learning, MergedSection, Node
+from cstp_grpc.intent_layer.pending import Learnings
+from cstp_grpc.intent_layer.resolution import merge
+from cstp_grpc.intent_layer.tree import Tree, parent_of
+from cstp_grpc.intents.code import CodeContext, CodeNote, PendingLearning
+from cstp_grpc.storage.paging import MAX_BYTES, estimated_size, fitting
+
+CONTRACTS, PITFALLS, CHECKS, BOUNDARIES = SECTIONS = ("contracts", "pitfalls", "checks", "boundaries")
+MAX_LISTED_BYTES = MAX_BYTES // 4
+"""How much the items of checks may take in an answer, and the pending learnings."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectSources:
+    """Where what governs a project's code is read."""
+
+    tree: Tree
+    learnings: Learnings
+
+
+class ProjectCode:
+    """Reads what governs the code of projects, given by their names; fulfils `intents.code.CodeReader`.
+
+    Reading for an announcement is part of that in the audit trail, and no act of its own.
+    """
+
+    def __init__(self, projects: Mapping[str, ProjectSources]) -> None:
+        self._projects = dict(projects)
+
+    def look(self, project: str | None, paths: Sequence[str]) -> CodeContext | None:
+        """Return what governs paths, each thing once; see `CodeReader.look`."""
+        if project is None and not paths:
+            return None
+        name = self._only() if project is None else project
+        if name not in self._projects:
+            raise NotFound(f"there is no project {name}")
+        return read_context(name, self._projects[name], paths) if paths else None
+
+    def _only(self) -> str:
+        if len(self._projects) != 1:
+            raise InvalidArgument.field("project", "must be given, because there is not just one")
+        return next(iter(self._projects))
+
+
+def read_context(project: str, sources: ProjectSources, paths: Sequence[str]) -> CodeContext:
+    """Return what governs paths of a project. Raises InvalidArgument for a path that leaves it."""
+    missing: list[str] = []
+    tree = sources.tree
+    try:
+        located = [tree.locate(path, f"paths[{number}]") for number, path in enumerate(paths)]
+    except Unavailable as error:
+        located = []
+        missing.append(error.message)
+    nodes = list(_nodes(tree, located, missing.append))
+    merged = {section_key(section.name): section for section in merge(nodes, SECTIONS)}
+    rules = _rules(merged, "; ".join(missing) or None)
+    notes = _notes(merged, nodes, missing.append)
+    return CodeContext(
+        project=project,
+        paths=tuple(paths),
+        nodes=tuple(file.path for node in nodes for file in node.files),
+        contracts=notes[CONTRACTS],
+        pitfalls=notes[PITFALLS],
+        checks=notes[CHECKS],
+        boundaries=notes[BOUNDARIES],
+        pending=_pending(sources.learnings, located, missing.append),
+        check_items=rules.checks[: fitting(rules.checks, lambda text: estimated_size([text]), MAX_LISTED_BYTES)],
+        rules=rules,
+        missing=tuple(missing),
+    )
+
+
+def _nodes(tree: Tree, located: Iterable[str], report: Callable[[str], None]) -> Iterator[Node]:
+    """Yield the nodes that govern paths, a parent before its children; those that cannot be read are reported."""
+    folders: set[str] = set()
+    for path in located:
+        try:
+            folders |= set(_upwards(tree.folder_of(path)))
+        except Unavailable as error:
+            report(error.message)
+    for folder in sorted(folders, key=_place):
+        try:
+            node = tree.node(folder)
+        except (InvalidArgument, Unavailable) as error:
+            report(_reason(error))
+        else:
+            yield from [node] if node else []
+
+
+def _upwards(folder: str) -> Iterator[str]:
+    yield folder
+    while folder != ROOT:
+        folder = parent_of(folder)
+        yield folder
+
+
+def _place(folder: str) -> tuple[str, ...]:
+    return () if folder == ROOT else tuple(folder.split("/"))
+
+
+def _reason(error: InvalidArgument | Unavailable) -> str:
+    return error.violations[0].description if error.violations else error.message
+
+
+def _rules(merged: Mapping[str, MergedSection], unreadable: str | None) -> CodeRules:
+    boundaries = [boundary_items(text) for text in _texts(merged, BOUNDARIES)]
+    return CodeRules(
+        never=_distinct(items[Permission.NEVER] for items in boundaries),
+        ask_first=_distinct(items[Permission.ASK_FIRST] for items in boundaries),
+        always=_distinct(items[Permission.ALWAYS] for items in boundaries),
+        checks=_distinct(map(check_items, reversed(_texts(merged, CHECKS)))),
+        pitfalls=_distinct(map(pitfall_titles, _texts(merged, PITFALLS))),
+        unreadable=unreadable,
+    )
+
+
+def _texts(merged: Mapping[str, MergedSection], key: str) -> list[str]:
+    return [part.text for part in merged[key].parts] if key in merged else []
+
+
+def _distinct(lists: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for texts in lists for text in texts))
+
+
+def _notes(
+    merged: Mapping[str, MergedSection], nodes: Sequence[Node], report: Callable[[str], None]
+) -> Mapping[str, tuple[CodeNote, ...]]:
+    """Return what each section says, as much as fits into an answer; what is nearest to the paths goes in first."""
+    depths = {file.path: depth for depth, node in enumerate(nodes) for file in node.files}
+    notes = [(key, CodeNote(part.file, part.text, part.line)) for key in merged for part in merged[key].parts]
+    nearest = sorted(notes, key=lambda keyed: depths[keyed[1].file], reverse=True)
+    count = fitting(nearest, lambda keyed: estimated_size([keyed[1].file, keyed[1].text]))
+    if count < len(nearest):
+        report(f"{len(nearest) - count} sections are too large together with the others; announce fewer paths at once")
+    kept = set(nearest[:count])
+    return {key: tuple(note for at, note in notes if at == key and (at, note) in kept) for key in SECTIONS}
+
+
+def _pending(
+    learnings: Learnings, located: Iterable[str], report: Callable[[str], None]
+) -> tuple[PendingLearning, ...]:
+    """Return the pending learnings that bear on paths, latest first, as many as fit into an answer."""
+    found: dict[str, Learning] = {}
+    try:
+        for path in located:
+            found |= {learning.id: learning for learning in learnings.governing(path)}
+    except (InvalidArgument, Unavailable) as error:
+        report(_reason(error))
+    latest = sorted(found.values(), key=lambda learning: (learning.at, learning.id), reverse=True)
+    listed = [PendingLearning(each.id, each.type.value, each.title, each.paths) for each in latest]
+    return tuple(listed[: fitting(listed, lambda each: estimated_size([each.title, *each.paths]), MAX_LISTED_BYTES)])
