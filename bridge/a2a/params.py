@@ -120,11 +120,13 @@ def parse(field: FieldDescriptor, value: object) -> Any:
 
 def parse_enum(enum: EnumDescriptor, value: object) -> int:
     """Return the value of an enum that is given by its name or its number. Raises Refusal."""
-    if isinstance(value, str) and value in enum.values_by_name:
-        return int(enum.values_by_name[value].number)
-    if isinstance(value, int) and not isinstance(value, bool) and value in enum.values_by_number:
+    # Protobuf's own look-up raises for text that has no UTF-8.
+    numbers = {item.name: int(item.number) for item in enum.values}
+    if isinstance(value, str) and value in numbers:
+        return numbers[value]
+    if isinstance(value, int) and not isinstance(value, bool) and value in numbers.values():
         return value
-    raise Refusal("must be one of " + ", ".join(f'"{name}"' for name in enum.values_by_name))
+    raise Refusal("must be one of " + ", ".join(f'"{name}"' for name in numbers))
 
 
 def parse_bytes(value: object) -> bytes:

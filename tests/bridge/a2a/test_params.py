@@ -97,3 +97,11 @@ def test_what_protobuf_does_not_read_is_refused(document: Any) -> None:
     # Words that an enum does not have are refused here only.
     with suppress(InvalidParamsError):
         assert params.read(document, a2a_pb2.SendMessageRequest) == expected
+
+
+@pytest.mark.parametrize("word", ["\ud800", "\x00", "", "task_state_working"])
+def test_no_other_word_is_taken_for_one_of_an_enum(word: str) -> None:
+    with pytest.raises(InvalidParamsError) as caught:
+        params.read({"status": word}, a2a_pb2.ListTasksRequest)
+    assert caught.value.data
+    assert [error["field"] for error in caught.value.data["errors"]] == ["status"]
