@@ -17,6 +17,9 @@ logger = logging.getLogger(__name__)
 PING_SECONDS: Final = 10.0
 """How often a stream that has nothing to say shows that it is alive, and learns whether its reader still is."""
 
+LINE_BREAKS: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\x85\u2028\u2029"}
+"""What ends a line neither in JSON nor in an event, but for clients that split events as Python splits text."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wording:
@@ -72,10 +75,10 @@ async def begin(request: web.Request, headers: Mapping[str, str], ping_seconds: 
 
 
 async def send(response: EventSourceResponse, texts: AsyncIterable[tuple[str, str | None]]) -> None:
-    """Send events, each with its name if it has one."""
+    """Send events of JSON text, each with its name if it has one."""
     try:
         async for text, name in texts:
-            await response.send(text, event=name)
+            await response.send(text.translate(LINE_BREAKS), event=name)
     except (ConnectionResetError, TimeoutError):
         logger.info("the reader of a stream left or stopped reading")
 

@@ -379,6 +379,13 @@ def test_work_is_streamed_from_its_start_to_its_end(alice: Agent) -> None:
     assert task.status == last.status_update.status
 
 
+@pytest.mark.parametrize("line_break", ["\u2028", "\u2029", "\x85", "\x0b", "\r\n"])
+def test_no_sign_that_may_end_a_line_ends_an_event(alice: Agent, line_break: str) -> None:
+    said = f"Deploy{line_break}today"
+    first, *_ = alice.stream(said)
+    assert first.task.history[0].parts[0].text == said
+
+
 def test_a_task_can_be_had_again(alice: Agent) -> None:
     task = alice.send(INTENT)
     assert alice.get(task.id) == task
