@@ -13,12 +13,12 @@ from cstp_grpc.intent_layer.model import ROOT
 from cstp_grpc.intent_layer.tree import MAX_PATH_BYTES, Tree, joined, name_of, parent_of
 
 CODE = (
-    "astro bash bat c cc cjs clj cljs cpp cs cts cxx dart erl ex exs fish fs go h hh hpp hs ipynb java jl js jsx kt kts lua"
-    " m mjs ml mli mts nim php pl pm proto ps1 py pyi rb rs scala sh sql svelte swift ts tsx vue zig zsh"
+    "astro bash bat c cc cjs clj cljs cpp cs cts cxx dart erl ex exs fish fs go h hh hpp hs ipynb java jl js jsx kt kts"
+    " lua m mjs ml mli mts nim php pl pm proto ps1 py pyi rb rs scala sh sql svelte swift ts tsx vue zig zsh"
 )
 TEXT = (
-    "adoc bzl cfg cmake conf css csv feature gql gradle graphql hcl htm html ini json json5 jsonl less lock md mdx mk nix"
-    " properties rst sass scss svg tf thrift toml tsv txt xml yaml yml"
+    "adoc bzl cfg cmake conf css csv feature gql gradle graphql hcl htm html ini json json5 jsonl less lock md mdx mk"
+    " nix properties rst sass scss svg tf thrift toml tsv txt xml yaml yml"
 )
 CODE_EXTENSIONS = frozenset(CODE.split())
 EXTENSIONS = CODE_EXTENSIONS | frozenset(TEXT.split())
