@@ -83,6 +83,8 @@ def check(
 @click.option("--context", metavar="TEXT", help="Further text, searched together with the intent.")
 @judged_options
 @inputs_options("--metadata")
+@click.option("--project", metavar="NAME", help="The project that the paths are in; the server's only one when absent.")
+@click.option("--path", "paths", metavar="P", multiple=True, help="A file or folder that you are about to touch.")
 @click.option("--correlation-id", help="Ties answers together and makes a repetition safe; made up when absent.")
 @calls
 def announce(
@@ -94,17 +96,22 @@ def announce(
     stakes: str | None,
     confidence: float | None,
     inputs: dict[str, Json],
+    project: str | None,
+    paths: tuple[str, ...],
     correlation_id: str | None,
 ) -> None:
     """Announce what you are about to do; get similar decisions, a verdict and suggestions.
 
-    Exit code 0 means that nothing blocks, 3 that a guardrail does, 1 an error.
+    With --path, also get what governs these files and folders. Exit code 0 means that nothing blocks, 3 that a
+    guardrail does, 1 an error.
 
     \b
     Examples:
       cstp announce "Deploy the auth service to production" --stakes high --confidence 0.85
       cstp announce "Migrate orders to the new schema" --category database \\
           --context "tested on a copy" --metadata affectsProduction=true
+      cstp announce "Add a handler" --project shop --path src/api/handlers.ts \\
+          --metadata confirmedChecks='["Run the contract tests"]'
     """
     answer = client.announce_intent(
         intent,
@@ -114,6 +121,8 @@ def announce(
         confidence=confidence,
         correlation_id=correlation_id,
         metadata=inputs,
+        project=project,
+        paths=paths,
     )
     out.answer(answer, lambda console: render.announce_answer(console, answer))
     if answer.HasField("guardrail_status") and not answer.guardrail_status.allowed:

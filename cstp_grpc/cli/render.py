@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cstp_grpc.cli.output import printable
-from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2, types_pb2
+from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, journal_pb2, types_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
@@ -23,6 +23,8 @@ STYLES = {"success": "green", "failure": "red", "partial": "yellow", "abandoned"
 """By outcome."""
 MAX_LESSON = 400
 """Characters of a lesson in a list; `cstp show` prints all of it."""
+MAX_PATHS = 3
+"""How many paths of an intent a listing names."""
 
 
 def word(enum: _EnumTypeWrapper[NumberT], number: NumberT) -> str:
@@ -69,7 +71,7 @@ def entry(headline: str, details: Iterable[str], lesson: str = "") -> Text:
     text = Text(printable(headline))
     text.append(f"\n{printable(', '.join(filter(None, details)))}", style="dim")
     if lesson:
-        text.append(f"\nLesson: {printable(textwrap.shorten(lesson, MAX_LESSON, placeholder=' …'))}", style="italic")
+        text.append(f"\nLesson: {printable(shortened(lesson))}", style="italic")
     return text
 
 
@@ -131,6 +133,8 @@ def announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentResponse) -
     if answer.HasField("guardrail_status"):
         status = answer.guardrail_status
         verdict(console, status.allowed, status.violations, status.warnings, status.evaluated)
+    if answer.HasField("code_context"):
+        code_context(console, answer.code_context)
     if answer.similar_decisions:
         console.print(Text("Similar decisions", style="bold"))
         table = entries(2)
@@ -144,6 +148,28 @@ def announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentResponse) -
         for suggestion in answer.suggestions:
             table.add_row("  -", Text(printable(suggestion)))
         console.print(table)
+
+
+def code_context(console: Console, code: code_pb2.CodeContext) -> None:
+    """Print what governs code, in short: its checks and pitfalls, what waits for a review, and what is missing."""
+    governed = f"governed by {', '.join(code.nodes)}" if code.covered else "about which nothing is written down"
+    console.print(Text(printable(f"Code of {code.project}, {governed}"), style="bold"))
+    table = entries(1)
+    for check in code.check_items:
+        table.add_row("  check", Text(printable(shortened(check))))
+    for pitfall in code.pitfalls:
+        table.add_row("  pitfalls", entry(shortened(pitfall.text), [f"{pitfall.file}:{pitfall.line}"]))
+    for learning in code.pending:
+        table.add_row("  pending", entry(f"{learning.type}: {learning.title}", [learning.id, *learning.paths]))
+    for reason in code.missing:
+        table.add_row(Text("  missing", style="red"), Text(printable(reason)))
+    if table.row_count:
+        console.print(table)
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of a text, on one line."""
+    return textwrap.shorten(text, MAX_LESSON, placeholder=" …")
 
 
 def decisions(console: Console, found: Sequence[journal_pb2.Decision]) -> None:
@@ -227,6 +253,7 @@ def intents(console: Console, found: Sequence[audit_pb2.IntentRecord]) -> None:
     table = entries(1)
     for item in found:
         headline = item.intent if item.HasField("intent") else "(its text is not stored)"
-        details = [item.agent, word(types_pb2.Stakes, item.stakes), item.category, item.correlation_id]
-        table.add_row(moment(item.received_at), entry(headline, details))
+        details = [item.agent, word(types_pb2.Stakes, item.stakes), item.category, item.project, item.correlation_id]
+        more = [f"{len(item.paths) - MAX_PATHS} more paths"] if len(item.paths) > MAX_PATHS else []
+        table.add_row(moment(item.received_at), entry(headline, [*details, *item.paths[:MAX_PATHS], *more]))
     console.print(table if found else "There are no such intents.")

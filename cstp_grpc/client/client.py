@@ -103,13 +103,17 @@ class CstpClient:
         confidence: float | None = None,
         correlation_id: str | None = None,
         metadata: Mapping[str, Json] | None = None,
+        project: str | None = None,
+        paths: Sequence[str] = (),
         agent: types_pb2.AgentInfo | None = None,
         timeout: float | None = None,
     ) -> cstp_pb2.AnnounceIntentResponse:
         """Announce what is about to be done, and get similar decisions, the guardrails' verdict and suggestions.
 
-        The guardrails read `metadata` as their context. Repeating a `correlation_id` (made up where absent) with the
-        same content stores nothing new; with other content it raises Conflict.
+        With `paths`, the files and folders that are about to be touched, the answer says what governs them; `project`
+        names the one that they are in where the server has several. The guardrails read `metadata` as their context;
+        its `confirmedChecks` lists the texts of the checks that were made. Repeating a `correlation_id` (made up where
+        absent) with the same content stores nothing new; with other content it raises Conflict.
         """
         request = cstp_pb2.AnnounceIntentRequest(
             intent=intent,
@@ -120,6 +124,8 @@ class CstpClient:
             agent=agent,
             correlation_id=correlation_id,
             metadata=struct(metadata, "metadata"),
+            project=project,
+            paths=paths,
         )
         return self._answer("cstp.announceIntent", request, cstp_pb2.AnnounceIntentResponse, timeout)
 
