@@ -80,8 +80,14 @@ def _link(state: StateInline, silent: bool) -> bool:
     return matched
 
 
+class _Parser(MarkdownIt):
+    def validateLink(self, url: str) -> bool:  # noqa: ARG002, N802
+        """Take links of every scheme; nothing is rendered."""
+        return True
+
+
 def _parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"maxNesting": MAX_NESTING})
+    parser = _Parser("commonmark", {"maxNesting": MAX_NESTING})
     parser.disable(["image", "emphasis", "entity"])
     parser.inline.ruler.at("backticks", _code)
     parser.inline.ruler.at("link", _link)
