@@ -1,8 +1,9 @@
-"""Announcing: what is kept whatever comes of it, and which decisions are recalled."""
+"""Announcing: what is kept whatever comes of it, which decisions are recalled, and what governs the code."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import pytest
@@ -12,17 +13,26 @@ from cstp_grpc.audit.model import AuditEntry, AuditFilter
 from cstp_grpc.audit.sql_store import SqlAuditStore
 from cstp_grpc.audit.trail import AuditTrail
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
-from cstp_grpc.errors import GuardrailEvalFailed, InvalidArgument, QueryFailed
-from cstp_grpc.guardrails.model import Action, Verdict
+from cstp_grpc.errors import GuardrailEvalFailed, InvalidArgument, NotFound, QueryFailed
+from cstp_grpc.guardrails.model import NO_CODE, Action, CodeRules, Verdict
 from cstp_grpc.intents.announcer import Announcement, Announcer
+from cstp_grpc.intents.code import CodeContext
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.intents.store import Intent, IntentFilter
 from cstp_grpc.storage.paging import PageRequest
 from cstp_grpc.storage.writer import Writer
-from cstp_grpc.vocabulary import DecisionStatus, Visibility
+from cstp_grpc.vocabulary import DecisionStatus, Stakes, Visibility
 
 NOW = datetime(2026, 2, 4, 21, tzinfo=UTC)
 CLEAR = Verdict((), (), 5, "rules@1")
+CODE = CodeContext(
+    "shop",
+    ("src/api",),
+    nodes=("AGENTS.md",),
+    check_items=("Run the contract tests", "Update the client"),
+    rules=CodeRules(checks=("Run the contract tests", "Update the client")),
+)
+ABOUT_CODE = Announcement("Add a handler", "c-1", project="shop", paths=("src/api",))
 
 
 def match(number: int, category: str | None) -> Match:
@@ -54,14 +64,28 @@ class Memory:
 
 @dataclass
 class Rules:
-    """Finds nothing wrong, or raises."""
+    """Finds nothing wrong, or raises; remembers what it was asked about."""
 
     error: Exception | None = None
+    judged: list[Action] = field(default_factory=list)
 
     def judge(self, action: Action) -> Verdict:
+        self.judged.append(action)
         if self.error:
             raise self.error
         return CLEAR
+
+
+@dataclass
+class Code:
+    """Knows what governs paths, or raises."""
+
+    error: Exception | None = None
+
+    def look(self, project: str | None, paths: Sequence[str]) -> CodeContext | None:
+        if self.error:
+            raise self.error
+        return CODE if paths else None
 
 
 @dataclass
@@ -72,12 +96,26 @@ class Kit:
     writer: Writer
     memory: Memory = field(default_factory=Memory)
     rules: Rules = field(default_factory=Rules)
+    code: Code = field(default_factory=Code)
+    stores_content: bool = True
+    responds: bool = True
 
     @property
     def announcer(self) -> Announcer:
         trail = AuditTrail(SqlAuditStore(self.engine), self.writer)
         intents = SqlIntentStore(self.engine)
-        return Announcer(self.memory, self.rules, intents, trail, self.writer, lambda: NOW, min_score=0.3)
+        return Announcer(
+            self.memory,
+            self.rules,
+            self.code,
+            intents,
+            trail,
+            self.writer,
+            lambda: NOW,
+            min_score=0.3,
+            stores_content=self.stores_content,
+            responds=self.responds,
+        )
 
     def intents(self) -> tuple[Intent, ...]:
         return SqlIntentStore(self.engine).page(IntentFilter(), PageRequest()).items
@@ -132,3 +170,83 @@ def test_decisions_of_the_category_come_first_and_others_fill_up_to_five(
     kit.memory.matches = [match(number, "database" if number in (4, 6) else "network") for number in range(1, 9)]
     feedback = kit.announcer.announce(Announcement("Deploy", "c-1", category=category), "alice", "r-1")
     assert [item.decision.id for item in feedback.similar] == [f"dec-{number}" for number in expected]
+
+
+def test_what_governs_the_code_is_answered_judged_and_suggested(kit: Kit) -> None:
+    feedback = kit.announcer.announce(ABOUT_CODE, "alice", "r-1")
+
+    assert feedback.code == CODE
+    assert [action.code for action in kit.rules.judged] == [CODE.rules]
+    assert feedback.suggestions == ("Check: Run the contract tests", "Check: Update the client")
+
+
+def test_checks_that_were_made_are_not_suggested(kit: Kit) -> None:
+    made = replace(ABOUT_CODE, metadata={"confirmedChecks": ["Run the contract tests", {"odd": 1}]})
+
+    assert kit.announcer.announce(made, "alice", "r-1").suggestions == ("Check: Update the client",)
+
+
+def test_what_confirms_checks_is_a_list_or_nothing(kit: Kit) -> None:
+    claimed = replace(ABOUT_CODE, metadata={"confirmedChecks": "Run the contract tests, Update the client"})
+
+    assert len(kit.announcer.announce(claimed, "alice", "r-1").suggestions) == 2
+
+
+def test_without_paths_there_is_no_code(kit: Kit) -> None:
+    feedback = kit.announcer.announce(replace(ABOUT_CODE, paths=()), "alice", "r-1")
+
+    assert (feedback.code, feedback.suggestions) == (None, ())
+    assert [action.code for action in kit.rules.judged] == [NO_CODE]
+
+
+def test_a_silent_server_keeps_the_paths_and_tells_nothing(kit: Kit) -> None:
+    kit.responds = False
+
+    feedback = kit.announcer.announce(ABOUT_CODE, "alice", "r-1")
+
+    assert (feedback.code, feedback.suggestions) == (None, ())
+    assert [(intent.project, intent.paths) for intent in kit.intents()] == [("shop", ("src/api",))]
+
+
+@pytest.mark.parametrize("error", [NotFound("no such project"), InvalidArgument.field("paths[0]", "leaves")])
+def test_paths_that_cannot_be_looked_at_leave_nothing_behind(kit: Kit, error: Exception) -> None:
+    kit.code.error = error
+
+    with pytest.raises(type(error)):
+        kit.announcer.announce(ABOUT_CODE, "alice", "r-1")
+
+    assert (kit.intents(), kit.entries(), kit.rules.judged) == ((), (), [])
+
+
+def test_project_and_paths_are_kept_with_the_content_or_not_at_all(kit: Kit) -> None:
+    kit.announcer.announce(ABOUT_CODE, "alice", "r-1")
+    kit.stores_content = False
+    kit.announcer.announce(replace(ABOUT_CODE, correlation_id="c-2"), "alice", "r-2")
+
+    kept = {intent.correlation_id: (intent.project, intent.paths) for intent in kit.intents()}
+    assert kept == {"c-1": ("shop", ("src/api",)), "c-2": (None, ())}
+
+
+@pytest.mark.parametrize(
+    ("announcement", "digest"),
+    [
+        (Announcement("Deploy", "c-1"), "89b359fd72a1ecfb2b4d31c286065335edcb4fbd6fd3127dfb3706fd31a87df8"),
+        (
+            Announcement("Deploy", "c-1", "soon", "process", Stakes.HIGH, 0.5, {"b": [1], "a": None}, "emerson"),
+            "855e10a8fc690f3aff9f4a1174f6abe9fd83d687991abc8d8d80f0ca65e205ce",
+        ),
+    ],
+)
+def test_announcements_about_no_code_are_told_apart_as_ever(announcement: Announcement, digest: str) -> None:
+    """Repetitions of announcements that were stored before there were paths must still be recognised."""
+    assert announcement.content_hash() == digest
+
+
+def test_project_and_paths_make_another_content() -> None:
+    kinds = [
+        replace(ABOUT_CODE, project=project, paths=paths)
+        for project in (None, "shop", "src/api")
+        for paths in ((), ("src/api",), ("src", "api"), ("api", "src"))
+    ]
+
+    assert len({announcement.content_hash() for announcement in kinds}) == len(kinds)

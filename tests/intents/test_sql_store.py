@@ -38,6 +38,8 @@ INTENT = Intent(
     stakes=Stakes.HIGH,
     confidence=0.85,
     metadata={"affectsProduction": True, "rolloutPercent": 12.5, "regions": ["eu", None]},
+    project="shop",
+    paths=("src/sessions", "docs/sessions.md"),
 )
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
@@ -60,6 +62,8 @@ INTENTS = st.builds(
     stakes=st.sampled_from(Stakes),
     confidence=st.none() | st.floats(0, 1),
     metadata=st.none() | st.dictionaries(TEXTS, JSON, max_size=3),
+    project=st.none() | TEXTS,
+    paths=st.lists(TEXTS, max_size=3).map(tuple),
 )
 
 Remember = Callable[[Intent], Intent]
@@ -139,9 +143,19 @@ def test_an_intent_shares_the_fate_of_its_transaction(store: SqlIntentStore, wri
 
 
 def test_text_that_a_database_cannot_keep_is_replaced(store: SqlIntentStore, remember: Remember) -> None:
-    remember(replace(INTENT, intent="a\0b", context="\ud800"))
+    remember(replace(INTENT, intent="a\0b", context="\ud800", project="a\0b", paths=("\0", "\ud800/a")))
     (stored,) = store.page(IntentFilter(), ALL).items
     assert (stored.intent, stored.context) == ("a\ufffdb", "\ufffd")
+    assert (stored.project, stored.paths) == ("a\ufffdb", ("\ufffd", "\ufffd/a"))
+
+
+def test_large_paths_make_short_pages(store: SqlIntentStore, remember: Remember) -> None:
+    paths = tuple(f"{number}/" + "a" * 4000 for number in range(100))
+    for number in range(5):
+        remember(replace(INTENT, correlation_id=f"c-{number}", paths=paths))
+    page = store.page(IntentFilter(), ALL)
+    assert 0 < len(page.items) < 5
+    assert page.next_token
 
 
 # Paging

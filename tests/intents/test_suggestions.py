@@ -63,6 +63,22 @@ def test_a_failure_without_a_lesson_still_outranks_a_success_with_one() -> None:
     ]
 
 
+def test_checks_come_after_what_blocks_and_do_not_crowd_out_what_went_wrong() -> None:
+    similar = [match("Green", Outcome.SUCCESS), match("Red", Outcome.FAILURE, "never on Friday")]
+    checks = ["Run the contract tests", "Update  the\nclient", "Ask the owner", "Wait a day"]
+    assert suggest(similar, verdict(["Get a review"]), checks) == [
+        "Get a review",
+        "Check: Run the contract tests",
+        "Check: Update the client",
+        "A similar decision failed: Red. Lesson: never on Friday",
+        "Check: Ask the owner",
+    ]
+
+
+def test_checks_that_are_blank_or_repeated_take_no_room() -> None:
+    assert suggest([], verdict(), ["", "Run it", "run  it", "Look"]) == ["Check: Run it", "Check: Look"]
+
+
 def test_what_has_no_outcome_yet_suggests_nothing() -> None:
     assert suggest([match("Open", None, "who knows")], verdict()) == []
 
@@ -79,16 +95,19 @@ def test_a_long_lesson_is_shortened() -> None:
 
 texts = st.one_of(st.none(), st.text(max_size=30))
 matches = st.builds(match, st.text(min_size=1, max_size=20), st.one_of(st.none(), st.sampled_from(Outcome)), texts)
+due = st.lists(st.text(max_size=30), max_size=8)
 verdicts = st.builds(verdict, st.lists(texts, max_size=4), st.lists(texts, max_size=4))
 
 
-@given(st.lists(matches, max_size=8), verdicts)
-def test_there_are_at_most_five_none_empty_and_none_twice(similar: list[Match], judged: Verdict) -> None:
-    found = suggest(similar, judged)
+@given(st.lists(matches, max_size=8), verdicts, due)
+def test_there_are_at_most_five_none_empty_and_none_twice(
+    similar: list[Match], judged: Verdict, checks: list[str]
+) -> None:
+    found = suggest(similar, judged, checks)
     assert len(found) <= MAX_SUGGESTIONS
     assert all(text.strip() for text in found)
     assert len({" ".join(text.split()).casefold() for text in found}) == len(found)
-    assert found == suggest(similar, judged)
+    assert found == suggest(similar, judged, checks)
 
 
 @given(st.lists(matches, max_size=8), verdicts)
@@ -104,9 +123,9 @@ def test_a_lesson_of_trouble_never_follows_a_success(similar: list[Match], judge
     assert not troubles or not successes or max(troubles) < min(successes)
 
 
-@given(st.lists(matches, max_size=8), verdicts)
-def test_what_blocks_is_answered_before_all_else(similar: list[Match], judged: Verdict) -> None:
+@given(st.lists(matches, max_size=8), verdicts, due)
+def test_what_blocks_is_answered_before_all_else(similar: list[Match], judged: Verdict, checks: list[str]) -> None:
     wanted = [v.suggestion for v in judged.violations if v.suggestion and v.suggestion.strip()]
-    found = suggest(similar, judged)
+    found = suggest(similar, judged, checks)
     if wanted:
         assert found[0].strip() == wanted[0].strip()

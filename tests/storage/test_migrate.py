@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 
+from cstp_grpc.intents.sql_store import SqlIntentStore
+from cstp_grpc.intents.store import IntentFilter
 from cstp_grpc.storage.engine import UnsuitableDatabase, create_engine, for_writing
-from cstp_grpc.storage.migrate import current, head, migrate
+from cstp_grpc.storage.migrate import configuration, current, head, migrate
+from cstp_grpc.storage.paging import PageRequest
 from cstp_grpc.storage.tables import metadata
 from tests.databases import POOL_SIZE
 
@@ -59,6 +63,20 @@ def test_an_empty_database_is_brought_to_the_newest_migration(empty: Engine) -> 
 def test_a_database_that_is_up_to_date_is_left_alone(engine: Engine) -> None:
     migrate(engine)
     assert current(engine) == head()
+
+
+def test_intents_of_the_time_before_paths_are_kept(empty: Engine) -> None:
+    with for_writing(empty) as connection, connection.begin():
+        command.upgrade(configuration(connection), "0002")
+        connection.execute(
+            text(
+                "INSERT INTO intents (agent, correlation_id, content_hash, received_at, intent, stakes)"
+                " VALUES ('ada', 'c-1', 'hash', '2026-02-04 12:00:00+00:00', 'Deploy', 'high')"
+            )
+        )
+    migrate(empty)
+    (intent,) = SqlIntentStore(empty).page(IntentFilter(), PageRequest()).items
+    assert (intent.agent, intent.intent, intent.project, intent.paths) == ("ada", "Deploy", None, ())
 
 
 def test_several_replicas_may_start_at_once(empty: Engine, empty_database_url: str) -> None:
