@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from bridge.a2a.cards import Ports
 from bridge.a2a.conversations import Conversations
@@ -47,6 +48,7 @@ async def running(settings: Settings, target: str, version: str) -> AsyncIterato
         runner = web.AppRunner(
             create_app(settings, channel, peer),
             access_log=None,
+            logger=server_log(),
             auto_decompress=False,
             shutdown_timeout=settings.grpc.drain_seconds,
         )
@@ -77,6 +79,22 @@ async def listen(runner: web.AppRunner, settings: ServerSettings) -> tuple[str, 
         raise CannotListen(join(settings.host, settings.port), "server.port") from error
     host, port = runner.addresses[0][:2]
     return host, port
+
+
+def server_log() -> logging.Logger:
+    """Return the log of the HTTP server, which quotes nothing of malformed requests: it may be a token."""
+    log = logging.getLogger("bridge.http")
+    log.addFilter(quotes_nothing)
+    return log
+
+
+def quotes_nothing(record: logging.LogRecord) -> bool:
+    """Whether a record can be written as it is; of a malformed request, say only that there was one."""
+    error = record.exc_info[1] if record.exc_info else None
+    if not isinstance(error, HttpProcessingError):
+        return True
+    logger.info("a request that is no HTTP was refused")
+    return False
 
 
 def public_address(settings: ServerSettings, port: int) -> str:

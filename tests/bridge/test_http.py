@@ -8,6 +8,7 @@ import pytest
 
 from cstp_grpc.config import ServerSettings
 from tests.bridge.support import JSON, TIMEOUT, TOKEN, Client, Scripted, bridging, call
+from tests.waiting import wait_until
 
 QUERY = json.dumps(call("cstp.queryDecisions", {"query": "x"})).encode()
 
@@ -46,6 +47,16 @@ def test_other_methods_are_405(bridge: Client, method: str) -> None:
 def test_other_paths_are_404(bridge: Client) -> None:
     assert bridge.request("POST", "/cstp/", QUERY, {"Content-Type": JSON}).status == 404
     assert bridge.get("/nowhere").status == 404
+
+
+@pytest.mark.parametrize("end", [b"\x01\r\n\r\n", b"\r\n: x\r\n\r\n", b"a" * 10_000 + b"\r\n\r\n"])
+def test_nothing_of_a_malformed_request_is_logged(bridge: Client, caplog: pytest.LogCaptureFixture, end: bytes) -> None:
+    with caplog.at_level("DEBUG"), socket.create_connection((bridge.host, bridge.port), TIMEOUT) as connection:
+        connection.sendall(b"POST /cstp HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + TOKEN.encode() + end)
+        assert connection.recv(1000).startswith(b"HTTP/1.0 400")
+        wait_until(lambda: "no HTTP" in caplog.text, "it is logged that there was one")
+    assert TOKEN not in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def test_a_body_beyond_the_limit_is_413(bridge: Client, server: Scripted) -> None:
