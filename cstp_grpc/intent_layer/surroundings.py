@@ -26,6 +26,8 @@ MAX_BYTES = 262_144
 """How large a file may be to be read."""
 README_CHARACTERS = 32_768
 """How much of a README is looked at."""
+PARAGRAPH_CHARACTERS = 4_096
+"""How much of one of its paragraphs."""
 MAX_MODULES = 20
 """How many modules are searched for what they export."""
 MAX_FOLDERS = 2_000
@@ -316,7 +318,7 @@ def _readme(text: str) -> Readme:
     headings: list[str] = []
     paragraph: tuple[Words, ...] = ()
     for opening, inline in pairwise(tokens):
-        if opening.level == 0 and inline.type == "inline" and len(inline.content) <= README_CHARACTERS // 8:
+        if opening.level == 0 and inline.type == "inline":
             if opening.type == "paragraph_open":
                 paragraph = paragraph or _words(parser, inline.content, env)
             elif opening.tag in ("h1", "h2"):
@@ -328,7 +330,7 @@ def _readme(text: str) -> Readme:
 def _words(parser: MarkdownIt, content: str, env: dict[str, object]) -> tuple[Words, ...]:
     """Return what a paragraph says, without images, HTML and links; nothing where it says nothing."""
     tokens: list[Token] = []
-    parser.inline.parse(content, parser, env, tokens)
+    parser.inline.parse(content[:PARAGRAPH_CHARACTERS], parser, env, tokens)
     breaks = ("softbreak", "hardbreak")
     kept = [
         Words(" " if token.type in breaks else token.content, token.type == "code_inline")

@@ -16,7 +16,7 @@ from cstp_grpc.intent_layer.model import ROOT, Finding, Node, NodeFile
 from cstp_grpc.intent_layer.resolution import REQUIRED_SECTIONS
 from cstp_grpc.intent_layer.rules import quoted
 from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, Unreadable, joined, name_of, parent_of
-from cstp_grpc.intent_layer.written_paths import MAYBE_ABSOLUTE, Places, as_path, candidates, is_absolute
+from cstp_grpc.intent_layer.written_paths import MAYBE_ABSOLUTE, Places, as_path, candidates, is_absolute, linked_path
 
 ENTRY_POINTS = "entry points"
 DOWNLINKS = "downlinks"
@@ -195,7 +195,7 @@ class _Judgement:
 
     def _mentioned(self, document: Document) -> Iterator[tuple[str, tuple[Mention, ...]]]:
         """Yield what the sections mention that have to be looked into, and the preamble."""
-        definitions = "\n".join(DEFINITION.findall(document.text)) if "]:" in document.text else ""
+        definitions = _definitions(document)
         absolute = bool(MAYBE_ABSOLUTE.search(document.text[:MAX_CHARACTERS]))
         if absolute:
             yield "", mentions(document.preamble, definitions=definitions)
@@ -231,14 +231,10 @@ class _Judgement:
         return self._listed[node.folder]
 
     def _named(self, node: Node) -> Iterator[str]:
-        for file in node.files:
-            document = self._document(file.path)
-            for span in document.find(DOWNLINKS) if document else ():
-                text = COMMENT.sub("", document.body(span)) if document else ""
-                paths = (as_path(mention) for mention in mentions(text))
-                written = [path.text for path in paths if path]
-                for word in [*written, *(word.rstrip(".:") for word in WORD.findall(text))]:
-                    for path in candidates(node.folder, word):
+        for document in filter(None, (self._document(file.path) for file in node.files)):
+            for span in document.find(DOWNLINKS):
+                for written in _written(COMMENT.sub("", document.body(span)), _definitions(document)):
+                    for path in candidates(node.folder, written):
                         yield parent_of(path) if name_of(path) in NODE_FILES else path
 
     def _above(self, folder: str) -> Node | None:
@@ -304,6 +300,21 @@ def _duplicates(file: NodeFile) -> Iterator[Finding]:
         if first != section.line:
             message = f"there is a section {quoted(section.name)} in line {first} already"
             yield rules.DUPLICATE_SECTION.finding(file.path, section.line, message)
+
+
+def _written(text: str, definitions: str) -> Iterator[str]:
+    """Yield what may be meant as a path in a text: links, inline code, and words with a slash."""
+    for mention in mentions(text, definitions=definitions):
+        path = linked_path(mention.text) if mention.kind is MentionKind.LINK else mention.text.strip()
+        if path:
+            yield path
+    for word in WORD.findall(text):
+        yield word.rstrip(".:")
+
+
+def _definitions(document: Document) -> str:
+    """Return the link definitions of a file."""
+    return "\n".join(DEFINITION.findall(document.text)) if "]:" in document.text else ""
 
 
 def _counted(count: int, noun: str) -> str:

@@ -52,7 +52,10 @@ class WrittenPath:
 
 def as_path(mention: Mention) -> WrittenPath | None:
     """Return the path that a mention is; None for addresses, anchors, patterns, commands, flags and routes."""
-    return _of_link(mention.text) if mention.kind is MentionKind.LINK else _of_code(mention.text.strip())
+    if mention.kind is MentionKind.CODE:
+        return _of_code(mention.text.strip())
+    path = linked_path(mention.text)
+    return WrittenPath(path) if path and not PLACEHOLDER.search(path) else None
 
 
 def is_absolute(mention: Mention, root: str) -> bool:
@@ -73,11 +76,12 @@ def _is_below(word: str, root: str) -> bool:
     return len(root) > 1 and (word == root or word.startswith(f"{root}/"))
 
 
-def _of_link(address: str) -> WrittenPath | None:
-    if SCHEME.match(address) or PLACEHOLDER.search(unquote(address.partition("?")[0])):
+def linked_path(address: str) -> str | None:
+    """Return the path that a link leads to, whatever it looks like; None for addresses and anchors."""
+    if SCHEME.match(address):
         return None
     path = unquote(address.partition("#")[0].partition("?")[0])
-    return WrittenPath(path) if path.strip("/") else None
+    return path if path.strip("/") else None
 
 
 def _of_code(text: str) -> WrittenPath | None:
