@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,6 +45,11 @@ class Forwarder:
             for name, method in methods.items()
             if method.public
         }
+
+    @property
+    def names(self) -> Collection[str]:
+        """The JSON-RPC names of all methods."""
+        return self._routes.keys()
 
     async def call(self, name: str, params: dict[str, object] | list[object], metadata: Metadata) -> dict[str, Any]:
         """Return the JSON result of a method. Raises Failure."""

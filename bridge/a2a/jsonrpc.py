@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from a2a.server.context import ServerCallContext
 from a2a.utils.errors import (
     A2AError,
@@ -25,8 +23,6 @@ from bridge.calls import Entry, Outcome
 from bridge.status import Failure
 from cstp_grpc.config import ServerSettings
 
-CSTP_PREFIX: Final = "cstp."
-
 
 class JsonRpc:
     """Answers JSON-RPC bodies."""
@@ -39,6 +35,8 @@ class JsonRpc:
         self._versions = {
             name: version for version, known in by_version.items() for name in (*known.answers, *known.streams)
         }
+        self._prefixes = tuple({f"{name.partition('.')[0]}." for name in peer.forwarder.names})
+        """How the names of CSTP's methods begin: `cstp.` and more."""
         self._max_batch = settings.max_batch
         self._timeout = settings.timeout_seconds
 
@@ -80,8 +78,11 @@ class JsonRpc:
         answer = self._answers.get(call.method)
         if answer is not None:
             return await answer(call.params, context)
-        if not call.method.startswith(CSTP_PREFIX) or not is_activated(context):
-            raise MethodNotFoundError(f"Method not found{hint(call.method)}")
+        if not call.method.startswith(self._prefixes):
+            raise MethodNotFoundError("Method not found")
+        if not is_activated(context):
+            hint = f"send {EXTENSIONS}: {EXTENSION_URI} to call methods of CSTP"
+            raise MethodNotFoundError(f"Method not found; {hint}")
         return await self._peer.forwarder.call(call.method, call.params, exchange.metadata)
 
     def _require_version(self, method: str, exchange: Exchange) -> None:
@@ -144,8 +145,3 @@ async def refuse(exchange: Exchange, error: A2AError, failure: Failure | None = 
     content = jsonrpc.to_bytes(jsonrpc.refusal("null", jsonrpc_error(judged, exchange.request_id)))
     shown = judged.failure if isinstance(judged, Refused) else failure
     return headers.respond(content, exchange.request_id, shown, exchange.marks)
-
-
-def hint(method: str) -> str:
-    """Return what helps a caller that uses CSTP's methods without having activated them."""
-    return f"; send {EXTENSIONS}: {EXTENSION_URI} to call methods of CSTP" if method.startswith(CSTP_PREFIX) else ""

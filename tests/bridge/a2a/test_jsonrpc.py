@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from cstp_grpc.client.contract import methods
 from cstp_grpc.config import ServerSettings
 from cstp_grpc.gen.cstp.v1 import access_pb2, tasks_pb2
 from tests.bridge.a2a.raw import (
@@ -373,6 +374,15 @@ def test_a_method_of_cstp_can_be_called_once_activated(raw: Raw) -> None:
     refused = raw.call("cstp.queryDecisions", {"query": "payment"})["error"]
     assert refused["code"] == -32601
     assert URI in refused["message"]
+
+
+@pytest.mark.parametrize("method", sorted(method.name for method in methods().values() if method.public))
+def test_whatever_the_card_names_is_called_once_activated(raw: Raw, method: str) -> None:
+    refused = raw.call(method)["error"]
+    assert info_of(refused["data"]) == (A2A_DOMAIN, "METHOD_NOT_FOUND")
+    assert URI in refused["message"]
+    answer = raw.call(method, headers=EXTENSION)
+    assert "result" in answer or info_of(answer["error"]["data"])[0] == "cstp"
 
 
 @pytest.mark.parametrize(
