@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -13,13 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from cstp_grpc.intent_layer.tree import NODE_FILES, SKIPPED, name_of, parent_of
+from cstp_grpc.intent_layer.tree import MAX_FILE_BYTES, NODE_FILES, SKIPPED, name_of, parent_of
 
 TIMEOUT_SECONDS = 3.0
 """How long the history may be read; nodes that were last changed before what was read by then count as unknown."""
 COMMIT = "\x1e"
 """Begins a commit in the log, where a file's status would begin with a letter."""
 CHUNK_BYTES = 65_536
+LINK_MODE = "120000"
+SHA1_DIGITS = 40
 PLAIN_NAME = re.compile(r"[\w. -]+")
 """Names that a pattern of git takes literally."""
 SETTINGS = (
@@ -90,8 +93,27 @@ class GitHistory:
     def _uncommitted(self, names: Iterable[str]) -> set[str] | None:
         """Return the files of these names that are not as they were committed; None where git cannot tell."""
         patterns = [f":(glob)**/{name}" for name in sorted(names) if PLAIN_NAME.fullmatch(name)]
-        answer = self._answer("diff", *DIFF, "--name-only", "HEAD", "--", *patterns)
-        return None if answer is None else {_decoded(path) for path in answer.split(b"\0")}
+        answer = self._answer("diff-index", *DIFF, "--raw", "--no-abbrev", "HEAD", "--", *patterns)
+        if answer is None:
+            return None
+        fields = iter(answer.split(b"\0"))
+        return {_decoded(path) for entry, path in zip(fields, fields, strict=False) if not self._is_same(entry, path)}
+
+    def _is_same(self, entry: bytes, path: bytes) -> bool:
+        """Return whether a file is as it was committed, for all that its time or place on disk says.
+
+        Asked for this, git would start the filters that a repository names for its files.
+        """
+        was_mode, _, committed = _decoded(entry).lstrip(":").split(" ")[:3]
+        file = self._root / os.fsdecode(path)
+        try:
+            if was_mode == LINK_MODE:
+                return _blob_id(os.fsencode(file.readlink()), len(committed)) == committed
+            if file.is_symlink() or file.stat().st_size > MAX_FILE_BYTES:
+                return False
+            return _blob_id(file.read_bytes(), len(committed)) == committed
+        except OSError:
+            return False
 
     def _answer(self, *arguments: str) -> bytes | None:
         """Return what git prints; None where it fails or takes too long."""
@@ -181,6 +203,12 @@ class _Ages:
             skipped = not SKIPPED.isdisjoint(folder.split("/"))
             self._owners[folder] = None if skipped else self._owner(folder)
         return self._owners[folder]
+
+
+def _blob_id(content: bytes, digits: int) -> str:
+    """Return what git calls a file of this content."""
+    blob = b"blob %d\0%b" % (len(content), content)
+    return (hashlib.sha1(blob, usedforsecurity=False) if digits == SHA1_DIGITS else hashlib.sha256(blob)).hexdigest()
 
 
 def _commits(process: subprocess.Popen[bytes]) -> Iterator[_Commit]:

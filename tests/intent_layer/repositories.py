@@ -50,8 +50,8 @@ class Repository:
         self.git("commit", "--quiet", "--allow-empty", "--message", f"Day {self._day}")
 
 
-def new_repository(root: Path) -> Repository:
+def new_repository(root: Path, *options: str) -> Repository:
     root.mkdir(parents=True, exist_ok=True)
     repository = Repository(root)
-    repository.git("init", "--quiet", "--initial-branch", "main")
+    repository.git("init", "--quiet", "--initial-branch", "main", *options)
     return repository

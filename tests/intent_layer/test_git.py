@@ -92,6 +92,21 @@ def test_a_node_with_changes_that_are_not_committed_is_not_stale(repository: Rep
     assert set(stale(repository.root)) == {"src/AGENTS.md"}
 
 
+@pytest.mark.parametrize("object_format", ["sha1", "sha256"])
+def test_a_node_that_was_only_touched_is_as_old_as_its_commit(tmp_path: Path, object_format: str) -> None:
+    repository = new_repository(tmp_path, f"--object-format={object_format}")
+    repository.write("CLAUDE.md")
+    (tmp_path / "AGENTS.md").symlink_to("CLAUDE.md")
+    repository.commit()
+    repository.commit("a.py")
+    os.utime(tmp_path / "CLAUDE.md", (1, 1))
+    os.utime(tmp_path / "AGENTS.md", (1, 1), follow_symlinks=False)
+    assert set(stale(tmp_path)) == {"CLAUDE.md"}
+    repository.git("rm", "--quiet", "--cached", "CLAUDE.md")
+    repository.write("CLAUDE.md")
+    assert stale(tmp_path) == {}
+
+
 def test_nodes_that_were_never_committed_are_not_stale(repository: Repository) -> None:
     repository.commit("a.py", "src/AGENTS.md")
     (repository.root / "src/AGENTS.md").unlink()
@@ -197,6 +212,11 @@ def test_the_settings_of_a_repository_start_no_program(repository: Repository, t
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     for setting in ("core.fsmonitor", "core.pager", "pager.log", "diff.external", "gpg.program", "core.editor"):
         repository.git("config", setting, str(program))
+    for setting in ("clean", "smudge", "process"):
+        repository.git("config", f"filter.own.{setting}", str(program))
+    (repository.root / ".git/info/attributes").write_text("* filter=own diff=own\n")
+    repository.git("config", "diff.own.textconv", str(program))
+    os.utime(repository.root / "CLAUDE.md", (1, 1))
     repository.git("config", "log.showSignature", "true")
     repository.git("config", "color.ui", "always")
     assert behind(repository.root) == {".": Behind("2026-01-01", 1, ("a.py",))}
