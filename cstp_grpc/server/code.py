@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from cachetools import LRUCache
 
 from cstp_grpc.errors import InvalidArgument, NotFound, Unavailable
 from cstp_grpc.guardrails.model import CodeRules
@@ -19,6 +23,10 @@ from cstp_grpc.storage.paging import MAX_BYTES, estimated_size, fitting
 CONTRACTS, PITFALLS, CHECKS, BOUNDARIES = SECTIONS = ("contracts", "pitfalls", "checks", "boundaries")
 MAX_LISTED_BYTES = MAX_BYTES // 4
 """How much the items of checks may take in an answer, and the pending learnings."""
+REMEMBERED_CHARACTERS = 16_777_216
+REMEMBERED_OVERHEAD = 1024
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,28 @@ class ProjectSources:
     learnings: Learnings
 
 
+class Memo:
+    """Remembers what functions make of texts; may be used by several threads."""
+
+    def __init__(self, characters: int = REMEMBERED_CHARACTERS) -> None:
+        self._lock = threading.Lock()
+        self._known: LRUCache[tuple[Callable[[str], Any], str], tuple[str, Any]] = LRUCache(
+            characters, lambda known: len(known[0]) + REMEMBERED_OVERHEAD
+        )
+
+    def __call__(self, function: Callable[[str], T], text: str) -> T:
+        """Return what a function makes of a text; nobody may change it."""
+        with self._lock:
+            known = self._known.get((function, text))
+        if known:
+            made: T = known[1]
+            return made
+        made = function(text)
+        with self._lock:
+            self._known[function, text] = text, made
+        return made
+
+
 class ProjectCode:
     """Reads what governs the code of projects, given by their names; fulfils `intents.code.CodeReader`.
 
@@ -37,6 +67,7 @@ class ProjectCode:
 
     def __init__(self, projects: Mapping[str, ProjectSources]) -> None:
         self._projects = dict(projects)
+        self._memo = Memo()
 
     def look(self, project: str | None, paths: Sequence[str]) -> CodeContext | None:
         """Return what governs paths, each thing once; see `CodeReader.look`."""
@@ -45,7 +76,7 @@ class ProjectCode:
         name = self._only() if project is None else project
         if name not in self._projects:
             raise NotFound(f"there is no project {name}")
-        return read_context(name, self._projects[name], paths) if paths else None
+        return read_context(name, self._projects[name], paths, self._memo) if paths else None
 
     def _only(self) -> str:
         if len(self._projects) != 1:
@@ -53,7 +84,7 @@ class ProjectCode:
         return next(iter(self._projects))
 
 
-def read_context(project: str, sources: ProjectSources, paths: Sequence[str]) -> CodeContext:
+def read_context(project: str, sources: ProjectSources, paths: Sequence[str], memo: Memo) -> CodeContext:
     """Return what governs paths of a project. Raises InvalidArgument for a path that leaves it."""
     missing: list[str] = []
     tree = sources.tree
@@ -64,7 +95,7 @@ def read_context(project: str, sources: ProjectSources, paths: Sequence[str]) ->
         missing.append(error.message)
     nodes = list(_nodes(tree, located, missing.append))
     merged = {section_key(section.name): section for section in merge(nodes, SECTIONS)}
-    rules = _rules(merged, "; ".join(missing) or None)
+    rules = _rules(merged, "; ".join(missing) or None, memo)
     notes = _notes(merged, nodes, missing.append)
     return CodeContext(
         project=project,
@@ -113,14 +144,14 @@ def _reason(error: InvalidArgument | Unavailable) -> str:
     return error.violations[0].description if error.violations else error.message
 
 
-def _rules(merged: Mapping[str, MergedSection], unreadable: str | None) -> CodeRules:
-    boundaries = [boundary_items(text) for text in _texts(merged, BOUNDARIES)]
+def _rules(merged: Mapping[str, MergedSection], unreadable: str | None, memo: Memo) -> CodeRules:
+    boundaries = [memo(boundary_items, text) for text in _texts(merged, BOUNDARIES)]
     return CodeRules(
         never=_distinct(items[Permission.NEVER] for items in boundaries),
         ask_first=_distinct(items[Permission.ASK_FIRST] for items in boundaries),
         always=_distinct(items[Permission.ALWAYS] for items in boundaries),
-        checks=_distinct(map(check_items, reversed(_texts(merged, CHECKS)))),
-        pitfalls=_distinct(map(pitfall_titles, _texts(merged, PITFALLS))),
+        checks=_distinct(memo(check_items, text) for text in reversed(_texts(merged, CHECKS))),
+        pitfalls=_distinct(memo(pitfall_titles, text) for text in _texts(merged, PITFALLS)),
         unreadable=unreadable,
     )
 

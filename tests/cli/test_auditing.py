@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.cli.conftest import Server
+from tests.cli.conftest import Invoke, Server
+from tests.harness import running, settings
+from tests.intent_layer.trees import write_tree
 
 
 @pytest.fixture
@@ -43,6 +47,19 @@ def test_intents_are_listed(busy: Server) -> None:
     assert intent["intent"] == "Rename a variable"
     assert "Rename a variable" in busy.ok("intents")
     assert busy.ok("intents", "--by", "nobody") == "There are no such intents.\n"
+
+
+def test_the_code_of_an_intent_is_listed(tmp_path: Path, invoke: Invoke) -> None:
+    projects = [{"name": "shop", "root": str(write_tree(tmp_path / "shop", {"src/": ""}))}]
+    with running(settings(tmp_path / "data", intent_layer={"projects": projects})) as app:
+        server = Server(app, invoke)
+        paths = [f"src/{number}.py" for number in range(5)]
+        server.ok("announce", "Rename", "--project", "shop", *(part for path in paths for part in ("--path", path)))
+        (intent,) = server.json("intents")["intents"]
+        shown = server.ok("intents")
+    assert (intent["project"], intent["paths"]) == ("shop", paths)
+    assert "shop, " in shown
+    assert "src/0.py, src/1.py, src/2.py, 2 more paths" in " ".join(shown.split())
 
 
 def test_others_are_told_which_permission_they_lack(busy: Server) -> None:

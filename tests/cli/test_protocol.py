@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Server
+from tests.cli.conftest import Invoke, Server
+from tests.harness import running, settings
+from tests.intent_layer.trees import write_tree
 
 PRODUCTION = ("--context", "affectsProduction=true")
 REVIEWED = ("--context", "codeReviewCompleted=true", "--context", "ciPassing=true")
@@ -144,6 +148,57 @@ def test_an_announcement_shows_verdict_memory_and_suggestions(remembered: Server
     assert "Blocked by 5 guardrails" in result.stdout
     assert "Deploy the auth service blue-green" in result.stdout
     assert "  -  Complete code review before deploying" in result.stdout
+
+
+SHOP = {
+    "CLAUDE.md": "## Checks\n- [ ] Run all tests\n",
+    "src/AGENTS.md": "## Pitfalls\n- The clock is in UTC\n\n## Checks\n- [ ] Ask the owner\n",
+}
+
+
+@pytest.fixture
+def shop(tmp_path: Path, invoke: Invoke) -> Iterator[Server]:
+    """A server with a project."""
+    root = write_tree(tmp_path / "shop", SHOP)
+    projects = [{"name": "shop", "root": str(root)}]
+    with running(settings(tmp_path / "data", intent_layer={"projects": projects})) as app:
+        yield Server(app, invoke)
+
+
+def test_an_announcement_with_paths_shows_their_checks_and_pitfalls(shop: Server) -> None:
+    shown = shop.ok("announce", "Add a handler", "--project", "shop", "--path", "src/new.py", "--path", "docs")
+    assert "Code of shop, governed by CLAUDE.md, src/AGENTS.md" in shown
+    assert shown.index("  check     Ask the owner") < shown.index("  check     Run all tests")
+    assert "  pitfalls  - The clock is in UTC" in shown
+    assert "src/AGENTS.md:1" in shown
+    assert "  -  Check: Ask the owner" in shown
+
+
+def test_checks_that_were_made_are_confirmed_by_their_texts(shop: Server) -> None:
+    made = '["Ask the owner", "Run all tests"]'
+    answer = shop.json("announce", "Add a handler", "--path", "src", "--metadata", f"confirmedChecks={made}")
+    assert answer["suggestions"] == []
+    assert answer["codeContext"]["checkItems"] == ["Ask the owner", "Run all tests"]
+
+
+def test_paths_about_which_nothing_is_written_down_say_so(tmp_path: Path, shop: Server) -> None:
+    (tmp_path / "shop" / "CLAUDE.md").unlink()
+    shown = shop.ok("announce", "Add a page", "--path", "docs")
+    assert "Code of shop, about which nothing is written down" in shown
+    assert "check" not in shown
+
+
+def test_a_node_that_cannot_be_read_is_shown_as_missing(tmp_path: Path, shop: Server) -> None:
+    (tmp_path / "shop" / "src" / "AGENTS.md").unlink()
+    (tmp_path / "shop" / "src" / "AGENTS.md").symlink_to("/etc/hostname")
+    assert "  missing  src/AGENTS.md leads out of the project" in shop.ok("announce", "Add it", "--path", "src")
+
+
+def test_a_path_outside_and_an_unknown_project_are_refused(shop: Server) -> None:
+    outside = shop("announce", "Add a handler", "--path", "../elsewhere")
+    assert (outside.exit_code, "paths[0]" in outside.stderr) == (1, True)
+    unknown = shop("announce", "Add a handler", "--project", "other")
+    assert (unknown.exit_code, "there is no project other" in unknown.stderr) == (1, True)
 
 
 def test_an_announcement_that_nothing_blocks_exits_with_0(server: Server) -> None:

@@ -113,6 +113,15 @@ def test_an_announcement_is_repeated_under_the_same_correlation_id(failure: Cstp
     assert uuid.UUID(first)
 
 
+def test_an_announcement_names_the_code_that_it_is_about() -> None:
+    with scripted_server(*[cstp_pb2.AnnounceIntentResponse(received=True)] * 2) as server, connect(server) as client:
+        client.announce_intent("deploy", project="shop", paths=["src/api", "docs"])
+        client.announce_intent("deploy")
+    about, plain = server.requests
+    assert (about.project, list(about.paths)) == ("shop", ["src/api", "docs"])
+    assert (plain.HasField("project"), list(plain.paths)) == (False, [])
+
+
 def test_a_record_is_repeated_under_the_same_request_id() -> None:
     with (
         scripted_server(Unavailable("starting"), journal_pb2.RecordDecisionResponse()) as server,

@@ -1,0 +1,208 @@
+"""What announcements are told about their code."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cstp_grpc.errors import InvalidArgument, NotFound
+from cstp_grpc.guardrails.model import CodeRules
+from cstp_grpc.intent_layer.model import LearningType, NewLearning
+from cstp_grpc.intent_layer.pending import Learnings
+from cstp_grpc.intent_layer.tree import MAX_FILE_BYTES, Tree
+from cstp_grpc.intents.code import CodeContext, CodeNote
+from cstp_grpc.server.code import ProjectCode, ProjectSources
+from tests.intent_layer.trees import write_tree
+
+NOW = datetime(2026, 2, 4, 21, tzinfo=UTC)
+SHOP = {
+    "CLAUDE.md": "# Shop\n\n## Contracts\nPrices are in cents.\n\n"
+    "## Boundaries\n### Never\n- Edit a released migration\n### Always\n- Write the test first\n\n"
+    "## Checks\n- [ ] Run all tests\n",
+    "src/AGENTS.md": "## Pitfalls\n- The clock is in UTC\n\n## Boundaries\n- **Ask first** change the schema\n",
+    "src/api/AGENTS.md": "## Checks\n- [ ] Run the contract tests\n- [ ] Run all tests\n\n"
+    "## Contracts\nHandlers are pure.\n",
+    "src/api/handlers.ts": "",
+    "src/auth/AGENTS.md": "## Pitfalls\n### Tokens are long\nMuch longer.\n",
+    "docs/AGENTS.md": "## Pitfalls\n- Links break\n",
+}
+
+
+def sources(root: Path) -> ProjectSources:
+    tree = Tree(root)
+    return ProjectSources(tree, Learnings(tree, lambda: NOW))
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> ProjectSources:
+    return sources(write_tree(tmp_path / "shop", SHOP))
+
+
+@pytest.fixture
+def code(shop: ProjectSources) -> ProjectCode:
+    return ProjectCode({"shop": shop})
+
+
+def look(code: ProjectCode, *paths: str) -> CodeContext:
+    found = code.look("shop", paths)
+    assert found is not None
+    return found
+
+
+def test_a_path_is_governed_from_the_root_down_and_by_nothing_beside_it(code: ProjectCode) -> None:
+    found = look(code, "src/api/handlers.ts")
+
+    assert (found.project, found.paths, found.covered) == ("shop", ("src/api/handlers.ts",), True)
+    assert found.nodes == ("CLAUDE.md", "src/AGENTS.md", "src/api/AGENTS.md")
+    assert found.contracts == (
+        CodeNote("CLAUDE.md", "Prices are in cents.", 3),
+        CodeNote("src/api/AGENTS.md", "Handlers are pure.", 5),
+    )
+    assert found.pitfalls == (CodeNote("src/AGENTS.md", "- The clock is in UTC", 1),)
+    assert [(note.file, note.line) for note in found.checks] == [("CLAUDE.md", 12), ("src/api/AGENTS.md", 1)]
+    assert [note.file for note in found.boundaries] == ["CLAUDE.md", "src/AGENTS.md"]
+    assert found.check_items == ("Run the contract tests", "Run all tests")
+    assert found.rules == CodeRules(
+        never=("Edit a released migration",),
+        ask_first=("change the schema",),
+        always=("Write the test first",),
+        checks=("Run the contract tests", "Run all tests"),
+        pitfalls=("The clock is in UTC",),
+    )
+    assert (found.pending, found.missing) == ((), ())
+
+
+def test_what_several_paths_have_in_common_is_told_once(code: ProjectCode) -> None:
+    found = look(code, "src/auth/login.ts", "src/api", "src/api/handlers.ts", "./src/../src/api/")
+
+    assert found.nodes == ("CLAUDE.md", "src/AGENTS.md", "src/api/AGENTS.md", "src/auth/AGENTS.md")
+    assert [note.file for note in found.contracts] == ["CLAUDE.md", "src/api/AGENTS.md"]
+    assert found.rules.pitfalls == ("The clock is in UTC", "Tokens are long")
+
+
+def test_what_does_not_exist_yet_is_governed_by_what_is_above(code: ProjectCode) -> None:
+    assert look(code, "src/new/deep/file.ts").nodes == ("CLAUDE.md", "src/AGENTS.md")
+
+
+def test_a_project_without_nodes_covers_nothing(tmp_path: Path) -> None:
+    found = ProjectCode({"bare": sources(tmp_path)}).look("bare", ["src"])
+
+    assert found == CodeContext("bare", ("src",))
+    assert not found.covered
+
+
+def test_nothing_is_told_without_paths(code: ProjectCode) -> None:
+    assert code.look(None, []) is None
+    assert code.look("shop", []) is None
+
+
+def test_the_only_project_need_not_be_named(code: ProjectCode) -> None:
+    assert code.look(None, ["src"]) == look(code, "src")
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_project_must_be_named_where_there_is_not_just_one(shop: ProjectSources, count: int) -> None:
+    code = ProjectCode({f"shop{number}": shop for number in range(count)})
+
+    with pytest.raises(InvalidArgument) as raised:
+        code.look(None, ["src"])
+    assert [violation.field for violation in raised.value.violations] == ["project"]
+
+
+@pytest.mark.parametrize("paths", [(), ("src",), ("../outside",)])
+def test_an_unknown_project_is_not_found(code: ProjectCode, paths: tuple[str, ...]) -> None:
+    with pytest.raises(NotFound, match="there is no project other"):
+        code.look("other", paths)
+
+
+@pytest.mark.parametrize("path", ["..", "src/../../etc", "/etc/passwd", "a\0b", "a" * 300, "\ud800", "out/file"])
+def test_a_path_that_leaves_the_project_is_named(shop: ProjectSources, code: ProjectCode, path: str) -> None:
+    (shop.tree.root / "out").symlink_to("/")
+
+    with pytest.raises(InvalidArgument) as raised:
+        look(code, "src", path)
+    assert [violation.field for violation in raised.value.violations] == ["paths[1]"]
+
+
+def test_what_changes_is_told_anew(shop: ProjectSources, code: ProjectCode) -> None:
+    look(code, "src/api")
+    write_tree(shop.tree.root, {"src/api/AGENTS.md": "## Checks\n- [ ] Ask the owner\n"})
+
+    assert look(code, "src/api").check_items == ("Ask the owner", "Run all tests")
+
+
+def test_a_node_that_cannot_be_read_is_missing_and_the_others_are_told(shop: ProjectSources, code: ProjectCode) -> None:
+    (shop.tree.root / "src" / "AGENTS.md").write_bytes(b"x" * (MAX_FILE_BYTES + 1))
+
+    found = look(code, "src/api", "src/auth")
+
+    assert found.nodes == ("CLAUDE.md", "src/api/AGENTS.md", "src/auth/AGENTS.md")
+    assert found.missing == (f"src/AGENTS.md is larger than {MAX_FILE_BYTES} bytes",)
+    assert found.rules.unreadable == found.missing[0]
+    assert look(code, "docs").rules.unreadable is None
+
+
+def test_a_node_that_is_a_link_out_of_the_project_is_missing(shop: ProjectSources, code: ProjectCode) -> None:
+    (shop.tree.root / "src" / "new").mkdir()
+    (shop.tree.root / "src" / "new" / "AGENTS.md").symlink_to("/etc/hostname")
+
+    assert look(code, "src/new").missing == ("src/new/AGENTS.md leads out of the project by a link",)
+
+
+def test_a_project_that_is_gone_is_missing(shop: ProjectSources, code: ProjectCode) -> None:
+    shop.tree.root.rename(shop.tree.root.with_name("moved"))
+
+    found = look(code, "src/api", "docs")
+
+    assert (found.covered, found.nodes, found.missing) == (False, (), ("the project's folder cannot be read",))
+    assert found.rules.unreadable
+
+
+def test_what_is_too_much_for_an_answer_is_left_out_farthest_first_and_rules_read_it_all(tmp_path: Path) -> None:
+    filler = "word " * 100_000
+    nodes = {
+        f"{folder}AGENTS.md": f"## Contracts\n{filler}\n\n## Checks\n- [ ] Check {number}\n"
+        for number, folder in enumerate(["", "a/", "a/b/", "a/b/c/"])
+    }
+    code = ProjectCode({"shop": sources(write_tree(tmp_path / "shop", nodes))})
+
+    found = look(code, "a/b/c")
+
+    assert len(found.nodes) == 4
+    assert [note.file for note in found.contracts] == ["a/b/AGENTS.md", "a/b/c/AGENTS.md"]
+    assert found.rules.checks == ("Check 3", "Check 2", "Check 1", "Check 0")
+    assert found.rules.unreadable is None
+    assert found.missing == ("4 sections are too large together with the others; announce fewer paths at once",)
+
+
+def report(shop: ProjectSources, title: str, *paths: str) -> str:
+    new = NewLearning(LearningType.PITFALL, paths, title, "In full", "worker-1")
+    return shop.learnings.file(new).id
+
+
+def test_pending_learnings_about_the_paths_come_along_once(shop: ProjectSources, code: ProjectCode) -> None:
+    own = report(shop, "Arrow functions", "src/api/handlers.ts", "src/api/other.ts")
+    above = report(shop, "Look at the clock", "src")
+    report(shop, "Tokens", "src/auth")
+
+    found = look(code, "src/api/handlers.ts", "src/api")
+
+    assert {learning.id for learning in found.pending} == {own, above}
+    told = next(learning for learning in found.pending if learning.id == own)
+    assert (told.type, told.title) == ("pitfall", "Arrow functions")
+    assert told.paths == ("src/api/handlers.ts", "src/api/other.ts")
+
+
+def test_learnings_that_cannot_be_read_are_missing_and_no_matter_for_rules(
+    shop: ProjectSources, code: ProjectCode, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (shop.tree.root / ".intent-layer").symlink_to(tmp_path / "elsewhere")
+
+    found = look(code, "src")
+
+    assert found.nodes == ("CLAUDE.md", "src/AGENTS.md")
+    assert len(found.missing) == 1
+    assert found.rules.unreadable is None
