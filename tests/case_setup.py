@@ -1,7 +1,8 @@
 """Prepares what a case says comes before its own exchange.
 
-`settings` change those of tests/harness.py, `rulebook` is a file under cases/rulebooks or `default`, `decisions` are
-recorded by `by` (alice unless stated), and `before` are earlier exchanges, each with the `reason` that it fails for.
+`settings` change those of tests/harness.py, `rulebook` is a file under cases/rulebooks or `default`, `project` are the
+files of a project called shop, by their paths (`{link: TARGET}` is a link), `decisions` are recorded by `by` (alice
+unless stated), and `before` are earlier exchanges, each with the `reason` that it fails for.
 """
 
 from __future__ import annotations
@@ -23,7 +24,23 @@ def settings_of(case: Mapping[str, Any], data_dir: Path) -> config.Settings:
     if rulebook != "default":
         guardrails = {"config_path": str(CASES / "rulebooks" / rulebook)}
         overrides = config.merge(overrides, {"cstp": {**overrides.get("cstp", {}), "guardrails": guardrails}})
+    if "project" in case:
+        root = data_dir / "projects" / "shop"
+        write_files(root, case["project"])
+        overrides = config.merge(overrides, {"intent_layer": {"projects": [{"name": "shop", "root": str(root)}]}})
     return settings(data_dir, **overrides)
+
+
+def write_files(root: Path, files: Mapping[str, str | Mapping[str, str]]) -> None:
+    """Write the files of a project."""
+    root.mkdir(parents=True)
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, str):
+            path.write_text(content, encoding="utf-8")
+        else:
+            path.symlink_to(content["link"])
 
 
 def prepare(case: Mapping[str, Any], caller: GrpcCaller | JsonRpcCaller) -> None:

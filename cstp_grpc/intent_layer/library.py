@@ -20,11 +20,14 @@ from cstp_grpc.intent_layer.model import (
     Node,
     Placement,
     Resolution,
+    ReviewOutcome,
+    ReviewRequest,
     Skeleton,
 )
 from cstp_grpc.intent_layer.pending import LearningPage, LearningQuery, Learnings
 from cstp_grpc.intent_layer.placement import place
 from cstp_grpc.intent_layer.resolution import resolve
+from cstp_grpc.intent_layer.reviewing import Reviewer
 from cstp_grpc.intent_layer.skeleton import create, skeleton
 from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, parent_of
 from cstp_grpc.intent_layer.validation import History, judge, select
@@ -111,6 +114,7 @@ class IntentLayer:
         project: str,
         tree: Tree,
         learnings: Learnings,
+        reviewer: Reviewer,
         history: History | None,
         trail: ActTrail,
         clock: Callable[[], datetime],
@@ -120,6 +124,7 @@ class IntentLayer:
         self._project = project
         self._tree = tree
         self._learnings = learnings
+        self._reviewer = reviewer
         self._history = history
         self._trail = trail
         self._clock = clock
@@ -195,6 +200,22 @@ class IntentLayer:
         """Return a page of learnings, latest first. Raises InvalidArgument for another listing's token."""
         with self._reading("list learnings", [] if query.path is None else [query.path], call):
             return self._learnings.page(query, page)
+
+    def review(self, request: ReviewRequest, call: Call) -> ReviewOutcome:
+        """Accept, reject or defer a learning; a dry run only shows what that does.
+
+        Raises NotFound, Conflict where it was reviewed already, and LikelyDuplicate.
+        """
+        kind, name = ActKind.LEARNING_REVIEWED, f"{request.verdict} learning"
+        if request.dry_run:
+            kind, name = ActKind.CONTEXT_READ, f"show {name}"
+        act = replace(self._act(kind, name, [], call), learning_id=request.id)
+        with self._failing(act):
+            outcome = self._reviewer.review(request)
+        if outcome.node and not request.dry_run:
+            self._changed()
+        self._trail.record(replace(act, paths=outcome.learning.paths))
+        return outcome
 
     def _folder(self, path: str) -> str:
         """Return the folder of a node that is named by its folder or by its file."""

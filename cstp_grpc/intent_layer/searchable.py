@@ -31,6 +31,7 @@ MAX_SLUG = 80
 BREAKS = re.compile(r"[\W_]+")
 MARK = re.compile(r"\s*_Source: \S+_\s*\Z")
 """What a merged learning ends with, which says only where it is from."""
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 BOX = re.compile(r"\[[ xX]\][ \t]+")
 LISTS = frozenset({"bullet_list", "ordered_list"})
 
@@ -53,7 +54,7 @@ def records(project: str, node: Node) -> Iterator[ImportRecord]:
     used: set[str] = set()
     for section in node.sections:
         key = section_key(section.name)
-        if not section.text or key in LEFT_OUT:
+        if key in LEFT_OUT or not COMMENT.sub("", section.text).strip():
             continue
         place = project if node.folder == ROOT else node.folder
         whole = [(f"{section.name} of {place}", section.text)]
@@ -85,10 +86,10 @@ def entries(text: str) -> list[tuple[str, str]]:
             if title and (block.type == "heading" or not headed):
                 starts.append((begin.map[0] if begin.map else 0, title))
     lines = text.split("\n")
-    ends = [*(start for start, _ in starts[1:]), len(lines)]
+    bounds = [*(start for start, _ in starts), len(lines)]
     return [
         (title, MARK.sub("", "\n".join(lines[start:end])).strip())
-        for (start, title), end in zip(starts, ends, strict=True)
+        for (start, title), end in zip(starts, bounds[1:], strict=True)
     ]
 
 
@@ -111,7 +112,8 @@ def _title(block: SyntaxTreeNode) -> str:
         return ""
     content = BOX.sub("", block.children[0].content, count=1)
     first = content if block.type == "heading" else content.partition("\n")[0]
-    return " ".join(first.split())
+    # To this parser a table is a paragraph.
+    return "" if first.startswith("|") else " ".join(first.split())
 
 
 def _slug(text: str) -> str:

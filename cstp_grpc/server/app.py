@@ -26,20 +26,27 @@ from cstp_grpc.decisions.search import DecisionSearch
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.decisions.store import DecisionStore
 from cstp_grpc.gen.cstp.v1 import access_pb2_grpc, audit_pb2_grpc, cstp_pb2_grpc, journal_pb2_grpc, tasks_pb2_grpc
+from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2_grpc
 from cstp_grpc.guardrails.checks import GuardrailChecks
 from cstp_grpc.guardrails.evaluator import Evaluator
 from cstp_grpc.guardrails.rulebook import default_rulebook, load
+from cstp_grpc.intent_layer.git import GitHistory
+from cstp_grpc.intent_layer.library import IntentLayer, Projects
+from cstp_grpc.intent_layer.meaning import EmbeddedSimilarity
+from cstp_grpc.intent_layer.mirror import NodeMirror, NodeMirrorRefresher
 from cstp_grpc.intent_layer.pending import Learnings
+from cstp_grpc.intent_layer.reviewing import Reviewer
 from cstp_grpc.intent_layer.tree import Tree
 from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.server.code import ProjectCode, ProjectSources
 from cstp_grpc.server.grpc_server import GrpcServer, Servicer, interceptors
 from cstp_grpc.server.health import INDEX
-from cstp_grpc.server.trails import CheckAudit, JournalAudit, NoTrail, Trail
+from cstp_grpc.server.trails import CheckAudit, IntentLayerAudit, JournalAudit, NoTrail, Trail
 from cstp_grpc.services.access import AccessService
 from cstp_grpc.services.audit import AuditService
 from cstp_grpc.services.cstp import CstpService, QueryLimits
+from cstp_grpc.services.intent_layer import IntentLayerService
 from cstp_grpc.services.journal import JournalService
 from cstp_grpc.services.tasks import TaskService
 from cstp_grpc.storage.engine import create_engine
@@ -135,6 +142,7 @@ class App:
         remover = TaskRemover(tasks)
         remover.start()
         opened.callback(remover.stop)
+        projects = self._build_projects(opened, sources, memory.journal, embedder, trail, clock)
         cstp = CstpService(settings.agent.name, announcer, memory.search, checks, limits)
         servicers: list[Servicer] = [
             (cstp_pb2_grpc.add_CstpServiceServicer_to_server, cstp),
@@ -142,6 +150,7 @@ class App:
             (audit_pb2_grpc.add_AuditServiceServicer_to_server, AuditService(audit, intents)),
             (access_pb2_grpc.add_AccessServiceServicer_to_server, AccessService(settings, rule_set)),
             (tasks_pb2_grpc.add_TaskServiceServicer_to_server, TaskService(tasks)),
+            (intent_layer_pb2_grpc.add_IntentLayerServiceServicer_to_server, IntentLayerService(projects)),
         ]
         return GrpcServer(settings.grpc, around, servicers, memory.health)
 
@@ -177,6 +186,41 @@ class App:
             Journal(store, outbox, writer, embedder, JournalAudit(trail), clock, matrix.apply),
             DecisionSearch(store, matrix, embedder, index, settings.index.exact_limit, settings.index.overfetch),
             {} if index is None else {INDEX: lambda: index.state() == "ready"},
+        )
+
+    def _build_projects(
+        self,
+        opened: ExitStack,
+        sources: Mapping[str, ProjectSources],
+        journal: Journal,
+        embedder: Embedder,
+        trail: Trail,
+        clock: Callable[[], datetime],
+    ) -> Projects:
+        settings = self._settings
+        mirrors = [NodeMirror(name, source.tree, journal) for name, source in sources.items()]
+        refresher = NodeMirrorRefresher(mirrors, settings.intent_layer.refresh_seconds)
+        if mirrors:
+            refresher.start()
+            opened.callback(refresher.stop)
+        acts = IntentLayerAudit(trail)
+        # The lexical provider compares words, which reviews do by themselves.
+        similarity = EmbeddedSimilarity(embedder) if settings.embedding.provider != "lexical" else None
+        threshold = settings.intent_layer.duplicate_threshold
+        return Projects(
+            {
+                name: IntentLayer(
+                    name,
+                    source.tree,
+                    source.learnings,
+                    Reviewer(source.tree, clock, similarity, threshold),
+                    GitHistory(source.tree.root),
+                    acts,
+                    clock,
+                    refresher.wake,
+                )
+                for name, source in sources.items()
+            }
         )
 
 
