@@ -156,10 +156,9 @@ def _write(folder: int, name: str, data: bytes, mode: int | None) -> None:
     """Write a new file; nothing of it stays where that fails."""
     descriptor = os.open(name, NEW_FILE, FILE_MODE if mode is None else mode, dir_fd=folder)
     try:
-        with open(descriptor, "wb", buffering=0, closefd=False) as file:
-            left = memoryview(data)
-            while left:
-                left = left[file.write(left) :]
+        left = memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]
         if mode is not None:
             os.fchmod(descriptor, mode)
         os.fsync(descriptor)

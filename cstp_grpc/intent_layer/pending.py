@@ -95,7 +95,7 @@ class Learnings:
         """
         located = tuple(dict.fromkeys(self._tree.locate(path, "paths") for path in new.paths))
         _check(new, located)
-        directory = common_folder([self._folder_of(path) for path in located])
+        directory = common_folder([folder_of(self._tree, path) for path in located])
         folder = self.folder(LearningState.PENDING)
         with durable.created(self._tree, folder) as descriptor:
             for _ in range(ATTEMPTS):
@@ -103,7 +103,7 @@ class Learnings:
                 content = write(learning, directory)
                 if self.find(learning.id):
                     continue
-                if durable.create(descriptor, learning.id + ENDING, content, f".{learning.id}.tmp"):
+                if durable.create(descriptor, name_of_report(learning.id), content, f".{learning.id}.tmp"):
                     return learning
         raise Unavailable("no identifier could be found for the report")
 
@@ -146,12 +146,12 @@ class Learnings:
 
         Those about the path or something in it, and those about its folder, one above, or a file right in such a one.
         """
-        folder = self._folder_of(path)
+        folder = folder_of(self._tree, path)
         pending = [each for each in self._all([LearningState.PENDING]) if isinstance(each, Learning)]
         bearing = [
             each
             for each in pending
-            if any(_within(about, path) or _within(folder, self._folder_of(about)) for about in each.paths)
+            if any(_within(about, path) or _within(folder, folder_of(self._tree, about)) for about in each.paths)
         ]
         return tuple(sorted(bearing, key=_key, reverse=True))
 
@@ -162,7 +162,7 @@ class Learnings:
     def find(self, learning_id: str) -> LearningState | None:
         """Return the state that a report is in, also where it is moved to the next one meanwhile."""
         for state in LearningState:
-            if self._tree.exists(f"{self.folder(state)}/{learning_id}{ENDING}"):
+            if self._tree.exists(f"{self.folder(state)}/{name_of_report(learning_id)}"):
                 return state
         return None
 
@@ -183,13 +183,9 @@ class Learnings:
             operation=new.operation or None,
         )
 
-    def _folder_of(self, path: str) -> str:
-        """Return the folder that a path is or would lie in; what does not exist is taken for a file."""
-        return path if self._tree.is_folder(path) else parent_of(path)
-
     def _get(self, state: LearningState, learning_id: str) -> Learning | Unreadable | None:
         with durable.opened(self._tree, self.folder(state)) as descriptor:
-            return None if descriptor is None else self._read(state, descriptor, learning_id + ENDING)
+            return None if descriptor is None else self._read(state, descriptor, name_of_report(learning_id))
 
     def _all(self, states: Iterable[LearningState]) -> Iterator[Learning | Unreadable]:
         """Yield each report once, also one that moves from one state to the next meanwhile."""
@@ -257,7 +253,17 @@ def not_found(learning_id: str) -> NotFound:
 
 def report_file(state: LearningState, learning_id: str) -> str:
     """Return the file of a report."""
-    return f"{MISTAKES}/{state}/{learning_id}{ENDING}"
+    return f"{MISTAKES}/{state}/{name_of_report(learning_id)}"
+
+
+def name_of_report(learning_id: str) -> str:
+    """Return the name of a report's file, which is the same in every state."""
+    return learning_id + ENDING
+
+
+def folder_of(tree: Tree, path: str) -> str:
+    """Return the folder that a located path is or would lie in; what does not exist is taken for a file."""
+    return path if tree.is_folder(path) else parent_of(path)
 
 
 def common_folder(folders: Iterable[str]) -> str:
@@ -311,24 +317,26 @@ def _names(state: LearningState, folder: int | None) -> list[str]:
 def _check(new: NewLearning, located: tuple[str, ...]) -> None:
     if not 1 <= len(located) <= MAX_PATHS:
         raise InvalidArgument.field("paths", f"must be 1 to {MAX_PATHS}")
-    _check_line("title", new.title, MAX_TITLE)
-    _check_line("agent_id", new.agent_id, MAX_AGENT_ID)
+    check_line("title", new.title, MAX_TITLE)
+    check_line("agent_id", new.agent_id, MAX_AGENT_ID)
     if new.operation:
-        _check_line("operation", new.operation, MAX_OPERATION)
-    _check_text("detail", new.detail, MAX_TEXT)
-    _check_text("evidence", new.evidence or "-", MAX_TEXT)
+        check_line("operation", new.operation, MAX_OPERATION)
+    check_text("detail", new.detail, MAX_TEXT)
+    check_text("evidence", new.evidence or "-", MAX_TEXT)
 
 
-def _check_line(field: str, text: str, longest: int) -> None:
-    _check_text(field, text, longest)
+def check_line(field: str, text: str, longest: int) -> None:
+    """Raise InvalidArgument for a text that is blank, too long or not on one line."""
+    check_text(field, text, longest)
     if CONTROL.search(text):
         raise InvalidArgument.field(field, "must be one line")
 
 
-def _check_text(field: str, text: str, longest: int) -> None:
+def check_text(field: str, text: str, longest: int) -> None:
+    """Raise InvalidArgument for a text that is blank, too long or no UTF-8."""
     if not text.strip():
         raise InvalidArgument.field(field, "must not be empty or blank")
     if len(text) > longest:
         raise InvalidArgument.field(field, f"must have at most {longest} characters")
     if SURROGATE.search(text):
-        raise InvalidArgument.field(field, "must be text without halves of surrogate pairs")
+        raise InvalidArgument.field(field, "must be UTF-8")

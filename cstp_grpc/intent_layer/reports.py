@@ -176,6 +176,11 @@ def add_review(content: bytes, review: Review) -> bytes:
     return (text[:start] + ticked + "".join(line + end for line in note)).encode(errors="surrogateescape")
 
 
+def has_review(content: bytes, review: Review) -> bool:
+    """Return whether a review is noted in a report."""
+    return review in _reviews(_outline(content.decode(errors="replace")).parts)
+
+
 def timestamp(at: datetime) -> str:
     """Return an aware instant as RFC 3339 writes it in UTC."""
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")

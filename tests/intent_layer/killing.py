@@ -1,0 +1,122 @@
+"""Reviews that are killed at a chosen step; `python -m tests.intent_layer.killing` takes jobs from standard input.
+
+A step is a call that changes a file or makes a change last. Each job runs in a process of its own, forked from one
+that has no threads, and is killed right before a step; a write gets half of its way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from cstp_grpc.intent_layer.model import ReviewRequest, ReviewVerdict
+from cstp_grpc.intent_layer.reviewing import Reviewer
+from cstp_grpc.intent_layer.tree import Tree
+
+AT = datetime(2026, 2, 7, tzinfo=UTC)
+STEPS = ("open", "write", "fsync", "rename", "link", "unlink", "mkdir", "fchmod")
+
+
+@dataclass
+class Steps:
+    """Counts steps and notes them; at the one numbered `kill_at` the process dies."""
+
+    kill_at: int | None
+    taken: list[list[Any]] = field(default_factory=list)
+
+    def watch(self) -> None:
+        for name in STEPS:
+            setattr(os, name, self._watched(name, getattr(os, name)))
+
+    def _watched(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **options: Any) -> Any:
+            if name == "open" and not args[1] & os.O_CREAT:
+                return call(*args, **options)
+            if len(self.taken) == self.kill_at:
+                if name == "write":
+                    call(args[0], args[1][: len(args[1]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = call(*args, **options)
+            self.taken.append([name, *(_plain(arg) for arg in args), *([result] if name == "open" else [])])
+            return result
+
+        return watched
+
+
+@dataclass
+class Killer:
+    """The other end: has reviews carried out and killed."""
+
+    process: subprocess.Popen[str]
+
+    def run(self, root: Path, request: ReviewRequest | None, kill_at: int | None = None) -> list[list[Any]] | None:
+        """Review, or only settle where there is no request; return the steps taken, or None where it was killed."""
+        verdict = None if request is None else [request.id, request.verdict, request.force]
+        job = {"root": str(root), "request": verdict, "kill_at": kill_at}
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        answer: list[list[Any]] | None = json.loads(self.process.stdout.readline())
+        return answer
+
+
+@contextmanager
+def started() -> Iterator[Killer]:
+    command = [sys.executable, "-m", "tests.intent_layer.killing"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Killer(process)
+
+
+def main(jobs: IO[str], answers: IO[str]) -> None:
+    for line in jobs:
+        job = json.loads(line)
+        read_end, write_end = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(read_end)
+            _work(job, write_end)
+        os.close(write_end)
+        with os.fdopen(read_end) as pipe:
+            answer = pipe.read()
+        _, status = os.waitpid(child, 0)
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        assert killed or os.waitstatus_to_exitcode(status) == 0
+        answers.write((answer or "null") + "\n")
+        answers.flush()
+
+
+def _work(job: dict[str, Any], answer: int) -> None:
+    """Do a job and end the process."""
+    code = 1
+    try:
+        reviewer = Reviewer(Tree(Path(job["root"])), lambda: AT)
+        steps = Steps(job["kill_at"])
+        write = os.write
+        steps.watch()
+        if job["request"] is None:
+            reviewer.settle()
+        else:
+            learning_id, verdict, force = job["request"]
+            reviewer.review(ReviewRequest(learning_id, ReviewVerdict(verdict), "alice", "Seen twice", force=force))
+        write(answer, json.dumps(steps.taken).encode())
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _plain(arg: Any) -> Any:
+    return arg if isinstance(arg, str | int) else None
+
+
+if __name__ == "__main__":
+    main(sys.stdin, sys.stdout)

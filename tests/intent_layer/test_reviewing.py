@@ -1,0 +1,526 @@
+"""A review happens as a whole or not at all, whenever it is killed and whoever else reviews or edits."""
+
+from __future__ import annotations
+
+import fcntl
+import multiprocessing
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from cstp_grpc.errors import Conflict, InvalidArgument, NotFound, Unavailable
+from cstp_grpc.intent_layer.model import (
+    Edits,
+    Learning,
+    LearningState,
+    LearningType,
+    NewLearning,
+    Review,
+    ReviewOutcome,
+    ReviewRequest,
+    ReviewVerdict,
+)
+from cstp_grpc.intent_layer.pending import LearningQuery, Learnings
+from cstp_grpc.intent_layer.reviewing import LikelyDuplicate, Reviewer
+from cstp_grpc.intent_layer.tree import Tree
+from cstp_grpc.storage.paging import PageRequest
+from tests.intent_layer.killing import AT, Killer, started
+from tests.intent_layer.trees import write_tree
+
+NOW = datetime(2026, 2, 6, 10, tzinfo=UTC)
+MISTAKES = ".intent-layer/mistakes"
+ROOT_NODE = "# Shop\n\n## Purpose\n\nSells.\n"
+NODE = """# API
+
+## Purpose
+
+Serves.
+
+## Pitfalls
+
+- Never commit the .env file.
+
+## Own
+
+x""".replace("\n", "\r\n")
+FILES = {"CLAUDE.md": ROOT_NODE, "src/api/AGENTS.md": NODE, "src/api/handlers.ts": "", "src/auth/login.ts": ""}
+ACCEPT, REJECT, DEFER = ReviewVerdict.ACCEPT, ReviewVerdict.REJECT, ReviewVerdict.DEFER
+PENDING, INTEGRATED, REJECTED = LearningState.PENDING, LearningState.INTEGRATED, LearningState.REJECTED
+STATES = {ACCEPT: INTEGRATED, REJECT: REJECTED, DEFER: PENDING}
+
+
+def ticking() -> Callable[[], datetime]:
+    seconds = count()
+    return lambda: NOW + timedelta(seconds=next(seconds))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return write_tree(tmp_path / "project", FILES)
+
+
+def filed(
+    project: Path, title: str = "Arrow functions", *, path: str = "src/api/handlers.ts", **fields: object
+) -> Learning:
+    given: dict[str, object] = {
+        "type": LearningType.PITFALL,
+        "paths": (path,),
+        "detail": "Handlers are bare.",
+        "agent_id": "worker-3",
+        **fields,
+    }
+    return Learnings(Tree(project), ticking()).file(NewLearning(title=title, **given))  # type: ignore[arg-type]
+
+
+def review(project: Path, learning: Learning | str, verdict: ReviewVerdict = ACCEPT, **fields: object) -> ReviewOutcome:
+    learning_id = learning if isinstance(learning, str) else learning.id
+    given: dict[str, object] = {"reviewer": "alice", "reason": "Seen twice", **fields}
+    request = ReviewRequest(learning_id, verdict, **given)  # type: ignore[arg-type]
+    return Reviewer(Tree(project), lambda: AT).review(request)
+
+
+def snapshot(project: Path) -> dict[str, bytes | str]:
+    """Everything there is, but for the lock."""
+    return {
+        str(path.relative_to(project)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
+        for path in sorted(project.rglob("*"))
+        if path.is_symlink() or (path.is_file() and path.name != ".review.lock")
+    }
+
+
+def learnings_of(project: Path) -> list[Learning]:
+    page = Learnings(Tree(project), lambda: NOW).page(LearningQuery(), PageRequest(1000))
+    assert page.unreadable == ()
+    return list(page.items)
+
+
+def test_accepting_merges_into_the_covering_node_and_moves_the_report(project: Path) -> None:
+    learning = filed(project)
+    report = (project / learning.file).read_text()
+    outcome = review(project, learning)
+    entry = f"### Arrow functions\r\n\r\nHandlers are bare.\r\n\r\n_Source: {learning.id}.md_"
+    expected = NODE.replace("file.\r\n", f"file.\r\n\r\n{entry}\r\n")
+    assert (project / "src/api/AGENTS.md").read_bytes() == expected.encode()
+    assert outcome.node == "src/api/AGENTS.md"
+    assert "+### Arrow functions\r\n" in outcome.diff
+    assert outcome.duplicates == ()
+    assert outcome.learning.state is INTEGRATED
+    assert outcome.learning.file == f"{MISTAKES}/integrated/{learning.id}.md"
+    assert outcome.learning.reviews == (Review(ACCEPT, "alice", "Seen twice", AT),)
+    noted = report.replace("- [ ] Added", "- [x] Added") + (
+        "\n**Review**: accept\n**Reviewer**: alice\n**Reviewed**: 2026-02-07T00:00:00Z\n**Reason**: Seen twice\n"
+    )
+    assert snapshot(project) == {
+        **{path: text.encode() for path, text in FILES.items()},
+        "src/api/AGENTS.md": expected.encode(),
+        outcome.learning.file: noted.encode(),
+    }
+
+
+@pytest.mark.parametrize(("verdict", "state"), [(REJECT, REJECTED), (DEFER, PENDING)])
+def test_other_verdicts_touch_no_node(project: Path, verdict: ReviewVerdict, state: LearningState) -> None:
+    learning = filed(project)
+    outcome = review(project, learning, verdict, reason="")
+    assert (outcome.node, outcome.diff) == (None, "")
+    assert outcome.learning.state is state
+    assert outcome.learning.reviews == (Review(verdict, "alice", "", AT),)
+    assert set(snapshot(project)) == {*FILES, f"{MISTAKES}/{state}/{learning.id}.md"}
+    assert (project / "src/api/AGENTS.md").read_bytes() == NODE.encode()
+
+
+def test_what_was_deferred_can_be_reviewed_again_and_the_rest_cannot(project: Path) -> None:
+    learning = filed(project)
+    review(project, learning, DEFER)
+    outcome = review(project, learning)
+    assert [each.verdict for each in outcome.learning.reviews] == [DEFER, ACCEPT]
+    before = snapshot(project)
+    for verdict in ReviewVerdict:
+        with pytest.raises(Conflict, match="integrated"):
+            review(project, learning, verdict)
+    assert snapshot(project) == before
+
+
+@pytest.mark.parametrize("verdict", ReviewVerdict)
+def test_a_dry_run_shows_everything_and_does_nothing(project: Path, verdict: ReviewVerdict) -> None:
+    learning = filed(project, "Do not commit .env files")
+    before = snapshot(project)
+    outcome = review(project, learning, verdict, dry_run=True)
+    assert snapshot(project) == before
+    assert outcome.learning == learning
+    assert outcome.node == ("src/api/AGENTS.md" if verdict is ACCEPT else None)
+    assert [each.line for each in outcome.duplicates] == ([9] if verdict is ACCEPT else [])
+    assert bool(outcome.diff) == (verdict is ACCEPT)
+
+
+def test_a_likely_duplicate_is_refused_unless_forced(project: Path) -> None:
+    learning = filed(project, "Do not commit .env files")
+    before = snapshot(project)
+    with pytest.raises(LikelyDuplicate, match=r"src/api/AGENTS\.md, line 9") as refused:
+        review(project, learning)
+    assert refused.value.duplicates[0].text == "- Never commit the .env file."
+    assert snapshot(project) == before
+    assert review(project, learning, force=True).learning.state is INTEGRATED
+
+
+def test_several_paths_meet_in_the_node_above_all(project: Path) -> None:
+    learning = filed(project, paths=("src/api/handlers.ts", "src/auth"))
+    assert review(project, learning).node == "CLAUDE.md"
+    assert "## Pitfalls\n\n### Arrow functions" in (project / "CLAUDE.md").read_text()
+
+
+def test_edits_replace_what_was_reported(project: Path) -> None:
+    learning = filed(project)
+    outcome = review(project, learning, edits=Edits("Bare handlers", "Bind them.", "Own"))
+    assert outcome.learning.title == "Arrow functions"
+    text = (project / "src/api/AGENTS.md").read_bytes().decode()
+    assert text.endswith(f"x\r\n\r\n### Bare handlers\r\n\r\nBind them.\r\n\r\n_Source: {learning.id}.md_")
+
+
+def test_where_nothing_covers_it_a_node_is_created_at_the_root(tmp_path: Path) -> None:
+    learning = filed(write_tree(tmp_path, {"src/": ""}), path="src", type=LearningType.CHECK)
+    outcome = review(tmp_path, learning)
+    assert outcome.node == "AGENTS.md"
+    assert outcome.diff.startswith("--- /dev/null\n+++ b/AGENTS.md\n")
+    assert (tmp_path / "AGENTS.md").read_text().startswith("## Checks\n\n- [ ] Arrow functions\n")
+
+
+def test_a_link_stays_and_what_it_leads_to_is_written(project: Path) -> None:
+    (project / "AGENTS.md").symlink_to("CLAUDE.md")
+    (project / "src/auth/AGENTS.md").symlink_to("../../docs.md")
+    (project / "docs.md").write_text("# Auth\n")
+    review(project, filed(project, path="."))
+    review(project, filed(project, path="src/auth"))
+    assert (project / "AGENTS.md").readlink() == Path("CLAUDE.md")
+    assert (project / "src/auth/AGENTS.md").readlink() == Path("../../docs.md")
+    assert "### Arrow functions" in (project / "CLAUDE.md").read_text()
+    assert "### Arrow functions" in (project / "docs.md").read_text()
+
+
+def test_copies_stay_copies(project: Path) -> None:
+    (project / "AGENTS.md").write_text(ROOT_NODE)
+    review(project, filed(project, path="."))
+    assert (project / "AGENTS.md").read_text() == (project / "CLAUDE.md").read_text() != ROOT_NODE
+
+
+def test_the_mode_of_files_is_kept(project: Path) -> None:
+    learning = filed(project)
+    (project / "src/api/AGENTS.md").chmod(0o640)
+    (project / learning.file).chmod(0o606)
+    outcome = review(project, learning)
+    assert (project / "src/api/AGENTS.md").stat().st_mode & 0o777 == 0o640
+    assert (project / outcome.learning.file).stat().st_mode & 0o777 == 0o606
+
+
+def test_a_node_outside_the_project_is_never_written(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside.md").write_text(NODE)
+    (project / "src/api/AGENTS.md").unlink()
+    (project / "src/api/AGENTS.md").symlink_to(tmp_path / "outside.md")
+    learning = filed(project)
+    before = snapshot(project)
+    with pytest.raises(InvalidArgument):
+        review(project, learning)
+    assert snapshot(project) == before
+    assert (tmp_path / "outside.md").read_text() == NODE.replace("\r\n", "\n")
+    assert review(project, learning, REJECT).learning.state is REJECTED
+
+
+def test_a_node_that_is_not_utf8_is_left_to_people(project: Path) -> None:
+    (project / "src/api/AGENTS.md").write_bytes(b"## Pitfalls\n\xff\n")
+    learning = filed(project)
+    with pytest.raises(Conflict, match="UTF-8"):
+        review(project, learning)
+    assert (project / "src/api/AGENTS.md").read_bytes() == b"## Pitfalls\n\xff\n"
+
+
+def test_a_node_does_not_grow_beyond_what_can_be_read(project: Path) -> None:
+    (project / "src/api/AGENTS.md").write_text("x" * (1_048_576 - 10))
+    with pytest.raises(Conflict, match="larger than"):
+        review(project, filed(project))
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"learning": "../../CLAUDE"}, "id"),
+        ({"reviewer": ""}, "reviewer"),
+        ({"reviewer": "a\nb"}, "reviewer"),
+        ({"reason": "x" * 2001}, "reason"),
+        ({"edits": Edits(title=" ")}, "edits.title"),
+        ({"edits": Edits(detail="")}, "edits.detail"),
+        ({"edits": Edits(section="a\n## b")}, "edits.section"),
+        ({"edits": Edits(section="a #")}, "edits.section"),
+    ],
+)
+def test_what_cannot_be_is_refused(project: Path, fields: dict[str, object], field: str) -> None:
+    learning = filed(project)
+    before = snapshot(project)
+    with pytest.raises(InvalidArgument) as refused:
+        review(project, **{"learning": learning, **fields})  # type: ignore[arg-type]
+    assert refused.value.violations[0].field == field
+    assert snapshot(project) == before
+
+
+def test_what_was_never_filed_is_not_found(project: Path) -> None:
+    with pytest.raises(NotFound):
+        review(project, "PITFALL-1")
+    filed(project)
+    with pytest.raises(NotFound):
+        review(project, "PITFALL-1")
+
+
+def test_a_report_that_took_the_name_of_another_is_not_overwritten(project: Path) -> None:
+    learning = filed(project)
+    other = project / MISTAKES / "integrated" / f"{learning.id}.md"
+    other.parent.mkdir()
+    other.write_text("Another one.")
+    with pytest.raises(Conflict, match="another"):
+        review(project, learning)
+    assert other.read_text() == "Another one."
+
+
+def test_a_review_waits_for_another_one_but_not_for_ever(project: Path) -> None:
+    learning = filed(project)
+    with (project / MISTAKES / ".review.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        reviewer = Reviewer(Tree(project), lambda: AT, patience=0)
+        with pytest.raises(Unavailable, match="another review"):
+            reviewer.review(ReviewRequest(learning.id, ACCEPT, "alice"))
+        with ThreadPoolExecutor(1) as thread:
+            waiting = thread.submit(review, project, learning)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            assert waiting.result(30).learning.state is INTEGRATED
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"review 1": {}}', '{"review 2": {"id": "a"}}'])
+def test_a_journal_that_is_none_stops_reviews_and_says_so(project: Path, content: str) -> None:
+    learning = filed(project)
+    (project / MISTAKES / ".review.journal").write_text(content)
+    before = snapshot(project)
+    with pytest.raises(Unavailable, match=r"\.review\.journal"):
+        review(project, learning)
+    assert snapshot(project) == before
+
+
+def test_a_node_that_cannot_be_written_leaves_everything_as_it_was(project: Path) -> None:
+    learning = filed(project)
+    before = snapshot(project)
+    (project / "src/api/.intent-layer-review.tmp").mkdir()
+    with pytest.raises(Unavailable):
+        review(project, learning)
+    (project / "src/api/.intent-layer-review.tmp").rmdir()
+    Reviewer(Tree(project), lambda: AT).settle()
+    assert snapshot(project) == before
+
+
+# Killing
+
+
+@pytest.fixture(scope="module")
+def killer() -> Iterator[Killer]:
+    with started() as killer:
+        yield killer
+
+
+SCENES = {
+    "accept": (ACCEPT, "src/api/handlers.ts", "src/api/AGENTS.md", FILES),
+    "accept into a node and its copy": (ACCEPT, "src", "CLAUDE.md", {**FILES, "AGENTS.md": ROOT_NODE}),
+    "accept into a new node": (ACCEPT, "src", "AGENTS.md", {"src/": ""}),
+    "reject": (REJECT, "src/api", "src/api/AGENTS.md", FILES),
+    "defer": (DEFER, "src/api", "src/api/AGENTS.md", FILES),
+}
+
+
+class Scene:
+    """A project with a learning to review, as often as wanted."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.verdict, self.path, self.node, files = SCENES[name]
+        self._template = write_tree(folder / "template", files)
+        self._folder = folder
+        self._copies = count()
+        self.learning = filed(self._template, path=self.path)
+        self.request = ReviewRequest(self.learning.id, self.verdict, "alice", "Seen twice")
+        self.before = snapshot(self._template)
+        done = self.copy()
+        review(done, self.learning, self.verdict)
+        self.after = snapshot(done)
+        shutil.rmtree(done)
+
+    def copy(self) -> Path:
+        return Path(shutil.copytree(self._template, self._folder / str(next(self._copies))))
+
+
+@pytest.fixture(scope="module", params=SCENES)
+def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    return Scene(tmp_path_factory.mktemp("scene"), request.param)
+
+
+def steps_of(killer: Killer, root: Path, request: ReviewRequest | None) -> int:
+    taken = killer.run(root, request)
+    assert taken
+    shutil.rmtree(root)
+    return len(taken)
+
+
+def test_after_a_kill_at_any_step_the_next_run_leaves_one_of_two_states(killer: Killer, scene: Scene) -> None:
+    outcomes = []
+    for step in range(steps_of(killer, scene.copy(), scene.request)):
+        project = scene.copy()
+        assert killer.run(project, scene.request, step) is None
+        assert [each.id for each in learnings_of(project)] == [scene.learning.id]
+        Reviewer(Tree(project), lambda: AT).settle()
+        assert snapshot(project) in (scene.before, scene.after)
+        outcomes.append(snapshot(project) == scene.after)
+        shutil.rmtree(project)
+    assert outcomes == sorted(outcomes), "once decided, it stays decided"
+    assert not outcomes[0]
+    assert outcomes[-1]
+
+
+def test_after_a_kill_the_next_review_settles_and_goes_on(killer: Killer, scene: Scene) -> None:
+    for step in range(0, steps_of(killer, scene.copy(), scene.request), 3):
+        project = scene.copy()
+        other = filed(project, "Routes are matched in order", path=scene.path, detail="First wins.")
+        assert killer.run(project, scene.request, step) is None
+        review(project, other)
+        states = {each.id: each.state for each in learnings_of(project)}
+        assert states[other.id] is INTEGRATED
+        if states[scene.learning.id] is PENDING:
+            review(project, scene.learning, scene.verdict)
+        texts = "".join(path.read_text() for path in project.rglob("*.md") if ".intent-layer" not in path.parts)
+        copies = 2 if scene.after.get("AGENTS.md") == scene.after.get("CLAUDE.md") else 1
+        assert texts.count(f"_Source: {scene.learning.id}.md_") == (copies if scene.verdict is ACCEPT else 0)
+        assert texts.count(f"_Source: {other.id}.md_") == copies
+        shutil.rmtree(project)
+
+
+def test_settling_may_be_killed_too(killer: Killer, scene: Scene) -> None:
+    randomness = random.Random(4)
+    steps = steps_of(killer, scene.copy(), scene.request)
+    for _ in range(40):
+        kill_twice(killer, scene, randomness.randrange(steps), randomness.randrange(12), randomness.randrange(12))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_settling_may_be_killed_at_any_step(killer: Killer, scene: Scene) -> None:
+    for step in range(steps_of(killer, scene.copy(), scene.request)):
+        project = scene.copy()
+        killer.run(project, scene.request, step)
+        settling = len(killer.run(project, None) or [])
+        shutil.rmtree(project)
+        for second in range(settling):
+            for third in range(settling):
+                kill_twice(killer, scene, step, second, third)
+
+
+def kill_twice(killer: Killer, scene: Scene, step: int, *settling: int) -> None:
+    """Kill a review and then those that settle it, if they take so many steps."""
+    project = scene.copy()
+    assert killer.run(project, scene.request, step) is None
+    for kill_at in settling:
+        killer.run(project, None, kill_at)
+        assert [each.id for each in learnings_of(project)] == [scene.learning.id]
+    Reviewer(Tree(project), lambda: AT).settle()
+    assert snapshot(project) in (scene.before, scene.after)
+    shutil.rmtree(project)
+
+
+def edit(node: Path, before: bytes | str | None, how: str) -> bytes | None:
+    """Edit a node as somebody does who knows nothing of reviews; return what it says then."""
+    if how == "removes":
+        node.unlink(missing_ok=True)
+        return None
+    old = before if isinstance(before, bytes) else b""
+    text = (node.read_bytes() if how == "adds to what is there" and node.exists() else old) + b"\nEdited.\n"
+    node.write_bytes(text)
+    return text
+
+
+@pytest.mark.parametrize("how", ["adds to what is there", "adds to what was there", "removes"])
+def test_what_somebody_edited_after_a_kill_stays(killer: Killer, scene: Scene, how: str) -> None:
+    for step in range(steps_of(killer, scene.copy(), scene.request)):
+        project = scene.copy()
+        assert killer.run(project, scene.request, step) is None
+        node = project / scene.node
+        text = edit(node, scene.before.get(scene.node), how)
+        Reviewer(Tree(project), lambda: AT).settle()
+        assert (node.read_bytes() if node.exists() else None) == text
+        (learning,) = learnings_of(project)
+        assert learning.state in (PENDING, STATES[scene.verdict])
+        if scene.verdict is ACCEPT and how == "adds to what is there":
+            assert (learning.state is INTEGRATED) == (f"_Source: {learning.id}.md_".encode() in (text or b""))
+        assert not (project / MISTAKES / ".review.journal").exists()
+        shutil.rmtree(project)
+
+
+def test_everything_is_on_disk_before_it_gets_its_name_and_before_the_answer(killer: Killer, scene: Scene) -> None:
+    """Each file is synced before it is put in its place, and the folder after that, before anything else happens."""
+    taken = killer.run(scene.copy(), scene.request)
+    assert taken
+    unsynced: set[int] = set()
+    for number, (name, *args) in enumerate(taken):
+        if name == "write":
+            unsynced.add(args[0])
+        elif name == "fsync":
+            unsynced.discard(args[0])
+        elif name in ("rename", "link"):
+            assert not unsynced
+            assert "fsync" in [step for step, *_ in taken[number + 1 : number + 3]]
+    assert not unsynced
+    assert taken[-1][0] == "fsync"
+
+
+# Several at once
+
+
+def contend(root: str, ids: list[str], start: Callable[[], object], outcomes: multiprocessing.Queue[str]) -> None:
+    start()
+    for learning_id in ids:
+        try:
+            review(Path(root), learning_id, force=True)
+        except Conflict:
+            outcomes.put(f"{learning_id} conflict")
+        else:
+            outcomes.put(f"{learning_id} accepted")
+
+
+def test_of_reviewers_at_once_one_wins(project: Path) -> None:
+    ids = [filed(project, f"Rule {n}").id for n in range(10)]
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(4, timeout=60)
+    outcomes = context.Queue()
+    processes = [context.Process(target=contend, args=(str(project), ids, barrier.wait, outcomes)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    results = [outcomes.get(timeout=60) for _ in range(40)]
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * 4
+    node = (project / "src/api/AGENTS.md").read_bytes().decode()
+    for learning_id in ids:
+        assert results.count(f"{learning_id} accepted") == 1
+        assert results.count(f"{learning_id} conflict") == 3
+        assert node.count(f"_Source: {learning_id}.md_") == 1
+    assert {each.state for each in learnings_of(project)} == {INTEGRATED}
+
+
+def test_threads_review_one_after_the_other(project: Path) -> None:
+    ids = [filed(project, f"Rule {n}").id for n in range(12)]
+    reviewer = Reviewer(Tree(project), lambda: AT, patience=60)
+
+    def accept(learning_id: str) -> None:
+        with suppress(Conflict):
+            reviewer.review(ReviewRequest(learning_id, ACCEPT, "alice", force=True))
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(accept, ids * 2))
+    node = (project / "src/api/AGENTS.md").read_bytes().decode()
+    assert [node.count(f"_Source: {learning_id}.md_") for learning_id in ids] == [1] * 12
