@@ -335,6 +335,6 @@ def _words(parser: MarkdownIt, content: str, env: dict[str, object]) -> tuple[Wo
     kept = [
         Words(" " if token.type in breaks else token.content, token.type == "code_inline")
         for token in tokens
-        if token.type in ("text", "code_inline", *breaks)
+        if token.type in ("text", "text_special", "code_inline", *breaks)
     ]
     return tuple(kept) if any(each.text.strip() for each in kept) else ()

@@ -243,7 +243,7 @@ def test_what_was_read_before_the_time_was_up_holds(
     program = tmp_path / "bin/git"
     program.parent.mkdir()
     log = "\\0362026-01-03\\0\\nM\\0src/a.py\\0M\\0b.py\\0\\0\\0362026-01-02\\0\\nM\\0src/AGENTS.md\\0\\0"
-    unfinished = "\\0362026-01-01\\0\\nM\\0CLAUDE"
+    unfinished = "\\0362026-01-01\\0\\nM\\0CLAUDE.md\\0"
     program.write_text(
         f"#!/bin/sh\ncase \" $* \" in *' log '*) printf '{log}{unfinished}'; exec sleep 600;; esac\nexec {git} \"$@\"\n"
     )

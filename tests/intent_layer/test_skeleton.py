@@ -25,7 +25,7 @@ from tests.intent_layer.trees import write_tree
 
 def section(made: Skeleton, name: str) -> str:
     document = parse(made.content, made.file)
-    return "\n".join(each.text.partition("<!--")[0].strip() for each in document.sections() if each.name == name)
+    return "\n".join(each.text.rpartition("<!--")[0].strip() for each in document.sections() if each.name == name)
 
 
 def made_of(root: Path, files: dict[str, str], folder: str = ".") -> Skeleton:
@@ -53,6 +53,13 @@ def test_what_a_readme_says_first_becomes_the_purpose(tmp_path: Path) -> None:
     assert section(made, "Purpose") == (
         "Takes orders, `charge()`s and ships them.\n\nIts README is about: Install, Use."
     )
+
+
+@pytest.mark.parametrize(
+    "text", ["\\# a", "\\- a", "\\+ a", "1\\. a", "12\\) a", "\\> a", "\\[a\\]: b", "\\<!-- a", "\\`a"]
+)
+def test_words_stay_words(tmp_path: Path, text: str) -> None:
+    assert section(made_of(tmp_path, {"README.md": f"{text}\n"}), "Purpose") == text
 
 
 def test_the_documentation_of_a_package_is_its_purpose_without_a_readme(tmp_path: Path) -> None:

@@ -178,7 +178,9 @@ def test_a_node_may_be_named_in_many_ways(tmp_path: Path, named: str) -> None:
     assert found(tmp_path) == []
 
 
-@pytest.mark.parametrize("downlinks", ["", "\n## Downlinks\n\n- [web](web/)\n", "\n## Downlinks\n<!-- `api/` -->\n"])
+@pytest.mark.parametrize(
+    "downlinks", ["", "\n## Downlinks\n\n- [web](web/)\n", "\n## Downlinks\n<!-- `core/api/` -->\n"]
+)
 def test_a_node_that_its_parent_does_not_name_is_told_of(tmp_path: Path, downlinks: str) -> None:
     nodes = {"CLAUDE.md": f"{WHOLE}\n## Downlinks\n\n- `api/`\n- `web/`\n- `src/`\n"}
     nodes |= {"src/AGENTS.md": WHOLE + downlinks, "src/core/api/AGENTS.md": WHOLE, "src/web/AGENTS.md": WHOLE}
@@ -250,6 +252,7 @@ PRESENT = [
     "[Start](/root.toml)",
     "[Start](with%20space.py)",
     "`linked/inner.py`",
+    "[`gone.py`](here.py)",
 ]
 NO_PATHS = [
     "`make generate`",
