@@ -11,10 +11,10 @@ A review changes two files, the node and the report, and a machine may stop betw
 5. The report is moved to the folder of its new state.
 6. The journal is removed.
 
-Each step is on disk before the next one begins. A stop during 1 leaves a part of a journal that nobody reads. Between 1 and 2 the
-node is as it was, and settling removes the journal. From 2 on settling takes steps 3 to 6; it looks at what each file
-says before it changes it, so it may itself be stopped and begun again. A rejected or deferred learning has no node:
-there step 4 decides.
+Each step is on disk before the next one begins. A stop during 1 leaves a part of a journal that nobody reads. Between
+1 and 2 the node is as it was, and settling removes the journal. From 2 on settling takes steps 3 to 6; it looks at what
+each file says before it changes it, so it may itself be stopped and begun again. A rejected or deferred learning has no
+node: there step 4 decides.
 
 Whether step 2 was taken is told by the node's content: that of before or that of afterwards, as the journal's hashes
 say. Where it is neither, somebody edited the node meanwhile, and it decides whether the line that names the report has

@@ -1,4 +1,4 @@
-"""Reviews that are killed at a chosen step; `python -m tests.intent_layer.killing` takes jobs from standard input.
+"""Reports and reviews that are killed at a chosen step; `python -m tests.intent_layer.killing` takes them as jobs.
 
 A step is a call that changes a file or makes a change last. Each job runs in a process of its own, forked from one
 that has no threads, and is killed right before a step; a write gets half of its way.
@@ -11,14 +11,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from cstp_grpc.intent_layer.model import ReviewRequest, ReviewVerdict
+from cstp_grpc.intent_layer.model import LearningType, NewLearning, ReviewRequest, ReviewVerdict
+from cstp_grpc.intent_layer.pending import Learnings
 from cstp_grpc.intent_layer.reviewing import Reviewer
 from cstp_grpc.intent_layer.tree import Tree
 
@@ -58,10 +59,19 @@ class Killer:
 
     process: subprocess.Popen[str]
 
-    def run(self, root: Path, request: ReviewRequest | None, kill_at: int | None = None) -> list[list[Any]] | None:
-        """Review, or only settle where there is no request; return the steps taken, or None where it was killed."""
-        verdict = None if request is None else [request.id, request.verdict, request.force]
-        job = {"root": str(root), "request": verdict, "kill_at": kill_at}
+    def review(self, root: Path, request: ReviewRequest, kill_at: int | None = None) -> list[list[Any]] | None:
+        """Review a learning; return the steps taken, or None where it was killed."""
+        return self._run({"root": str(root), "review": [request.id, request.verdict], "kill_at": kill_at})
+
+    def settle(self, root: Path, kill_at: int | None = None) -> list[list[Any]] | None:
+        """Settle what a review left; return the steps taken, or None where it was killed."""
+        return self._run({"root": str(root), "kill_at": kill_at})
+
+    def report(self, root: Path, title: str, kill_at: int | None = None) -> list[list[Any]] | None:
+        """File a learning about the root; return the steps taken, or None where it was killed."""
+        return self._run({"root": str(root), "report": title, "kill_at": kill_at})
+
+    def _run(self, job: dict[str, Any]) -> list[list[Any]] | None:
         assert self.process.stdin
         assert self.process.stdout
         self.process.stdin.write(json.dumps(job) + "\n")
@@ -99,19 +109,39 @@ def _work(job: dict[str, Any], answer: int) -> None:
     """Do a job and end the process."""
     code = 1
     try:
-        reviewer = Reviewer(Tree(Path(job["root"])), lambda: AT)
+        tree = Tree(Path(job["root"]))
         steps = Steps(job["kill_at"])
         write = os.write
         steps.watch()
-        if job["request"] is None:
-            reviewer.settle()
+        if "report" in job:
+            new = NewLearning(LearningType.PITFALL, (".",), job["report"], "In full", "worker-3")
+            Learnings(tree, lambda: AT).file(new)
+        elif "review" in job:
+            learning_id, verdict = job["review"]
+            request = ReviewRequest(learning_id, ReviewVerdict(verdict), "alice", "Seen twice")
+            Reviewer(tree, lambda: AT).review(request)
         else:
-            learning_id, verdict, force = job["request"]
-            reviewer.review(ReviewRequest(learning_id, ReviewVerdict(verdict), "alice", "Seen twice", force=force))
+            Reviewer(tree, lambda: AT).settle()
         write(answer, json.dumps(steps.taken).encode())
         code = 0
     finally:
         os._exit(code)
+
+
+def synced_in_order(taken: Iterable[Sequence[Any]]) -> bool:
+    """Whether each file was synced before it was put in its place, the folder right after, and all at the end."""
+    steps = list(taken)
+    unsynced: set[int] = set()
+    for number, (name, *args) in enumerate(steps):
+        if name == "write":
+            unsynced.add(args[0])
+        elif name == "fsync":
+            unsynced.discard(args[0])
+        elif name in ("rename", "link") and (
+            unsynced or "fsync" not in [step for step, *_ in steps[number + 1 : number + 3]]
+        ):
+            return False
+    return not unsynced and steps[-1][0] == "fsync"
 
 
 def _plain(arg: Any) -> Any:

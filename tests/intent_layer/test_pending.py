@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from cstp_grpc.intent_layer.model import Learning, LearningState, LearningType, 
 from cstp_grpc.intent_layer.pending import LEARNING_ID, LearningQuery, Learnings, common_folder
 from cstp_grpc.intent_layer.tree import Tree
 from cstp_grpc.storage.paging import PageRequest
+from tests.intent_layer.killing import started, synced_in_order
 from tests.intent_layer.trees import write_tree
 from tests.paging import walk
 
@@ -312,6 +314,20 @@ def test_a_folder_that_cannot_be_written_is_said_so(project: Path, learnings: Le
     (project / ".intent-layer").write_text("a file")
     with pytest.raises(Unavailable):
         learnings.file(new())
+
+
+def test_a_report_that_is_killed_is_there_as_a_whole_or_not_at_all(project: Path, learnings: Learnings) -> None:
+    with started() as killer:
+        steps = killer.report(project, "whole")
+        assert steps
+        assert synced_in_order(steps)
+        for step in range(len(steps)):
+            shutil.rmtree(project / ".intent-layer")
+            assert killer.report(project, "killed", step) is None
+            page = learnings.page(LearningQuery(), PageRequest(1000))
+            assert page.unreadable == ()
+            assert [each.title for each in page.items] in ([], ["killed"])
+            assert learnings.file(new("next")) in listed(learnings)
 
 
 def report_many(root: str, process: int, number: int, start: Callable[[], object]) -> None:

@@ -31,7 +31,7 @@ from cstp_grpc.intent_layer.pending import LearningQuery, Learnings
 from cstp_grpc.intent_layer.reviewing import LikelyDuplicate, Reviewer
 from cstp_grpc.intent_layer.tree import Tree
 from cstp_grpc.storage.paging import PageRequest
-from tests.intent_layer.killing import AT, Killer, started
+from tests.intent_layer.killing import AT, Killer, started, synced_in_order
 from tests.intent_layer.trees import write_tree
 
 NOW = datetime(2026, 2, 6, 10, tzinfo=UTC)
@@ -362,8 +362,8 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Scene(tmp_path_factory.mktemp("scene"), request.param)
 
 
-def steps_of(killer: Killer, root: Path, request: ReviewRequest | None) -> int:
-    taken = killer.run(root, request)
+def steps_of(killer: Killer, root: Path, request: ReviewRequest) -> int:
+    taken = killer.review(root, request)
     assert taken
     shutil.rmtree(root)
     return len(taken)
@@ -373,7 +373,7 @@ def test_after_a_kill_at_any_step_the_next_run_leaves_one_of_two_states(killer: 
     outcomes = []
     for step in range(steps_of(killer, scene.copy(), scene.request)):
         project = scene.copy()
-        assert killer.run(project, scene.request, step) is None
+        assert killer.review(project, scene.request, step) is None
         assert [each.id for each in learnings_of(project)] == [scene.learning.id]
         Reviewer(Tree(project), lambda: AT).settle()
         assert snapshot(project) in (scene.before, scene.after)
@@ -388,7 +388,7 @@ def test_after_a_kill_the_next_review_settles_and_goes_on(killer: Killer, scene:
     for step in range(0, steps_of(killer, scene.copy(), scene.request), 3):
         project = scene.copy()
         other = filed(project, "Routes are matched in order", path=scene.path, detail="First wins.")
-        assert killer.run(project, scene.request, step) is None
+        assert killer.review(project, scene.request, step) is None
         review(project, other)
         states = {each.id: each.state for each in learnings_of(project)}
         assert states[other.id] is INTEGRATED
@@ -413,8 +413,8 @@ def test_settling_may_be_killed_too(killer: Killer, scene: Scene) -> None:
 def test_settling_may_be_killed_at_any_step(killer: Killer, scene: Scene) -> None:
     for step in range(steps_of(killer, scene.copy(), scene.request)):
         project = scene.copy()
-        killer.run(project, scene.request, step)
-        settling = len(killer.run(project, None) or [])
+        killer.review(project, scene.request, step)
+        settling = len(killer.settle(project) or [])
         shutil.rmtree(project)
         for second in range(settling):
             for third in range(settling):
@@ -424,9 +424,9 @@ def test_settling_may_be_killed_at_any_step(killer: Killer, scene: Scene) -> Non
 def kill_twice(killer: Killer, scene: Scene, step: int, *settling: int) -> None:
     """Kill a review and then those that settle it, if they take so many steps."""
     project = scene.copy()
-    assert killer.run(project, scene.request, step) is None
+    assert killer.review(project, scene.request, step) is None
     for kill_at in settling:
-        killer.run(project, None, kill_at)
+        killer.settle(project, kill_at)
         assert [each.id for each in learnings_of(project)] == [scene.learning.id]
     Reviewer(Tree(project), lambda: AT).settle()
     assert snapshot(project) in (scene.before, scene.after)
@@ -448,7 +448,7 @@ def edit(node: Path, before: bytes | str | None, how: str) -> bytes | None:
 def test_what_somebody_edited_after_a_kill_stays(killer: Killer, scene: Scene, how: str) -> None:
     for step in range(steps_of(killer, scene.copy(), scene.request)):
         project = scene.copy()
-        assert killer.run(project, scene.request, step) is None
+        assert killer.review(project, scene.request, step) is None
         node = project / scene.node
         text = edit(node, scene.before.get(scene.node), how)
         Reviewer(Tree(project), lambda: AT).settle()
@@ -462,20 +462,9 @@ def test_what_somebody_edited_after_a_kill_stays(killer: Killer, scene: Scene, h
 
 
 def test_everything_is_on_disk_before_it_gets_its_name_and_before_the_answer(killer: Killer, scene: Scene) -> None:
-    """Each file is synced before it is put in its place, and the folder after that, before anything else happens."""
-    taken = killer.run(scene.copy(), scene.request)
+    taken = killer.review(scene.copy(), scene.request)
     assert taken
-    unsynced: set[int] = set()
-    for number, (name, *args) in enumerate(taken):
-        if name == "write":
-            unsynced.add(args[0])
-        elif name == "fsync":
-            unsynced.discard(args[0])
-        elif name in ("rename", "link"):
-            assert not unsynced
-            assert "fsync" in [step for step, *_ in taken[number + 1 : number + 3]]
-    assert not unsynced
-    assert taken[-1][0] == "fsync"
+    assert synced_in_order(taken)
 
 
 # Several at once
