@@ -25,6 +25,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from cstp_grpc.errors import ConfigError as ConfigError
 from cstp_grpc.vocabulary import INTENT_LAYER_AGENT, Permission
 
 ENV_PREFIX = "CSTP_"
@@ -37,10 +38,6 @@ TARGET = r"^(\[[0-9A-Fa-f:.]+\]|[^\s/:]+):[0-9]{1,5}$"
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Rate = Annotated[str, Field(pattern=RATE)]
-
-
-class ConfigError(Exception):
-    """The settings cannot be used; the message names each key and what is wrong with it."""
 
 
 class Section(BaseModel):

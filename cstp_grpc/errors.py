@@ -42,6 +42,10 @@ class CstpError(Exception):
         """Seconds to wait before trying again; None where waiting does not help."""
 
 
+class ConfigError(Exception):
+    """The settings cannot be used; the message names each key and what is wrong with it. No caller ever sees it."""
+
+
 class MethodNotFound(CstpError):
     """There is no such method."""
 

@@ -1,4 +1,8 @@
-"""What commands have in common: how they fail, how they print, how they find their server."""
+"""What commands have in common: how they fail, how they print, how they find their server.
+
+What reads settings and calls servers takes long to load, so that it is imported where it is used: some commands do
+neither.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,18 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import click
 
-from cstp_grpc import config
-from cstp_grpc.cli.endpoint import Choice, Endpoint, resolve
-from cstp_grpc.cli.hints import as_json, hint
 from cstp_grpc.cli.options import Command
 from cstp_grpc.cli.output import Output, printable
-from cstp_grpc.client import CstpClient
-from cstp_grpc.config import ConfigError, Settings
-from cstp_grpc.errors import CstpError
+from cstp_grpc.errors import ConfigError, CstpError
+
+if TYPE_CHECKING:
+    from cstp_grpc.cli.endpoint import Choice, Endpoint
+    from cstp_grpc.client import CstpClient
+    from cstp_grpc.config import Settings
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,11 +39,15 @@ class State:
 
     def settings(self) -> Settings:
         """Return the settings. Raises ConfigError."""
+        from cstp_grpc import config
+
         return config.load(self.config_path)
 
     @property
     def config_path(self) -> Path | None:
         """The configuration file: --config, or the environment's."""
+        from cstp_grpc import config
+
         return self.config_file or config.command_environment().config
 
 
@@ -48,11 +56,12 @@ class RootGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
-        config.forbid_telemetry()
         ctx.obj = State()
         try:
             return super().invoke(ctx)
         except CstpError as error:
+            from cstp_grpc.cli.hints import as_json, hint
+
             next_step = hint(error, ctx.obj.endpoint)
             fail(ctx, f"{error.message}\n{next_step}" if next_step else error.message, as_json(error, next_step))
         except ConfigError as error:
@@ -127,6 +136,9 @@ def calls(command: Callable[Concatenate[CstpClient, Output, P], None]) -> Comman
     @config_option
     @functools.wraps(command)
     def wrapper(*args: Any, choice: Choice, timeout: float | None, **kwargs: Any) -> None:
+        from cstp_grpc import config
+        from cstp_grpc.cli.endpoint import resolve
+
         current = state()
         current.endpoint = resolve(choice, config.command_environment(), current.settings)
         with current.endpoint.connect(timeout) as client:
@@ -146,6 +158,8 @@ def server_options(command: Command) -> Command:
     def wrapper(
         *args: Any, agent: str | None, token: str | None, agents_file: Path | None, timeout: float | None, **kwargs: Any
     ) -> None:
+        from cstp_grpc.cli.endpoint import Choice
+
         command(*args, choice=Choice(agent, token, agents_file), timeout=timeout, **kwargs)
 
     return wrapper

@@ -23,7 +23,7 @@ def hint(error: CstpError, endpoint: Endpoint | None) -> str | None:
             return f"Try again in {error.retry_after:g} s, or raise rate_limits in the server's configuration."
         case errors.DeadlineExceeded():
             return "Give it more time with --timeout SECONDS, and look whether the server is overloaded."
-        case errors.Conflict():
+        case errors.Conflict() if endpoint is not None:
             return "Use another id, or repeat exactly what was sent with this one."
         case errors.InternalError() | errors.QueryFailed() | errors.Unavailable() if request_id(error):
             return f"The server's log tells more under the request id {request_id(error)}."

@@ -28,11 +28,15 @@ COMMANDS: Final = {
     "intents": "auditing:intents",
     "call": "generic:call",
     "agent-card": "generic:agent_card",
+    "context": "context:context",
+    "learn": "learning:learn",
     "config": "configuration:config",
     "migrate": "configuration:migrate",
     "version": "generic:version",
 }
 """Where each command is, as `module:name`, in the order of the help."""
+LIGHT: Final = frozenset({"context", "learn"})
+"""Commands for agents to run before each edit: they start without what reads settings and calls servers."""
 
 
 class Cstp(RootGroup):
@@ -46,6 +50,8 @@ class Cstp(RootGroup):
         """Return a command."""
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name not in LIGHT:
+            importlib.import_module("cstp_grpc.config").forbid_telemetry()
         module, name = COMMANDS[cmd_name].split(":")
         command: click.Command = getattr(importlib.import_module(f"cstp_grpc.cli.{module}"), name)
         return command

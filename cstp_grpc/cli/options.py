@@ -7,13 +7,14 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from cstp_grpc.client import decision_filters
-from cstp_grpc.client.messages import Json
 from cstp_grpc.vocabulary import DecisionStatus, Outcome, Stakes
+
+if TYPE_CHECKING:
+    from cstp_grpc.client.messages import Json
 
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
@@ -137,6 +138,9 @@ def filter_options(command: Command) -> Command:
 
     @functools.wraps(command)
     def wrapper(*args: Any, recorded_by: str | None, **kwargs: Any) -> None:
+        # Not loaded before it is needed: it brings gRPC along.
+        from cstp_grpc.client import decision_filters
+
         conditions = {name: kwargs.pop(name) for name in FILTER_NAMES}
         command(*args, filters=decision_filters(agent=recorded_by, **conditions), **kwargs)
 

@@ -9,14 +9,14 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
-from google.protobuf.message import Message
 from rich.console import Console
 from rich.text import Text
 
-from cstp_grpc.client import codec
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 PIPED_WIDTH = 160
 """Columns of what is not printed on a terminal."""
@@ -36,7 +36,7 @@ class Output:
     def answer(self, message: Message, show: Callable[[Console], None]) -> None:
         """Print an answer: as the result object of JSON-RPC, or as `show` prints it."""
         if self.json_wanted:
-            self.document(codec.to_json(message))
+            self.message(message)
         else:
             self.show(show)
 
@@ -44,6 +44,13 @@ class Output:
         """Print as `show` does."""
         with writing():
             show(self.console)
+
+    def message(self, message: Message) -> None:
+        """Print a message as the result object of JSON-RPC."""
+        # Not loaded before it is needed: it brings gRPC along.
+        from cstp_grpc.client import codec
+
+        self.document(codec.to_json(message))
 
     def document(self, content: Any) -> None:
         """Print a JSON value."""
@@ -58,6 +65,13 @@ class Output:
         """Print a line, unless JSON is wanted. It is not broken, so that commands in it can be copied."""
         if not self.json_wanted:
             self.show(lambda console: console.print(text, soft_wrap=True))
+
+    def verbatim(self, text: str) -> None:
+        """Print a text as it is; on a terminal without what could steer it."""
+        with writing():
+            stream = self.console.file
+            stream.write(printable(text) if stream.isatty() else text)
+            stream.flush()
 
     def note(self, text: str | Text) -> None:
         """Print a line on standard error."""

@@ -1,0 +1,195 @@
+"""What governs the paths of a project: its nodes read, listed, judged, placed and begun.
+
+Agents resolve paths before each edit, so that what the other commands need is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import click
+
+from cstp_grpc.cli.command import prints
+from cstp_grpc.cli.output import Output, printable
+from cstp_grpc.cli.project import OTHERWISE, Project, ProtocolGroup, in_project, now
+from cstp_grpc.intent_layer.model import ROOT, ContextRequest
+from cstp_grpc.intent_layer.pending import Learnings
+from cstp_grpc.intent_layer.resolution import resolve
+
+
+def names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """Return the names that commas separate."""
+    return tuple(name.strip() for name in (value or "").split(",") if name.strip())
+
+
+@click.group(cls=ProtocolGroup)
+def context() -> None:
+    """Read what governs a path in AGENTS.md and CLAUDE.md, and keep these files right.
+
+    These commands work on a project's folder and need no server. The project is the git work tree around the current
+    folder, or the current folder where there is none; paths are meant from the current folder. With --project it is
+    that folder, and paths are meant from there.
+    """
+
+
+@context.command(name="resolve")
+@click.argument("path")
+@click.option("--sections", callback=names, metavar="A,B", help="Only these sections, in any case.")
+@click.option("--compact", is_flag=True, help="Leave out which files it is from.")
+@click.option("--with-pending", is_flag=True, help="Take in what was reported and not reviewed yet.")
+@click.option("--max-tokens", type=click.IntRange(50, 1_000_000), metavar="N", help="Leave out what matters least.")
+@prints
+@in_project
+def resolve_command(
+    out: Output,
+    project: Project,
+    path: str,
+    sections: tuple[str, ...],
+    compact: bool,
+    with_pending: bool,
+    max_tokens: int | None,
+) -> None:
+    """Print what governs PATH, a file or folder that need not exist yet, as Markdown.
+
+    Exit code 0 is success, 2 that no node covers PATH, 1 an error.
+
+    \b
+    Examples:
+      cstp context resolve src/api/handlers.ts
+      cstp context resolve src/api --sections Contracts,Pitfalls,Checks --compact
+      cstp context resolve src/api --with-pending --max-tokens 2000
+    """
+    located = project.tree.locate(project.path(path))
+    pending = Learnings(project.tree, now).governing(located) if with_pending else ()
+    resolution = resolve(project.tree, ContextRequest(located, sections, compact, with_pending, max_tokens), pending)
+    if out.json_wanted:
+        from cstp_grpc.cli import answers
+
+        out.message(answers.resolved(resolution))
+    else:
+        out.verbatim(resolution.markdown)
+    if not resolution.nodes:
+        if not out.json_wanted:
+            out.note(f"No node covers {printable(path)}. `cstp context init` begins one in the current folder.")
+        click.get_current_context().exit(OTHERWISE)
+
+
+@context.command(name="list")
+@prints
+@in_project
+def list_command(out: Output, project: Project) -> None:
+    """List the nodes of the project, each with its size and its sections.
+
+    \b
+    Example:
+      cstp context list
+    """
+    from cstp_grpc.cli.nodes import listed, node_table
+    from cstp_grpc.intent_layer.model import Node
+    from cstp_grpc.intent_layer.tree import Unreadable
+
+    found = list(project.tree.walk())
+    nodes = list(listed(each for each in found if isinstance(each, Node)))
+    if out.json_wanted:
+        from cstp_grpc.cli import answers
+
+        out.message(answers.nodes(nodes))
+    elif nodes:
+        out.show(lambda console: console.print(node_table(nodes)))
+    else:
+        out.line("There are no nodes. `cstp context init` begins one in the current folder.")
+    for each in found:
+        if isinstance(each, Unreadable):
+            out.note(f"{printable(each.folder)}: {printable(each.error.message)}")
+
+
+@context.command()
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.option("--strict", is_flag=True, help="Fail on warnings too.")
+@click.option("--without-history", is_flag=True, help="Do not ask git which nodes are older than what they cover.")
+@click.option("--staged", is_flag=True, help="Judge what the next commit will hold, and what it breaks.")
+@prints
+@in_project
+def validate(
+    out: Output, project: Project, paths: tuple[str, ...], strict: bool, without_history: bool, staged: bool
+) -> None:
+    """Judge nodes by the protocol: those at PATH and below, or all. A file's are those of the node that covers it.
+
+    Each finding is a line, `file:line: severity rule: message`. Exit code 1 means that there are errors, or with
+    --strict any findings.
+
+    \b
+    Examples:
+      cstp context validate
+      cstp context validate src/api --strict
+      cstp context validate --staged
+    """
+    from cstp_grpc.cli.nodes import finding_line, judge_project, summed_up
+    from cstp_grpc.cli.staged import judge_staged
+
+    if staged and paths:
+        raise click.UsageError("--staged judges what is staged; leave the paths out.")
+    judged = judge_staged(project.root) if staged else judge_project(project, paths, with_history=not without_history)
+    if out.json_wanted:
+        from cstp_grpc.cli import answers
+
+        out.message(answers.judged(judged))
+    for each in judged.findings:
+        out.line(finding_line(each))
+    out.line(summed_up(judged))
+    if not judged.valid or (strict and judged.findings):
+        click.get_current_context().exit(1)
+
+
+@context.command(name="place")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@prints
+@in_project
+def place_command(out: Output, project: Project, paths: tuple[str, ...]) -> None:
+    """Print the file that a fact about all these paths belongs in: the node of the folder that they have in common.
+
+    A path may be a pattern like `src/api/*`, in quotes, and need not exist yet.
+
+    \b
+    Example:
+      cstp context place payments/charge.py billing/invoice.py
+    """
+    from cstp_grpc.cli.nodes import missing
+    from cstp_grpc.intent_layer.placement import place
+
+    placement = place(project.tree, project.paths(paths))
+    if out.json_wanted:
+        from cstp_grpc.cli import answers
+
+        out.message(answers.placed(placement))
+        return
+    out.line(printable(placement.file))
+    if not placement.exists:
+        out.note(printable(missing(placement)))
+
+
+@context.command()
+@click.argument("path", default=ROOT)
+@click.option("--dry-run", is_flag=True, help="Print what would be written.")
+@prints
+@in_project
+def init(out: Output, project: Project, path: str, dry_run: bool) -> None:
+    """Begin a node for the folder at PATH, the current one when absent, from what can be seen there.
+
+    A node that exists stays as it is, and the command fails.
+
+    \b
+    Examples:
+      cstp context init src/api --dry-run
+      cstp context init src/api
+    """
+    from cstp_grpc.intent_layer.skeleton import create, skeleton
+
+    folder = project.path(path)
+    made = skeleton(project.tree, folder) if dry_run else create(project.tree, folder)
+    if out.json_wanted:
+        from cstp_grpc.cli import answers
+
+        out.message(answers.begun(made))
+    elif dry_run:
+        out.verbatim(made.content)
+    else:
+        out.line(printable(f"Wrote {made.file}. Say in it what the code does not, then: cstp context validate"))

@@ -1,0 +1,241 @@
+"""What agents learned: reported, listed, reviewed.
+
+Agents report while they are at work, so that what reviewers need is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from cstp_grpc.cli.command import prints
+from cstp_grpc.cli.options import words
+from cstp_grpc.cli.output import Output, printable
+from cstp_grpc.cli.project import OTHERWISE, Project, ProtocolGroup, in_project, now, opened, user
+from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.intent_layer.model import (
+    LearningState,
+    LearningType,
+    NewLearning,
+    ReviewVerdict,
+)
+from cstp_grpc.intent_layer.pending import ENDING, MAX_TEXT, MISTAKES, LearningQuery, Learnings
+from cstp_grpc.intent_layer.reports import UNKNOWN_AGENT
+
+STANDARD_INPUT = "-"
+UTF8_BYTES = 4
+"""How many bytes a character has at the most."""
+PERCENT = 100
+
+
+def share(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    """Return a share, which may be given in percent."""
+    return value / PERCENT if value is not None and value > 1 else value
+
+
+@click.group(cls=ProtocolGroup)
+def learn() -> None:
+    """File what was learned at work, and review what was filed.
+
+    These commands work on a project's folder and need no server. The project is the git work tree around the current
+    folder, or the current folder where there is none; paths are meant from the current folder. With --project it is
+    that folder, and paths are meant from there.
+    """
+
+
+@learn.command()
+@click.option("--path", "paths", multiple=True, required=True, help="A file or folder that it is about; repeatable.")
+@click.option("--type", "type_", type=words(LearningType), required=True, help="What kind of thing it is.")
+@click.option("--title", required=True, help="In one line.")
+@click.option("--detail", required=True, help="In full; - reads it from standard input.")
+@click.option("--evidence", help="What shows it: output, a commit, a link.")
+@click.option("--agent-id", default=UNKNOWN_AGENT, metavar="NAME", help="Who learned it.")
+@click.option("--operation", help="What was being done, in one line.")
+@prints
+@in_project
+def report(
+    out: Output,
+    project: Project,
+    paths: tuple[str, ...],
+    type_: str,
+    title: str,
+    detail: str,
+    evidence: str | None,
+    agent_id: str,
+    operation: str | None,
+) -> None:
+    """File something for review: a pitfall, a check to make, a better pattern, or an insight. Nodes stay as they are.
+
+    \b
+    Examples:
+      cstp learn report --path src/api/handlers.ts --type pitfall --title "Arrow functions in API module" \\
+          --detail "All handlers use arrow syntax, not function declarations" --agent-id swarm-worker-3
+      git log -1 --format=%B | cstp learn report --path src --type insight --title "Why src is flat" --detail -
+    """
+    new = NewLearning(
+        type=LearningType(type_),
+        paths=project.paths(paths),
+        title=title,
+        detail=read_input() if detail == STANDARD_INPUT else detail,
+        agent_id=agent_id,
+        evidence=evidence,
+        operation=operation,
+    )
+    filed = Learnings(project.tree, now).file(new)
+    if out.json_wanted:
+        from cstp_grpc.cli import answers
+
+        out.message(answers.filed(filed))
+        return
+    out.line(printable(f"Learning report created: {filed.type}: {filed.title}"))
+    out.line(f"  id      {filed.id}")
+    out.line(f"  report  {printable(str(project.root / filed.file))}")
+    out.line(f"  review  cstp learn review {filed.id}")
+
+
+@learn.command(name="list")
+@click.option("--state", "states", type=words(LearningState), multiple=True, help="In this state; repeatable.")
+@click.option("--type", "types", type=words(LearningType), multiple=True, help="Of this kind; repeatable.")
+@click.option("--path", help="About this file or folder, or something in it.")
+@prints
+@in_project
+def list_command(
+    out: Output, project: Project, states: tuple[str, ...], types: tuple[str, ...], path: str | None
+) -> None:
+    """List what was learned, latest first.
+
+    \b
+    Examples:
+      cstp learn list --state pending
+      cstp learn list --type pitfall --path src/api
+    """
+    from cstp_grpc.cli.reviewing import all_learnings, details, headline
+
+    query = LearningQuery(
+        frozenset(map(LearningState, states)),
+        frozenset(map(LearningType, types)),
+        None if path is None else project.path(path),
+    )
+    found = list(all_learnings(Learnings(project.tree, now), query, out))
+    if out.json_wanted:
+        from cstp_grpc.cli import answers
+
+        out.message(answers.learnings(found))
+    for each in found:
+        out.line(headline(each))
+        out.line(details(each))
+    if not found:
+        out.line("There are no such learnings.")
+
+
+@learn.command()
+@click.argument("learning", required=False, metavar="[ID|FILE]")
+@click.option("--accept", is_flag=True, help="Merge it into the node that covers its paths.")
+@click.option("--reject", is_flag=True, help="Put it away.")
+@click.option("--defer", is_flag=True, help="Leave it pending, and say so in the report.")
+@click.option("--reason", default="", help="Why.")
+@click.option("--reviewer", metavar="NAME", help="Who reviews; whoever runs the command when absent.")
+@click.option("--section", metavar="NAME", help="Merge it into this section, not the one of its kind.")
+@click.option("--force", is_flag=True, help="Merge it even though the node says likely the same.")
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, PERCENT),
+    callback=share,
+    metavar="N",
+    help="From which overlap of words it is a likely duplicate, 0 to 1 or in percent; 0.6 when absent.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would happen.")
+@click.option("--check-only", is_flag=True, help="Only look for likely duplicates.")
+@prints
+@in_project
+def review(
+    out: Output,
+    project: Project,
+    learning: str | None,
+    accept: bool,
+    reject: bool,
+    defer: bool,
+    reason: str,
+    reviewer: str | None,
+    section: str | None,
+    force: bool,
+    threshold: float | None,
+    dry_run: bool,
+    check_only: bool,
+) -> None:
+    """Review what was filed: accept, reject or defer it. It is named by its id or by the file of its report.
+
+    On a terminal and without a verdict it shows what is pending, one by one, with the change that accepting would make,
+    and asks. Exit code 0 is success, 2 that a node says likely the same and --force was not given, 1 an error.
+
+    \b
+    Examples:
+      cstp learn review
+      cstp learn review PITFALL-2026-02-06-a1b2c3d4e5f60718-4567 --accept --reason "Seen twice"
+      cstp learn review .intent-layer/mistakes/pending/CHECK-2026-02-06-0f3a9b2c4d5e6f70-4567.md --accept --dry-run
+    """
+    from cstp_grpc.cli.reviewing import HINT, Conversation, Terms, pending, show, show_duplicates
+    from cstp_grpc.intent_layer.reviewing import LikelyDuplicate, Reviewer
+
+    if learning is not None and learning.endswith(ENDING):
+        project, learning = of_report(project, learning)
+    verdict = verdict_of(accept=accept, reject=reject, defer=defer)
+    terms = Terms(reviewer or user(), reason, section, force, dry_run or check_only)
+    by = Reviewer(project.tree, now) if threshold is None else Reviewer(project.tree, now, threshold=threshold)
+    if verdict is None:
+        require_terminal(out)
+        learnings = Learnings(project.tree, now)
+        Conversation(out, by, terms).review(pending(learnings, out) if learning is None else [learnings.get(learning)])
+        return
+    if learning is None:
+        raise click.UsageError(
+            f"Say what to {verdict}: its ID, which `cstp learn list` shows, or the file of its report."
+        )
+    try:
+        outcome = by.review(terms.request(learning, verdict))
+    except LikelyDuplicate as error:
+        if out.json_wanted:
+            from cstp_grpc.cli.hints import as_json
+
+            out.problem(as_json(error, HINT))
+        else:
+            show_duplicates(out, error.duplicates)
+            out.note(HINT)
+        click.get_current_context().exit(OTHERWISE)
+    show(out, outcome, verdict, terms, with_diff=dry_run and not check_only)
+    if terms.dry_run and outcome.duplicates and not force:
+        click.get_current_context().exit(OTHERWISE)
+
+
+def read_input() -> str:
+    """Return standard input, or enough of it to see that it is too long."""
+    # Python has None for a stream that was closed before it started.
+    content = sys.stdin.buffer.read(UTF8_BYTES * MAX_TEXT + 1) if sys.stdin else b""
+    return content.decode(errors="surrogateescape").rstrip("\n")
+
+
+def of_report(project: Project, written: str) -> tuple[Project, str]:
+    """Return the project and the identifier of a report's file. Raises InvalidArgument."""
+    file = Path(os.path.abspath(project.base / written))  # noqa: PTH100
+    root = file.parents[3] if len(file.parents) > 3 else file.parent
+    if file.parent.parent != root / MISTAKES:
+        raise InvalidArgument.field("id", f"{written} is no report: those are in {MISTAKES}/{LearningState.PENDING}")
+    return opened(root), file.name.removesuffix(ENDING)
+
+
+def verdict_of(*, accept: bool, reject: bool, defer: bool) -> ReviewVerdict | None:
+    """Return the one verdict that was given, if any. Raises click.UsageError for several."""
+    chosen = {ReviewVerdict.ACCEPT: accept, ReviewVerdict.REJECT: reject, ReviewVerdict.DEFER: defer}
+    given = [verdict for verdict, wanted in chosen.items() if wanted]
+    if len(given) > 1:
+        raise click.UsageError(f"--{given[0]} and --{given[1]} exclude each other.")
+    return given[0] if given else None
+
+
+def require_terminal(out: Output) -> None:
+    """Raise click.UsageError where nobody can be asked."""
+    if out.json_wanted or not (sys.stdin and sys.stdin.isatty() and out.console.is_terminal):
+        raise click.UsageError("There is no terminal to ask on: give an ID and --accept, --reject or --defer.")

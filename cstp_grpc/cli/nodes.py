@@ -1,0 +1,76 @@
+"""The nodes of a project, as the command line judges and shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.table import Table
+from rich.text import Text
+
+from cstp_grpc.cli.output import printable
+from cstp_grpc.cli.project import Project
+from cstp_grpc.intent_layer.git import GitHistory
+from cstp_grpc.intent_layer.library import Judgement, ListedNode
+from cstp_grpc.intent_layer.model import ROOT, Finding, FindingSeverity, Node, Placement
+from cstp_grpc.intent_layer.tree import parent_of
+from cstp_grpc.intent_layer.validation import judge, select
+
+COLOURS = {FindingSeverity.ERROR: "red", FindingSeverity.WARNING: "yellow"}
+
+
+def judge_project(project: Project, paths: Iterable[str], *, with_history: bool) -> Judgement:
+    """Return what is wrong with the nodes that paths stand for, or with all."""
+    found = select(project.tree, project.paths(paths))
+    return Judgement(judge(project.tree, found, GitHistory(project.root) if with_history else None), len(found))
+
+
+def listed(nodes: Iterable[Node]) -> Iterator[ListedNode]:
+    """Yield nodes, each with the nearest one above it."""
+    files: dict[str, str] = {}
+    for node in nodes:
+        folder = node.folder
+        while folder != ROOT and parent_of(folder) not in files:
+            folder = parent_of(folder)
+        yield ListedNode(node, None if folder == ROOT else files[parent_of(folder)])
+        files[node.folder] = node.path
+
+
+def node_table(nodes: Iterable[ListedNode]) -> Table:
+    """Return a listing of nodes."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("file", overflow="fold")
+    table.add_column("tokens", justify="right")
+    table.add_column("sections", overflow="fold")
+    for each in nodes:
+        for file in each.node.files:
+            sections = ", ".join(section.name for section in file.sections)
+            table.add_row(printable(file.path), str(file.tokens), Text(printable(sections), style="dim"))
+    return table
+
+
+def finding_line(finding: Finding) -> Text:
+    """Return a finding as compilers print theirs."""
+    text = Text(printable(f"{finding.file}:{finding.line}: "))
+    text.append(finding.severity, style=COLOURS[finding.severity])
+    return text.append(printable(f" {finding.rule}: {finding.message}"))
+
+
+def summed_up(judged: Judgement) -> str:
+    """Return what was found in a line."""
+    errors = sum(finding.severity is FindingSeverity.ERROR for finding in judged.findings)
+    warnings = len(judged.findings) - errors
+    nodes = counted(judged.nodes, "node")
+    if not judged.findings:
+        return f"{nodes} judged, nothing found."
+    return f"{nodes} judged: {counted(errors, 'error')}, {counted(warnings, 'warning')}."
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things in words."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def missing(placement: Placement) -> str:
+    """Return what to do about a node that is not there yet."""
+    covering = f" {placement.covering} covers the folder now." if placement.covering else ""
+    return f"It is not there yet.{covering} `cstp context init {placement.folder}` begins it."

@@ -1,0 +1,151 @@
+"""The judgement of what the next commit will hold: the nodes as they are staged, among the files that are tracked.
+
+What git has staged is laid out in a temporary folder: nodes and links as they are, every other file empty, since only
+whether it is there counts. What is in the work tree and not staged is not looked at. Git is run in the current folder,
+since what it tells hooks of its whereabouts is meant from there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import click
+
+from cstp_grpc.intent_layer.library import Judgement
+from cstp_grpc.intent_layer.model import Finding
+from cstp_grpc.intent_layer.tree import NODE_FILES, Tree
+from cstp_grpc.intent_layer.validation import judge, select
+
+LINK = "120000"
+SUBMODULE = "160000"
+MERGED = "0"
+"""The stage of a file that is not in conflict."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A tracked file, by its path from the project's root."""
+
+    mode: str
+    object_id: str
+    path: PurePosixPath
+
+    @property
+    def counts(self) -> bool:
+        """Whether its content counts."""
+        return self.mode == LINK or self.path.name in NODE_FILES
+
+
+def judge_staged(root: Path) -> Judgement:
+    """Return what is wrong with the staged nodes, and what the commit breaks in others.
+
+    A finding about a node that is not staged counts where it did not hold of the last commit. Raises ClickException
+    where git cannot tell what is staged.
+    """
+    folder = _folder(root)
+    changed = {str(path) for path in _below(folder, _list("diff", "--cached", "--name-only", "--no-renames", "-z"))}
+    nodes, findings = _judged(_staged(folder))
+    known = {_key(each) for each in findings if each.file not in changed}
+    if known:
+        known &= {_key(each) for each in _judged(_committed(folder))[1]}
+    return Judgement(tuple(each for each in findings if each.file in changed or _key(each) not in known), nodes)
+
+
+def _key(finding: Finding) -> tuple[str, str, str]:
+    """Return what stays the same of a finding when lines move."""
+    return finding.rule, finding.file, finding.message
+
+
+def _judged(entries: Sequence[_Entry]) -> tuple[int, tuple[Finding, ...]]:
+    """Return how many nodes there are among tracked files, and what is wrong with them."""
+    contents = dict(_contents([entry.object_id for entry in entries if entry.counts]))
+    with tempfile.TemporaryDirectory(prefix="cstp-staged-") as folder:
+        _lay_out(entries, contents, Path(folder))
+        tree = Tree(Path(folder))
+        found = select(tree)
+        return len(found), judge(tree, found)
+
+
+def _lay_out(entries: Sequence[_Entry], contents: Mapping[str, bytes], folder: Path) -> None:
+    """Write tracked files below a folder; links last, so that nothing is written through one."""
+    folders = {folder / (entry.path if entry.mode == SUBMODULE else entry.path.parent) for entry in entries}
+    for each in sorted(folders):
+        each.mkdir(parents=True, exist_ok=True)
+    for entry in entries:
+        if entry.mode not in (LINK, SUBMODULE):
+            (folder / entry.path).write_bytes(contents[entry.object_id] if entry.counts else b"")
+    for entry in entries:
+        if entry.mode == LINK:
+            with suppress(FileExistsError):
+                (folder / entry.path).symlink_to(os.fsdecode(contents[entry.object_id]))
+
+
+def _staged(folder: PurePosixPath) -> list[_Entry]:
+    listed = (each.partition("\t") for each in _list("ls-files", "--stage", "--full-name", "-z", "--", ":/"))
+    return [
+        _Entry(mode, object_id, path)
+        for about, _, name in listed
+        for mode, object_id, stage in [about.split()]
+        for path in _below(folder, [name])
+        if stage == MERGED
+    ]
+
+
+def _committed(folder: PurePosixPath) -> list[_Entry]:
+    if not _git("rev-list", "--all", "--max-count=1"):
+        return []
+    listed = (each.partition("\t") for each in _list("ls-tree", "-r", "--full-tree", "-z", "HEAD"))
+    return [
+        _Entry(mode, object_id, path)
+        for about, _, name in listed
+        for mode, _, object_id in [about.split()]
+        for path in _below(folder, [name])
+    ]
+
+
+def _contents(object_ids: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield objects with what they hold."""
+    answer = _git("cat-file", "--batch", feed="".join(f"{each}\n" for each in object_ids).encode())
+    start = 0
+    for object_id in object_ids:
+        line_end = answer.index(b"\n", start)
+        size = int(answer[start:line_end].split()[2])
+        yield object_id, answer[line_end + 1 : line_end + 1 + size]
+        start = line_end + size + 2
+
+
+def _folder(root: Path) -> PurePosixPath:
+    """Return where the project is in the work tree."""
+    top = Path(os.fsdecode(_git("rev-parse", "--show-toplevel").removesuffix(b"\n")))
+    try:
+        return PurePosixPath(root.resolve().relative_to(top.resolve()))
+    except ValueError:
+        raise click.ClickException(f"{root} is not in the work tree of git around the current folder") from None
+
+
+def _below(folder: PurePosixPath, names: Sequence[str]) -> Iterator[PurePosixPath]:
+    """Yield the paths that lie in a folder, from there on."""
+    paths = (PurePosixPath(name) for name in names)
+    return (path.relative_to(folder) for path in paths if path.is_relative_to(folder))
+
+
+def _list(*arguments: str) -> list[str]:
+    return [os.fsdecode(each) for each in _git(*arguments).split(b"\0") if each]
+
+
+def _git(*arguments: str, feed: bytes = b"") -> bytes:
+    git = shutil.which("git")
+    if git is None:
+        raise click.ClickException("there is no git")
+    answer = subprocess.run([git, *arguments], input=feed, capture_output=True, check=False)
+    if answer.returncode:
+        reason = answer.stderr.decode(errors="replace").strip()
+        raise click.ClickException(f"git cannot tell what is staged: {reason}")
+    return answer.stdout
