@@ -229,6 +229,7 @@ def audit_entries(console: Console, found: Sequence[audit_pb2.AuditEntry]) -> No
         event = word(audit_pb2.AuditEvent, item.event).replace("_", " ")
         headline = f"{event} by {item.requesting_agent}" + (f": {item.action}" if item.HasField("action") else "")
         details = [
+            f"claims to be {item.claimed_agent}" if item.HasField("claimed_agent") else "",
             *(f"blocked by {name}" for name in item.violations),
             *(f"warned by {name}" for name in item.warnings),
             item.decision_id,

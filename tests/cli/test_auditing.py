@@ -26,6 +26,12 @@ def test_the_trail_is_listed_latest_first(busy: Server) -> None:
     assert shown.index("Rename a variable") < shown.index("deploy") < shown.index("tidy up")
 
 
+def test_the_trail_tells_who_claims_to_be_somebody(server: Server) -> None:
+    params = '{"action": {"description": "tidy up"}, "agent": {"id": "somebody"}}'
+    server.ok("call", "cstp.checkGuardrails", params, agent="bob")
+    assert "claims to be somebody" in server.ok("audit")
+
+
 @pytest.mark.parametrize(
     ("filters", "actions"),
     [

@@ -1,0 +1,241 @@
+"""Nothing is read, filed or reviewed that is not on record first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cstp_grpc.errors import Conflict, CstpError, InvalidArgument, NotFound, Unavailable
+from cstp_grpc.intent_layer.library import Act, ActKind, Call, IntentLayer, Projects
+from cstp_grpc.intent_layer.model import (
+    ContextRequest,
+    LearningType,
+    NewLearning,
+    ReviewRequest,
+    ReviewVerdict,
+)
+from cstp_grpc.intent_layer.pending import LearningQuery, Learnings
+from cstp_grpc.intent_layer.reviewing import Reviewer
+from cstp_grpc.intent_layer.tree import Tree
+from cstp_grpc.storage.paging import PageRequest
+from tests.intent_layer.trees import write_tree
+
+CALL = Call("alice", "req-1", "somebody")
+NOW = datetime(2026, 2, 6, 10, tzinfo=UTC)
+FILES = {
+    "CLAUDE.md": "## Purpose\n\nA shop.\n",
+    "src/AGENTS.md": "## Contracts\n\nImports go downwards.\n",
+    "src/api/AGENTS.md": "## Pitfalls\n\n- Handlers are arrow functions.\n",
+    "src/web/": "",
+}
+LEARNING = NewLearning(LearningType.PITFALL, ("src/api/users.ts", "src/api/"), "No bodies", "They are null", "worker-3")
+FIRST = PageRequest()
+
+Doing = Callable[[IntentLayer], object]
+
+
+@dataclass
+class Trail:
+    """Remembers acts, unless it fails."""
+
+    acts: list[Act] = field(default_factory=list)
+    failing: bool = False
+
+    def record(self, act: Act) -> None:
+        if self.failing:
+            raise Unavailable("the trail cannot be written")
+        self.acts.append(act)
+
+
+class Shop:
+    """A project with its trail, which counts how often nodes were said to have changed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = write_tree(root, FILES)
+        self.trail = Trail()
+        self.changes = 0
+        tree = Tree(root)
+        self.layer = IntentLayer(
+            "shop",
+            tree,
+            Learnings(tree, self.now),
+            Reviewer(tree, self.now),
+            None,
+            self.trail,
+            self.now,
+            self.changed,
+        )
+
+    def now(self) -> datetime:
+        return NOW
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    def filed(self) -> str:
+        """File a learning, forget that, and return its identifier."""
+        learning = self.layer.report(LEARNING, CALL)
+        self.trail.acts.clear()
+        return learning.id
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+READS: dict[str, tuple[Doing, str, tuple[str, ...]]] = {
+    "resolve": (lambda layer: layer.resolve(ContextRequest("./src//api"), CALL), "resolve", ("./src//api",)),
+    "nodes": (lambda layer: layer.nodes(FIRST, CALL), "list nodes", ()),
+    "node": (lambda layer: layer.node("src/AGENTS.md", CALL), "get node", ("src/AGENTS.md",)),
+    "validate": (lambda layer: layer.validate(["src", "."], CALL), "validate", ("src", ".")),
+    "place": (lambda layer: layer.place(["src/api", "src/web"], CALL), "place", ("src/api", "src/web")),
+    "init": (lambda layer: layer.init("src/web", CALL, dry_run=True), "show skeleton", ("src/web",)),
+    "learnings": (
+        lambda layer: layer.learnings(LearningQuery(path="src"), FIRST, CALL),
+        "list learnings",
+        ("src",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_read_is_on_record(shop: Shop, name: str) -> None:
+    doing, said, paths = READS[name]
+    doing(shop.layer)
+    assert shop.trail.acts == [Act(ActKind.CONTEXT_READ, said, "shop", paths, CALL, NOW)]
+    assert shop.changes == 0
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_cannot_be_recorded_is_not_answered(shop: Shop, name: str) -> None:
+    shop.trail.failing = True
+    with pytest.raises(Unavailable):
+        READS[name][0](shop.layer)
+
+
+REFUSED: dict[str, tuple[Doing, type[CstpError], str]] = {
+    "resolve": (lambda layer: layer.resolve(ContextRequest("../etc"), CALL), InvalidArgument, "context_read"),
+    "nodes": (lambda layer: layer.nodes(PageRequest(token="x"), CALL), InvalidArgument, "context_read"),
+    "node": (lambda layer: layer.node("src/web", CALL), NotFound, "context_read"),
+    "validate": (lambda layer: layer.validate(["/"], CALL), InvalidArgument, "context_read"),
+    "place": (lambda layer: layer.place(["a", "../b"], CALL), InvalidArgument, "context_read"),
+    "show": (lambda layer: layer.init("lib", CALL, dry_run=True), NotFound, "context_read"),
+    "init": (lambda layer: layer.init(".", CALL), Conflict, "node_created"),
+    "learnings": (
+        lambda layer: layer.learnings(LearningQuery(path="/etc"), FIRST, CALL),
+        InvalidArgument,
+        "context_read",
+    ),
+    "report": (
+        lambda layer: layer.report(NewLearning(LearningType.CHECK, ("..",), "T", "D", "a"), CALL),
+        InvalidArgument,
+        "learning_reported",
+    ),
+    "review": (
+        lambda layer: layer.review(ReviewRequest("PITFALL-1", ReviewVerdict.ACCEPT, "bob"), CALL),
+        NotFound,
+        "learning_reviewed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_is_on_record_too(shop: Shop, name: str) -> None:
+    doing, error, kind = REFUSED[name]
+    with pytest.raises(error):
+        doing(shop.layer)
+    (act,) = shop.trail.acts
+    assert (act.kind, act.call, act.error) == (kind, CALL, error.reason)
+    assert shop.changes == 0
+
+
+def test_a_report_is_on_record_with_its_identifier(shop: Shop) -> None:
+    learning = shop.layer.report(LEARNING, CALL)
+    assert learning.paths == ("src/api/users.ts", "src/api")
+    paths = ("src/api/users.ts", "src/api/")
+    assert shop.trail.acts == [
+        Act(ActKind.LEARNING_REPORTED, "report pitfall", "shop", paths, CALL, NOW, learning_id=learning.id)
+    ]
+    assert shop.changes == 0
+
+
+@pytest.mark.parametrize(
+    ("paths", "field_name"),
+    [(("..",), "path"), (("src", "tests", "/etc"), "also_paths[1]")],
+)
+def test_the_path_of_a_report_that_leads_out_is_named(shop: Shop, paths: tuple[str, ...], field_name: str) -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        shop.layer.report(NewLearning(LearningType.CHECK, paths, "T", "D", "a"), CALL)
+    assert [violation.field for violation in raised.value.violations] == [field_name]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "changes"), [(ReviewVerdict.ACCEPT, 1), (ReviewVerdict.REJECT, 0), (ReviewVerdict.DEFER, 0)]
+)
+def test_a_review_is_on_record_and_tells_of_changed_nodes(shop: Shop, verdict: ReviewVerdict, changes: int) -> None:
+    learning_id = shop.filed()
+    shop.layer.review(ReviewRequest(learning_id, verdict, "bob"), CALL)
+    (act,) = shop.trail.acts
+    assert (act.kind, act.name, act.learning_id) == ("learning_reviewed", f"{verdict} learning", learning_id)
+    assert act.paths == ("src/api/users.ts", "src/api")
+    assert shop.changes == changes
+
+
+def test_a_dry_review_is_a_read(shop: Shop) -> None:
+    learning_id = shop.filed()
+    shop.layer.review(ReviewRequest(learning_id, ReviewVerdict.ACCEPT, "bob", dry_run=True), CALL)
+    (act,) = shop.trail.acts
+    assert (act.kind, act.name) == ("context_read", "show accept learning")
+    assert shop.changes == 0
+
+
+def test_a_new_node_is_on_record_and_told_of(shop: Shop) -> None:
+    made = shop.layer.init("src/web", CALL)
+    assert (shop.root / made.file).read_text() == made.content
+    assert [(act.kind, act.paths) for act in shop.trail.acts] == [("node_created", ("src/web",))]
+    assert shop.changes == 1
+
+
+def test_nodes_come_page_by_page(shop: Shop) -> None:
+    files = []
+    page = shop.layer.nodes(PageRequest(2), CALL)
+    while True:
+        files += [(each.node.path, each.parent) for each in page.items]
+        if not page.next_token:
+            break
+        page = shop.layer.nodes(PageRequest(2, page.next_token), CALL)
+    assert files == [
+        ("CLAUDE.md", None),
+        ("src/AGENTS.md", "CLAUDE.md"),
+        ("src/api/AGENTS.md", "src/AGENTS.md"),
+    ]
+
+
+def test_a_page_goes_on_where_nodes_came_and_went(shop: Shop) -> None:
+    write_tree(shop.root, {"src/api-docs/AGENTS.md": "## Purpose\n\nDocs.\n", "zoo/AGENTS.md": "## Purpose\n\nZoo.\n"})
+    page = shop.layer.nodes(PageRequest(3), CALL)
+    assert page.items[-1].node.folder == "src/api"
+    (shop.root / "src/api/AGENTS.md").unlink()
+    write_tree(shop.root, {"src/api/v1/AGENTS.md": "## Purpose\n\nOld.\n"})
+    rest = shop.layer.nodes(PageRequest(3, page.next_token), CALL)
+    assert [each.node.folder for each in rest.items] == ["src/api/v1", "src/api-docs", "zoo"]
+
+
+def test_a_node_that_is_a_link_is_read_by_its_own_name(shop: Shop) -> None:
+    write_tree(shop.root, {"docs/agents.md": "## Purpose\n\nFor the web.\n"})
+    (shop.root / "src/web/AGENTS.md").symlink_to("../../docs/agents.md")
+    listed = shop.layer.node("src/web/AGENTS.md", CALL)
+    assert (listed.node.folder, listed.parent) == ("src/web", "src/AGENTS.md")
+
+
+def test_an_unknown_project_tells_nothing_of_others(shop: Shop) -> None:
+    projects = Projects({"shop": shop.layer})
+    assert projects.get("shop") is shop.layer
+    with pytest.raises(NotFound) as raised:
+        projects.get("shed")
+    assert raised.value.message == "there is no project shed"
