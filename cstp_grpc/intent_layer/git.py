@@ -185,7 +185,7 @@ class _Ages:
             if folder is not None and changes and changes.files and status != "D":
                 self._behind[folder] = Behind(commit.date, changes.commits, tuple(sorted(changes.files)))
         touched = set()
-        for _, path in commit.changed:
+        for _, path in commit.changed if self._pending else ():
             owner = None if name_of(path) in NODE_FILES else self._owner_of(parent_of(path))
             changes = self._pending.get(owner) if owner is not None else None
             if owner is not None and changes:
