@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from a2a.server.context import ServerCallContext
 from a2a.server.events.event_queue import Event
-from a2a.server.request_handlers.request_handler import validate_request_params
 from a2a.types.a2a_pb2 import (
     AgentCard,
     CancelTaskRequest,
@@ -28,7 +27,7 @@ from a2a.utils.errors import (
 )
 from a2a.utils.task import apply_history_length, validate_history_length, validate_page_size
 
-from bridge.a2a import answers
+from bridge.a2a import answers, shape
 from bridge.a2a.cards import Cards
 from bridge.a2a.context import EXTENSION_URI, EXTENSIONS, address_of, is_activated, metadata_of
 from bridge.a2a.errors import Refused
@@ -65,9 +64,9 @@ class Conversations(WithoutPush):
         """Wait for the work in progress."""
         await self._worker.aclose()
 
-    @validate_request_params
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task:
         """Return the task that a message came to, or the task at work where the caller does not wait."""
+        shape.check(params)
         self.admit(context)
         metadata = metadata_of(context)
         turn = await self._turns.begin(params, metadata)
@@ -77,11 +76,11 @@ class Conversations(WithoutPush):
             task = await self._worker.settle(turn, metadata)
         return apply_history_length(task, params.configuration)
 
-    @validate_request_params
     async def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
         """Yield the task at work, then what it came to."""
+        shape.check(params)
         self.admit(context)
         metadata = metadata_of(context)
         turn = await self._turns.begin(params, metadata)
@@ -90,16 +89,16 @@ class Conversations(WithoutPush):
         for event in last_events(await asyncio.shield(work)):
             yield event
 
-    @validate_request_params
     async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
         """Return a task of the caller's."""
+        shape.check(params)
         self.admit(context)
         validate_history_length(params)
         return apply_history_length((await self._store.get(params.id, metadata_of(context))).task, params)
 
-    @validate_request_params
     async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         """Return a page of the caller's tasks, last changed first."""
+        shape.check(params)
         self.admit(context)
         validate_history_length(params)
         if params.HasField("page_size"):
@@ -127,9 +126,9 @@ class Conversations(WithoutPush):
             total_size=page.total,
         )
 
-    @validate_request_params
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
         """Call off a task at work and return it."""
+        shape.check(params)
         self.admit(context)
         metadata = metadata_of(context)
         stored = await self._store.get(params.id, metadata)
@@ -145,11 +144,11 @@ class Conversations(WithoutPush):
             raise not_cancelable(task)
         return task
 
-    @validate_request_params
     async def on_subscribe_to_task(
         self, params: SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
         """Yield a task at work, then what it came to, whichever bridge is at it."""
+        shape.check(params)
         self.admit(context)
         task = (await self._store.get(params.id, metadata_of(context))).task
         if not is_working(task):

@@ -11,6 +11,7 @@ from a2a.utils.errors import JSON_RPC_ERROR_CODE_MAP, A2AError, ContentTypeNotSu
 from google.protobuf.message import Message
 
 from bridge.a2a.errors import invalid_params
+from bridge.a2a.params import MAX_ITEMS, TOO_MANY
 
 TASK: Final = (re.compile(r"tasks/[^/]+"), "tasks/{id}")
 CONFIG: Final = (re.compile(r"tasks/[^/]+/pushNotificationConfigs/[^/]+"), "tasks/{id}/pushNotificationConfigs/{id}")
@@ -43,6 +44,8 @@ def check(request: Message) -> None:
 
 def check_message(request: a2a_v0_3_pb2.SendMessageRequest) -> None:
     """Let a message pass whose parts can be translated. Raises as `check` does."""
+    if len(request.request.content) > MAX_ITEMS:
+        raise invalid_params(f"message.content: {TOO_MANY}", ("message.content", TOO_MANY))
     for number, part in enumerate(request.request.content):
         kind = part.WhichOneof("part")
         if kind == "file":

@@ -27,6 +27,7 @@ from grpc_status import rpc_status
 
 from bridge.a2a.errors import grpc_error, invalid_params
 from bridge.a2a.grpc_server import fitting
+from bridge.a2a.params import MAX_ITEMS
 from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, tasks_pb2
 from tests.bridge.support import Scripted
@@ -449,6 +450,16 @@ def test_a_part_that_cannot_be_understood_is_invalid(wire: Wire, part: dict[str,
     for rpc in ("SendMessage", "SendStreamingMessage"):
         found = failed(wire.old, rpc, request, ALICE)
         assert (found.code, found.reason) == (grpc.StatusCode.INVALID_ARGUMENT, reason)
+
+
+@pytest.mark.parametrize("rpc", ["SendMessage", "SendStreamingMessage"])
+def test_a_message_of_endless_parts_is_invalid(wire: Wire, rpc: str) -> None:
+    current = said("Deploy")
+    current.message.parts.extend([a2a_pb2.Part(text="x")] * MAX_ITEMS)
+    old = said_before(*[old_pb2.Part(text="x")] * (MAX_ITEMS + 1))
+    for found in (failed(wire.current, rpc, current, V1, ALICE), failed(wire.old, rpc, old, ALICE)):
+        assert (found.code, found.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_PARAMS")
+        assert len(found.fields) == 1
 
 
 def test_a_number_that_json_lacks_is_invalid_in_0_3(wire: Wire) -> None:
