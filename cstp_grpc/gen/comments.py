@@ -24,6 +24,6 @@ RPC_COMMENTS: dict[str, str] = {
     '/intent_layer.v1.IntentLayerService/PlaceFact': 'Returns where a fact about several paths belongs: at their lowest common ancestor. Errors: NOT_FOUND.',
     '/intent_layer.v1.IntentLayerService/ReportLearning': 'Files what an agent learned for review; nodes stay as they are. Errors: NOT_FOUND.',
     '/intent_layer.v1.IntentLayerService/ResolveContext': "Returns what governs a path: the sections of the nodes from the project's root down to it, merged. A path that does not exist yet is governed by its nearest existing ancestor. Errors: NOT_FOUND for an unknown project, INVALID_ARGUMENT for a path that leaves it.",
-    '/intent_layer.v1.IntentLayerService/ReviewLearning': 'Accepts, rejects or defers a learning. Accepting merges it into the node that covers its paths. Errors: NOT_FOUND; CONFLICT where it was reviewed already, or where the node says likely the same and the review is not forced.',
+    '/intent_layer.v1.IntentLayerService/ReviewLearning': "Accepts, rejects or defers a learning. Accepting merges it into the node that covers its paths. Errors: NOT_FOUND; CONFLICT where it was reviewed already, or where the node says likely the same and the review is not forced; the error's metadata says in which `file` and `line`.",
     '/intent_layer.v1.IntentLayerService/ValidateNodes': 'Judges nodes by the protocol: sections, budget, links, paths, freshness. Errors: NOT_FOUND.',
 }

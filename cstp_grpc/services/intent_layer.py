@@ -29,7 +29,7 @@ from cstp_grpc.intent_layer.model import (
     ReviewVerdict,
     Section,
 )
-from cstp_grpc.intent_layer.pending import LearningQuery
+from cstp_grpc.intent_layer.pending import LearningPage, LearningQuery
 from cstp_grpc.services import convert
 from cstp_grpc.services.caller import current_caller
 from cstp_grpc.storage.paging import PageRequest
@@ -105,9 +105,7 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
         page = self._projects.get(request.project).learnings(
             learning_query(request), PageRequest(request.page_size, request.page_token), call()
         )
-        return pb2.ListLearningsResponse(
-            learnings=[learning(item) for item in page.items], next_page_token=page.next_token
-        )
+        return learnings_message(page)
 
     def ReviewLearning(
         self, request: pb2.ReviewLearningRequest, context: grpc.ServicerContext
@@ -242,6 +240,15 @@ def learning(item: Learning) -> pb2.Learning:
         operation=item.operation,
         file=item.file,
         reviews=[review(each) for each in item.reviews],
+    )
+
+
+def learnings_message(page: LearningPage) -> pb2.ListLearningsResponse:
+    """Return a page of learnings as a message."""
+    return pb2.ListLearningsResponse(
+        learnings=[learning(item) for item in page.items],
+        next_page_token=page.next_token,
+        unreadable=[pb2.UnreadableReport(file=item.file, reason=item.reason) for item in page.unreadable],
     )
 
 

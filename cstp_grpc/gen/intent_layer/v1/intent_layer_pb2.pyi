@@ -560,7 +560,7 @@ class ValidateNodesRequest(_message.Message):
     """The project."""
     @_builtins.property
     def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Files or folders; all nodes when empty."""
+        """A folder stands for the nodes in it and below, any other path for the node that covers it; all nodes when empty."""
 
     def __init__(
         self,
@@ -658,7 +658,9 @@ class PlaceFactRequest(_message.Message):
     """The project."""
     @_builtins.property
     def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The paths that it applies to."""
+        """The paths that it applies to. One that is not there is taken for a file unless it ends with `/`, and a pattern such as
+        `api/*` for the folder above its first wildcard.
+        """
 
     def __init__(
         self,
@@ -1028,25 +1030,57 @@ class ListLearningsResponse(_message.Message):
 
     LEARNINGS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    UNREADABLE_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """The token of the next page; empty on the last one."""
     @_builtins.property
     def learnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Learning]:
         """Latest first."""
 
+    @_builtins.property
+    def unreadable(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnreadableReport]:
+        """The reports in the listed states that cannot be read; on the first page only."""
+
     def __init__(
         self,
         *,
         learnings: _abc.Iterable[Global___Learning] | None = ...,
         next_page_token: _builtins.str = ...,
+        unreadable: _abc.Iterable[Global___UnreadableReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["learnings", b"learnings", "next_page_token", b"next_page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["learnings", b"learnings", "next_page_token", b"next_page_token", "unreadable", b"unreadable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListLearningsResponse: _TypeAlias = ListLearningsResponse  # noqa: Y015
+
+@_typing.final
+class UnreadableReport(_message.Message):
+    """A report that cannot be read."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    file: _builtins.str
+    """Its file."""
+    reason: _builtins.str
+    """Why."""
+    def __init__(
+        self,
+        *,
+        file: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnreadableReport: _TypeAlias = UnreadableReport  # noqa: Y015
 
 @_typing.final
 class ReviewLearningRequest(_message.Message):

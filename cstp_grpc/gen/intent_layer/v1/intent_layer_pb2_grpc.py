@@ -149,7 +149,8 @@ class IntentLayerServiceServicer:
 
     def ReviewLearning(self, request, context):
         """Accepts, rejects or defers a learning. Accepting merges it into the node that covers its paths. Errors: NOT_FOUND;
-        CONFLICT where it was reviewed already, or where the node says likely the same and the review is not forced.
+        CONFLICT where it was reviewed already, or where the node says likely the same and the review is not forced; the
+        error's metadata says in which `file` and `line`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

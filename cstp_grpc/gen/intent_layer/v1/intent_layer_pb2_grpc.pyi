@@ -58,7 +58,8 @@ class IntentLayerServiceStub:
     """Lists filed learnings, latest first. Errors: NOT_FOUND."""
     ReviewLearning: _grpc.UnaryUnaryMultiCallable[_intent_layer_pb2.ReviewLearningRequest, _intent_layer_pb2.ReviewLearningResponse]
     """Accepts, rejects or defers a learning. Accepting merges it into the node that covers its paths. Errors: NOT_FOUND;
-    CONFLICT where it was reviewed already, or where the node says likely the same and the review is not forced.
+    CONFLICT where it was reviewed already, or where the node says likely the same and the review is not forced; the
+    error's metadata says in which `file` and `line`.
     """
 
 @_typing.type_check_only
@@ -91,7 +92,8 @@ class IntentLayerServiceAsyncStub(IntentLayerServiceStub):
     """Lists filed learnings, latest first. Errors: NOT_FOUND."""
     ReviewLearning: _aio.UnaryUnaryMultiCallable[_intent_layer_pb2.ReviewLearningRequest, _intent_layer_pb2.ReviewLearningResponse]  # type: ignore[assignment]
     """Accepts, rejects or defers a learning. Accepting merges it into the node that covers its paths. Errors: NOT_FOUND;
-    CONFLICT where it was reviewed already, or where the node says likely the same and the review is not forced.
+    CONFLICT where it was reviewed already, or where the node says likely the same and the review is not forced; the
+    error's metadata says in which `file` and `line`.
     """
 
 class IntentLayerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -175,7 +177,8 @@ class IntentLayerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_intent_layer_pb2.ReviewLearningResponse, _abc.Awaitable[_intent_layer_pb2.ReviewLearningResponse]]:
         """Accepts, rejects or defers a learning. Accepting merges it into the node that covers its paths. Errors: NOT_FOUND;
-        CONFLICT where it was reviewed already, or where the node says likely the same and the review is not forced.
+        CONFLICT where it was reviewed already, or where the node says likely the same and the review is not forced; the
+        error's metadata says in which `file` and `line`.
         """
 
 def add_IntentLayerServiceServicer_to_server(servicer: IntentLayerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
