@@ -218,6 +218,14 @@ def test_a_report_that_was_rewritten_is_read_again(project: Path, learnings: Lea
     assert listed(learnings)[0].title == "afterwards"
 
 
+def test_a_report_that_is_in_two_states_is_listed_once(project: Path, learnings: Learnings) -> None:
+    filed = learnings.file(new())
+    (project / ".intent-layer/mistakes/integrated").mkdir()
+    shutil.copy(project / filed.file, project / ".intent-layer/mistakes/integrated")
+    assert listed(learnings) == (filed,)
+    assert learnings.get(filed.id) == filed
+
+
 def test_listings_are_filtered(project: Path, learnings: Learnings) -> None:
     api = learnings.file(new("api"))
     auth = learnings.file(new("auth", path="src/auth", type=LearningType.CHECK))

@@ -319,6 +319,33 @@ def test_a_node_that_cannot_be_written_leaves_everything_as_it_was(project: Path
     assert snapshot(project) == before
 
 
+def test_an_edit_while_a_review_is_under_way_stays_and_the_review_does_not_happen(project: Path) -> None:
+    learning = filed(project)
+    before = snapshot(project)
+
+    def edited() -> datetime:
+        (project / "src/api/AGENTS.md").write_text("# Edited\n")
+        return AT
+
+    with pytest.raises(Conflict, match="changed while it was reviewed"):
+        Reviewer(Tree(project), edited).review(ReviewRequest(learning.id, ACCEPT, "alice"))
+    assert snapshot(project) == {**before, "src/api/AGENTS.md": b"# Edited\n"}
+    assert review(project, learning).learning.state is INTEGRATED
+
+
+def test_a_node_that_appears_while_one_is_created_stays(tmp_path: Path) -> None:
+    learning = filed(write_tree(tmp_path, {"src/": ""}), path="src")
+
+    def created() -> datetime:
+        (tmp_path / "AGENTS.md").write_text("# Mine\n")
+        return AT
+
+    with pytest.raises(Conflict, match="changed while it was reviewed"):
+        Reviewer(Tree(tmp_path), created).review(ReviewRequest(learning.id, ACCEPT, "alice"))
+    assert (tmp_path / "AGENTS.md").read_text() == "# Mine\n"
+    assert [each.state for each in learnings_of(tmp_path)] == [PENDING]
+
+
 # Killing
 
 
@@ -405,7 +432,7 @@ def test_settling_may_be_killed_too(killer: Killer, scene: Scene) -> None:
     randomness = random.Random(4)
     steps = steps_of(killer, scene.copy(), scene.request)
     for _ in range(40):
-        kill_twice(killer, scene, randomness.randrange(steps), randomness.randrange(12), randomness.randrange(12))
+        kill_again(killer, scene, randomness.randrange(steps), randomness.randrange(12), randomness.randrange(12))
 
 
 @pytest.mark.slow
@@ -417,11 +444,10 @@ def test_settling_may_be_killed_at_any_step(killer: Killer, scene: Scene) -> Non
         settling = len(killer.settle(project) or [])
         shutil.rmtree(project)
         for second in range(settling):
-            for third in range(settling):
-                kill_twice(killer, scene, step, second, third)
+            kill_again(killer, scene, step, second)
 
 
-def kill_twice(killer: Killer, scene: Scene, step: int, *settling: int) -> None:
+def kill_again(killer: Killer, scene: Scene, step: int, *settling: int) -> None:
     """Kill a review and then those that settle it, if they take so many steps."""
     project = scene.copy()
     assert killer.review(project, scene.request, step) is None
