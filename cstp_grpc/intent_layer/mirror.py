@@ -50,6 +50,7 @@ class NodeMirror:
         self._max_records = max_records
         self._known: dict[str, _Known] | None = None
         self._read: dict[str, tuple[Node, tuple[ImportRecord, ...]]] = {}
+        self._overflowing = False
 
     def refresh(self, stopping: Callable[[], bool] = lambda: False) -> int:
         """Take over what changed since the last time and return how many decisions that changed.
@@ -117,8 +118,10 @@ class NodeMirror:
         self._read = read
         said = (record for _, of_node in read.values() for record in of_node)
         yield from islice(said, self._max_records)
-        if next(said, None):
+        overflowing = next(said, None) is not None
+        if overflowing and not self._overflowing:
             logger.warning("searches find the first %d entries of the project %s", self._max_records, self._project)
+        self._overflowing = overflowing
 
 
 class NodeMirrorRefresher:

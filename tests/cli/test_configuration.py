@@ -45,6 +45,10 @@ def test_a_sound_configuration_is_summed_up(invoke: Invoke, home: Path) -> None:
         ("grpc: {prot: 1}", "cstp.yaml: grpc.prot: is not a known setting"),
         ("auth: {tokens: [{name: a, token: '${ABSENT}'}]}", "cstp.yaml: not set in the environment: ABSENT"),
         ("cstp: {guardrails: {config_path: nowhere.yaml}}", "nowhere.yaml"),
+        (
+            "intent_layer: {projects: [{name: shop, root: nowhere}]}",
+            "intent_layer.projects.0.root: nowhere is no folder",
+        ),
         ("rate_limits: {methods: {cstp.query: 1/minute}}", "rate_limits.methods: there is no method cstp.query"),
         ("storage: {url: 'mysql://localhost/cstp'}", "storage.url: must begin with sqlite:/// or postgresql://"),
         ("storage: {url: 'postgresql://localhost:port/cstp'}", "storage.url: is not a database URL"),

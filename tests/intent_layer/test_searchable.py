@@ -1,0 +1,85 @@
+"""What nodes say, entry by entry."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cstp_grpc.intent_layer.markdown import parse
+from cstp_grpc.intent_layer.model import Node, NodeFile
+from cstp_grpc.intent_layer.searchable import entries, file_of, records
+
+LINES = st.sampled_from(
+    [
+        "",
+        "## Pitfalls",
+        "## Checks",
+        "## Of our own",
+        "### A heading",
+        "#### A deeper one",
+        "- an item",
+        "  of two lines",
+        "- [ ] to do",
+        "1. first",
+        "- ",
+        "A paragraph",
+        "```",
+        "> quoted",
+        "| a | b |",
+        "<!-- a comment",
+        "-->",
+        "_Source: CHECK-2026-02-06-a1b2c3d4e5f60718-4567.md_",
+        "\u2028",
+    ]
+)
+TEXTS = st.lists(LINES, max_size=30).map("\n".join) | st.text(max_size=200)
+
+
+def node_of(text: str) -> Node:
+    file = NodeFile("src/AGENTS.md", text, parse(text, "src/AGENTS.md").sections(), 1)
+    return Node("src", (file,))
+
+
+@given(TEXTS)
+def test_entries_are_what_the_text_says_in_its_order(text: str) -> None:
+    place = 0
+    for title, said in entries(text):
+        assert title.strip()
+        assert said in text
+        place = text.index(said, place)
+
+
+@given(TEXTS)
+def test_any_node_has_records_that_the_journal_takes(text: str) -> None:
+    found = list(records("shop", node_of(text)))
+    assert len({record.source for record in found}) == len(found)
+    for record in found:
+        assert file_of(record.source, "shop") == "src/AGENTS.md"
+        assert record.content.title.strip()
+        assert len(record.content.title) <= 200
+        assert record.content.category
+        assert len(record.content.category) <= 100
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("- one\n- two\n  more of two", [("one", "- one"), ("two", "- two\n  more of two")]),
+        ("### One\n\n- an item of it\n\n### Two", [("One", "### One\n\n- an item of it"), ("Two", "### Two")]),
+        ("Said first.\n\n- [ ] then this", [("Said first.", "Said first."), ("then this", "- [ ] then this")]),
+        ("- [x] **done**\n\n  in full\n\n  _Source: A.md_", [("**done**", "- [x] **done**\n\n  in full")]),
+        ("```\n### no heading\n```", []),
+        ("", []),
+    ],
+)
+def test_headings_items_and_paragraphs_begin_entries(text: str, expected: list[tuple[str, str]]) -> None:
+    assert entries(text) == expected
+
+
+def test_long_titles_and_texts_are_shortened() -> None:
+    (record,) = records("shop", node_of(f"## Pitfalls\n\n- {'long ' * 10_000}"))
+    assert len(record.content.title) == 200
+    assert record.content.context
+    assert len(record.content.context) == 20_000
+    assert record.content.title.endswith("…")
