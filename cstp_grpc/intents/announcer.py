@@ -213,7 +213,7 @@ class Announcer:
 def unconfirmed(announcement: Announcement, code: CodeContext | None) -> list[str]:
     """Return the checks on the code that an announcement does not say were made."""
     confirmed = announcement.metadata.get(CONFIRMED)
-    made = confirmed if isinstance(confirmed, list) else []
+    made = {text for text in confirmed if isinstance(text, str)} if isinstance(confirmed, list) else set()
     return [check for check in code.check_items if check not in made] if code else []
 
 
