@@ -40,19 +40,19 @@ DIFF_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 class Entry:
     """What is put into a section: under a heading of level 3, or as an item of a checklist.
 
-    `source` is the name of the report, which the last line of the entry gives.
+    `learning_id` names the report, which the last line of the entry gives.
     """
 
     section: str
     checkbox: bool
     title: str
     detail: str
-    source: str
+    learning_id: str
 
     @property
     def mark(self) -> str:
         """The line that says where the entry comes from."""
-        return f"_Source: {self.source}_"
+        return mark_of(self.learning_id)
 
     def lines(self) -> list[str]:
         """Return the entry as it stands in a node; it neither begins a section nor leaves anything open."""
@@ -73,8 +73,13 @@ def entry_of(learning: Learning, edits: Edits) -> Entry:
         checkbox=learning.type is LearningType.CHECK or section_key(section) == CHECKLIST,
         title=" ".join((learning.title if edits.title is None else edits.title).split()),
         detail=learning.detail if edits.detail is None else edits.detail,
-        source=name_of_report(learning.id),
+        learning_id=learning.id,
     )
+
+
+def mark_of(learning_id: str) -> str:
+    """Return the line by which entries name their report."""
+    return f"_Source: {name_of_report(learning_id)}_"
 
 
 def covering(tree: Tree, paths: tuple[str, ...]) -> Node | None:

@@ -40,7 +40,7 @@ from cstp_grpc.errors import Conflict, CstpError, InvalidArgument, Unavailable
 from cstp_grpc.intent_layer import durable
 from cstp_grpc.intent_layer.duplicates import THRESHOLD, Similarity, find_duplicates
 from cstp_grpc.intent_layer.markdown import parse
-from cstp_grpc.intent_layer.merging import Entry, covering, entry_of, merge, target_files, unified_diff
+from cstp_grpc.intent_layer.merging import Entry, covering, entry_of, mark_of, merge, target_files, unified_diff
 from cstp_grpc.intent_layer.model import (
     Duplicate,
     Edits,
@@ -247,8 +247,7 @@ class Reviewer:
             raise Conflict(f"{file} is not UTF-8 and must be changed by hand") from None
 
     def _carry_out(self, mistakes: int, learning: Learning, review: Review, merge_: _Merge | None) -> None:
-        mark = f"_Source: {name_of_report(learning.id)}_"
-        journal = _Journal(learning.id, review, mark, merge_.changes if merge_ else ())
+        journal = _Journal(learning.id, review, mark_of(learning.id), merge_.changes if merge_ else ())
         durable.replace(mistakes, JOURNAL, _written(journal), None, JOURNAL_TEMPORARY)
         try:
             if merge_ and not self._replace(merge_.changes[0], merge_.content):

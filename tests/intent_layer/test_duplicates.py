@@ -14,7 +14,7 @@ from cstp_grpc.intent_layer.markdown import parse
 from cstp_grpc.intent_layer.merging import Entry, merge
 from cstp_grpc.intent_layer.model import Duplicate
 
-SOURCE = "PITFALL-2026-02-06-1-2.md"
+ID = "PITFALL-2026-02-06-1-2"
 NODE = """# API
 
 ## Purpose
@@ -42,7 +42,7 @@ _Source: PITFALL-2026-01-01-1-1.md_
 
 
 def entry(title: str, detail: str = "Something else entirely.", section: str = "Pitfalls") -> Entry:
-    return Entry(section, checkbox=False, title=title, detail=detail, source=SOURCE)
+    return Entry(section, checkbox=False, title=title, detail=detail, learning_id=ID)
 
 
 def found(title: str, detail: str = "Something else entirely.", **options: object) -> tuple[Duplicate, ...]:

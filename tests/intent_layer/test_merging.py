@@ -52,7 +52,7 @@ entries = st.builds(
     st.booleans(),
     titles.map(lambda title: " ".join(title.split())).filter(bool),
     details,
-    st.just("PITFALL-2026-02-06-1-2.md"),
+    st.just("PITFALL-2026-02-06-1-2"),
 )
 
 
