@@ -1,6 +1,7 @@
 """What sections say item by item: checks to confirm, boundaries by what they permit, and what pitfalls are called.
 
-An item is the first paragraph of an item of a list, on one line and as it is written otherwise. Code is no item.
+An item is the first paragraph of an item of a list, on one line and as it is written otherwise. Code is no item. All
+take sections of up to `MAX_CHARACTERS`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from markdown_it.tree import SyntaxTreeNode
 from cstp_grpc.intent_layer.markdown import BLOCKS
 
 OPEN_BOX = re.compile(r"\[ \][ \t]+(?=\S)")
-ORIGIN = re.compile(r"\s*(?:<!--.*?-->|_Source: [^\n]*_)\s*\Z", re.DOTALL)
+ORIGIN = re.compile(r"(?:<!--[^<>]{0,300}-->|_Source: [^\n]{0,300}_)\s*\Z")
 """What a merged learning ends with, which says only where it is from."""
+MAX_CHARACTERS = 65_536
+"""How long a section may be to be read item by item, which takes the parser some 20 µs a line."""
 LABEL = re.compile(r"\W*(always|ask[ -]first|never)\b\W*(?:\([^()]*\)\W*)?", re.IGNORECASE)
 """A heading or a paragraph that says only which permission what follows is under."""
 LABELLED = re.compile(
@@ -122,4 +125,4 @@ def _inline(node: SyntaxTreeNode) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(ORIGIN.sub("", text).split())
+    return " ".join(ORIGIN.sub("", text.rstrip()).split())

@@ -11,7 +11,7 @@ from cachetools import LRUCache
 
 from cstp_grpc.errors import InvalidArgument, NotFound, Unavailable
 from cstp_grpc.guardrails.model import CodeRules
-from cstp_grpc.intent_layer.items import Permission, boundary_items, check_items, pitfall_titles
+from cstp_grpc.intent_layer.items import MAX_CHARACTERS, Permission, boundary_items, check_items, pitfall_titles
 from cstp_grpc.intent_layer.markdown import section_key
 from cstp_grpc.intent_layer.model import ROOT, Learning, MergedSection, Node
 from cstp_grpc.intent_layer.pending import Learnings
@@ -21,6 +21,7 @@ from cstp_grpc.intents.code import CodeContext, CodeNote, PendingLearning
 from cstp_grpc.storage.paging import MAX_BYTES, estimated_size, fitting
 
 CONTRACTS, PITFALLS, CHECKS, BOUNDARIES = SECTIONS = ("contracts", "pitfalls", "checks", "boundaries")
+ITEMISED = (PITFALLS, CHECKS, BOUNDARIES)
 MAX_LISTED_BYTES = MAX_BYTES // 4
 """How much the items of checks may take in an answer, and the pending learnings."""
 REMEMBERED_CHARACTERS = 16_777_216
@@ -95,7 +96,8 @@ def read_context(project: str, sources: ProjectSources, paths: Sequence[str], me
         missing.append(error.message)
     nodes = list(_nodes(tree, located, missing.append))
     merged = {section_key(section.name): section for section in merge(nodes, SECTIONS)}
-    rules = _rules(merged, "; ".join(missing) or None, memo)
+    itemised = {key: list(_itemised(merged[key], missing.append)) for key in ITEMISED if key in merged}
+    rules = _rules(itemised, "; ".join(missing) or None, memo)
     notes = _notes(merged, nodes, missing.append)
     return CodeContext(
         project=project,
@@ -144,20 +146,25 @@ def _reason(error: InvalidArgument | Unavailable) -> str:
     return error.violations[0].description if error.violations else error.message
 
 
-def _rules(merged: Mapping[str, MergedSection], unreadable: str | None, memo: Memo) -> CodeRules:
-    boundaries = [memo(boundary_items, text) for text in _texts(merged, BOUNDARIES)]
+def _itemised(section: MergedSection, report: Callable[[str], None]) -> Iterator[str]:
+    """Yield the texts that can be read item by item; others are reported."""
+    for part in section.parts:
+        if len(part.text) <= MAX_CHARACTERS:
+            yield part.text
+        else:
+            report(f"{section.name} of {part.file} has more than {MAX_CHARACTERS} characters")
+
+
+def _rules(texts: Mapping[str, Sequence[str]], unreadable: str | None, memo: Memo) -> CodeRules:
+    boundaries = [memo(boundary_items, text) for text in texts.get(BOUNDARIES, ())]
     return CodeRules(
         never=_distinct(items[Permission.NEVER] for items in boundaries),
         ask_first=_distinct(items[Permission.ASK_FIRST] for items in boundaries),
         always=_distinct(items[Permission.ALWAYS] for items in boundaries),
-        checks=_distinct(memo(check_items, text) for text in reversed(_texts(merged, CHECKS))),
-        pitfalls=_distinct(memo(pitfall_titles, text) for text in _texts(merged, PITFALLS)),
+        checks=_distinct(memo(check_items, text) for text in reversed(texts.get(CHECKS, ()))),
+        pitfalls=_distinct(memo(pitfall_titles, text) for text in texts.get(PITFALLS, ())),
         unreadable=unreadable,
     )
-
-
-def _texts(merged: Mapping[str, MergedSection], key: str) -> list[str]:
-    return [part.text for part in merged[key].parts] if key in merged else []
 
 
 def _distinct(lists: Iterable[Iterable[str]]) -> tuple[str, ...]:

@@ -144,6 +144,17 @@ def test_a_node_that_cannot_be_read_is_missing_and_the_others_are_told(shop: Pro
     assert look(code, "docs").rules.unreadable is None
 
 
+def test_a_section_that_is_too_long_to_be_read_item_by_item_is_told_as_missing(tmp_path: Path) -> None:
+    checks = "- [ ] Look twice\n" * 5000
+    code = ProjectCode({"shop": sources(write_tree(tmp_path / "shop", {"AGENTS.md": f"## Checks\n{checks}"}))})
+
+    found = look(code, "src")
+
+    assert [note.text for note in found.checks] == [checks.strip()]
+    assert found.missing == ("Checks of AGENTS.md has more than 65536 characters",)
+    assert (found.rules.checks, found.rules.unreadable) == ((), found.missing[0])
+
+
 def test_a_node_that_is_a_link_out_of_the_project_is_missing(shop: ProjectSources, code: ProjectCode) -> None:
     (shop.tree.root / "src" / "new").mkdir()
     (shop.tree.root / "src" / "new" / "AGENTS.md").symlink_to("/etc/hostname")
