@@ -25,7 +25,7 @@ test: $(VENV)/.installed-dev check ## Check and test everything.
 test-slow: $(VENV)/.installed-dev ## The tests that take long: kill -9 under load.
 	$(BIN)/python -m pytest -m slow --timeout 900
 
-check: $(VENV)/.installed-dev ## Format, lint, types, import contracts, proto, generated code.
+check: $(VENV)/.installed-dev ## Format, lint, types, import contracts, proto, generated code, nodes.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -35,6 +35,7 @@ check: $(VENV)/.installed-dev ## Format, lint, types, import contracts, proto, g
 	scripts/breaking.sh $(BIN)/buf
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/generate.py --check
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/api_docs.py --check
+	$(BIN)/cstp context validate --strict --without-history
 
 generate: $(VENV)/.installed-dev ## Generate cstp_grpc/gen from proto.
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/generate.py
