@@ -9,7 +9,8 @@ from rich.text import Text
 
 from cstp_grpc.cli.output import printable
 from cstp_grpc.cli.project import Project
-from cstp_grpc.intent_layer.git import GitHistory
+from cstp_grpc.config import inherited_environment
+from cstp_grpc.intent_layer.git import INHERITED, GitHistory
 from cstp_grpc.intent_layer.library import Judgement, ListedNode
 from cstp_grpc.intent_layer.model import ROOT, Finding, FindingSeverity, Node, Placement
 from cstp_grpc.intent_layer.tree import parent_of
@@ -21,7 +22,8 @@ COLOURS = {FindingSeverity.ERROR: "red", FindingSeverity.WARNING: "yellow"}
 def judge_project(project: Project, paths: Iterable[str], *, with_history: bool) -> Judgement:
     """Return what is wrong with the nodes that paths stand for, or with all."""
     found = select(project.tree, project.paths(paths))
-    return Judgement(judge(project.tree, found, GitHistory(project.root) if with_history else None), len(found))
+    history = GitHistory(project.root, inherited_environment(INHERITED)) if with_history else None
+    return Judgement(judge(project.tree, found, history), len(found))
 
 
 def listed(nodes: Iterable[Node]) -> Iterator[ListedNode]:

@@ -34,11 +34,14 @@ class Project:
 
     def path(self, written: str, field: str = "path") -> str:
         """Return a path relative to the root; a slash at its end stays. Raises InvalidArgument for one outside."""
-        absolute = os.path.abspath(self.base / written) if written else str(self.base)  # noqa: PTH100
-        for root, path in ((self.root, absolute), (os.path.realpath(self.root), os.path.realpath(absolute))):
-            relative = os.path.relpath(path, root)
-            if relative != ".." and not relative.startswith("../"):
-                return f"{relative}/" if written.endswith("/") and relative != ROOT else relative
+        if not written:
+            raise InvalidArgument.field(field, "must not be empty")
+        absolute = os.path.abspath(self.base / written)  # noqa: PTH100
+        relative = _below(absolute, str(self.root))
+        if relative is None:
+            relative = _below(os.path.realpath(absolute), os.path.realpath(self.root))
+        if relative is not None:
+            return f"{relative}/" if written.endswith("/") and relative != ROOT else relative
         raise InvalidArgument.field(field, f"{written} is not in the project {self.root}")
 
     def paths(self, written: Iterable[str]) -> tuple[str, ...]:
@@ -109,3 +112,9 @@ def _usage_errors_as_errors() -> Iterator[None]:
     except click.UsageError as error:
         error.show()
         raise click.exceptions.Exit(1) from error
+
+
+def _below(path: str, root: str) -> str | None:
+    """Return a path from a root on; None where it is not below."""
+    relative = os.path.relpath(path, root)
+    return None if relative == ".." or relative.startswith("../") else relative

@@ -1,0 +1,382 @@
+"""learn report, list and review: on a project's folder, without a server; reviews are asked for on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from cstp_grpc.intent_layer.duplicates import THRESHOLD
+from tests.cli.conftest import Invoke
+from tests.intent_layer.trees import write_tree
+
+NODE = """\
+# Shop
+
+## Purpose
+
+Sells things.
+
+## Entry Points
+
+- `src/`
+
+## Contracts
+
+- All endpoints require auth.
+"""
+PITFALL = {"--type": "pitfall", "--title": "Arrow functions in API module", "--detail": "All handlers use arrow syntax"}
+CHECK = {"--type": "check", "--title": "Run the contract tests", "--detail": "They take a minute"}
+SECONDS = 60.0
+
+
+@pytest.fixture
+def project(home: Path) -> Path:
+    return write_tree(home / "a shop", {"AGENTS.md": NODE, "src/api/handlers.ts": ""})
+
+
+@dataclass(frozen=True)
+class Learn:
+    """Runs commands of `cstp learn` on a project."""
+
+    invoke: Invoke
+    project: Path
+
+    def report(self, fields: dict[str, str], *options: str) -> str:
+        """File a learning about the handlers and return its id."""
+        given = [text for option in {"--path": "src/api/handlers.ts", **fields}.items() for text in option]
+        result = self.invoke("learn", "report", "--project", self.project, *given, *options, "--json")
+        assert result.exit_code == 0, result.output
+        return str(json.loads(result.stdout)["learning"]["id"])
+
+    def review(self, *arguments: str) -> tuple[int, str, str]:
+        """Review as ada; returns the exit code and what was printed."""
+        result = self.invoke("learn", "review", "--project", self.project, "--reviewer", "ada", *arguments)
+        return result.exit_code, result.stdout, result.stderr
+
+    def states(self) -> dict[str, str]:
+        """The state of each learning by its id."""
+        listed = json.loads(self.invoke("learn", "list", "--project", self.project, "--json").stdout)
+        return {learning["id"]: learning["state"] for learning in listed["learnings"]}
+
+    @property
+    def node(self) -> str:
+        return (self.project / "AGENTS.md").read_text()
+
+
+@pytest.fixture
+def learn(invoke: Invoke, project: Path) -> Learn:
+    return Learn(invoke, project)
+
+
+class TestReport:
+    def test_says_where_the_report_is(self, invoke: Invoke, project: Path) -> None:
+        fields = [text for option in PITFALL.items() for text in option]
+        result = invoke("learn", "report", "--project", project, "--path", "src/api/handlers.ts", *fields)
+        assert result.exit_code == 0
+        assert result.stdout.startswith("Learning report created: pitfall: Arrow functions in API module\n")
+        (file,) = re.findall(r"  report  (.*)", result.stdout)
+        content = Path(file).read_text()
+        assert "**Directory**: src/api\n" in content
+        assert "**Agent**: unknown\n" in content
+        assert "\n- src/api/handlers.ts\n" in content
+
+    def test_json_is_what_the_rpc_answers(self, invoke: Invoke, project: Path) -> None:
+        options = ["--path", "src/api/", "--path", "src/auth/x.ts", "--agent-id", "worker-3", "--operation", "A build"]
+        fields = [text for option in PITFALL.items() for text in option]
+        arguments = ["--project", project, *options, *fields, "--evidence", "The log"]
+        learning = json.loads(invoke("learn", "report", *arguments, "--json").stdout)["learning"]
+        assert learning["paths"] == ["src/api", "src/auth/x.ts"]
+        assert (learning["agentId"], learning["operation"], learning["evidence"]) == ("worker-3", "A build", "The log")
+        assert (learning["type"], learning["state"]) == ("pitfall", "pending")
+
+    def test_the_detail_is_read_from_standard_input(self, invoke: Invoke, project: Path) -> None:
+        arguments = ["--project", project, "--path", ".", "--type", "insight", "--title", "Why", "--detail", "-"]
+        result = invoke("learn", "report", *arguments, "--json", input="One line\n\n## Two: „ü“\n")
+        assert json.loads(result.stdout)["learning"]["detail"] == "One line\n\n## Two: „ü“"
+
+    @pytest.mark.parametrize(
+        ("field", "value", "problem"),
+        [
+            ("--title", " ", "title: must not be empty or blank"),
+            ("--title", "two\nlines", "title: must be one line"),
+            ("--detail", "x" * 20_001, "detail: must have at most 20000 characters"),
+            ("--path", "../x", "is not in the project"),
+        ],
+    )
+    def test_what_cannot_be_filed_is_told(
+        self, invoke: Invoke, project: Path, field: str, value: str, problem: str
+    ) -> None:
+        given = [text for option in {"--path": "src", **PITFALL, field: value}.items() for text in option]
+        result = invoke("learn", "report", "--project", project, *given)
+        assert result.exit_code == 1
+        assert problem in result.stderr
+        assert not (project / ".intent-layer").exists()
+
+    def test_a_detail_that_is_too_long_or_no_text_is_refused_from_standard_input_too(
+        self, invoke: Invoke, project: Path
+    ) -> None:
+        arguments = ["--project", project, "--path", ".", "--type", "insight", "--title", "Why", "--detail", "-"]
+        for given, problem in ((b"x" * 100_000, "at most 20000"), (b"caf\xe9", "must be UTF-8"), (b"", "empty")):
+            result = invoke("learn", "report", *arguments, input=given)
+            assert result.exit_code == 1
+            assert problem in result.stderr
+
+
+class TestList:
+    def test_the_latest_comes_first(self, learn: Learn) -> None:
+        first, second = learn.report(PITFALL), learn.report(CHECK, "--path", "src/auth")
+        shown = learn.invoke("learn", "list", "--project", learn.project).stdout
+        assert shown.startswith("pending check: Run the contract tests\n")
+        assert shown.index(second) < shown.index(first)
+
+    def test_conditions_choose(self, learn: Learn) -> None:
+        pitfall, check = learn.report(PITFALL), learn.report({**CHECK, "--path": "src/auth/x.ts"})
+        learn.review(check, "--reject")
+
+        def listed(*options: str) -> list[str]:
+            result = learn.invoke("learn", "list", "--project", learn.project, *options, "--json")
+            return [each["id"] for each in json.loads(result.stdout)["learnings"]]
+
+        assert listed("--state", "pending") == [pitfall]
+        assert listed("--state", "rejected", "--state", "integrated") == [check]
+        assert listed("--type", "check") == [check]
+        assert listed("--path", "src/api") == [pitfall]
+        assert len(listed("--path", "src")) == 2
+
+    def test_there_may_be_none(self, learn: Learn) -> None:
+        assert "There are no such learnings." in learn.invoke("learn", "list", "--project", learn.project).stdout
+
+    def test_a_file_that_is_no_report_is_told(self, learn: Learn) -> None:
+        pitfall = learn.report(PITFALL)
+        (learn.project / ".intent-layer/mistakes/pending/notes.md").write_text("Buy milk\n")
+        result = learn.invoke("learn", "list", "--project", learn.project)
+        assert pitfall in result.stdout
+        assert ".intent-layer/mistakes/pending/notes.md: " in result.stderr
+
+
+class TestReview:
+    def test_accepting_merges_and_notes_who_and_why(self, learn: Learn) -> None:
+        pitfall = learn.report(PITFALL)
+        code, shown, _ = learn.review(pitfall, "--accept", "--reason", "Seen twice")
+        moved = f".intent-layer/mistakes/integrated/{pitfall}.md"
+        assert (code, shown) == (0, f"{pitfall} is merged into AGENTS.md: {moved}\n")
+        assert learn.node.startswith(NODE)
+        assert "\n## Pitfalls\n\n### Arrow functions in API module\n\nAll handlers use arrow syntax\n" in learn.node
+        assert "**Reviewer**: ada\n" in (learn.project / moved).read_text()
+        assert "**Reason**: Seen twice\n" in (learn.project / moved).read_text()
+
+    def test_rejecting_and_deferring_leave_the_node(self, learn: Learn) -> None:
+        rejected, deferred = learn.report(PITFALL), learn.report(CHECK)
+        assert learn.review(rejected, "--reject", "--reason", "Not so")[0] == 0
+        assert learn.review(deferred, "--defer")[1].startswith(f"{deferred} is deferred; it stays pending: ")
+        assert learn.states() == {rejected: "rejected", deferred: "pending"}
+        assert learn.node == NODE
+
+    def test_a_dry_run_shows_the_change_and_makes_none(self, learn: Learn) -> None:
+        check = learn.report(CHECK)
+        code, shown, _ = learn.review(check, "--accept", "--dry-run")
+        assert code == 0
+        assert "+## Checks\n+\n+- [ ] Run the contract tests\n" in shown
+        assert shown.endswith(f"{check} would be merged into AGENTS.md.\n")
+        assert (learn.node, learn.states()) == (NODE, {check: "pending"})
+
+    def test_a_section_may_be_chosen(self, learn: Learn) -> None:
+        assert learn.review(learn.report(PITFALL), "--accept", "--section", "contracts")[0] == 0
+        assert "## Pitfalls" not in learn.node
+        assert "- All endpoints require auth.\n\n### Arrow functions in API module\n" in learn.node
+
+    def test_a_likely_duplicate_is_shown_and_merged_only_by_force(self, learn: Learn) -> None:
+        learn.review(learn.report(PITFALL), "--accept")
+        again, before = learn.report(PITFALL), learn.node
+        for options in ([], ["--dry-run"], ["--check-only"], ["--threshold", "100"]):
+            code, _, told = learn.review(again, "--accept", *options)
+            assert code == 2
+            assert "AGENTS.md:17: likely the same (1.00): " in told
+        result = learn.invoke("learn", "review", again, "--project", learn.project, "--accept", "--json")
+        assert (result.exit_code, json.loads(result.stderr)["error"]["reason"]) == (2, "CONFLICT")
+        assert (learn.node, learn.states()[again]) == (before, "pending")
+        assert learn.review(again, "--accept", "--force")[0] == 0
+        assert learn.node.count("### Arrow functions in API module") == 2
+
+    def test_the_threshold_is_a_share_or_a_percentage(self, learn: Learn) -> None:
+        learn.review(learn.report(PITFALL), "--accept")
+        alike = learn.report({**PITFALL, "--title": "Arrow functions in the billing and mail modules"})
+        codes = [
+            learn.review(alike, "--accept", "--check-only", "--threshold", n)[0] for n in ("0.2", "20", "0.9", "90")
+        ]
+        assert codes == [2, 2, 0, 0]
+        assert f"; {THRESHOLD:g} when absent" in " ".join(learn.invoke("learn", "review", "--help").stdout.split())
+
+    def test_a_learning_may_be_named_by_the_file_of_its_report(
+        self, learn: Learn, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pitfall = learn.report(PITFALL)
+        monkeypatch.chdir(learn.project / ".intent-layer/mistakes")
+        result = learn.invoke("learn", "review", f"pending/{pitfall}.md", "--accept")
+        assert result.exit_code == 0, result.output
+        assert learn.states() == {pitfall: "integrated"}
+
+    def test_json_is_what_the_rpc_answers(self, learn: Learn) -> None:
+        pitfall = learn.report(PITFALL)
+        answer = json.loads(learn.review(pitfall, "--accept", "--reason", "So it is", "--json")[1])
+        assert (answer["node"], answer["learning"]["state"]) == ("AGENTS.md", "integrated")
+        assert answer["learning"]["reviews"][0]["reason"] == "So it is"
+        assert "+### Arrow functions in API module" in answer["diff"]
+
+    @pytest.mark.parametrize(
+        ("arguments", "problem"),
+        [
+            (["--accept"], "Say what to accept"),
+            (["nothing", "--accept", "--reject"], "exclude each other"),
+            (["nothing", "--accept"], "there is no learning nothing"),
+            (["a/b", "--accept"], "is no identifier"),
+            (["AGENTS.md", "--accept"], "AGENTS.md is no report"),
+            ([], "There is no terminal to ask on"),
+            (["--json"], "There is no terminal to ask on"),
+        ],
+    )
+    def test_what_cannot_be_reviewed_is_told(self, learn: Learn, arguments: list[str], problem: str) -> None:
+        code, _, told = learn.review(*arguments)
+        assert code == 1
+        assert problem in told
+
+    def test_what_was_reviewed_stays_so(self, learn: Learn) -> None:
+        pitfall = learn.report(PITFALL)
+        learn.review(pitfall, "--reject")
+        code, _, told = learn.review(pitfall, "--accept")
+        assert (code, told) == (1, f"Error: {pitfall} was reviewed already; it is rejected\n")
+
+
+@dataclass
+class Terminal:
+    """A terminal with a command on it."""
+
+    descriptor: int
+    shown: str = ""
+    read: int = field(default=0)
+
+    def expect(self, text: str) -> None:
+        """Return when a text is shown after what was expected before."""
+        deadline = time.monotonic() + SECONDS
+        while text not in self.shown[self.read :]:
+            assert time.monotonic() < deadline, f"{text!r} is not shown: {self.shown}"
+            assert self._more(deadline), f"{text!r} is not shown before the end: {self.shown}"
+        self.read = self.shown.index(text, self.read) + len(text)
+
+    def answer(self, text: str) -> None:
+        os.write(self.descriptor, f"{text}\n".encode())
+
+    def _more(self, deadline: float) -> bool:
+        ready, _, _ = select.select([self.descriptor], [], [], max(deadline - time.monotonic(), 0))
+        try:
+            chunk = os.read(self.descriptor, 65_536) if ready else b" "
+        except OSError:
+            # Linux says so where the other end is closed.
+            return False
+        self.shown += chunk.decode(errors="replace")
+        return bool(chunk)
+
+
+@contextmanager
+def terminal(project: Path, *arguments: str) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]:
+    """Run `cstp learn review` on a terminal of its own; it has ended afterwards."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "cstp_grpc", "learn", "review", *arguments]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    with subprocess.Popen(
+        command, cwd=project, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
+    ) as process:
+        os.close(theirs)
+        try:
+            yield Terminal(ours), process
+            process.wait(SECONDS)
+        finally:
+            process.kill()
+            os.close(ours)
+
+
+class TestTerminal:
+    def test_reviews_one_after_the_other(self, learn: Learn) -> None:
+        accepted, rejected = learn.report(PITFALL), learn.report(CHECK)
+        deferred = learn.report({**CHECK, "--title": "Ask the platform team", "--detail": "They own the loader"})
+        skipped = learn.report({**PITFALL, "--title": "Cold starts", "--detail": "The first call is slow"})
+        with terminal(learn.project, "--reviewer", "ada") as (screen, process):
+            screen.expect("Arrow functions in API module")
+            screen.expect("All handlers use arrow syntax")
+            screen.expect("+### Arrow functions in API module")
+            screen.expect("[a]ccept, [r]eject, [d]efer, [s]kip, [q]uit")
+            screen.answer("a")
+            screen.expect("Why")
+            screen.answer("Seen twice")
+            screen.expect(f"{accepted} is merged into AGENTS.md")
+            screen.expect("Run the contract tests")
+            screen.answer("what?")
+            screen.expect("[q]uit")
+            screen.answer("reject")
+            screen.expect("Why")
+            screen.answer("")
+            screen.expect("Ask the platform team")
+            screen.answer("d")
+            screen.expect("Why")
+            screen.answer("Next week")
+            screen.expect("Cold starts")
+            screen.expect("[q]uit")
+            screen.answer("s")
+            screen.expect("There are no more.")
+        assert process.returncode == 0
+        assert learn.states() == {
+            accepted: "integrated",
+            rejected: "rejected",
+            deferred: "pending",
+            skipped: "pending",
+        }
+        report = (learn.project / f".intent-layer/mistakes/integrated/{accepted}.md").read_text()
+        assert "**Reviewer**: ada\n" in report
+        assert "**Reason**: Seen twice\n" in report
+
+    def test_stops_when_told_to(self, learn: Learn) -> None:
+        first, second = learn.report(PITFALL), learn.report(CHECK)
+        with terminal(learn.project) as (screen, process):
+            screen.expect("[q]uit")
+            screen.answer("q")
+        assert process.returncode == 0
+        assert learn.states() == {first: "pending", second: "pending"}
+
+    def test_a_likely_duplicate_is_asked_about(self, learn: Learn) -> None:
+        learn.review(learn.report(PITFALL), "--accept")
+        again = learn.report(PITFALL)
+        for answer, state in (("n", "pending"), ("y", "integrated")):
+            with terminal(learn.project, again, "--reason", "Told twice") as (screen, process):
+                screen.expect("likely the same (1.00)")
+                screen.expect("[q]uit")
+                screen.answer("accept")
+                screen.expect("Merge it all the same?")
+                screen.answer(answer)
+                screen.expect("There are no more.")
+            assert (process.returncode, learn.states()[again]) == (0, state)
+
+    def test_text_of_others_does_not_steer_the_terminal(self, learn: Learn) -> None:
+        learn.report({**PITFALL, "--detail": "\x1b[2J\x1b]0;owned\x07 \u202emirrored"})
+        with terminal(learn.project) as (screen, _):
+            screen.expect("[q]uit")
+            screen.answer("q")
+        assert "mirrored" in screen.shown
+        for sequence in ("\x1b[2J", "\x1b]0;", "\u202e"):
+            assert sequence not in screen.shown
+
+    def test_nothing_may_be_pending(self, learn: Learn) -> None:
+        with terminal(learn.project) as (screen, process):
+            screen.expect("Nothing is pending.")
+        assert process.returncode == 0
