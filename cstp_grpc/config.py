@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -432,6 +432,11 @@ def command_environment() -> CommandEnvironment:
         agents_file=Path(agents_file) if agents_file else None,
         token=os.environ.get(f"{ENV_PREFIX}TOKEN") or None,
     )
+
+
+def inherited_environment(names: Iterable[str]) -> dict[str, str]:
+    """Return those variables of the environment that are set, for programs that this one starts."""
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def expand_text(text: str, where: str) -> str:

@@ -16,6 +16,16 @@ from typing import IO
 
 from cstp_grpc.intent_layer.tree import MAX_FILE_BYTES, NODE_FILES, SKIPPED, name_of, parent_of
 
+INHERITED = ("HOME", "PATH", "XDG_CONFIG_HOME")
+"""Where programs and the user's settings are; nothing else of the environment may lead git elsewhere."""
+SETTLED = {
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C",
+}
+"""What git is told beside that."""
 TIMEOUT_SECONDS = 3.0
 """How long the history may be read; nodes that were last changed before what was read by then count as unknown."""
 COMMIT = "\x1e"
@@ -66,8 +76,10 @@ class GitHistory:
     asks nothing, fetches nothing and writes nothing.
     """
 
-    def __init__(self, root: Path, timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(self, root: Path, environment: Mapping[str, str], timeout: float = TIMEOUT_SECONDS) -> None:
+        """Prepare to ask git, which gets the INHERITED variables of the environment and `timeout` seconds a call."""
         self._root = root
+        self._environment = {name: environment[name] for name in INHERITED if name in environment} | SETTLED
         self._timeout = timeout
 
     def behind(self, nodes: Mapping[str, frozenset[str]], owner: Callable[[str], str | None]) -> dict[str, Behind]:
@@ -138,14 +150,14 @@ class GitHistory:
     @contextmanager
     def _running(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         """Run git until it ends, the caller has enough, or the time is up. Raises OSError where there is none."""
-        git = shutil.which("git")
+        git = shutil.which("git", path=self._environment.get("PATH"))
         if git is None:
             raise FileNotFoundError("git")
         command = [git, "--no-pager", *(part for setting in SETTINGS for part in ("-c", setting)), *arguments]
         process = subprocess.Popen(
             command,
             cwd=self._root,
-            env=_environment(),
+            env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -239,15 +251,3 @@ def _fields(output: IO[bytes]) -> Iterator[bytes]:
 
 def _decoded(path: bytes) -> str:
     return path.decode(errors="replace")
-
-
-def _environment() -> dict[str, str]:
-    """Return what git is told: where programs and the user's settings are, and nothing that leads it elsewhere."""
-    kept = {name: os.environ[name] for name in ("HOME", "PATH", "XDG_CONFIG_HOME") if name in os.environ}
-    return kept | {
-        "GIT_ALLOW_PROTOCOL": "none",
-        "GIT_NO_LAZY_FETCH": "1",
-        "GIT_OPTIONAL_LOCKS": "0",
-        "GIT_TERMINAL_PROMPT": "0",
-        "LC_ALL": "C",
-    }

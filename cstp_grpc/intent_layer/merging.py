@@ -11,8 +11,9 @@ from markdown_it.token import Token
 
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.intent_layer.markdown import BLOCKS, LINE_END, Document, SectionSpan, parse, section_key, trimmed
-from cstp_grpc.intent_layer.model import Edits, Learning, LearningType, Node
+from cstp_grpc.intent_layer.model import ROOT, Edits, Learning, LearningType, Node
 from cstp_grpc.intent_layer.pending import common_folder, folder_of, name_of_report
+from cstp_grpc.intent_layer.placement import new_file
 from cstp_grpc.intent_layer.resolution import ORDER, PROTOCOL_SECTIONS
 from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, joined
 
@@ -23,8 +24,6 @@ SECTIONS = {
     LearningType.INSIGHT: "Context",
 }
 CHECKLIST = "checks"
-NEW_NODE = "AGENTS.md"
-"""The node at the root that is created where nothing covers what was learned."""
 
 BLANK = " \t\r\n"
 LEADING_BLANKS = re.compile(r"(?:[ \t]*(?:\r\n?|\n))*")
@@ -98,7 +97,7 @@ def target_files(tree: Tree, node: Node | None, section: str) -> tuple[str, ...]
     ones both, which stay equal.
     """
     if node is None:
-        return (NEW_NODE,)
+        return (new_file(ROOT),)
     if len(node.files) > 1:
         having = [file.path for file in node.files if parse(file.text, file.path).find(section)]
         proper = node.files[0] if node.folder == "." else node.files[-1]

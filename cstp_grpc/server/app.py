@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from cstp_grpc.audit.sql_store import SqlAuditStore
 from cstp_grpc.audit.trail import AuditTrail
-from cstp_grpc.config import Settings, forbid_telemetry
+from cstp_grpc.config import Settings, forbid_telemetry, inherited_environment
 from cstp_grpc.decisions.embedding import Embedder
 from cstp_grpc.decisions.embedding.build import build_embedder
 from cstp_grpc.decisions.index.feeder import Feeder
@@ -30,7 +30,7 @@ from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2_grpc
 from cstp_grpc.guardrails.checks import GuardrailChecks
 from cstp_grpc.guardrails.evaluator import Evaluator
 from cstp_grpc.guardrails.rulebook import default_rulebook, load
-from cstp_grpc.intent_layer.git import GitHistory
+from cstp_grpc.intent_layer.git import INHERITED, GitHistory
 from cstp_grpc.intent_layer.library import IntentLayer, Projects
 from cstp_grpc.intent_layer.meaning import EmbeddedSimilarity
 from cstp_grpc.intent_layer.mirror import NodeMirror, NodeMirrorRefresher
@@ -214,7 +214,7 @@ class App:
                     source.tree,
                     source.learnings,
                     Reviewer(source.tree, clock, similarity, threshold),
-                    GitHistory(source.tree.root),
+                    GitHistory(source.tree.root, inherited_environment(INHERITED)),
                     acts,
                     clock,
                     refresher.wake,

@@ -26,14 +26,14 @@ def repository(tmp_path: Path) -> Repository:
 
 def stale(root: Path, *paths: str) -> dict[str, str]:
     """The messages of stale nodes by file, cut before the advice."""
-    findings = validate(Tree(root), paths, GitHistory(root))
+    findings = validate(Tree(root), paths, GitHistory(root, os.environ))
     assert all(finding.line == 1 for finding in findings if finding.rule == "stale")
     return {finding.file: finding.message.partition(";")[0] for finding in findings if finding.rule == "stale"}
 
 
 def behind(root: Path, history: GitHistory | None = None) -> dict[str, Behind]:
     """What the history says of a project whose only node is the one in its root."""
-    return dict((history or GitHistory(root)).behind({".": frozenset({"CLAUDE.md"})}, lambda _: "."))
+    return dict((history or GitHistory(root, os.environ)).behind({".": frozenset({"CLAUDE.md"})}, lambda _: "."))
 
 
 def test_files_that_changed_after_their_node_make_it_stale(repository: Repository) -> None:
@@ -232,7 +232,7 @@ def test_git_that_does_not_answer_is_ended(
     program.write_text("#!/bin/sh\nexec sleep 600\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    assert behind(repository.root, GitHistory(repository.root, timeout=0.2)) == {}
+    assert behind(repository.root, GitHistory(repository.root, os.environ, timeout=0.2)) == {}
 
 
 def test_what_was_read_before_the_time_was_up_holds(
@@ -250,7 +250,7 @@ def test_what_was_read_before_the_time_was_up_holds(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     nodes = {".": frozenset({"CLAUDE.md"}), "src": frozenset({"src/AGENTS.md"})}
-    history = GitHistory(repository.root, timeout=1.0)
+    history = GitHistory(repository.root, os.environ, timeout=1.0)
     assert history.behind(nodes, lambda folder: folder) == {"src": Behind("2026-01-02", 1, ("src/a.py",))}
 
 
@@ -262,6 +262,6 @@ def test_a_large_project_is_read_in_one_go(tmp_path: Path, record_property: pyte
         repository.commit("code.py" if node == "." else f"{node}/code.py")
     tree = Tree(tmp_path)
     start = time.perf_counter()
-    findings = validate(tree, history=GitHistory(tmp_path, timeout=30))
+    findings = validate(tree, history=GitHistory(tmp_path, os.environ, timeout=30))
     record_property("seconds", time.perf_counter() - start)
     assert len([finding for finding in findings if finding.rule == "stale"]) == 20

@@ -231,7 +231,7 @@ def test_the_nearest_node_above_all_paths_covers_them(tree: Tree, paths: tuple[s
 def test_without_any_node_one_is_created_at_the_root(tmp_path: Path) -> None:
     tree = Tree(write_tree(tmp_path, {"src/": ""}))
     assert covering(tree, ("src",)) is None
-    assert target_files(tree, None, "Pitfalls") == ("AGENTS.md",)
+    assert target_files(tree, None, "Pitfalls") == ("CLAUDE.md",)
 
 
 @pytest.mark.parametrize(

@@ -186,9 +186,9 @@ def test_edits_replace_what_was_reported(project: Path) -> None:
 def test_where_nothing_covers_it_a_node_is_created_at_the_root(tmp_path: Path) -> None:
     learning = filed(write_tree(tmp_path, {"src/": ""}), path="src", type=LearningType.CHECK)
     outcome = review(tmp_path, learning)
-    assert outcome.node == "AGENTS.md"
-    assert outcome.diff.startswith("--- /dev/null\n+++ b/AGENTS.md\n")
-    assert (tmp_path / "AGENTS.md").read_text().startswith("## Checks\n\n- [ ] Arrow functions\n")
+    assert outcome.node == "CLAUDE.md"
+    assert outcome.diff.startswith("--- /dev/null\n+++ b/CLAUDE.md\n")
+    assert (tmp_path / "CLAUDE.md").read_text().startswith("## Checks\n\n- [ ] Arrow functions\n")
 
 
 def test_a_link_stays_and_what_it_leads_to_is_written(project: Path) -> None:
@@ -337,12 +337,12 @@ def test_a_node_that_appears_while_one_is_created_stays(tmp_path: Path) -> None:
     learning = filed(write_tree(tmp_path, {"src/": ""}), path="src")
 
     def created() -> datetime:
-        (tmp_path / "AGENTS.md").write_text("# Mine\n")
+        (tmp_path / "CLAUDE.md").write_text("# Mine\n")
         return AT
 
     with pytest.raises(Conflict, match="changed while it was reviewed"):
         Reviewer(Tree(tmp_path), created).review(ReviewRequest(learning.id, ACCEPT, "alice"))
-    assert (tmp_path / "AGENTS.md").read_text() == "# Mine\n"
+    assert (tmp_path / "CLAUDE.md").read_text() == "# Mine\n"
     assert [each.state for each in learnings_of(tmp_path)] == [PENDING]
 
 
@@ -358,7 +358,7 @@ def killer() -> Iterator[Killer]:
 SCENES = {
     "accept": (ACCEPT, "src/api/handlers.ts", "src/api/AGENTS.md", FILES),
     "accept into a node and its copy": (ACCEPT, "src", "CLAUDE.md", {**FILES, "AGENTS.md": ROOT_NODE}),
-    "accept into a new node": (ACCEPT, "src", "AGENTS.md", {"src/": ""}),
+    "accept into a new node": (ACCEPT, "src", "CLAUDE.md", {"src/": ""}),
     "reject": (REJECT, "src/api", "src/api/AGENTS.md", FILES),
     "defer": (DEFER, "src/api", "src/api/AGENTS.md", FILES),
 }
