@@ -180,7 +180,9 @@ class TestHook:
     def repository(self, tmp_path: Path) -> Repository:
         """A project with a hook and a first commit; its nodes are in order."""
         repository = new_repository(tmp_path / ODD)
-        write_tree(repository.root, {"AGENTS.md": ROOT, "src/api/AGENTS.md": API, "src/api/handlers.ts": ""})
+        write_tree(
+            repository.root, {"AGENTS.md": ROOT, "src/api/AGENTS.md": API, "src/api/handlers.ts": "", "notes.txt": ""}
+        )
         (repository.root / ".git/hooks/pre-commit").symlink_to(SCRIPTS / "pre-commit")
         assert self.committed(repository).returncode == 0
         return repository
@@ -235,12 +237,25 @@ class TestHook:
     def test_what_was_wrong_before_stops_only_commits_that_have_to_do_with_it(self, repository: Repository) -> None:
         shutil.rmtree(repository.root / "src/api")
         assert self.committed(repository, "--all", "--no-verify").returncode == 0
-        write_tree(repository.root, {"src/other.ts": ""})
+        (repository.root / "notes.txt").unlink()
         result = self.committed(repository)
         assert result.returncode == 0, result.stderr
+        assert "1 node judged, nothing found." in result.stdout + result.stderr
         assert "dead-downlink" not in result.stdout + result.stderr
         (repository.root / "AGENTS.md").write_text(ROOT + "\nMore.\n")
         assert self.committed(repository).returncode == 1
+
+    def test_a_commit_that_can_break_no_node_has_none_judged(self, repository: Repository) -> None:
+        write_tree(repository.root, {"src/api/handlers.ts": "export {}\n", "src/other.ts": ""})
+        result = self.committed(repository)
+        assert (result.returncode, result.stdout + result.stderr) == (0, "0 nodes judged, nothing found.\n")
+
+    def test_a_branch_without_commits_is_judged_whole(self, repository: Repository) -> None:
+        repository.git("checkout", "--quiet", "--orphan", "fresh")
+        shutil.rmtree(repository.root / "src/api")
+        assert self.committed(repository).returncode == 1
+        write_tree(repository.root, {"src/api/AGENTS.md": API, "src/api/handlers.ts": ""})
+        assert self.committed(repository).returncode == 0
 
     def test_links_and_submodules_are_as_they_are(self, repository: Repository) -> None:
         (repository.root / "CLAUDE.md").symlink_to("AGENTS.md")

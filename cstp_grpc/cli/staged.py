@@ -20,13 +20,15 @@ import click
 
 from cstp_grpc.intent_layer.library import Judgement
 from cstp_grpc.intent_layer.model import Finding
-from cstp_grpc.intent_layer.tree import NODE_FILES, Tree
+from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, name_of
 from cstp_grpc.intent_layer.validation import judge, select
 
 LINK = "120000"
 SUBMODULE = "160000"
 MERGED = "0"
 """The stage of a file that is not in conflict."""
+HARMFUL = frozenset("DT")
+"""What can be wrong for nodes where it happens to a file that belongs to none: it vanishes, or becomes a link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,15 @@ class _Entry:
 def judge_staged(root: Path) -> Judgement:
     """Return what is wrong with the staged nodes, and what the commit breaks in others.
 
-    A finding about a node that is not staged counts where it did not hold of the last commit. Raises ClickException
-    where git cannot tell what is staged.
+    A finding about a node that is not staged counts where it did not hold of the last commit. No node is judged where
+    the commit can break none. Raises ClickException where git cannot tell what is staged.
     """
     folder = _folder(root)
-    changed = {str(path) for path in _below(folder, _list("diff", "--cached", "--name-only", "--no-renames", "-z"))}
+    fields = _list("diff", "--cached", "--name-status", "--no-renames", "-z")
+    named = zip(fields[::2], fields[1::2], strict=True)
+    changed = {str(path): status for status, name in named for path in _below(folder, [name])}
+    if not any(status in HARMFUL or name_of(path) in NODE_FILES for path, status in changed.items()):
+        return Judgement((), 0)
     nodes, findings = _judged(_staged(folder))
     known = {_key(each) for each in findings if each.file not in changed}
     if known:
@@ -99,7 +105,7 @@ def _staged(folder: PurePosixPath) -> list[_Entry]:
 
 
 def _committed(folder: PurePosixPath) -> list[_Entry]:
-    if not _git("rev-list", "--all", "--max-count=1"):
+    if _run("rev-parse", "--verify", "--quiet", "HEAD").returncode:
         return []
     listed = (each.partition("\t") for each in _list("ls-tree", "-r", "--full-tree", "-z", "HEAD"))
     return [
@@ -141,11 +147,15 @@ def _list(*arguments: str) -> list[str]:
 
 
 def _git(*arguments: str, feed: bytes = b"") -> bytes:
-    git = shutil.which("git")
-    if git is None:
-        raise click.ClickException("there is no git")
-    answer = subprocess.run([git, *arguments], input=feed, capture_output=True, check=False)
+    answer = _run(*arguments, feed=feed)
     if answer.returncode:
         reason = answer.stderr.decode(errors="replace").strip()
         raise click.ClickException(f"git cannot tell what is staged: {reason}")
     return answer.stdout
+
+
+def _run(*arguments: str, feed: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    git = shutil.which("git")
+    if git is None:
+        raise click.ClickException("there is no git")
+    return subprocess.run([git, *arguments], input=feed, capture_output=True, check=False)
