@@ -66,6 +66,9 @@ def resolve_command(
         out.message(answers.resolved(resolution))
     else:
         out.verbatim(resolution.markdown)
+        if resolution.left_out:
+            named = ", ".join(f"{left.section} ({left.file})" for left in resolution.left_out)
+            out.note(printable(f"Left out to keep within {max_tokens} tokens: {named}."))
     if not resolution.nodes:
         if not out.json_wanted:
             out.note(f"No node covers {printable(path)}. `cstp context init` begins one in the current folder.")

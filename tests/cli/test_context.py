@@ -104,6 +104,9 @@ class TestResolve:
         assert answer["tokens"] <= 75
         assert {"file": "AGENTS.md", "section": "Downlinks", "tokens": 7} in answer["leftOut"]
         assert "The loader calls" in answer["markdown"]
+        shown = invoke("context", "resolve", "src/api/x.ts", "--project", project, "--max-tokens", 75)
+        assert shown.stdout == answer["markdown"]
+        assert shown.stderr.startswith("Left out to keep within 75 tokens: Downlinks (AGENTS.md), ")
 
     def test_pending_learnings_are_shown_as_such(self, invoke: Invoke, project: Path) -> None:
         learning = ["--type", "pitfall", "--title", "Cold start", "--detail", "The first call is slow"]
