@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 
 from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
-from tests.bench import alone, corpus
+from tests.bench import alone, corpus, intent_layer
 from tests.bench.clients import TOKEN, Parameters, a2a_grpc_call, a2a_message, grpc_call, http_call, noop_call
 from tests.bench.load import Series, measure
 from tests.bench.processes import bridge, server
@@ -74,7 +74,17 @@ def run(folder: Path, sizes: tuple[int, ...], rounds: int, calls: int, provider:
         checks = [Series("CheckGuardrails, gRPC", n, grpc_call(channel, *CHECK)) for n in IN_FLIGHT]
         measure([*noops.values(), *checks], rounds, calls, progress)
         groups.append(Group("audit off", [*noops.values(), *checks], noops))
+    groups.append(large_project(folder / "project", rounds, calls))
     return groups, starts
+
+
+def large_project(folder: Path, rounds: int, calls: int) -> Group:
+    """Measure the Intent Layer on a large project, in ratios to reading the files of a chain as they are."""
+    base, resolving, judging = intent_layer.series(folder)
+    measure([base, *resolving], rounds, calls, progress)
+    measure(judging, rounds, 1, progress)
+    title = f"{intent_layer.FOLDERS} folders, {intent_layer.NODES} nodes; ratios to reading the files"
+    return Group(title, [base, *resolving, *judging], {1: base})
 
 
 CHECK = ("cstp.checkGuardrails", Parameters().check)

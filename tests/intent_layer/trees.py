@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
-import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from cstp_grpc.intent_layer.model import ContextRequest
-from cstp_grpc.intent_layer.resolution import PROTOCOL_SECTIONS, resolve
-from cstp_grpc.intent_layer.tree import Tree
+from cstp_grpc.intent_layer.resolution import PROTOCOL_SECTIONS
 
 BRANCHING = 4
 """How many folders a folder of the large project has."""
@@ -64,33 +59,3 @@ def write_large_tree(root: Path, folders: int = 10_000, nodes: int = 1_000) -> l
         if number < nodes:
             (folder / ("AGENTS.md" if number else "CLAUDE.md")).write_text(node_text(path))
     return paths[:nodes]
-
-
-def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        deepest = write_large_tree(root)[-1]
-        request = ContextRequest(f"{deepest}/folder0/code.py")
-        tree = Tree(root)
-        resolution = resolve(tree, request)
-        print(f"{len(resolution.nodes)} nodes, {resolution.tokens} tokens")
-        print(f"cold {_median(lambda: resolve(Tree(root), request), 100):.2f} ms")
-        print(f"warm {_median(lambda: resolve(tree, request), 500):.2f} ms")
-        tight = ContextRequest(request.path, max_tokens=2000)
-        print(f"warm, within 2000 tokens {_median(lambda: resolve(tree, tight), 100):.2f} ms")
-        print(f"all nodes, cold {_median(lambda: list(Tree(root).nodes()), 3):.0f} ms")
-        print(f"all nodes, warm {_median(lambda: list(tree.nodes()), 3):.0f} ms")
-
-
-def _median(call: Callable[[], object], count: int) -> float:
-    """How long a call takes, in ms."""
-    durations = []
-    for _ in range(count):
-        start = time.perf_counter()
-        call()
-        durations.append(time.perf_counter() - start)
-    return statistics.median(durations) * 1000
-
-
-if __name__ == "__main__":
-    main()
