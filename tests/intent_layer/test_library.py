@@ -217,13 +217,14 @@ def test_nodes_come_page_by_page(shop: Shop) -> None:
 
 
 def test_a_page_goes_on_where_nodes_came_and_went(shop: Shop) -> None:
-    write_tree(shop.root, {"src/api-docs/AGENTS.md": "## Purpose\n\nDocs.\n", "zoo/AGENTS.md": "## Purpose\n\nZoo.\n"})
-    page = shop.layer.nodes(PageRequest(3), CALL)
-    assert page.items[-1].node.folder == "src/api"
-    (shop.root / "src/api/AGENTS.md").unlink()
-    write_tree(shop.root, {"src/api/v1/AGENTS.md": "## Purpose\n\nOld.\n"})
-    rest = shop.layer.nodes(PageRequest(3, page.next_token), CALL)
-    assert [each.node.folder for each in rest.items] == ["src/api/v1", "src/api-docs", "zoo"]
+    text = "## Purpose\n\nMore.\n"
+    write_tree(shop.root, {"src/api/v1/AGENTS.md": text, "src/api-docs/AGENTS.md": text, "zoo/AGENTS.md": text})
+    page = shop.layer.nodes(PageRequest(4), CALL)
+    assert page.items[-1].node.folder == "src/api/v1"
+    (shop.root / "src/api/v1/AGENTS.md").unlink()
+    write_tree(shop.root, {"src/api/v2/AGENTS.md": text, "app/AGENTS.md": text})
+    rest = shop.layer.nodes(PageRequest(4, page.next_token), CALL)
+    assert [each.node.folder for each in rest.items] == ["src/api/v2", "src/api-docs", "zoo"]
 
 
 def test_a_node_that_is_a_link_is_read_by_its_own_name(shop: Shop) -> None:

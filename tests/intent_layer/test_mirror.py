@@ -247,6 +247,26 @@ def test_it_refreshes_at_once_and_when_it_is_woken(root: Path, kit: JournalKit) 
         refresher.stop()
 
 
+def test_it_rests_until_it_is_woken(root: Path) -> None:
+    mirror = Failing([])
+    refresher = NodeMirrorRefresher([mirror], 3600)  # type: ignore[list-item]
+    refresher.start()
+    wait_until(lambda: mirror.refreshed == 1, "it refreshes at the start")
+    refresher.wake()
+    wait_until(lambda: mirror.refreshed > 1, "it is woken")
+    refresher.stop()
+    assert mirror.refreshed == 2
+
+
+def test_however_much_the_journal_has_it_is_known_to_the_next_process(root: Path, kit: JournalKit) -> None:
+    items = "".join(f"- Pitfall number {number}\n" for number in range(1001))
+    write_tree(root, {"src/api/AGENTS.md": f"## Pitfalls\n\n{items}"})
+    assert mirror_of(root, kit).refresh() == 1001
+    (root / "src/api/AGENTS.md").unlink()
+    assert mirror_of(root, kit).refresh() == 1001
+    assert seen(kit) == {}
+
+
 def test_sharing_is_what_makes_them_found(root: Path, kit: JournalKit) -> None:
     mirror_of(root, kit).refresh()
     assert {decision.visibility for decision in seen(kit).values()} == {Visibility.SHARED}

@@ -64,7 +64,9 @@ def places(tmp_path: Path) -> dict[str, Path]:
 @pytest.fixture
 def app(tmp_path: Path, places: dict[str, Path]) -> Iterator[App]:
     projects = [{"name": name, "root": str(root)} for name, root in places.items()]
-    with running(settings(tmp_path / "data", intent_layer={"projects": projects})) as app:
+    # So seldom that a change is seen only by who is told of it.
+    layer = {"projects": projects, "refresh_seconds": 3600}
+    with running(settings(tmp_path / "data", intent_layer=layer)) as app:
         yield app
 
 
@@ -162,11 +164,8 @@ def test_a_search_finds_an_accepted_pitfall(caller: GrpcCaller) -> None:
     wait_until(lambda: "Dates are in local time." in titles(caller, "dates in local time"), "the nodes were read")
     assert "Webhooks arrive twice" not in titles(caller, "webhooks arrive twice")
     answer(caller, "intentLayer.reviewLearning", {"project": "shop", "id": filed["id"], "verdict": "accept"})
-    for agent in ("alice", "reader"):
-        wait_until(
-            lambda agent=agent: "Webhooks arrive twice" in titles(caller, "webhooks arrive twice", agent),
-            "the accepted pitfall is found",
-        )
+    wait_until(lambda: "Webhooks arrive twice" in titles(caller, "webhooks arrive twice"), "the pitfall is found")
+    assert "Webhooks arrive twice" in titles(caller, "webhooks arrive twice", "reader")
     found = answer(
         caller,
         "cstp.queryDecisions",
