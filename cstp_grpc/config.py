@@ -124,6 +124,8 @@ class GrpcSettings(Section):
     """Streams that may be open at once, each on a thread of its own."""
     max_message_bytes: int = Field(default=4_194_304, ge=65_536)
     """The largest message, in and out."""
+    message_seconds: float = Field(default=10.0, gt=0)
+    """How long the message of a unary call may take to arrive."""
     max_depth: int = Field(default=24, ge=1, le=24)
     """How deep structured data may be nested."""
     drain_seconds: float = Field(default=10.0, ge=0)

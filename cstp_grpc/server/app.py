@@ -42,6 +42,7 @@ from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.server.code import ProjectCode, ProjectSources
 from cstp_grpc.server.grpc_server import GrpcServer, Servicer, interceptors
 from cstp_grpc.server.health import INDEX
+from cstp_grpc.server.interceptors.receiving import Receiving
 from cstp_grpc.server.trails import CheckAudit, IntentLayerAudit, JournalAudit, NoTrail, Trail
 from cstp_grpc.services.access import AccessService
 from cstp_grpc.services.audit import AuditService
@@ -107,7 +108,8 @@ class App:
     def _build(self, opened: ExitStack, clock: Callable[[], datetime]) -> GrpcServer:
         settings = self._settings
         # Limits, rules and projects come first: where they are unusable, nothing on disk has been touched.
-        around = interceptors(settings)
+        receiving = Receiving(settings.grpc.message_seconds)
+        around = interceptors(settings, receiving)
         rule_set = load(rulebook_path(settings))
         settings.intent_layer.check_roots()
         opened.enter_context(DataLock(settings.data_dir))
@@ -152,7 +154,7 @@ class App:
             (tasks_pb2_grpc.add_TaskServiceServicer_to_server, TaskService(tasks)),
             (intent_layer_pb2_grpc.add_IntentLayerServiceServicer_to_server, IntentLayerService(projects)),
         ]
-        return GrpcServer(settings.grpc, around, servicers, memory.health)
+        return GrpcServer(settings.grpc, around, servicers, memory.health, receiving)
 
     def _build_memory(
         self,

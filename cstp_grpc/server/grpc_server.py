@@ -14,14 +14,18 @@ from cstp_grpc.client.contract import methods
 from cstp_grpc.config import GrpcSettings, Settings
 from cstp_grpc.server.health import Health
 from cstp_grpc.server.interceptors.auth import Authentication
-from cstp_grpc.server.interceptors.chain import Chain, Interceptor
+from cstp_grpc.server.interceptors.chain import Chain, Interceptor, Pools
 from cstp_grpc.server.interceptors.errors import answer_errors, refuse_expired
 from cstp_grpc.server.interceptors.rate_limit import RateLimiting
+from cstp_grpc.server.interceptors.receiving import Receiving
 from cstp_grpc.server.interceptors.request_id import request_id
 from cstp_grpc.server.interceptors.validation import Validation
 
 OPEN_STREAMS = 2
 """Threads for streams that need no token: reflection."""
+
+OPEN_CALLS = 16
+"""Threads for unary calls that need no token: health. Each is held by a caller for `grpc.message_seconds` at most."""
 
 INTERRUPTED_GRACE = 1.0
 """Seconds for calls that are interrupted after draining to notice it."""
@@ -36,7 +40,10 @@ class CannotListen(Exception):
 
 
 class GrpcServer:
-    """Serves the contract, health and reflection; `details` are what health tells beside the services."""
+    """Serves the contract, health and reflection; `details` are what health tells beside the services.
+
+    `receiving` is the one among the interceptors; it begins and ends with the server.
+    """
 
     def __init__(
         self,
@@ -44,12 +51,17 @@ class GrpcServer:
         interceptors: Sequence[Interceptor],
         servicers: Iterable[Servicer],
         details: Mapping[str, Callable[[], bool]],
+        receiving: Receiving,
     ) -> None:
         self._settings = settings
+        self._receiving = receiving
         self._calls = ThreadPoolExecutor(settings.workers, thread_name_prefix="call")
-        self._streams = ThreadPoolExecutor(settings.stream_workers, thread_name_prefix="stream")
-        self._open_streams = ThreadPoolExecutor(OPEN_STREAMS, thread_name_prefix="open-stream")
-        chain = Chain(interceptors, methods(), self._streams, self._open_streams)
+        self._pools = Pools(
+            streams=ThreadPoolExecutor(settings.stream_workers, thread_name_prefix="stream"),
+            open_streams=ThreadPoolExecutor(OPEN_STREAMS, thread_name_prefix="open-stream"),
+            open_calls=ThreadPoolExecutor(OPEN_CALLS, thread_name_prefix="open-call"),
+        )
+        chain = Chain(interceptors, methods(), receiving, self._pools)
         self._server = grpc.server(self._calls, interceptors=[chain], options=options(settings))
         for add, servicer in servicers:
             add(servicer, self._server)
@@ -68,6 +80,7 @@ class GrpcServer:
             port = self._server.add_insecure_port(address)
         except RuntimeError as error:
             raise CannotListen(f"cannot listen on {address}: is the port taken? Set grpc.port to another") from error
+        self._receiving.start()
         self._server.start()
         for service in self._services:
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
@@ -77,7 +90,8 @@ class GrpcServer:
         """Refuse new calls, let those in progress end for up to `drain_seconds`, then stop."""
         self._health.enter_graceful_shutdown()
         self._server.stop(drain_seconds).wait(drain_seconds + INTERRUPTED_GRACE)
-        for pool in (self._calls, self._streams, self._open_streams):
+        self._receiving.stop()
+        for pool in (self._calls, self._pools.streams, self._pools.open_streams, self._pools.open_calls):
             pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -91,13 +105,13 @@ def options(settings: GrpcSettings) -> list[tuple[str, int]]:
     ]
 
 
-def interceptors(settings: Settings) -> list[Interceptor]:
+def interceptors(settings: Settings, receiving: Receiving) -> list[Interceptor]:
     """Return what happens around every call, the first outermost.
 
     The request id comes first, since errors and the log carry it. Errors come next, so that whatever follows may
     simply raise. Work for callers that no longer wait is refused before it costs anything. Authentication precedes rate
-    limits, which count by agent; both precede validation, so that strangers cannot make the server parse for them.
-    Raises ConfigError.
+    limits, which count by agent; both precede `receiving`, so that nobody waits for strangers, and validation, so that
+    nobody judges what they send. Raises ConfigError.
     """
     validation = Validation(settings.grpc.max_depth)
     for method in methods().values():
@@ -107,5 +121,4 @@ def interceptors(settings: Settings) -> list[Interceptor]:
     found.append(Authentication(tokens, methods().values()))
     if settings.rate_limits.enabled:
         found.append(RateLimiting(settings.rate_limits, methods()))
-    found.append(validation)
-    return found
+    return [*found, receiving, validation]

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -11,6 +12,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from cstp_grpc.client.contract import methods
 from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc
 from cstp_grpc.guardrails.rulebook import RulebookError
@@ -214,6 +216,70 @@ def test_strangers_cannot_hold_the_threads_of_imports(channel: grpc.Channel) -> 
     release.set()
     for stream in held:
         stream.cancel()
+
+
+@contextmanager
+def silent_calls(
+    target: str, path: str, metadata: Sequence[tuple[str, str]] = (), count: int = 20
+) -> Iterator[list[grpc.Future]]:
+    """Keep calls open, as long as the block lasts, that never send their message."""
+    release = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        release.wait(TIMEOUT)
+        yield from ()
+
+    with grpc.insecure_channel(target) as channel:
+        begin = channel.stream_unary(path)
+        calls = [begin.future(nothing(), metadata=metadata, timeout=TIMEOUT) for _ in range(count)]
+        yield calls
+        release.set()
+        for call in calls:
+            call.cancel()
+
+
+@pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer of-somebody-else"),)], ids=["none", "unknown"])
+@pytest.mark.parametrize("method", ["cstp.getAccess", "cstp.checkGuardrails", "cstp.importDecisions"])
+def test_strangers_are_refused_before_they_send_anything(
+    app: App, channel: grpc.Channel, method: str, metadata: Sequence[tuple[str, str]]
+) -> None:
+    with silent_calls(app.target, methods()[method].path, (*metadata, ("x-request-id", "r-1"))) as calls:
+        answers = [decoded(call.exception(TIMEOUT)) for call in calls]
+        assert cstp_pb2_grpc.CstpServiceStub(channel).CheckGuardrails(CHECK, metadata=ALICE, timeout=TIMEOUT).allowed
+    assert {answer.reason for answer in answers} == {"AUTHENTICATION_REQUIRED"}
+    assert all(answer.data == {"requestId": "r-1"} for answer in answers)
+
+
+def test_known_callers_that_send_nothing_hold_their_threads_for_a_while_only(tmp_path: Path) -> None:
+    hurried = settings(tmp_path, grpc={"workers": 1, "message_seconds": 0.2})
+    path = methods()["cstp.getAccess"].path
+    with running(hurried) as app, silent_calls(app.target, path, ALICE, 3) as calls:
+        with grpc.insecure_channel(app.target) as channel:
+            stub = cstp_pb2_grpc.CstpServiceStub(channel)
+            assert stub.CheckGuardrails(CHECK, metadata=ALICE, timeout=TIMEOUT).allowed
+        assert {call.exception(TIMEOUT).code() for call in calls} == {grpc.StatusCode.CANCELLED}
+
+
+@pytest.mark.parametrize("rpc", ["Check", "Watch"])
+def test_strangers_that_ask_for_health_and_send_nothing_keep_nobody_from_anything(tmp_path: Path, rpc: str) -> None:
+    hurried = settings(tmp_path, grpc={"message_seconds": 0.2})
+    path = f"/grpc.health.v1.Health/{rpc}"
+    with (
+        running(hurried) as app,
+        silent_calls(app.target, path, count=40),
+        grpc.insecure_channel(app.target) as channel,
+    ):
+        checked = cstp_pb2_grpc.CstpServiceStub(channel).CheckGuardrails(CHECK, metadata=ALICE, timeout=TIMEOUT)
+        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT)
+    assert checked.allowed
+    assert health.status == health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize("path", ["/cstp.v1.AccessService/GetAccess", "/grpc.health.v1.Health/Check"])
+def test_a_unary_call_without_a_message_is_an_invalid_argument(channel: grpc.Channel, path: str) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.stream_unary(path)(iter(()), metadata=ALICE, timeout=TIMEOUT)
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
 
 
 def test_stopping_lets_a_call_in_progress_end(tmp_path: Path) -> None:

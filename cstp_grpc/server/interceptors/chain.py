@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -10,6 +10,8 @@ from typing import Any, Protocol, TypeAlias
 import grpc
 
 from cstp_grpc.client.contract import Method
+from cstp_grpc.errors import CstpError
+from cstp_grpc.server.status import to_status
 
 
 @dataclass(slots=True)
@@ -37,32 +39,48 @@ Proceed = Callable[[Call, Any], Any]
 class Interceptor(Protocol):
     """Acts before and after the rest of the way; it may answer by raising a CstpError.
 
-    `request` is a message, for client streams an iterator of them; either may be Undecodable until validation.
+    `request` is an iterator of messages; from Receiving on, it is the message itself where the caller sends one only.
+    Any message may be Undecodable until validation.
     """
 
     def __call__(self, call: Call, request: Any, proceed: Proceed) -> Any:
         """Return what `proceed` returns."""
 
 
+class Messages(Protocol):
+    """Reads the messages of unary calls."""
+
+    def message(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        """Return the one message of a call. Raises CstpError where there is none, or none in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Threads beside those of the contract's unary calls, so that nobody can hold those."""
+
+    streams: ThreadPoolExecutor
+    """For streams of the contract, each of which holds a thread as long as it is open."""
+    open_streams: ThreadPoolExecutor
+    """For streams of other services, which are open to strangers."""
+    open_calls: ThreadPoolExecutor
+    """For unary calls of other services."""
+
+
 class Chain(grpc.ServerInterceptor):
     """Puts the interceptors, the first outermost, around every method of the contract.
 
-    Streams run on pools of their own, because each holds a thread as long as it is open: those of the contract on
-    `streams`, those of other services, which are open to strangers, on `open_streams`. A handler is built once, at the
-    first call of its method.
+    To gRPC every method takes a stream: it would else wait for the message of a unary call on one of our threads, as
+    long as the caller likes, before anybody has asked who that is. A handler is built once, at the first call of its
+    method.
     """
 
     def __init__(
-        self,
-        interceptors: Sequence[Interceptor],
-        methods: Mapping[str, Method],
-        streams: ThreadPoolExecutor,
-        open_streams: ThreadPoolExecutor,
+        self, interceptors: Sequence[Interceptor], methods: Mapping[str, Method], messages: Messages, pools: Pools
     ) -> None:
         self._interceptors = tuple(interceptors)
         self._methods = {method.path: method for method in methods.values()}
-        self._streams = streams
-        self._open_streams = open_streams
+        self._messages = messages
+        self._pools = pools
         self._handlers: dict[str, Handler] = {}
 
     def intercept_service(
@@ -78,41 +96,54 @@ class Chain(grpc.ServerInterceptor):
         if handler is None:
             return None
         method = self._methods.get(path)
-        built = self._around(handler, method) if method else handler
-        if built.request_streaming or built.response_streaming:
-            built = streaming(built, self._streams if method else self._open_streams)
-        return self._handlers.setdefault(path, built)
+        return self._handlers.setdefault(path, self._around(handler, method) if method else self._beside(handler))
 
     def _around(self, handler: Handler, method: Method) -> Handler:
+        """Return the handler of a method of the contract."""
         servicer = handler.stream_unary if method.client_streaming else handler.unary_unary
         assert servicer is not None, f"{method.path} has no servicer"
         proceed = ending(servicer)
         for interceptor in reversed(self._interceptors):
             proceed = following(interceptor, proceed)
 
-        def behavior(request: Any, context: grpc.ServicerContext) -> Any:
-            return proceed(Call(method, context, dict(context.invocation_metadata())), request)
+        def behavior(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+            return proceed(Call(method, context, dict(context.invocation_metadata())), requests)
 
-        build = grpc.stream_unary_rpc_method_handler if method.client_streaming else grpc.unary_unary_rpc_method_handler
-        return build(behavior, tolerant(handler.request_deserializer), handler.response_serializer)
+        if method.client_streaming:
+            behavior.experimental_thread_pool = self._pools.streams  # type: ignore[attr-defined]
+        return grpc.stream_unary_rpc_method_handler(
+            behavior, tolerant(handler.request_deserializer), handler.response_serializer
+        )
 
+    def _beside(self, handler: Handler) -> Handler:
+        """Return the handler of a method of another service, which no interceptors are around."""
+        inner = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+        assert inner is not None, "the handler has no servicer"
+        alone = not handler.request_streaming
 
-def streaming(handler: Handler, pool: ThreadPoolExecutor) -> Handler:
-    """Return a streaming handler that runs on a pool, unless it holds no thread anyway."""
-    kind, build = {
-        (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
-        (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
-        (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
-    }[handler.request_streaming, handler.response_streaming]
-    inner = getattr(handler, kind)
-    if getattr(inner, "experimental_non_blocking", False):
-        return handler
+        def behavior(requests: Iterator[Any], context: grpc.ServicerContext, *send: Callable[[Any], None]) -> Any:
+            return inner(self._only(requests, context) if alone else requests, context, *send)
 
-    def behavior(request: Any, context: grpc.ServicerContext) -> Any:
-        return inner(request, context)
+        behavior.experimental_thread_pool = (  # type: ignore[attr-defined]
+            self._pools.open_calls if alone else self._pools.open_streams
+        )
+        behavior.experimental_non_blocking = getattr(  # type: ignore[attr-defined]
+            inner, "experimental_non_blocking", False
+        )
+        build = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        return build(behavior, handler.request_deserializer, handler.response_serializer)
 
-    behavior.experimental_thread_pool = pool  # type: ignore[attr-defined]
-    return build(behavior, handler.request_deserializer, handler.response_serializer)
+    def _only(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        """Return the message of a unary call, or end the call."""
+        try:
+            return self._messages.message(requests, context)
+        except CstpError as error:
+            status = to_status(error, request_id="")
+            return context.abort(status.code, status.details)
 
 
 def ending(servicer: Callable[[Any, grpc.ServicerContext], Any]) -> Proceed:
