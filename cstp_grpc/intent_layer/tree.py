@@ -26,7 +26,7 @@ from cstp_grpc.intent_layer.tokens import count_tokens
 
 NODE_FILES = ("CLAUDE.md", "AGENTS.md")
 """The files of a node, in the order in which they are read; the first is for the root."""
-MAX_FILE_BYTES = 1_048_576
+MAX_FILE_BYTES = 262_144
 """How large a file may be."""
 MAX_PATH_BYTES = 4096
 MAX_NAME_BYTES = 255
