@@ -12,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bridge import calls, headers, jsonrpc
 from bridge.a2a import rest
+from bridge.a2a.gate import WHO_AM_I
 from bridge.a2a.jsonrpc import JsonRpc
 from bridge.a2a.peer import Peer
 from bridge.a2a.rest import Rest
@@ -132,8 +133,18 @@ class Bridge:
             value = await self._forwarder.call(call.method, call.params, metadata)
             return Outcome(None if call.id is None else jsonrpc.result(call.id, value))
         except Failure as caught:
-            failure = caught
+            failure = await self._judged(caught, metadata)
         except Exception:
             logger.exception("%s %s failed in the bridge", request_id, call.method)
             failure = Failure(*UNFORESEEN)
         return Outcome(None if call.id is None else jsonrpc.error(call.id, failure, request_id), failure)
+
+    async def _judged(self, failure: Failure, metadata: Metadata) -> Failure:
+        """Return the failure that a caller hears: the server's own where it refuses the caller altogether."""
+        if isinstance(failure.__cause__, grpc.aio.AioRpcError):
+            return failure
+        try:
+            await self._forwarder.call(WHO_AM_I, {}, metadata)
+        except Failure as refusal:
+            return refusal
+        return failure

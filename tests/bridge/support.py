@@ -19,7 +19,7 @@ from grpc_status import rpc_status
 
 from cstp_grpc.client.contract import Method, methods
 from cstp_grpc.config import A2aSettings, AgentSettings, GrpcSettings, ServerSettings, Settings
-from cstp_grpc.gen.cstp.v1 import cstp_pb2
+from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2
 from tests.harness import peering
 
 TIMEOUT = 20.0
@@ -48,9 +48,10 @@ class Scripted:
     health: health.HealthServicer = field(default_factory=health.HealthServicer)
 
     def reset(self) -> None:
-        """Answer as at first: guardrails allow, searches find nothing."""
+        """Answer as at first: everyone is known, guardrails allow, searches find nothing."""
         self.seen.clear()
         self.plays = {
+            "cstp.getAccess": lambda request, context: access_pb2.GetAccessResponse(),
             "cstp.checkGuardrails": lambda request, context: cstp_pb2.CheckGuardrailsResponse(
                 allowed=True, agent="cstp"
             ),

@@ -27,7 +27,7 @@ def test_every_unary_method_of_the_contract_is_served(bridge: Client, server: Sc
 @pytest.mark.parametrize("name", INTERNAL)
 def test_methods_for_our_own_processes_are_not_served(bridge: Client, server: Scripted, name: str) -> None:
     assert bridge.post(call(name)).json["error"]["data"]["reason"] == "METHOD_NOT_FOUND"
-    assert server.seen == []
+    assert [seen.method for seen in server.seen] == ["cstp.getAccess"]
 
 
 @pytest.mark.parametrize("name", STREAMING)
@@ -42,7 +42,7 @@ def test_streams_are_not_served(bridge: Client, name: str) -> None:
 )
 def test_other_names_are_not_found(bridge: Client, server: Scripted, name: str) -> None:
     assert bridge.post(call(name)).json["error"]["code"] == -32601
-    assert not server.seen
+    assert [seen.method for seen in server.seen] == ["cstp.getAccess"]
 
 
 def test_requests_and_answers_are_translated(bridge: Client, server: Scripted) -> None:
@@ -77,7 +77,7 @@ def test_params_that_do_not_fit_are_named_by_their_paths(bridge: Client, server:
         {"field": "filters.minConfidence", "description": "must be a number"},
         {"field": "lim", "description": "is not a known field"},
     ]
-    assert not server.seen
+    assert [seen.method for seen in server.seen] == ["cstp.getAccess"]
 
 
 def test_absent_params_are_empty(bridge: Client, server: Scripted) -> None:
@@ -205,6 +205,26 @@ def test_notifications_are_carried_out_and_not_answered(bridge: Client, server: 
 def test_notifications_that_fail_are_not_answered_either(bridge: Client, server: Scripted, sent: Any) -> None:
     server.plays["cstp.checkGuardrails"] = fail(grpc.StatusCode.NOT_FOUND, "NOT_FOUND")
     assert (bridge.post(sent).status, bridge.post([sent]).body) == (204, b"")
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("cstp.nope", {}),
+        ("cstp.importDecisions", {}),
+        ("cstp.queryDecisions", ["x"]),
+        ("cstp.queryDecisions", {"a": 1}),
+    ],
+)
+def test_strangers_learn_neither_which_methods_there_are_nor_what_they_take(
+    bridge: Client, server: Scripted, method: str, params: Any
+) -> None:
+    server.plays["cstp.getAccess"] = fail(grpc.StatusCode.UNAUTHENTICATED, "AUTHENTICATION_REQUIRED")
+    answer = bridge.post(call(method, params))
+    assert (answer.status, answer.json["error"]["code"]) == (401, -32001)
+    assert answer.headers["WWW-Authenticate"] == 'Bearer realm="cstp"'
+    assert [item["error"]["code"] for item in bridge.post([call(method, params)]).json] == [-32001]
+    assert bridge.post(notification(method, params)).status == 401
 
 
 @pytest.mark.parametrize("batch", [False, True])
