@@ -41,7 +41,7 @@ async def running(settings: Settings, target: str, version: str) -> AsyncIterato
     on tasks for as long again, and closes the connection to the server last. Raises ConfigError and CannotListen.
     """
     async with connect(target) as channel:
-        grpc_server = A2aGrpcServer(settings.a2a, settings.grpc.max_message_bytes)
+        grpc_server = A2aGrpcServer(settings)
         ports = Ports(cstp=port_in(target, settings.grpc.port), a2a=grpc_server.port)
         peer = build_peer(settings, version, channel, ports)
         # Compressed bodies are refused, so nothing of them must be unpacked while they are read off the connection.

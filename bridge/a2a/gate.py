@@ -22,7 +22,14 @@ class Gate:
         if isinstance(error, Refused):
             return error
         try:
+            await self.admit(metadata)
+        except Refused as refused:
+            return refused
+        return error
+
+    async def admit(self, metadata: Metadata) -> None:
+        """Let a caller pass whom the server knows. Raises Refused."""
+        try:
             await self._forwarder.call(WHO_AM_I, {}, metadata)
         except Failure as failure:
-            return Refused(failure)
-        return error
+            raise Refused(failure) from failure

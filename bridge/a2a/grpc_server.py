@@ -22,12 +22,13 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.rpc import status_pb2
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from grpc_status import rpc_status
 
 from bridge import headers
 from bridge.a2a import grpc_v0_3
+from bridge.a2a.arrival import LATE, USUAL_SECONDS, Arrival, Context
 from bridge.a2a.context import (
     EXTENSION_URI,
     EXTENSIONS,
@@ -39,18 +40,20 @@ from bridge.a2a.context import (
     is_activated,
     require_version,
 )
-from bridge.a2a.errors import grpc_error, invalid_params, unforeseen
+from bridge.a2a.errors import Refused, grpc_error, invalid_params, unforeseen
 from bridge.a2a.open_services import Health, Places, Reflection
 from bridge.a2a.peer import Peer
 from bridge.listening import CannotListen, join
 from bridge.methods import Metadata
-from bridge.status import REQUEST_ID
-from cstp_grpc.config import A2aSettings
+from bridge.status import REQUEST_ID, Failure
+from cstp_grpc.config import Settings
 
 logger = logging.getLogger(__name__)
 
 CONCURRENT_CALLS: Final = 1000
 """Calls and streams that may be open at once; gRPC itself answers RESOURCE_EXHAUSTED to more."""
+CALLS_OF_CONNECTION: Final = 100
+"""Of these, the calls and streams of one connection; clients keep more of them waiting."""
 OPEN_STREAMS: Final = 64
 """Of these, the streams that need no token."""
 NOTICE_SECONDS: Final = 1.0
@@ -58,8 +61,6 @@ NOTICE_SECONDS: Final = 1.0
 MAX_MESSAGE: Final = 1000
 MAX_STATUS: Final = 5000
 """Bytes of an error's text and of its details: clients take 8 KiB of trailing metadata, which holds the text twice."""
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class CurrentHandler(GrpcHandler):
@@ -103,15 +104,16 @@ class A2aGrpcServer:
     """Serves A2A over gRPC.
 
     Building it takes the port, so that the agent card can name it before anything is answered; `start` begins to
-    answer. Health and reflection are open, everything else asks for what the gRPC server asks for. `max_message_bytes`
-    bounds messages, in and out. Raises CannotListen.
+    answer. Health and reflection are open, everything else asks for what the gRPC server asks for. Requests are bounded
+    as they are over HTTP: in bytes, and in the time they take to arrive. Raises CannotListen.
     """
 
-    def __init__(self, settings: A2aSettings, max_message_bytes: int) -> None:
-        self._server = grpc.aio.server(options=options(max_message_bytes), maximum_concurrent_rpcs=CONCURRENT_CALLS)
+    def __init__(self, settings: Settings) -> None:
+        self._timeout = settings.server.timeout_seconds
+        self._server = grpc.aio.server(options=options(settings), maximum_concurrent_rpcs=CONCURRENT_CALLS)
         self._open_streams = Places(OPEN_STREAMS)
         self._health = Health(self._open_streams)
-        address = join(settings.grpc_host, settings.grpc_port)
+        address = join(settings.a2a.grpc_host, settings.a2a.grpc_port)
         try:
             self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
@@ -123,9 +125,8 @@ class A2aGrpcServer:
         `address` is the public one of the bridge over HTTP, for the extended card: unlike HTTP, gRPC does not tell a
         servicer by which host name it was called.
         """
-        for dialect in DIALECTS:
-            self._server.add_generic_rpc_handlers([Service(dialect, peer, address).handlers()])
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        services = [Service(dialect, peer, address, self._timeout) for dialect in DIALECTS]
+        self._server.add_generic_rpc_handlers([*services, self._health.handlers()])
         names = [dialect.service.full_name for dialect in DIALECTS]
         shown = Reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._open_streams)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(shown, self._server)
@@ -172,30 +173,34 @@ class Known(GrpcServerCallContextBuilder):
         return self._told
 
 
-class Service:
-    """Answers the calls of one version of A2A."""
+class Service(grpc.GenericRpcHandler):
+    """Answers the calls of one version of A2A. Their requests have `timeout` seconds to arrive."""
 
-    def __init__(self, dialect: Dialect, peer: Peer, address: str) -> None:
+    def __init__(self, dialect: Dialect, peer: Peer, address: str, timeout: float) -> None:
         self._dialect = dialect
         self._peer = peer
         self._address = address
+        self._timeout = timeout
+        self._prefix = f"/{dialect.service.full_name}/"
+        self._handlers = {self._prefix + rpc.name: self._handler(rpc) for rpc in dialect.service.methods}
+        self._unknown: grpc.RpcMethodHandler[Any, Any] = grpc.stream_unary_rpc_method_handler(self._refuse)
 
-    def handlers(self) -> grpc.GenericRpcHandler:
-        """Return a handler of every rpc of the service."""
-        rpcs = {rpc.name: self._handler(rpc) for rpc in self._dialect.service.methods}
-        return grpc.method_handlers_generic_handler(self._dialect.service.full_name, rpcs)
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Return what answers a call, None where it is not for this service."""
+        path = handler_call_details.method
+        return self._handlers.get(path) or (self._unknown if path.startswith(self._prefix) else None)
 
     def _handler(self, rpc: MethodDescriptor) -> grpc.RpcMethodHandler[Any, Any]:
+        """Return what answers the calls of an rpc, which takes a stream of bytes because of how Arrival waits."""
         request, response = map(message_factory.GetMessageClass, (rpc.input_type, rpc.output_type))
-        codec = tolerant(request.FromString), response.SerializeToString
 
-        async def unary(request: Message | None, context: Context) -> Message:
+        async def unary(_: AsyncIterator[bytes], context: Context) -> Message:
             call = self._begin(rpc.name, context)
             async with self._answering_errors(call):
                 answer: Message = await self._servant(call, await self._admitted(call, request))
             return answer
 
-        async def stream(request: Message | None, context: Context) -> AsyncIterator[Message]:
+        async def stream(_: AsyncIterator[bytes], context: Context) -> AsyncIterator[Message]:
             call = self._begin(rpc.name, context)
             async with (
                 self._answering_errors(call),
@@ -205,8 +210,15 @@ class Service:
                     yield answer
 
         if rpc.server_streaming:
-            return grpc.unary_stream_rpc_method_handler(stream, *codec)
-        return grpc.unary_unary_rpc_method_handler(unary, *codec)
+            return grpc.stream_stream_rpc_method_handler(stream, response_serializer=response.SerializeToString)
+        return grpc.stream_unary_rpc_method_handler(unary, response_serializer=response.SerializeToString)
+
+    async def _refuse(self, _: AsyncIterator[bytes], context: Context) -> bytes:
+        """End a call of an rpc that there is none of, as everything else is refused."""
+        call = self._begin("a call", context)
+        async with self._answering_errors(call):
+            await self._peer.gate.admit(call.metadata)
+            raise Refused(Failure("METHOD_NOT_FOUND", f"{self._dialect.service.full_name} has no such method"))
 
     def _begin(self, rpc: str, context: Context) -> Call:
         """Return a call with what it says around its message."""
@@ -216,19 +228,33 @@ class Service:
         extensions = [*texts(context, EXTENSIONS), *texts(context, OLD_EXTENSIONS)]
         return Call(rpc, context, request_id, metadata, call_context(metadata, self._address, extensions))
 
-    async def _admitted(self, call: Call, request: Message | None) -> Message:
+    async def _admitted(self, call: Call, kind: type[Message]) -> Message:
         """Return the request of a call that can be answered, after telling which extension is activated.
 
         Raises A2AError.
         """
+        data = await self._arrived(call)
         if is_activated(call.told):
             names = [name for name in (EXTENSIONS, OLD_EXTENSIONS) if name == EXTENSIONS or texts(call.context, name)]
             await call.context.send_initial_metadata([(name.lower(), EXTENSION_URI) for name in names])
         require_version(", ".join(texts(call.context, VERSION)), self._dialect.version, self._dialect.service.full_name)
-        if request is None:
-            raise invalid_params("The request cannot be decoded as the message that the operation takes")
+        request = decoded(data, kind)
         self._dialect.check(request)
         return request
+
+    async def _arrived(self, call: Call) -> bytes:
+        """Return the bytes of a request, which only callers whom the server knows may keep waiting for.
+
+        Raises A2AError.
+        """
+        arrival = Arrival(call.context)
+        data = await arrival.within(USUAL_SECONDS)
+        if data is None:
+            await self._peer.gate.admit(call.metadata)
+            data = await arrival.within(self._timeout)
+        if data is None:
+            raise Refused(Failure("DEADLINE_EXCEEDED", LATE))
+        return data
 
     def _servant(self, call: Call, request: Message) -> Any:
         """Return what the SDK's handler makes of a request: an awaitable, or a generator where the rpc streams."""
@@ -251,11 +277,12 @@ class Service:
         await call.abort(failure, self._dialect.text(failure))
 
 
-def options(max_message_bytes: int) -> list[tuple[str, int]]:
+def options(settings: Settings) -> list[tuple[str, int]]:
     """Return the channel options of the server."""
     return [
-        ("grpc.max_receive_message_length", max_message_bytes),
-        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", settings.server.max_body_bytes),
+        ("grpc.max_send_message_length", settings.grpc.max_message_bytes),
+        ("grpc.max_concurrent_streams", CALLS_OF_CONNECTION),
         # Two servers on one port would each get a part of the calls.
         ("grpc.so_reuseport", 0),
     ]
@@ -267,16 +294,13 @@ def texts(context: Context, name: str) -> Sequence[str]:
     return [value for key, value in sent if key == name.lower() and isinstance(value, str)]
 
 
-def tolerant(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Message | None]:
-    """Return a deserializer that yields None where gRPC itself would answer with a bare INTERNAL."""
-
-    def decode(data: bytes) -> Message | None:
-        try:
-            return deserialize(data)
-        except Exception:  # noqa: BLE001 - what protobuf raises differs between its implementations
-            return None
-
-    return decode
+def decoded(data: bytes, kind: type[Message]) -> Message:
+    """Return the request that bytes are. Raises InvalidParamsError."""
+    try:
+        return kind.FromString(data)
+    except Exception as error:
+        # What protobuf raises differs between its implementations.
+        raise invalid_params("The request cannot be decoded as the message that the operation takes") from error
 
 
 def fitting(status: status_pb2.Status) -> status_pb2.Status:

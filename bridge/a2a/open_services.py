@@ -7,10 +7,12 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import grpc
+from a2a.utils.errors import InvalidParamsError
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-Context = grpc.aio.ServicerContext[Any, Any]
+from bridge.a2a.arrival import LATE, USUAL_SECONDS, Arrival, Context
 
 
 class Places:
@@ -38,10 +40,24 @@ class Health(health.aio.HealthServicer):  # type: ignore[misc]
         super().__init__()
         self._places = places
 
-    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:  # noqa: N802
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Return a handler of every rpc of the service."""
+        encode = health_pb2.HealthCheckResponse.SerializeToString
+        rpcs: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Check": grpc.stream_unary_rpc_method_handler(self._check, response_serializer=encode),
+            "Watch": grpc.stream_stream_rpc_method_handler(self._watch, response_serializer=encode),
+        }
+        return grpc.method_handlers_generic_handler(health.SERVICE_NAME, rpcs)
+
+    async def _check(self, _: AsyncIterator[bytes], context: Context) -> health_pb2.HealthCheckResponse:
+        """Tell it once."""
+        return await self.Check(await asked(context), context)
+
+    async def _watch(self, _: AsyncIterator[bytes], context: Context) -> None:
         """Tell it whenever it changes."""
+        request = await asked(context)
         async with self._places.taken(context):
-            await super().Watch(request, context)
+            await self.Watch(request, context)
 
 
 class Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
@@ -61,3 +77,14 @@ class Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
         ):
             async for answer in answers:
                 yield answer
+
+
+async def asked(context: Context) -> health_pb2.HealthCheckRequest:
+    """Return what a call asks for, or end it where that does not come or is nothing to ask for."""
+    try:
+        data = await Arrival(context).within(USUAL_SECONDS)
+        if data is None:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, LATE)
+        return health_pb2.HealthCheckRequest.FromString(data)
+    except (InvalidParamsError, DecodeError):
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "The request cannot be decoded")

@@ -67,7 +67,7 @@ def wired(target: str) -> Iterator[Wire]:
 
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
-    wanted = settings(tmp_path_factory.mktemp("a2a-grpc"), grpc={"max_message_bytes": 200_000})
+    wanted = settings(tmp_path_factory.mktemp("a2a-grpc"), server={"port": 0, "max_body_bytes": 200_000})
     with running(wanted) as app, peering(wanted, app.target) as found:
         yield found
 
