@@ -29,7 +29,7 @@ from cstp_grpc.intent_layer.model import (
 )
 from cstp_grpc.intent_layer.pending import LearningQuery, Learnings
 from cstp_grpc.intent_layer.reviewing import LikelyDuplicate, Reviewer
-from cstp_grpc.intent_layer.tree import Tree
+from cstp_grpc.intent_layer.tree import MAX_FILE_BYTES, Tree
 from cstp_grpc.storage.paging import PageRequest
 from tests.intent_layer.killing import AT, Killer, started, synced_in_order
 from tests.intent_layer.trees import write_tree
@@ -240,7 +240,7 @@ def test_a_node_that_is_not_utf8_is_left_to_people(project: Path) -> None:
 
 
 def test_a_node_does_not_grow_beyond_what_can_be_read(project: Path) -> None:
-    (project / "src/api/AGENTS.md").write_text("x" * (1_048_576 - 10))
+    (project / "src/api/AGENTS.md").write_text("x" * (MAX_FILE_BYTES - 10))
     with pytest.raises(Conflict, match="larger than"):
         review(project, filed(project))
 

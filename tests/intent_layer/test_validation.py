@@ -144,7 +144,7 @@ def test_files_that_cannot_be_read_are_errors_and_the_others_are_judged(tmp_path
     unreadable = [finding for finding in findings if finding.rule == "unreadable-file"]
     assert [finding.file for finding in unreadable] == ["large/AGENTS.md", "large/pipe/AGENTS.md", "out/AGENTS.md"]
     assert all(finding.severity is FindingSeverity.ERROR for finding in unreadable)
-    assert "1048576 bytes" in unreadable[0].message
+    assert f"{MAX_FILE_BYTES} bytes" in unreadable[0].message
     assert sorted(finding.rule for finding in findings if finding.file == "fine/AGENTS.md") == ["missing-section"] * 2
 
 

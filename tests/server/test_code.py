@@ -172,20 +172,21 @@ def test_a_project_that_is_gone_is_missing(shop: ProjectSources, code: ProjectCo
 
 
 def test_what_is_too_much_for_an_answer_is_left_out_farthest_first_and_rules_read_it_all(tmp_path: Path) -> None:
-    filler = "word " * 100_000
+    filler = "word " * 50_000
+    folders = ["a/" * depth for depth in range(8)]
     nodes = {
         f"{folder}AGENTS.md": f"## Contracts\n{filler}\n\n## Checks\n- [ ] Check {number}\n"
-        for number, folder in enumerate(["", "a/", "a/b/", "a/b/c/"])
+        for number, folder in enumerate(folders)
     }
     code = ProjectCode({"shop": sources(write_tree(tmp_path / "shop", nodes))})
 
-    found = look(code, "a/b/c")
+    found = look(code, folders[-1])
 
-    assert len(found.nodes) == 4
-    assert [note.file for note in found.contracts] == ["a/b/AGENTS.md", "a/b/c/AGENTS.md"]
-    assert found.rules.checks == ("Check 3", "Check 2", "Check 1", "Check 0")
+    assert len(found.nodes) == 8
+    assert [note.file for note in found.contracts] == [f"{folder}AGENTS.md" for folder in folders[4:]]
+    assert found.rules.checks == tuple(f"Check {number}" for number in reversed(range(8)))
     assert found.rules.unreadable is None
-    assert found.missing == ("4 sections are too large together with the others; announce fewer paths at once",)
+    assert found.missing == ("8 sections are too large together with the others; announce fewer paths at once",)
 
 
 def report(shop: ProjectSources, title: str, *paths: str) -> str:
