@@ -7,7 +7,7 @@ import re
 import secrets
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
@@ -18,7 +18,7 @@ from cstp_grpc.errors import InvalidArgument, NotFound, Unavailable
 from cstp_grpc.intent_layer import durable
 from cstp_grpc.intent_layer.model import ROOT, Learning, LearningState, LearningType, NewLearning
 from cstp_grpc.intent_layer.reports import UnreadableReport, read, write
-from cstp_grpc.intent_layer.tree import Tree, parent_of
+from cstp_grpc.intent_layer.tree import Tree, parent_of, upwards
 from cstp_grpc.storage.page_token import read_token, to_microseconds, write_token
 from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
 
@@ -141,18 +141,14 @@ class Learnings:
         unreadable = () if after else tuple(each for each in found if isinstance(each, Unreadable))
         return LearningPage(tuple(kept), token, unreadable)
 
-    def governing(self, path: str) -> tuple[Learning, ...]:
-        """Return the pending learnings that bear on a located path, latest first.
+    def governing(self, *paths: str) -> tuple[Learning, ...]:
+        """Return the pending learnings that bear on located paths, latest first.
 
-        Those about the path or something in it, and those about its folder, one above, or a file right in such a one.
+        Those about a path itself, about a folder that one is or lies in, or about a file right in such a folder.
         """
-        folder = folder_of(self._tree, path)
+        above = {folder for path in paths for folder in upwards(folder_of(self._tree, path))}
         pending = [each for each in self._all([LearningState.PENDING]) if isinstance(each, Learning)]
-        bearing = [
-            each
-            for each in pending
-            if any(_within(about, path) or _within(folder, folder_of(self._tree, about)) for about in each.paths)
-        ]
+        bearing = [each for each in pending if any(about in paths or self._bears(about, above) for about in each.paths)]
         return tuple(sorted(bearing, key=_key, reverse=True))
 
     def folder(self, state: LearningState) -> str:
@@ -182,6 +178,10 @@ class Learnings:
             evidence=new.evidence,
             operation=new.operation or None,
         )
+
+    def _bears(self, about: str, above: Set[str]) -> bool:
+        """Return whether what a learning is about is one of the folders, or a file right in one."""
+        return about in above or (parent_of(about) in above and not self._tree.is_folder(about))
 
     def _get(self, state: LearningState, learning_id: str) -> Learning | Unreadable | None:
         with durable.opened(self._tree, self.folder(state)) as descriptor:

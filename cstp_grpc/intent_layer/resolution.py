@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from cstp_grpc.intent_layer.markdown import section_key
 from cstp_grpc.intent_layer.model import (
-    ROOT,
     ContextRequest,
     Learning,
     LeftOut,
@@ -19,7 +18,7 @@ from cstp_grpc.intent_layer.model import (
 )
 from cstp_grpc.intent_layer.rendering import PENDING, Page, render
 from cstp_grpc.intent_layer.tokens import count_tokens
-from cstp_grpc.intent_layer.tree import Tree, parent_of
+from cstp_grpc.intent_layer.tree import Tree
 
 REQUIRED_SECTIONS = ("Purpose", "Entry Points", "Contracts")
 """What every node has."""
@@ -55,13 +54,13 @@ TITLE = 10
 def resolve(tree: Tree, request: ContextRequest, pending: Sequence[Learning] = ()) -> Resolution:
     """Return what governs a path.
 
-    Of the pending learnings those that concern the path are taken in, where the request asks for them. Within a
+    The pending learnings are those that bear on it; they are taken in where the request asks for them. Within a
     budget, whole parts are left out, those worth least first, until the Markdown fits. Raises as `Tree.locate` and
     `Tree.chain` do.
     """
     path = tree.locate(request.path)
     nodes = tree.chain(path)
-    learnings = concerning(tree, path, pending) if request.with_pending else ()
+    learnings = tuple(pending) if request.with_pending else ()
     if not nodes:
         return Resolution(path, (), (), "", 0, pending=learnings)
     files = tuple(file.path for node in nodes for file in node.files)
@@ -87,29 +86,6 @@ def merge(nodes: Iterable[Node], only: Iterable[str] = ()) -> tuple[MergedSectio
                     known = merged.get(key, MergedSection(name, ()))
                     merged[key] = MergedSection(known.name, (*known.parts, part))
     return tuple(merged[key] for key in sorted(merged, key=lambda key: ORDER.get(key, len(ORDER))))
-
-
-def concerning(tree: Tree, path: str, learnings: Iterable[Learning]) -> tuple[Learning, ...]:
-    """Return the learnings about a path itself or about a folder that it lies in.
-
-    A learning about a file is about its folder, as its report says.
-    """
-    above = {path, *_folders_above(path)} if tree.is_folder(path) else {*_folders_above(path)}
-    return tuple(
-        learning
-        for learning in learnings
-        if any(about == path or _folder(tree, about) in above for about in learning.paths)
-    )
-
-
-def _folder(tree: Tree, path: str) -> str:
-    return path if tree.is_folder(path) else parent_of(path)
-
-
-def _folders_above(path: str) -> Iterator[str]:
-    while path != ROOT:
-        path = parent_of(path)
-        yield path
 
 
 def _parts(file: NodeFile) -> list[tuple[str, str, SectionPart]]:

@@ -350,6 +350,14 @@ def parent_of(path: str) -> str:
     return path.rpartition("/")[0] or ROOT
 
 
+def upwards(folder: str) -> Iterator[str]:
+    """Yield a folder and those that it lies in, the root last."""
+    yield folder
+    while folder != ROOT:
+        folder = parent_of(folder)
+        yield folder
+
+
 def name_of(path: str) -> str:
     """Return the last name of a path."""
     return path.rpartition("/")[2]

@@ -16,7 +16,7 @@ from cstp_grpc.intent_layer.markdown import section_key
 from cstp_grpc.intent_layer.model import ROOT, Learning, MergedSection, Node
 from cstp_grpc.intent_layer.pending import Learnings
 from cstp_grpc.intent_layer.resolution import merge
-from cstp_grpc.intent_layer.tree import Tree, parent_of
+from cstp_grpc.intent_layer.tree import Tree, upwards
 from cstp_grpc.intents.code import CodeContext, CodeNote, PendingLearning
 from cstp_grpc.storage.paging import MAX_BYTES, estimated_size, fitting
 
@@ -119,7 +119,7 @@ def _nodes(tree: Tree, located: Iterable[str], report: Callable[[str], None]) ->
     folders: set[str] = set()
     for path in located:
         try:
-            folders |= set(_upwards(tree.folder_of(path)))
+            folders |= set(upwards(tree.folder_of(path)))
         except Unavailable as error:
             report(error.message)
     for folder in sorted(folders, key=_place):
@@ -129,13 +129,6 @@ def _nodes(tree: Tree, located: Iterable[str], report: Callable[[str], None]) ->
             report(_reason(error))
         else:
             yield from [node] if node else []
-
-
-def _upwards(folder: str) -> Iterator[str]:
-    yield folder
-    while folder != ROOT:
-        folder = parent_of(folder)
-        yield folder
 
 
 def _place(folder: str) -> tuple[str, ...]:
@@ -186,15 +179,13 @@ def _notes(
 
 
 def _pending(
-    learnings: Learnings, located: Iterable[str], report: Callable[[str], None]
+    learnings: Learnings, located: Sequence[str], report: Callable[[str], None]
 ) -> tuple[PendingLearning, ...]:
     """Return the pending learnings that bear on paths, latest first, as many as fit into an answer."""
-    found: dict[str, Learning] = {}
+    latest: Sequence[Learning] = ()
     try:
-        for path in located:
-            found |= {learning.id: learning for learning in learnings.governing(path)}
+        latest = learnings.governing(*located) if located else ()
     except (InvalidArgument, Unavailable) as error:
         report(_reason(error))
-    latest = sorted(found.values(), key=lambda learning: (learning.at, learning.id), reverse=True)
     listed = [PendingLearning(each.id, each.type.value, each.title, each.paths) for each in latest]
     return tuple(listed[: fitting(listed, lambda each: estimated_size([each.title, *each.paths]), MAX_LISTED_BYTES)])

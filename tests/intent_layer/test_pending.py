@@ -260,23 +260,36 @@ def test_paths_of_other_tools_are_located(project: Path, learnings: Learnings) -
     }
 
 
-def test_pending_learnings_bear_on_what_lies_below_their_folder(learnings: Learnings) -> None:
-    for path in (".", "src/api", "src/api/handlers.ts", "src/auth", "src/auth/login.ts", "README.md"):
-        learnings.file(new(path, path=path))
-    assert {each.title for each in learnings.governing("src/api/routes.ts")} == {
-        ".",
-        "README.md",
-        "src/api",
-        "src/api/handlers.ts",
-    }
-    assert {each.title for each in learnings.governing("src")} == {
-        ".",
-        "README.md",
-        "src/api",
-        "src/api/handlers.ts",
-        "src/auth",
-        "src/auth/login.ts",
-    }
+@pytest.mark.parametrize(
+    ("about", "target", "bears"),
+    [
+        ("src/api/handlers.ts", "src/api/handlers.ts", True),
+        ("src/api/handlers.ts", "src/api/other.ts", True),
+        ("src/api/handlers.ts", "src/api", True),
+        ("src/api", "src/api/v1/new.ts", True),
+        ("src/api/v1/new.ts", "src/api/v1/new.ts", True),
+        ("src/api/gone.ts", "src/api/handlers.ts", True),
+        ("README.md", "src/api", True),
+        (".", "src/api", True),
+        ("src/gone", "src/auth", True),
+        ("src/api", "src", False),
+        ("src/api/handlers.ts", "src", False),
+        ("src/auth", "src/api", False),
+        ("src/auth/token.ts", "src/api/handlers.ts", False),
+        ("src/auth/token.ts", "src/api/v1/new.ts", False),
+    ],
+)
+def test_a_pending_learning_bears_on_what_lies_in_its_folder(
+    learnings: Learnings, about: str, target: str, bears: bool
+) -> None:
+    filed = learnings.file(new(path=about))
+    assert learnings.governing(target) == ((filed,) if bears else ())
+
+
+def test_what_bears_on_several_paths_is_listed_once_latest_first(learnings: Learnings) -> None:
+    filed = [learnings.file(new(path=path)) for path in ("src/api", "src/web/page.ts", "src/auth", "src")]
+    assert learnings.governing("src/api/users.ts", "src/auth", "src/api") == (filed[3], filed[2], filed[0])
+    assert learnings.governing() == ()
 
 
 @settings(max_examples=20, deadline=None)

@@ -299,30 +299,12 @@ def test_a_part_that_alone_is_too_large_is_left_out_and_named(tree: Tree) -> Non
     assert "x" * 100 not in resolution.markdown
 
 
-@pytest.mark.parametrize(
-    ("about", "target", "concerned"),
-    [
-        ("src/api/handlers.ts", "src/api/handlers.ts", True),
-        ("src/api/handlers.ts", "src/api/other.ts", True),
-        ("src/api/handlers.ts", "src/api", True),
-        ("src/api", "src/api/v1/new.ts", True),
-        ("src/api/gone.ts", "src/api/handlers.ts", True),
-        (".", "src/api", True),
-        ("src/api", "src", False),
-        ("src/auth", "src/api", False),
-        ("src/auth/token.ts", "src/api/handlers.ts", False),
-        ("tests", "src/api", False),
-        ("src/ap", "src/auth", True),
-        ("../elsewhere", "src/api", False),
-        ("", "src/api", True),
-    ],
-)
-def test_a_pending_learning_is_about_its_folder_and_below(tree: Tree, about: str, target: str, concerned: bool) -> None:
-    filed = learning("tests/unit.py", about)
-    resolution = resolve(tree, ContextRequest(target, with_pending=True), [filed])
-    assert resolution.pending == ((filed,) if concerned else ())
-    assert ("Arrow functions in API module" in resolution.markdown) == concerned
-    assert resolve(tree, ContextRequest(target), [filed]).pending == ()
+def test_what_is_pending_is_shown_where_it_is_asked_for(tree: Tree) -> None:
+    filed = learning("src/api")
+    resolution = resolve(tree, ContextRequest("src/api", with_pending=True), [filed])
+    assert resolution.pending == (filed,)
+    assert "Arrow functions in API module" in resolution.markdown
+    assert resolve(tree, ContextRequest("src/api"), [filed]).pending == ()
 
 
 def test_a_budget_drops_what_is_pending_first(tree: Tree) -> None:
