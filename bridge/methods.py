@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import grpc
 from google.protobuf.message import Message
 
 from bridge.status import Failure, from_rpc_error, summary, violations
-from cstp_grpc.client.codec import CodecError, from_json, to_json
+from cstp_grpc.client.codec import CodecError, from_json, json_path, to_json
 from cstp_grpc.client.contract import Method
 
 Metadata = Sequence[tuple[str, str]]
+
+REQUEST_ID_FIELD: Final = "request_id"
+"""By this field of a request, chosen by its caller, a method knows a repetition."""
 
 
 class Invoke(Protocol):
@@ -50,6 +53,18 @@ class Forwarder:
     def names(self) -> Collection[str]:
         """The JSON-RPC names of all methods."""
         return self._routes.keys()
+
+    def is_repeatable(self, name: str, params: Mapping[str, object]) -> bool:
+        """Whether a call that is made twice changes no more than one; a method that there is none of changes nothing.
+
+        One that knows repetitions by a request id is repeatable with such an id only.
+        """
+        route = self._routes.get(name)
+        if route is None:
+            return True
+        method = route.method
+        needs_id = REQUEST_ID_FIELD in method.request.DESCRIPTOR.fields_by_name
+        return method.idempotent and not (needs_id and params.get(json_path(method.request, REQUEST_ID_FIELD)) is None)
 
     async def call(self, name: str, params: dict[str, object] | list[object], metadata: Metadata) -> dict[str, Any]:
         """Return the JSON result of a method. Raises Failure."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from a2a.server.context import ServerCallContext
@@ -36,15 +36,11 @@ from bridge.a2a.push import WithoutPush
 from bridge.a2a.store import STATES, TaskConflict, TaskQuery, TaskStore
 from bridge.a2a.tasks import is_working, last_events, state_name
 from bridge.a2a.turns import Turns
-from bridge.a2a.work import MAX_SECONDS, Worker, patiently
+from bridge.a2a.work import Worker, growing_pauses, patiently
 from bridge.methods import Forwarder, Metadata
 from bridge.status import Failure
 from cstp_grpc.config import Settings
 
-FIRST_POLL: Final = 0.2
-"""Seconds until a subscription looks at its task again; each further pause is half as long again."""
-LAST_POLL: Final = 2.0
-"""The longest pause: what a subscription asks counts against the limits of its caller."""
 PAGE_SIZE: Final = 50
 """How many tasks a page holds where the caller does not say."""
 
@@ -154,9 +150,11 @@ class Conversations(WithoutPush):
         if not is_working(task):
             raise UnsupportedOperationError(f"Task {task.id} has ended, it is {state_name(task)}; get it instead")
         yield task
-        for pause in poll_pauses():
+        for pause in growing_pauses():
             await asyncio.sleep(pause)
-            task = (await patiently(lambda: self._store.get(params.id, metadata_of(context)), MAX_SECONDS)).task
+            task = (
+                await patiently(lambda: self._store.get(params.id, metadata_of(context)), self._worker.seconds)
+            ).task
             if not is_working(task):
                 break
         for event in last_events(task):
@@ -181,14 +179,6 @@ class Conversations(WithoutPush):
             return await self._forwarder.call(WHO_AM_I, {}, metadata)
         except Failure as failure:
             raise Refused(failure) from failure
-
-
-def poll_pauses() -> Iterator[float]:
-    """Yield the seconds between looks at a task, for as long as anybody wants to know."""
-    pause = FIRST_POLL
-    while True:
-        yield pause
-        pause = min(pause * 1.5, LAST_POLL)
 
 
 def not_cancelable(task: Task) -> TaskNotCancelableError:

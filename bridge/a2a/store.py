@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -34,8 +35,10 @@ KEPT: Final = {kept: state for state, kept in STATES.items()}
 
 MAX_BYTES: Final = 2_097_152
 """The largest task that the server keeps."""
-INTERRUPTED: Final = "The answer was interrupted; please send the message again"
+INTERRUPTED: Final = "The answer was interrupted; what the message asks for may have been done, or not"
 
+CALLS: Final = re.compile(r"calls of cstp\.\w+")
+"""How a limit names the calls that there are too many of."""
 NAMES: Final = {"updatedAfter": "statusTimestampAfter"}
 """Fields of a listing that A2A calls otherwise than the server does."""
 
@@ -151,7 +154,13 @@ async def answer_of(call: Awaitable[ResponseT], request: type[Message]) -> Respo
     try:
         return await call
     except grpc.aio.AioRpcError as error:
-        raise from_rpc_error(error, request) from error
+        raise reworded(from_rpc_error(error, request)) from error
+
+
+def reworded(failure: Failure) -> Failure:
+    """Return a failure without the name of the method that was called, which no caller of A2A's has heard of."""
+    message = CALLS.sub("operations on tasks", failure.message)
+    return Failure(failure.reason, message, row=failure.row, details=failure.details)
 
 
 def read_task(kept: tasks_pb2.Task) -> Task:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
 from a2a.types.a2a_pb2 import Task
@@ -23,6 +23,10 @@ logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 
+FIRST_PAUSE: Final = 0.2
+"""Seconds until something is asked for again; each further pause is half as long again."""
+LAST_PAUSE: Final = 2.0
+"""The longest pause: what is asked counts against the limits of the caller."""
 PROTOCOL_REASONS: Final = {"AUTHENTICATION_REQUIRED", "RATE_LIMITED", "UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED"}
 """Failures that say nothing of the message: a caller who waits is told, and no task is kept."""
 MAX_SECONDS: Final = 3600.0
@@ -38,8 +42,10 @@ class Worker:
     def __init__(self, forwarder: Forwarder, store: TaskStore, timeout: float) -> None:
         self._forwarder = forwarder
         self._store = store
-        # Time for the call and for keeping its answer, and some to spare.
-        self._seconds = min(2 * timeout + 10, MAX_SECONDS)
+        self._timeout = timeout
+        # Time for the call, and twice as much for keeping its answer.
+        self.seconds: Final = min(3 * timeout, MAX_SECONDS)
+        """How long a task may be at work."""
         self._work: set[asyncio.Task[Task]] = set()
 
     async def aclose(self) -> None:
@@ -48,15 +54,25 @@ class Worker:
             await asyncio.wait(set(self._work))
 
     async def settle(self, turn: Turn, metadata: Metadata) -> Task:
-        """Return the task of a turn with its answer, kept in this final state alone. Raises Refused."""
-        return await asyncio.shield(self._spawn(self._settle(turn, metadata)))
+        """Return the task of a turn with its answer, kept in this final state alone where a retry does no harm.
+
+        Otherwise it is kept as working before anything is done, and returned like that where its answer cannot be kept,
+        so that nobody is told that nothing happened. Raises Refused.
+        """
+        if self._forwarder.is_repeatable(turn.request.name, turn.request.params):
+            return await asyncio.shield(self._spawn(self._settle(turn, metadata)))
+        task, work = await self.start(turn, metadata)
+        try:
+            return await asyncio.shield(work)
+        except Refused:
+            return task
 
     async def start(self, turn: Turn, metadata: Metadata) -> tuple[Task, asyncio.Task[Task]]:
         """Return the task of a turn, kept as working, and the work that ends with the task as it is kept in the end.
 
         Raises Refused.
         """
-        started = await self._store.save(turn.task, 0, metadata, self._seconds)
+        started = await self._store.save(turn.task, 0, metadata, self.seconds)
         return started.task, self._spawn(self._finish(turn, started, metadata))
 
     def _spawn(self, work: Coroutine[Any, Any, Task]) -> asyncio.Task[Task]:
@@ -81,7 +97,7 @@ class Worker:
             if failure.reason in PROTOCOL_REASONS:
                 raise Refused(failure) from failure
             answer = failed(turn, failure, metadata)
-        return (await self._store.save(ended(turn, answer, metadata), 0, metadata)).task
+        return await self._keep(ended(turn, answer, metadata), 0, metadata, self._timeout)
 
     async def _finish(self, turn: Turn, started: StoredTask, metadata: Metadata) -> Task:
         """Answer a message whose task is kept as working, and keep what it came to."""
@@ -91,13 +107,19 @@ class Worker:
             answer = failed(turn, failure, metadata)
         task = ended(turn, answer, metadata)
         try:
-            return (await patiently(lambda: self._store.save(task, started.version, metadata), self._seconds)).task
-        except TaskConflict:
-            # It was called off, or its time ran out; then that is what everybody was told.
-            return (await self._store.get(task.id, metadata)).task
+            return await self._keep(task, started.version, metadata, self.seconds - self._timeout)
         except Refused as refused:
             logger.warning("%s task %s lost its answer: %s", request_id_in(metadata), task.id, refused)
             raise
+
+    async def _keep(self, task: Task, version: int, metadata: Metadata, seconds: float) -> Task:
+        """Return an ended task as it is kept, which is tried for so many seconds. Raises Refused."""
+        try:
+            return (await patiently(lambda: self._store.save(task, version, metadata), seconds)).task
+        except TaskConflict:
+            # It was called off, its time ran out, or an attempt to keep it did, though nobody heard so: in any case it
+            # has ended as everybody is told.
+            return (await patiently(lambda: self._store.get(task.id, metadata), seconds)).task
 
     async def _ask(self, turn: Turn, metadata: Metadata) -> Answer:
         """Return the answer to what a message asks for. Raises Failure."""
@@ -127,14 +149,27 @@ def ended(turn: Turn, answer: Answer, metadata: Metadata) -> Task:
 
 
 async def patiently(attempt: Callable[[], Awaitable[ResultT]], seconds: float) -> ResultT:
-    """Return what an attempt returns, made again when the server says when, for so many seconds. Raises Refused."""
+    """Return what an attempt returns, made again for so many seconds. Raises Refused.
+
+    It is made again when the server says when, and while the server is away.
+    """
     clock = asyncio.get_running_loop()
     end = clock.time() + seconds
+    pauses = growing_pauses()
     while True:
         try:
             return await attempt()
         except Refused as refused:
-            pause = refused.failure.retry_after
+            is_away = refused.failure.reason == "UNAVAILABLE"
+            pause = refused.failure.retry_after or (next(pauses) if is_away else None)
             if pause is None or clock.time() + pause > end:
                 raise
         await asyncio.sleep(pause)
+
+
+def growing_pauses() -> Iterator[float]:
+    """Yield the seconds between attempts, for as long as anybody makes them."""
+    pause = FIRST_PAUSE
+    while True:
+        yield pause
+        pause = min(pause * 1.5, LAST_PAUSE)

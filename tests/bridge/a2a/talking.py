@@ -111,6 +111,11 @@ def announced(task: Task) -> Any:
     return json_format.MessageToDict(task.metadata)[URI]["params"]
 
 
+def within(settings: Settings, seconds: float) -> Settings:
+    """Return settings by which a call may take so many seconds."""
+    return settings.model_copy(update={"server": settings.server.model_copy(update={"timeout_seconds": seconds})})
+
+
 @asynccontextmanager
 async def conversing(target: str, settings: Settings, calls: str | None = None) -> AsyncIterator[Conversations]:
     """Yield conversations that keep their tasks at `target`, and call methods there too or at `calls`."""

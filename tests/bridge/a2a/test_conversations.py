@@ -64,6 +64,7 @@ from tests.bridge.a2a.talking import (
     sending,
     slow_server,
     until,
+    within,
 )
 from tests.harness import running, settings
 
@@ -248,7 +249,7 @@ async def test_failures_that_say_nothing_of_the_message_leave_no_task(core: str,
 
 @asynchronous
 async def test_an_answer_that_cannot_be_kept_is_not_given(core: str, wanted: Settings) -> None:
-    async with conversing("127.0.0.1:1", wanted, core) as talk:
+    async with conversing("127.0.0.1:1", within(wanted, 0.1), core) as talk:
         error = await refusal(talk.on_message_send(sending(INTENT), ALICE))
         assert isinstance(error, Refused)
         assert error.failure.reason == "UNAVAILABLE"
@@ -555,7 +556,7 @@ async def test_an_answer_that_is_lost_in_the_background_is_in_the_log(
 ) -> None:
     async with slow_server() as slow:
         with running(settings(tmp_path_factory.mktemp("away"))) as app:
-            async with conversing(f"127.0.0.1:{app.port}", wanted, slow.target) as talk:
+            async with conversing(f"127.0.0.1:{app.port}", within(wanted, 0.5), slow.target) as talk:
                 task = await talk.on_message_send(sending(INTENT, configuration=AT_ONCE), ALICE)
                 await slow.asked.wait()
                 app.stop()

@@ -1,0 +1,194 @@
+"""What is kept of messages while the server is away, or has no room for more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from a2a.types.a2a_pb2 import GetTaskRequest, ListTasksRequest
+from a2a.utils.errors import A2AError
+from google.rpc import error_details_pb2
+
+from bridge.a2a.errors import Refused
+from cstp_grpc.config import Settings
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, tasks_pb2
+from tests.bridge.a2a.talking import (
+    COMPLETED,
+    WORKING,
+    asynchronous,
+    calling,
+    context,
+    conversing,
+    sending,
+    within,
+)
+from tests.bridge.support import Scripted, bare, fail
+from tests.harness import running, settings
+
+ALICE = context("alice")
+RECORD = calling("cstp.recordDecision", decision={"title": "Use it"})
+WITH_ID = calling("cstp.recordDecision", decision={"title": "Use it"}, requestId="r-1")
+AWAY = bare(grpc.StatusCode.UNAVAILABLE)
+
+
+class Kept:
+    """The tasks of a scripted server; `plays` are how the first saves go, before they go as they should."""
+
+    def __init__(self, server: Scripted) -> None:
+        self.server = server
+        self.tasks: dict[str, tasks_pb2.Task] = {}
+        self.plays: list[Callable[[Any, Any], Any]] = []
+        server.plays |= {
+            "cstp.saveTask": lambda request, context: (self.plays.pop(0) if self.plays else self.save)(
+                request, context
+            ),
+            "cstp.getTask": lambda request, context: tasks_pb2.GetTaskResponse(task=self.tasks[request.id]),
+            "cstp.announceIntent": lambda request, context: cstp_pb2.AnnounceIntentResponse(),
+            "cstp.recordDecision": lambda request, context: journal_pb2.RecordDecisionResponse(),
+        }
+
+    def save(self, request: tasks_pb2.SaveTaskRequest, context: grpc.ServicerContext) -> tasks_pb2.SaveTaskResponse:
+        there = self.tasks.get(request.task.id, tasks_pb2.Task())
+        if there.version != request.version:
+            fail(grpc.StatusCode.ABORTED, "CONFLICT")(request, context)
+        task = tasks_pb2.Task()
+        task.CopyFrom(request.task)
+        task.version = request.version + 1
+        self.tasks[task.id] = task
+        return tasks_pb2.SaveTaskResponse(version=task.version)
+
+    def save_silently(self, request: Any, context: grpc.ServicerContext) -> Any:
+        """Save, and break down before anybody hears of it."""
+        self.save(request, context)
+        return AWAY(request, context)
+
+    def called(self, name: str) -> int:
+        """Return how often a method was called."""
+        return len([seen for seen in self.server.seen if seen.method == name])
+
+
+@pytest.fixture
+def kept(server: Scripted) -> Kept:
+    return Kept(server)
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return settings(tmp_path_factory.mktemp("work"))
+
+
+def full(hours: int) -> Any:
+    """Return a play that has no room for so many hours."""
+    retry = error_details_pb2.RetryInfo()
+    retry.retry_delay.FromSeconds(hours * 3600)
+    return fail(grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED", "Too many calls", retry)
+
+
+@asynchronous
+async def test_nothing_is_done_twice_because_its_task_cannot_be_kept(kept: Kept, target: str, wanted: Settings) -> None:
+    async with conversing(target, wanted) as talk:
+        kept.plays = [full(1)]
+        with pytest.raises(Refused) as caught:
+            await talk.on_message_send(sending(RECORD), ALICE)
+        assert caught.value.failure.reason == "RATE_LIMITED"
+        assert kept.called("cstp.recordDecision") == 0
+
+
+@asynchronous
+async def test_who_cannot_be_told_the_answer_is_told_the_task(kept: Kept, target: str, wanted: Settings) -> None:
+    async with conversing(target, wanted) as talk:
+        kept.plays = [kept.save, full(1)]
+        task = await talk.on_message_send(sending(RECORD), ALICE)
+        assert kept.called("cstp.recordDecision") == 1
+        assert task.status.state == WORKING
+        assert task.id in kept.tasks
+
+
+@pytest.mark.parametrize(
+    ("message", "saves"),
+    [
+        ("Deploy", 1),
+        (calling("cstp.announceIntent", intent="Deploy"), 1),
+        (calling("cstp.queryDecisions", query="x"), 1),
+        (calling("cstp.nothing"), 1),
+        (WITH_ID, 1),
+        (RECORD, 2),
+    ],
+)
+@asynchronous
+async def test_one_save_is_enough_where_a_retry_does_no_harm(
+    kept: Kept, target: str, wanted: Settings, message: Any, saves: int
+) -> None:
+    async with conversing(target, wanted) as talk:
+        assert (await talk.on_message_send(sending(message), ALICE)).status.state != WORKING
+        assert kept.called("cstp.saveTask") == saves
+
+
+@pytest.mark.parametrize("message", ["Deploy", RECORD, WITH_ID])
+@pytest.mark.parametrize("streaming", [False, True])
+@asynchronous
+async def test_an_answer_outlives_a_restart_of_the_server(
+    kept: Kept, target: str, wanted: Settings, message: Any, streaming: bool
+) -> None:
+    async with conversing(target, wanted) as talk:
+        started = [kept.save] if streaming or message is RECORD else []
+        kept.plays = [*started, AWAY, AWAY]
+        if streaming:
+            *_, last = [event async for event in talk.on_message_send_stream(sending(message), ALICE)]
+        else:
+            last = await talk.on_message_send(sending(message), ALICE)
+        assert last.status.state == COMPLETED
+        (task,) = kept.tasks.values()
+        assert task.state == tasks_pb2.TASK_STATE_COMPLETED
+
+
+@pytest.mark.parametrize("message", ["Deploy", RECORD])
+@asynchronous
+async def test_an_answer_that_was_kept_after_all_is_given(
+    kept: Kept, target: str, wanted: Settings, message: Any
+) -> None:
+    async with conversing(target, wanted) as talk:
+        kept.plays = [*([kept.save] if message is RECORD else []), kept.save_silently]
+        assert (await talk.on_message_send(sending(message), ALICE)).status.state == COMPLETED
+
+
+@asynchronous
+async def test_the_server_is_not_waited_for_for_ever(kept: Kept, target: str, wanted: Settings) -> None:
+    async with conversing(target, within(wanted, 0.5)) as talk:
+        kept.plays = [AWAY] * 100
+        with pytest.raises(Refused) as caught:
+            await talk.on_message_send(sending("Deploy"), ALICE)
+        assert caught.value.failure.reason == "UNAVAILABLE"
+
+
+@pytest.fixture
+def limited(tmp_path: Path) -> Iterator[str]:
+    """A server that does everything with tasks once."""
+    limits = {f"cstp.{name}": "1/hour" for name in ("saveTask", "getTask", "listTasks")}
+    with running(settings(tmp_path, rate_limits={"enabled": True, "methods": limits})) as app:
+        yield app.target
+
+
+@asynchronous
+async def test_limits_name_nothing_that_callers_do_not_know(limited: str, wanted: Settings) -> None:
+    async with conversing(limited, within(wanted, 5)) as talk:
+        first = await talk.on_message_send(sending("Deploy"), ALICE)
+        for attempt in (
+            lambda: talk.on_message_send(sending("Deploy"), ALICE),
+            lambda: talk.on_get_task(GetTaskRequest(id=first.id), ALICE),
+            lambda: talk.on_list_tasks(ListTasksRequest(), ALICE),
+        ):
+            errors = []
+            for _ in range(2):
+                try:
+                    await attempt()
+                except A2AError as error:
+                    errors.append(error)
+            error = errors[-1]
+            assert isinstance(error, Refused)
+            assert error.failure.reason == "RATE_LIMITED"
+            assert error.message.startswith("Too many operations on tasks: 1 per 1 hour is the limit; try again in ")
+            assert "Task" not in error.message
