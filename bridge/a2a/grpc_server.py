@@ -254,6 +254,7 @@ class Service(grpc.GenericRpcHandler):
             data = await arrival.within(self._timeout)
         if data is None:
             raise Refused(Failure("DEADLINE_EXCEEDED", LATE))
+        await self._peer.gate.admit_large(data, call.metadata)
         return data
 
     def _servant(self, call: Call, request: Message) -> Any:

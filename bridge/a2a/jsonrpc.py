@@ -44,11 +44,12 @@ class JsonRpc:
         """Answer a body."""
         exchange = Exchange.of(request, self._peer)
         try:
-            body = jsonrpc.read(await headers.read_json(request, self._timeout), self._max_batch)
+            content = await headers.read_json(request, self._timeout)
+            await self._peer.gate.admit_large(content, exchange.metadata)
+            body = jsonrpc.read(content, self._max_batch)
+            context = exchange.context()
         except Failure as failure:
             return await refuse(exchange, unreadable(failure), failure)
-        try:
-            context = exchange.context()
         except A2AError as error:
             return await refuse(exchange, error)
         first = body.calls[0]

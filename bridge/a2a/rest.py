@@ -67,9 +67,11 @@ class Rest:
         async def handle(request: web.Request) -> web.StreamResponse:
             exchange = Exchange.of(request, self._peer)
             try:
-                body = await self._read(request)
+                body = await self._read(exchange)
             except Failure as failure:
                 return await refuse(exchange, unreadable(failure), name, status_of(failure))
+            except Refused as refused:
+                return await refuse(exchange, refused, name)
             try:
                 require_version(exchange.version, V1_0, BINDING)
                 value, events = await self._begin(name, params_of(request, body), exchange.context())
@@ -89,11 +91,13 @@ class Rest:
         events = self._operations.streams[name](given, context)
         return await anext(events), events
 
-    async def _read(self, request: web.Request) -> object:
-        """Return the JSON of a body; a request without one has an empty object. Raises Failure."""
-        if not request.can_read_body:
+    async def _read(self, exchange: Exchange) -> object:
+        """Return the JSON of a body; a request without one has an empty object. Raises Failure and Refused."""
+        if not exchange.request.can_read_body:
             return {}
-        return jsonrpc.parse(await headers.read_json(request, self._timeout, ACCEPTED))
+        content = await headers.read_json(exchange.request, self._timeout, ACCEPTED)
+        await self._peer.gate.admit_large(content, exchange.metadata)
+        return jsonrpc.parse(content)
 
     @web.middleware
     async def _answer_strays(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""Calls over gRPC whose request is late, or never comes: they hold nobody else up."""
+"""Requests that are late, never come or are large: they hold nobody else up."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
+from bridge.a2a.gate import LARGE
 from bridge.a2a.grpc_server import CALLS_OF_CONNECTION, CONCURRENT_CALLS
 from cstp_grpc.config import Settings
-from cstp_grpc.gen.cstp.v1 import access_pb2, tasks_pb2
+from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, tasks_pb2
+from tests.bridge.a2a.raw import Raw, call, saying, saying_in_0_3
 from tests.bridge.a2a.talking import asynchronous, until
-from tests.bridge.support import Scripted, fail
+from tests.bridge.support import Client, Scripted, fail
 from tests.harness import TIMEOUT, Peers, peering
 
 TOKEN = ("authorization", "Bearer a-known-token")
@@ -33,7 +35,7 @@ GET_TASK = f"/{CURRENT.full_name}/GetTask"
 
 @pytest.fixture
 def core(server: Scripted) -> Scripted:
-    """A server that knows those with a token, and has no tasks."""
+    """A server that asks nobody but those who want to know who they are, and has no tasks."""
 
     def get_access(request: Any, context: grpc.ServicerContext) -> access_pb2.GetAccessResponse:
         if TOKEN not in context.invocation_metadata():
@@ -43,6 +45,8 @@ def core(server: Scripted) -> Scripted:
     server.plays |= {
         "cstp.getAccess": get_access,
         "cstp.getTask": fail(grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
+        "cstp.saveTask": lambda request, context: tasks_pb2.SaveTaskResponse(version=request.version + 1),
+        "cstp.announceIntent": lambda request, context: cstp_pb2.AnnounceIntentResponse(),
     }
     return server
 
@@ -173,3 +177,32 @@ async def test_a_method_that_there_is_none_of_is_refused_in_the_same_way(peers: 
         refused = grpc.StatusCode.UNIMPLEMENTED, "cstp", "METHOD_NOT_FOUND"
         assert await failure(called(channel, path, b"", TOKEN)) == refused
         assert (await failure(called(channel, path, b"")))[0] is grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/a2a", call("SendMessage", saying("x" * LARGE))),
+        ("/a2a", call("message/send", saying_in_0_3("x" * LARGE))),
+        ("/a2a/v1/message:send", saying("x" * LARGE)),
+        ("/a2a/v1/message:stream", saying("x" * LARGE)),
+    ],
+)
+def test_nothing_large_is_read_for_strangers(peers: Peers, core: Scripted, path: str, body: Any) -> None:
+    host, _, port = peers.url.removeprefix("http://").rpartition(":")
+    version = "0.3" if "message/send" in str(body) else "1.0"
+    answer = Raw(Client(host, int(port))).send("POST", path, body, who=None, version=version)
+    assert answer.status == 401
+    assert {seen.method for seen in core.seen} == {"cstp.getAccess"}
+    core.seen.clear()
+    assert Raw(Client(host, int(port))).send("POST", path, body, who="a-known-token", version=version).status == 200
+    assert "cstp.announceIntent" in {seen.method for seen in core.seen}
+
+
+@pytest.mark.parametrize("path", [GET_TASK, f"/{OLD.full_name}/GetTask"])
+@asynchronous
+async def test_nothing_large_is_read_for_strangers_over_grpc(peers: Peers, core: Scripted, path: str) -> None:
+    async with connected(peers.grpc_target) as channel:
+        request = a2a_pb2.GetTaskRequest(id=f"tasks/{'x' * LARGE}").SerializeToString()
+        assert (await failure(called(channel, path, request, V1)))[0] is grpc.StatusCode.UNAUTHENTICATED
+        assert [seen.method for seen in core.seen] == ["cstp.getAccess"]
