@@ -115,6 +115,8 @@ class Columns:
         ):
             if text is not None:
                 mask &= texts[rows] == codes.find(text)
+        if filters.without_agent is not None:
+            mask &= self.agents[rows] != codes.find(filters.without_agent)
         for bits, wanted in (
             (self.stakes, bits_of(STAKES[member] for member in filters.stakes)),
             (self.statuses, bits_of(STATUSES[member] for member in filters.status)),

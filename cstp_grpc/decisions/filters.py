@@ -17,6 +17,7 @@ def passes(decision: Decision, filters: DecisionFilter) -> bool:
         equals(decision.category, filters.category)
         and equals(decision.project, filters.project)
         and equals(decision.agent, filters.agent)
+        and decision.agent != filters.without_agent
         and within(decision.confidence, filters.min_confidence, filters.max_confidence)
         and within(decision.date, filters.date_after, filters.date_before)
         and any_of(decision.stakes, filters.stakes)

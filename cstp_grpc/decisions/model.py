@@ -114,7 +114,8 @@ class ImportResult:
 class DecisionFilter:
     """Conditions that decisions must all meet; None or empty does not restrict.
 
-    Instants and confidences are inclusive; `stakes`, `status` and `outcome` mean any of, `tags` all of.
+    Instants and confidences are inclusive; `stakes`, `status` and `outcome` mean any of, `tags` all of, `without_agent`
+    all but those of that agent.
     """
 
     category: str | None = None
@@ -128,6 +129,7 @@ class DecisionFilter:
     tags: tuple[str, ...] = ()
     project: str | None = None
     agent: str | None = None
+    without_agent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

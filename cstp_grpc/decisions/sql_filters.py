@@ -33,6 +33,8 @@ def conditions(filters: DecisionFilter) -> list[ColumnElement[bool]]:
     ):
         if text is not None:
             found.append(field == storable(text))
+    if filters.without_agent is not None:
+        found.append(column.agent != storable(filters.without_agent))
     if filters.min_confidence is not None:
         found.append(column.confidence >= filters.min_confidence)
     if filters.max_confidence is not None:

@@ -20,7 +20,7 @@ from cstp_grpc.intents.code import CodeContext, CodeReader
 from cstp_grpc.intents.store import Intent, IntentStore
 from cstp_grpc.intents.suggestions import suggest
 from cstp_grpc.storage.writer import Writer
-from cstp_grpc.vocabulary import Stakes
+from cstp_grpc.vocabulary import INTENT_LAYER_AGENT, Stakes
 
 SIMILAR = 5
 """How many similar decisions an announcement is answered with at the most."""
@@ -150,18 +150,22 @@ class Announcer:
         return Feedback(received_at, tuple(similar), verdict, tuple(suggestions), code)
 
     def _recall(self, announcement: Announcement, caller: str) -> list[Match]:
-        """Return similar decisions: those of the given category first, others where it has too few."""
+        """Return similar decisions: those of the given category first, others where it has too few.
+
+        What nodes of projects say comes last: it has no outcome, and must not keep one from being told.
+        """
         text = f"{announcement.intent}\n{announcement.context}" if announcement.context else announcement.intent
-        if announcement.category is None:
-            return self._search.search(text, DecisionFilter(), caller, SIMILAR, self._min_score)
-        category = DecisionFilter(category=announcement.category)
-        same = self._search.search(text, category, caller, SIMILAR, self._min_score)
-        if len(same) == SIMILAR:
-            return same
-        known = {match.decision.id for match in same}
-        # Each of the same category may show up again, so ask for enough to fill the rest.
-        more = self._search.search(text, DecisionFilter(), caller, SIMILAR + len(same), self._min_score)
-        return [*same, *(match for match in more if match.decision.id not in known)][:SIMILAR]
+        wanted = [DecisionFilter(without_agent=INTENT_LAYER_AGENT), DecisionFilter()]
+        if announcement.category is not None:
+            wanted.insert(0, replace(wanted[0], category=announcement.category))
+        found: dict[str, Match] = {}
+        for filters in wanted:
+            if len(found) < SIMILAR:
+                # Each that was found may show up again, so ask for enough to fill the rest.
+                limit = SIMILAR + len(found)
+                matches = self._search.search(text, filters, caller, limit, self._min_score)
+                found |= {match.decision.id: match for match in matches if match.decision.id not in found}
+        return list(found.values())[:SIMILAR]
 
     def _remember(self, announcement: Announcement, caller: str, entry: AuditEntry) -> Intent:
         intent = self._intent(announcement, caller, entry.timestamp)

@@ -65,4 +65,5 @@ def filters(agents: st.SearchStrategy[str]) -> st.SearchStrategy[DecisionFilter]
         tags=st.just(()) | tags,
         project=st.none() | projects,
         agent=st.none() | agents,
+        without_agent=st.none() | agents,
     )

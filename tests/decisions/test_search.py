@@ -91,6 +91,8 @@ def test_filters_restrict(kit: JournalKit) -> None:
         (DecisionFilter(min_confidence=0.51), 0),
         (DecisionFilter(outcome=(Outcome.FAILURE,)), 1),
         (DecisionFilter(agent="bob"), 0),
+        (DecisionFilter(without_agent="bob"), 2),
+        (DecisionFilter(without_agent="alice"), 0),
     ):
         assert len(finder.find("queue", wanted)) == expected, wanted
 

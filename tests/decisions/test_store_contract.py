@@ -129,6 +129,7 @@ def meets(decision: Decision, wanted: DecisionFilter) -> bool:
         wanted.category is None or decision.category == wanted.category,
         wanted.project is None or decision.project == wanted.project,
         wanted.agent is None or decision.agent == wanted.agent,
+        wanted.without_agent is None or decision.agent != wanted.without_agent,
         wanted.min_confidence is None
         or (decision.confidence is not None and decision.confidence >= wanted.min_confidence),
         wanted.max_confidence is None

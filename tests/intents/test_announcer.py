@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from cstp_grpc.audit.model import AuditEntry, AuditFilter
 from cstp_grpc.audit.sql_store import SqlAuditStore
 from cstp_grpc.audit.trail import AuditTrail
+from cstp_grpc.decisions.filters import passes
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.errors import GuardrailEvalFailed, InvalidArgument, NotFound, QueryFailed
 from cstp_grpc.guardrails.model import NO_CODE, Action, CodeRules, Verdict
@@ -35,13 +36,13 @@ CODE = CodeContext(
 ABOUT_CODE = Announcement("Add a handler", "c-1", project="shop", paths=("src/api",))
 
 
-def match(number: int, category: str | None) -> Match:
+def match(number: int, category: str | None, agent: str = "alice") -> Match:
     decision = Decision(
         id=f"dec-{number}",
         title=f"Decision {number}",
         status=DecisionStatus.DECIDED,
         date=NOW,
-        agent="alice",
+        agent=agent,
         visibility=Visibility.SHARED,
         category=category,
     )
@@ -50,7 +51,7 @@ def match(number: int, category: str | None) -> Match:
 
 @dataclass
 class Memory:
-    """Finds its matches by their category, best first, or raises."""
+    """Finds its matches by their category and agent, best first, or raises."""
 
     matches: list[Match] = field(default_factory=list)
     error: Exception | None = None
@@ -58,8 +59,7 @@ class Memory:
     def search(self, text: str, filters: DecisionFilter, caller: str, limit: int, min_score: float) -> list[Match]:
         if self.error:
             raise self.error
-        wanted = filters.category
-        return [item for item in self.matches if wanted is None or item.decision.category == wanted][:limit]
+        return [item for item in self.matches if passes(item.decision, filters)][:limit]
 
 
 @dataclass
@@ -170,6 +170,14 @@ def test_decisions_of_the_category_come_first_and_others_fill_up_to_five(
     kit.memory.matches = [match(number, "database" if number in (4, 6) else "network") for number in range(1, 9)]
     feedback = kit.announcer.announce(Announcement("Deploy", "c-1", category=category), "alice", "r-1")
     assert [item.decision.id for item in feedback.similar] == [f"dec-{number}" for number in expected]
+
+
+def test_what_nodes_say_takes_only_the_places_that_decisions_leave(kit: Kit) -> None:
+    kit.memory.matches = [match(number, "pitfall", "intent-layer" if number < 7 else "alice") for number in range(10)]
+    for category in (None, "pitfall"):
+        announcement = Announcement("Deploy", f"c-{category}", category=category)
+        feedback = kit.announcer.announce(announcement, "alice", "r-1")
+        assert [item.decision.id for item in feedback.similar] == [f"dec-{number}" for number in (7, 8, 9, 0, 1)]
 
 
 def test_what_governs_the_code_is_answered_judged_and_suggested(kit: Kit) -> None:

@@ -139,7 +139,9 @@ class AnnounceIntentResponse(_message.Message):
 
     @_builtins.property
     def similar_decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SimilarDecision]:
-        """At most five similar decisions; those of the given category first, each group by falling score."""
+        """At most five similar decisions: those of the given category first, then others, and what nodes of projects say
+        last; each group by falling score.
+        """
 
     @_builtins.property
     def guardrail_status(self) -> Global___GuardrailStatus:
