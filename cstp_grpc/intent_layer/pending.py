@@ -30,6 +30,8 @@ MAX_AGENT_ID = 200
 MAX_TEXT = 20_000
 """How long a detail may be, and evidence."""
 MAX_PATHS = 101
+MAX_REPORT_BYTES = 1_048_576
+"""How large a report may be to be read; those that are filed have at most half of that, so that reviews find room."""
 CACHED_CHARACTERS = 16_777_216
 CACHED_OVERHEAD = 2048
 ATTEMPTS = 16
@@ -101,6 +103,8 @@ class Learnings:
             for _ in range(ATTEMPTS):
                 learning = self._named(new, located)
                 content = write(learning, directory)
+                if len(content) > MAX_REPORT_BYTES // 2:
+                    raise InvalidArgument.field("paths", "are too long together")
                 if self.find(learning.id):
                     continue
                 if durable.create(descriptor, name_of_report(learning.id), content, f".{learning.id}.tmp"):
@@ -218,7 +222,7 @@ class Learnings:
         if cached and cached[0] == stamp:
             return cached[1]
         try:
-            content = durable.read(folder, name)
+            content = durable.read(folder, name, MAX_REPORT_BYTES)
             if content is None:
                 return None
             learning = self._placed(read(content.data, learning_id, state, file))

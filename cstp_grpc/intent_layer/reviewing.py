@@ -53,6 +53,7 @@ from cstp_grpc.intent_layer.model import (
 )
 from cstp_grpc.intent_layer.pending import (
     MAX_AGENT_ID,
+    MAX_REPORT_BYTES,
     MAX_TEXT,
     MAX_TITLE,
     MISTAKES,
@@ -247,6 +248,7 @@ class Reviewer:
             raise Conflict(f"{file} is not UTF-8 and must be changed by hand") from None
 
     def _carry_out(self, mistakes: int, learning: Learning, review: Review, merge_: _Merge | None) -> None:
+        self._check_room(learning.id, review)
         journal = _Journal(learning.id, review, mark_of(learning.id), merge_.changes if merge_ else ())
         durable.replace(mistakes, JOURNAL, _written(journal), None, JOURNAL_TEMPORARY)
         try:
@@ -292,7 +294,7 @@ class Reviewer:
         pending = self._learnings.folder(LearningState.PENDING)
         name = name_of_report(journal.id)
         with durable.opened(self._tree, pending) as folder:
-            report = None if folder is None else durable.read(folder, name)
+            report = None if folder is None else durable.read(folder, name, MAX_REPORT_BYTES)
             if folder is None or report is None:
                 return
             if not has_review(report.data, journal.review):
@@ -329,12 +331,19 @@ class Reviewer:
                 durable.remove(folder, TEMPORARY)
             return replaced
 
-    def _content(self, file: str) -> durable.Content | None:
+    def _check_room(self, learning_id: str, review: Review) -> None:
+        """Raise Conflict where a report with one more review could not be read again."""
+        report = self._report(learning_id)
+        if report and len(add_review(report.data, review)) > MAX_REPORT_BYTES:
+            raise Conflict(f"the report of {learning_id} has no room for another review; shorten it by hand")
+
+    def _content(self, file: str, limit: int = MAX_FILE_BYTES) -> durable.Content | None:
         with durable.opened(self._tree, parent_of(file)) as folder:
-            return None if folder is None else durable.read(folder, name_of(file))
+            return None if folder is None else durable.read(folder, name_of(file), limit)
 
     def _report(self, learning_id: str) -> durable.Content | None:
-        return self._content(f"{self._learnings.folder(LearningState.PENDING)}/{name_of_report(learning_id)}")
+        file = f"{self._learnings.folder(LearningState.PENDING)}/{name_of_report(learning_id)}"
+        return self._content(file, MAX_REPORT_BYTES)
 
 
 def _check(request: ReviewRequest) -> None:

@@ -324,6 +324,19 @@ def test_a_token_holds_for_its_conditions_only(learnings: Learnings) -> None:
         learnings.page(LearningQuery(), PageRequest(1, "nonsense"))
 
 
+def test_the_longest_report_can_be_read_and_longer_ones_are_not_filed(project: Path, learnings: Learnings) -> None:
+    filed = learnings.file(new(detail="\x85" * 19_999 + ".", evidence="\x85" * 19_999 + "."))
+    assert learnings.get(filed.id) == filed
+    plain, hidden = (
+        tuple("/".join([str(number), *[name] * 15]) for number in range(101)) for name in ("n" * 250, "\x85" * 125)
+    )
+    assert learnings.get(learnings.file(new(paths=plain)).id).paths == plain
+    with pytest.raises(InvalidArgument) as raised:
+        learnings.file(new(paths=hidden))
+    assert [violation.field for violation in raised.value.violations] == ["paths"]
+    assert len(list((project / PENDING).iterdir())) == 2
+
+
 def test_a_page_of_large_learnings_holds_fewer(learnings: Learnings) -> None:
     filed = [learnings.file(new(str(n), detail="x" * 20_000, evidence="y" * 20_000)) for n in range(40)]
     page = learnings.page(LearningQuery(), PageRequest(1000))

@@ -27,7 +27,7 @@ from cstp_grpc.intent_layer.model import (
     ReviewRequest,
     ReviewVerdict,
 )
-from cstp_grpc.intent_layer.pending import LearningQuery, Learnings
+from cstp_grpc.intent_layer.pending import MAX_REPORT_BYTES, LearningQuery, Learnings
 from cstp_grpc.intent_layer.reviewing import LikelyDuplicate, Reviewer
 from cstp_grpc.intent_layer.tree import MAX_FILE_BYTES, Tree
 from cstp_grpc.storage.paging import PageRequest
@@ -99,6 +99,18 @@ def learnings_of(project: Path) -> list[Learning]:
     page = Learnings(Tree(project), lambda: NOW).page(LearningQuery(), PageRequest(1000))
     assert page.unreadable == ()
     return list(page.items)
+
+
+def test_a_review_that_would_make_the_report_unreadable_is_refused(project: Path) -> None:
+    learning = filed(project)
+    with (project / learning.file).open("a") as report:
+        report.write("x" * (MAX_REPORT_BYTES - 4000))
+    before = snapshot(project)
+    for verdict in ReviewVerdict:
+        with pytest.raises(Conflict, match="no room"):
+            review(project, learning, verdict, reason="\x85" * 1000 + ".")
+    assert snapshot(project) == before
+    assert review(project, learning, REJECT, reason="Too long").learning.state is REJECTED
 
 
 def test_accepting_merges_into_the_covering_node_and_moves_the_report(project: Path) -> None:
