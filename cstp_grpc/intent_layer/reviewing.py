@@ -65,7 +65,7 @@ from cstp_grpc.intent_layer.pending import (
     not_found,
 )
 from cstp_grpc.intent_layer.reports import add_review, has_review
-from cstp_grpc.intent_layer.tree import MAX_FILE_BYTES, Tree, name_of, parent_of
+from cstp_grpc.intent_layer.tree import MAX_FILE_BYTES, Tree, in_repository, name_of, parent_of
 
 LOCK = ".review.lock"
 JOURNAL = ".review.journal"
@@ -403,6 +403,10 @@ def _read(data: bytes) -> _Journal:
             changes=tuple(_Change(**change) for change in content["changes"]),
         )
         check_id(journal.id)
+        forged = any(in_repository(change.file) for change in journal.changes)
     except (ValueError, KeyError, TypeError, AttributeError, InvalidArgument):
         raise Unavailable(f"{MISTAKES}/{JOURNAL} cannot be read; look at it and remove it") from None
+    if forged:
+        # A clone may bring a journal along; it must not change what tells git which programs to run.
+        raise Unavailable(f"{MISTAKES}/{JOURNAL} is none of a review; look at it and remove it")
     return journal

@@ -48,6 +48,8 @@ SKIPPED = frozenset(
     }
 )
 """Folders that a walk passes over."""
+REPOSITORIES = frozenset({".git", ".hg", ".svn"})
+"""Folders of version control: what is in them is no node, by whatever link, and no review writes there."""
 CACHED_CHARACTERS = 67_108_864
 """How much text the cache keeps; each file counts as somewhat more than its text."""
 CACHED_OVERHEAD = 2048
@@ -319,6 +321,8 @@ class Tree:
             return None
         if target is None:
             raise _refused(path, "leads out of the project by a link")
+        if in_repository(target):
+            raise _refused(path, "leads into a folder of version control by a link")
         with self._beside(target) as descriptor:
             status = None if descriptor is None else _lstat(target, descriptor)
             if descriptor is None or status is None or stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):
@@ -348,6 +352,11 @@ class Tree:
 def parent_of(path: str) -> str:
     """Return the folder above a path; the root is above itself."""
     return path.rpartition("/")[0] or ROOT
+
+
+def in_repository(path: str) -> bool:
+    """Return whether a path is in a folder of version control; some file systems do not tell `.GIT` from `.git`."""
+    return not REPOSITORIES.isdisjoint(path.casefold().split("/"))
 
 
 def upwards(folder: str) -> Iterator[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import multiprocessing
 import random
 import shutil
@@ -317,6 +319,24 @@ def test_a_journal_that_is_none_stops_reviews_and_says_so(project: Path, content
     before = snapshot(project)
     with pytest.raises(Unavailable, match=r"\.review\.journal"):
         review(project, learning)
+    assert snapshot(project) == before
+
+
+@pytest.mark.parametrize("file", [".git/config", "vendor/lib/.git/config", ".GIT/hooks/post-checkout"])
+def test_a_journal_that_came_with_a_clone_changes_nothing_of_git(project: Path, file: str) -> None:
+    learning = filed(project)
+    write_tree(project, {"evil": "[core]\n\tfsmonitor = evil\n", file: "[core]\n"})
+    evil, config = (hashlib.sha256((project / name).read_bytes()).hexdigest() for name in ("evil", file))
+    changes = [
+        {"file": "evil", "before": None, "after": evil, "marks": 0},
+        {"file": file, "before": config, "after": evil, "marks": 0},
+    ]
+    by = {"verdict": "accept", "reviewer": "mallory", "reason": "", "at": NOW.isoformat()}
+    journal = {"review 1": {"id": "PITFALL-1", "review": by, "mark": "m", "changes": changes}}
+    (project / MISTAKES / ".review.journal").write_text(json.dumps(journal))
+    before = snapshot(project)
+    with pytest.raises(Unavailable, match=r"\.review\.journal"):
+        review(project, learning, DEFER)
     assert snapshot(project) == before
 
 

@@ -286,6 +286,16 @@ def test_two_different_files_are_both_read(tree: Tree, root: Path) -> None:
     assert [section.name for section in node.sections] == ["Checks", "Purpose"]
 
 
+@pytest.mark.parametrize("target", [".git/config", "../.git/config", ".Git/config", "src/.hg/hgrc"])
+def test_a_node_that_is_a_link_into_version_control_is_refused(root: Path, target: str) -> None:
+    folder = "src" if target.startswith("..") else "."
+    write_tree(root, {f"{folder}/{target}": "[remote]\n\turl = https://secret@example\n"})
+    (root / folder / "AGENTS.md").unlink(missing_ok=True)
+    (root / folder / "AGENTS.md").symlink_to(target)
+    with pytest.raises(InvalidArgument, match="version control"):
+        Tree(root).node(folder)
+
+
 def test_a_node_may_be_a_link_within_the_project(tree: Tree, root: Path) -> None:
     (root / "tests/AGENTS.md").symlink_to("../src/AGENTS.md")
     (root / "tests/unit/AGENTS.md").symlink_to(root / "src/api/AGENTS.md")
