@@ -1,4 +1,4 @@
-"""The client: a typed method for each rpc of decisions and their audit, `call` for all others, over gRPC or JSON-RPC."""
+"""The client: a typed method for each rpc of decisions and audit, `call` for all others, over gRPC or JSON-RPC."""
 
 from __future__ import annotations
 
