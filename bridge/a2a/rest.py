@@ -11,7 +11,7 @@ from aiohttp import hdrs, web
 
 from bridge import headers, jsonrpc
 from bridge.a2a import params, sse
-from bridge.a2a.cards import REST_PATH
+from bridge.a2a.cards import A2A_PATH, REST_PATH
 from bridge.a2a.context import V1_0, require_version
 from bridge.a2a.errors import Refused, invalid_params, rest_error
 from bridge.a2a.exchange import Exchange, unreadable
@@ -101,8 +101,8 @@ class Rest:
 
     @web.middleware
     async def _answer_strays(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer as everything below this path does where there is no such resource, or none with such a method."""
-        if not f"{request.path}/".startswith(f"{REST_PATH}/"):
+        """Answer as this binding does wherever A2A is spoken, but not at such a path, or not with such a method."""
+        if request.path != "/" and not f"{request.path}/".startswith(A2A_PATH):
             return await handler(request)
         exchange = Exchange.of(request, self._peer)
         try:

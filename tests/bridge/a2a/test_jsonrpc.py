@@ -460,6 +460,15 @@ def test_http_refuses_what_it_can_judge_itself(
 def test_other_methods_of_http_are_405(raw: Raw, path: str, method: str) -> None:
     answer = raw.send(method, path)
     assert (answer.status, answer.headers["Allow"]) == (405, "POST")
+    assert info_of(answer.json["error"]["details"]) == (A2A_DOMAIN, "UNSUPPORTED_OPERATION")
+    assert raw.send(method, path, who=None).status == 401
+
+
+@pytest.mark.parametrize("path", ["/a2a/v2", "/a2a//", "/a2a/nothing"])
+def test_other_paths_are_404(raw: Raw, path: str) -> None:
+    answer = raw.post(call("ListTasks"), path)
+    assert (answer.status, info_of(answer.json["error"]["details"])) == (404, (A2A_DOMAIN, "METHOD_NOT_FOUND"))
+    assert raw.post(call("ListTasks"), path, who=None).status == 401
 
 
 def test_a_request_without_a_usable_host_is_refused(raw: Raw) -> None:
@@ -547,13 +556,12 @@ def test_what_nobody_foresaw_goes_to_the_log_and_not_to_the_caller(
     scripted: Raw, server: Scripted, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.plays["cstp.getAccess"] = lambda request, context: access_pb2.GetAccessResponse()
-    server.plays["cstp.getTask"] = lambda request, context: tasks_pb2.GetTaskResponse(
-        task=tasks_pb2.Task(content=b"no task")
-    )
+    # A task in no state.
+    server.plays["cstp.getTask"] = lambda request, context: tasks_pb2.GetTaskResponse(task=tasks_pb2.Task())
     answer = scripted.post(call("GetTask", {"id": "x"}), headers={"X-Request-Id": "a-mystery"})
     assert (answer.status, answer.json["error"]["code"]) == (200, -32603)
     assert info_of(answer.json["error"]["data"]) == (A2A_DOMAIN, "INTERNAL_ERROR")
-    assert b"DecodeError" not in answer.body
+    assert b"KeyError" not in answer.body
     (record,) = [record for record in caplog.records if record.name.startswith("bridge")]
     assert "a-mystery GetTask" in record.getMessage()
     assert record.exc_info
