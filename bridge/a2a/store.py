@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -11,15 +12,18 @@ import grpc
 from a2a.types.a2a_pb2 import Role, Task, TaskState
 from a2a.utils.errors import TaskNotFoundError
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from bridge.a2a.errors import Refused, invalid_params
+from bridge.a2a.media import TEXT
 from bridge.a2a.tasks import copy_of
 from bridge.methods import Metadata
 from bridge.status import Failure, from_rpc_error
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
+
+logger = logging.getLogger(__name__)
 
 ResponseT = TypeVar("ResponseT", bound=Message)
 
@@ -128,7 +132,10 @@ class TaskStore:
             if failure.reason in ("NOT_FOUND", "INVALID_ARGUMENT"):
                 raise TaskNotFoundError from failure
             raise Refused(failure) from failure
-        return StoredTask(read_task(kept), kept.version)
+        task = read_task(kept)
+        if task is None:
+            raise TaskNotFoundError
+        return StoredTask(task, kept.version)
 
     async def list(self, query: TaskQuery, metadata: Metadata) -> TaskPage:
         """Return a page of the caller's tasks. Raises InvalidParamsError, for instance for a token that is none."""
@@ -146,7 +153,8 @@ class TaskStore:
             if failure.reason == "INVALID_ARGUMENT":
                 raise invalid_params(failure.message, *wrong_fields(failure)) from failure
             raise Refused(failure) from failure
-        return TaskPage([read_task(kept) for kept in page.tasks], page.next_page_token, page.total)
+        tasks = [task for task in map(read_task, page.tasks) if task is not None]
+        return TaskPage(tasks, page.next_page_token, page.total)
 
 
 async def answer_of(call: Awaitable[ResponseT], request: type[Message]) -> ResponseT:
@@ -163,15 +171,30 @@ def reworded(failure: Failure) -> Failure:
     return Failure(failure.reason, message, row=failure.row, details=failure.details)
 
 
-def read_task(kept: tasks_pb2.Task) -> Task:
-    """Return a task as A2A shows it; where it stands, and since when, the server knows better than its content."""
-    task = Task.FromString(kept.content)
+def read_task(kept: tasks_pb2.Task) -> Task | None:
+    """Return a task as A2A shows it; where it stands, and since when, the server knows better than its content.
+
+    It is None where the content is no such task: whoever has a token may save what it likes past every bridge.
+    """
+    task = content_of(kept)
+    if task is None:
+        logger.warning("task %s holds what no bridge kept", kept.id)
+        return None
     state = KEPT[kept.state]
     if state == TaskState.TASK_STATE_FAILED and task.status.state == TaskState.TASK_STATE_WORKING:
         mark_interrupted(task)
     task.status.state = state
     task.status.timestamp.CopyFrom(kept.updated_at)
     return task
+
+
+def content_of(kept: tasks_pb2.Task) -> Task | None:
+    """Return the task that a bridge kept, None where none did."""
+    try:
+        task = Task.FromString(kept.content)
+    except DecodeError:
+        return None
+    return task if (task.id, task.context_id) == (kept.id, kept.context_id) else None
 
 
 def mark_interrupted(task: Task) -> None:
@@ -183,7 +206,7 @@ def mark_interrupted(task: Task) -> None:
     message.task_id = task.id
     message.context_id = task.context_id
     message.role = Role.ROLE_AGENT
-    message.parts.add(text=INTERRUPTED, media_type="text/plain")
+    message.parts.add(text=INTERRUPTED, media_type=TEXT)
 
 
 def wrong_fields(failure: Failure) -> list[tuple[str, str]]:

@@ -521,7 +521,8 @@ def test_the_server_gets_what_identifies_and_traces_a_call(core: Scripted, targe
 
 
 def test_what_nobody_foresaw_tells_nothing(core: Scripted, target: str, caplog: pytest.LogCaptureFixture) -> None:
-    broken = tasks_pb2.Task(state=tasks_pb2.TASK_STATE_WORKING, content=b"\xff secret")
+    content = a2a_pb2.Task(id="t", context_id="secret").SerializeToString()
+    broken = tasks_pb2.Task(id="t", context_id="secret", state=tasks_pb2.TASK_STATE_UNSPECIFIED, content=content)
     core.plays["cstp.getTask"] = lambda request, context: tasks_pb2.GetTaskResponse(task=broken)
     with peering(without_agents(), target) as found, wired(found.grpc_target) as wire:
         for stub, rpc, request in (
@@ -534,6 +535,7 @@ def test_what_nobody_foresaw_tells_nothing(core: Scripted, target: str, caplog: 
             assert answer.message.endswith(
                 "Something unforeseen happened; the server's log tells more under the request id"
             )
+            assert "secret" not in answer.message
             assert f"{answer.request_id} {rpc} failed in the bridge" in caplog.text
 
 

@@ -141,10 +141,10 @@ def test_an_error_after_the_first_event_is_the_last_event(
     with raw.streaming(body, path, version) as stream:
         assert "error" not in stream.next()
         assert core.begun.wait(SECONDS)
-        core.server.plays["cstp.saveTask"] = bare(grpc.StatusCode.UNAVAILABLE)
+        core.server.plays["cstp.saveTask"] = bare(grpc.StatusCode.INTERNAL)
         core.go_on.set()
         last = stream.next()
-        assert info_of(last["error"].get("data") or last["error"]["details"]) == ("cstp", "UNAVAILABLE")
+        assert info_of(last["error"].get("data") or last["error"]["details"]) == ("cstp", "INTERNAL")
         assert last.get("id", 1) == 1
         assert stream.next() is None
 
@@ -184,7 +184,8 @@ def at_work(task_id: str) -> tasks_pb2.Task:
     """Return a task that never ends."""
     status = a2a_pb2.TaskStatus(state=a2a_pb2.TaskState.TASK_STATE_WORKING)
     content = a2a_pb2.Task(id=task_id, context_id="c", status=status).SerializeToString()
-    return tasks_pb2.Task(id=task_id, content=content, version=1, state=tasks_pb2.TASK_STATE_WORKING)
+    working = tasks_pb2.TASK_STATE_WORKING
+    return tasks_pb2.Task(id=task_id, context_id="c", content=content, version=1, state=working)
 
 
 @dataclass

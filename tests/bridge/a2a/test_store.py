@@ -14,6 +14,8 @@ from bridge.a2a.context import metadata_of
 from bridge.a2a.errors import Refused
 from bridge.a2a.store import INTERRUPTED, TaskConflict, TaskQuery, TaskStore
 from bridge.channel import connect
+from cstp_grpc.gen.cstp.v1 import tasks_pb2
+from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
 from tests.bridge.a2a.talking import COMPLETED, FAILED, TIMEOUT, WORKING, asynchronous, context, until
 from tests.harness import running, settings
 
@@ -94,6 +96,23 @@ async def test_what_failed_by_itself_keeps_its_words(core: str) -> None:
         task.status.message.parts.add(text="its own")
         await store.save(task, 0, ALICE)
         assert (await store.get(task.id, ALICE)).task.status.message.parts[0].text == "its own"
+
+
+@pytest.mark.parametrize("content", [b"\xff junk", b"\x0a\x01x", b"\x0a\x02\xff\xff"])
+@asynchronous
+async def test_what_no_bridge_kept_is_no_task(core: str, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async with keeping(core) as store, connect(core) as channel:
+        task, junk = new(), tasks_pb2.Task(id=str(uuid.uuid4()), content=content)
+        await store.save(task, 0, ALICE)
+        junk.context_id, junk.state = task.context_id, tasks_pb2.TASK_STATE_COMPLETED
+        await TaskServiceStub(channel).SaveTask(tasks_pb2.SaveTaskRequest(task=junk), metadata=tuple(ALICE))
+        with pytest.raises(TaskNotFoundError):
+            await store.get(junk.id, ALICE)
+        page = await store.list(TaskQuery(10, context_id=task.context_id), ALICE)
+        assert [found.id for found in page.tasks] == [task.id]
+        mine = [record for record in caplog.records if record.name == "bridge.a2a.store"]
+        assert {record.getMessage() for record in mine} == {f"task {junk.id} holds what no bridge kept"}
+        assert not [record for record in mine if record.exc_info]
 
 
 @asynchronous
