@@ -76,10 +76,12 @@ class Stream:
     def next(self) -> Any:
         """Return the next event, None at the end."""
         data = None
-        while line := self.response.readline().rstrip(b"\r\n"):
+        while line := self.response.readline():
             if line.startswith(b"data: "):
-                data = json.loads(line.removeprefix(b"data: "))
-        return data
+                data = line.removeprefix(b"data: ")
+            elif data is not None and not line.strip(b"\r\n"):
+                return json.loads(data)
+        return None
 
 
 def to_bytes(body: Any) -> bytes:
@@ -107,8 +109,8 @@ def saying_in_0_3(*parts: Any, **members: Any) -> dict[str, Any]:
 def events_of(answer: Answer) -> list[Any]:
     """Return what a whole stream told."""
     assert answer.headers.get_content_type() == "text/event-stream", answer.body
-    lines = answer.body.decode().splitlines()
-    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    lines = answer.body.split(b"\n")
+    return [json.loads(line.removeprefix(b"data: ")) for line in lines if line.startswith(b"data: ")]
 
 
 def info_of(details: list[dict[str, Any]]) -> tuple[str, str]:
