@@ -12,6 +12,8 @@ from a2a.compat.v0_3 import conversions, types
 from a2a.types import a2a_pb2
 
 from bridge.a2a.context import EXTENSION_URI, V0_3, V1_0
+from bridge.a2a.media import JSON, SPOKEN
+from bridge.a2a.messages import ANNOUNCE
 from bridge.forwarded import PORT
 from cstp_grpc.client.contract import Method
 from cstp_grpc.config import Settings
@@ -24,13 +26,6 @@ JSONRPC: Final = "JSONRPC"
 GRPC: Final = "GRPC"
 HTTP_JSON: Final = "HTTP+JSON"
 
-TEXT: Final = "text/plain"
-JSON: Final = "application/json"
-MODES: Final = (TEXT, JSON)
-"""The media types of the parts that are understood and answered."""
-
-ANNOUNCE: Final = "cstp.announceIntent"
-"""The method that takes plain text too."""
 CORE_SERVICE: Final = "cstp.v1.CstpService"
 """The service of the protocol's own methods, which are shown first."""
 CSTP_VERSION: Final = "1.0"
@@ -77,8 +72,8 @@ class Cards:
             documentation_url=self._agent.documentation_url,
             supported_interfaces=self._interfaces(address),
             capabilities=self._capabilities(address),
-            default_input_modes=MODES,
-            default_output_modes=MODES,
+            default_input_modes=SPOKEN,
+            default_output_modes=SPOKEN,
             skills=map(skill, self._methods),
         )
         bearer = a2a_pb2.HTTPAuthSecurityScheme(description=TOKEN_DESCRIPTION, scheme="Bearer")
@@ -164,7 +159,7 @@ def skill(method: Method) -> a2a_pb2.AgentSkill:
         description=f"{method.description} {STREAMS}" if method.streaming else method.description,
         tags=tags(method),
         examples=() if method.streaming else examples(method),
-        input_modes=MODES if method.name == ANNOUNCE else (JSON,),
+        input_modes=SPOKEN if method.name == ANNOUNCE else (JSON,),
     )
 
 

@@ -12,6 +12,7 @@ from cstp_grpc.client.json_forms import shown
 TEXT: Final = "text/plain"
 JSON: Final = "application/json"
 SPOKEN: Final = (TEXT, JSON)
+"""The media types of the parts that are understood and answered."""
 OLD_NAMES: Final = {"text": TEXT}
 """What clients of A2A before 1.0 may call a media type."""
 

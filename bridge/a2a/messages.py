@@ -23,6 +23,7 @@ from cstp_grpc.client.json_known import MAX_DEPTH, render_struct, render_value
 Params = dict[str, object]
 
 ANNOUNCE: Final = "cstp.announceIntent"
+"""The method that takes plain text too."""
 EXTENSION_PLACE: Final = f'message.metadata["{EXTENSION_URI}"]'
 MAX_CONTEXT_ID: Final = 200
 MAX_LEVELS: Final = MAX_DEPTH + 2
