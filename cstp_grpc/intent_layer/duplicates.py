@@ -23,6 +23,8 @@ Of the pairs in the tests, reworded ones share 0.6 to 1 of their words, differen
 """
 MEANING_THRESHOLD = 0.8
 """From which likeness of meaning they are; sentence embeddings put different facts about one thing at 0.5 to 0.75."""
+MAX_DUPLICATES = 20
+"""How many are shown; more tell a reviewer nothing."""
 MAX_TEXT = 1000
 """How many characters of what a node says are shown."""
 
@@ -81,6 +83,8 @@ def find_duplicates(
     )
     chosen: list[tuple[float, _Statement]] = []
     for score, statement in likely:
+        if len(chosen) == MAX_DUPLICATES:
+            break
         if all(statement.end <= other.line or other.end <= statement.line for _, other in chosen):
             chosen.append((score, statement))
     return tuple(Duplicate(document.file, each.line, _shown(each.text), score) for score, each in chosen)

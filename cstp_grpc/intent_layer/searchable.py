@@ -51,7 +51,7 @@ def records(project: str, node: Node) -> Iterator[ImportRecord]:
 
     Its source names the project, the file, the section and the title; it stays the same where only the rest changes.
     """
-    used: set[str] = set()
+    used: dict[str, int] = {}
     for section in node.sections:
         key = section_key(section.name)
         if key in LEFT_OUT or not COMMENT.sub("", section.text).strip():
@@ -120,11 +120,11 @@ def _slug(text: str) -> str:
     return BREAKS.sub("-", text.casefold()).strip("-")[:MAX_SLUG] or "-"
 
 
-def _unused(source: str, used: set[str]) -> str:
-    number = 1
-    unused = source
-    while unused in used:
+def _unused(source: str, used: dict[str, int]) -> str:
+    """Return a source, numbered where it is used; `used` has the last number of each."""
+    number = used.get(source, 0) + 1
+    while (unused := source if number == 1 else f"{source}-{number}") in used:
         number += 1
-        unused = f"{source}-{number}"
-    used.add(unused)
+    used[source] = number
+    used.setdefault(unused, 1)
     return unused

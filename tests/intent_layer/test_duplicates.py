@@ -130,6 +130,13 @@ def test_what_came_from_the_same_report_is_certain() -> None:
     assert duplicate.text.startswith("### Routes are matched in order")
 
 
+def test_of_very_many_the_likeliest_are_shown() -> None:
+    node = parse("## Pitfalls\n" + "- Bind the receiver to handlers\n" * 20_000 + "- Bind the receiver\n", "AGENTS.md")
+    shown = find_duplicates(node, entry("Bind the receiver"))
+    assert len(shown) == 20
+    assert (shown[0].line, shown[0].score) == (20_002, 1)
+
+
 def test_long_statements_are_shortened() -> None:
     node = parse("## Pitfalls\n\n" + "receiver " * 1000, "AGENTS.md")
     (duplicate,) = find_duplicates(node, entry("Receiver"), THRESHOLD)

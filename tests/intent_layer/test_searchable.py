@@ -77,6 +77,11 @@ def test_headings_items_and_paragraphs_begin_entries(text: str, expected: list[t
     assert entries(text) == expected
 
 
+def test_however_many_entries_are_called_the_same_each_has_its_source() -> None:
+    text = "## Pitfalls\n\n### a 2\n\n" + "### a\n" * 20_000
+    assert len({record.source for record in records("shop", node_of(text))}) == 20_001
+
+
 def test_long_titles_and_texts_are_shortened() -> None:
     (record,) = records("shop", node_of(f"## Pitfalls\n\n- {'long ' * 10_000}"))
     assert len(record.content.title) == 200
