@@ -214,6 +214,8 @@ def code_reader(texts: Callable[[CodeRules], tuple[str, ...]]) -> Read:
 
 
 CODE_READERS: Mapping[str, Read] = {
+    # Which paths were named is known also where nothing of what governs them can be read.
+    "code.paths": lambda action: [to_string(path) for path in action.code.paths],
     "code.boundaries.never": code_reader(lambda code: code.never),
     "code.boundaries.ask_first": code_reader(lambda code: code.ask_first),
     "code.boundaries.always": code_reader(lambda code: code.always),

@@ -30,7 +30,14 @@ ACTION_TYPES = {
 }
 OPTIONAL_FIELDS = frozenset({"action.category", "action.confidence"})
 CODE_NAMES = frozenset(
-    {"code.boundaries.never", "code.boundaries.ask_first", "code.boundaries.always", "code.checks", "code.pitfalls"}
+    {
+        "code.paths",
+        "code.boundaries.never",
+        "code.boundaries.ask_first",
+        "code.boundaries.always",
+        "code.checks",
+        "code.pitfalls",
+    }
 )
 """Lists of texts."""
 STAKES_NAMES = frozenset(f"stakes.{stakes}" for stakes in Stakes)

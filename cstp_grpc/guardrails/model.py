@@ -16,9 +16,11 @@ EVALUATION_ERROR = "EVALUATION_ERROR"
 class CodeRules:
     """What is written down about the code that an action is about: items of lists, each on one line.
 
-    `unreadable` says why something that is written down could not be read; None where all of it was.
+    `paths` are those that were named; `unreadable` says why something that is written down about them could not be
+    read, None where all of it was.
     """
 
+    paths: tuple[str, ...] = ()
     never: tuple[str, ...] = ()
     ask_first: tuple[str, ...] = ()
     always: tuple[str, ...] = ()
@@ -28,7 +30,7 @@ class CodeRules:
 
 
 NO_CODE = CodeRules()
-"""For actions about no code, or about code of which nothing is written down."""
+"""For actions that name no code."""
 
 
 @dataclass(frozen=True, slots=True)

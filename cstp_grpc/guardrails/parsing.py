@@ -190,7 +190,7 @@ class Parser:
         node = fields.get("code")
         if node is None:
             return NO_CODE
-        code = Fields(node, fields.where, self.report, [], ["boundaries", "checks", "pitfalls", "unreadable"])
+        code = Fields(node, fields.where, self.report, [], ["paths", "boundaries", "checks", "pitfalls", "unreadable"])
         boundaries = Fields(
             code.get("boundaries") or Node(node.line, {}),
             fields.where,
@@ -199,6 +199,7 @@ class Parser:
             ["never", "ask_first", "always"],
         )
         return CodeRules(
+            paths=texts(code, "paths"),
             never=texts(boundaries, "never"),
             ask_first=texts(boundaries, "ask_first"),
             always=texts(boundaries, "always"),

@@ -97,7 +97,7 @@ def read_context(project: str, sources: ProjectSources, paths: Sequence[str], me
     nodes = list(_nodes(tree, located, missing.append))
     merged = {section_key(section.name): section for section in merge(nodes, SECTIONS)}
     itemised = {key: list(_itemised(merged[key], missing.append)) for key in ITEMISED if key in merged}
-    rules = _rules(itemised, "; ".join(missing) or None, memo)
+    rules = _rules(paths, itemised, "; ".join(missing) or None, memo)
     notes = _notes(merged, nodes, missing.append)
     return CodeContext(
         project=project,
@@ -148,9 +148,10 @@ def _itemised(section: MergedSection, report: Callable[[str], None]) -> Iterator
             report(f"{section.name} of {part.file} has more than {MAX_CHARACTERS} characters")
 
 
-def _rules(texts: Mapping[str, Sequence[str]], unreadable: str | None, memo: Memo) -> CodeRules:
+def _rules(paths: Iterable[str], texts: Mapping[str, Sequence[str]], unreadable: str | None, memo: Memo) -> CodeRules:
     boundaries = [memo(boundary_items, text) for text in texts.get(BOUNDARIES, ())]
     return CodeRules(
+        paths=tuple(paths),
         never=_distinct(items[Permission.NEVER] for items in boundaries),
         ask_first=_distinct(items[Permission.ASK_FIRST] for items in boundaries),
         always=_distinct(items[Permission.ALWAYS] for items in boundaries),

@@ -16,6 +16,7 @@ from tests.guardrails.rulebooks import content, judge, rule, rule_set
 CONFIRMED = {"confirmedChecks": {"type": "list", "default": []}}
 ALL_CHECKS = "code.checks.exists(c, !(c in context.confirmedChecks))"
 CODE = CodeRules(
+    paths=("src/api/handlers.ts",),
     never=("Edit a released migration",),
     ask_first=("Change the schema", "Add a dependency"),
     always=("Write the test first",),
@@ -28,6 +29,7 @@ UNREADABLE = CodeRules(checks=("Run the contract tests",), unreadable="src/AGENT
 @pytest.mark.parametrize(
     ("when", "holds"),
     [
+        ("code.paths == ['src/api/handlers.ts']", True),
         ("code.boundaries.never == ['Edit a released migration']", True),
         ("code.boundaries.never.exists(n, n.contains('migration'))", True),
         ("size(code.boundaries.ask_first) == 2", True),
@@ -42,7 +44,7 @@ def test_rules_read_what_governs_the_code(when: str, holds: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["boundaries.never", "boundaries.ask_first", "boundaries.always", "checks", "pitfalls"]
+    "name", ["paths", "boundaries.never", "boundaries.ask_first", "boundaries.always", "checks", "pitfalls"]
 )
 def test_without_code_every_list_is_empty(name: str) -> None:
     assert [v.code for v in judge(f"code.{name} == []", {}, {}).violations] == [None]
@@ -64,6 +66,17 @@ def test_a_rule_can_demand_that_every_check_was_confirmed(
     context: dict[str, Any], code: CodeRules, allowed: bool
 ) -> None:
     assert judge(ALL_CHECKS, CONFIRMED, context, code=code).allowed is allowed
+
+
+def test_a_rule_can_demand_that_paths_are_named() -> None:
+    demanded = "action.category == 'code' && size(code.paths) == 0"
+    for named, allowed in ((NO_CODE, False), (CODE, True), (CodeRules(paths=("a",), unreadable="b"), True)):
+        assert (
+            Evaluator(rule_set([rule("named", demanded)]))
+            .evaluate(Action("do it", category="code", code=named))
+            .allowed
+            is allowed
+        )
 
 
 def test_what_cannot_be_read_blocks_the_rules_that_need_it_and_no_others() -> None:

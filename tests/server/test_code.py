@@ -65,6 +65,7 @@ def test_a_path_is_governed_from_the_root_down_and_by_nothing_beside_it(code: Pr
     assert [note.file for note in found.boundaries] == ["CLAUDE.md", "src/AGENTS.md"]
     assert found.check_items == ("Run the contract tests", "Run all tests")
     assert found.rules == CodeRules(
+        paths=("src/api/handlers.ts",),
         never=("Edit a released migration",),
         ask_first=("change the schema",),
         always=("Write the test first",),
@@ -89,7 +90,7 @@ def test_what_does_not_exist_yet_is_governed_by_what_is_above(code: ProjectCode)
 def test_a_project_without_nodes_covers_nothing(tmp_path: Path) -> None:
     found = ProjectCode({"bare": sources(tmp_path)}).look("bare", ["src"])
 
-    assert found == CodeContext("bare", ("src",))
+    assert found == CodeContext("bare", ("src",), rules=CodeRules(paths=("src",)))
     assert not found.covered
 
 
