@@ -1,4 +1,4 @@
-"""Everything that can be done with a project's nodes and learnings, each act taken down before it is answered."""
+"""Everything that can be done with a project's nodes and learnings, and the record of it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Something that was done in a project, or failed with `error`, a reason as in `errors.CstpError`.
+    """Something that is done in a project, or failed with `error`, a reason as in `errors.CstpError`.
 
     `name` says what in a word or two, `paths` are as the caller wrote them, `at` is aware, in UTC.
     """
@@ -101,12 +101,28 @@ class Judgement:
         return all(finding.severity is not FindingSeverity.ERROR for finding in self.findings)
 
 
+class _Attempt:
+    """An act that changes something, with what is known of it so far."""
+
+    def __init__(self, act: Act, trail: ActTrail) -> None:
+        self.act = act
+        self._trail = trail
+
+    def begin(self, *, learning_id: str | None = None, paths: tuple[str, ...] | None = None) -> None:
+        """Return when the act is on record, with what has become known of it. Raises Unavailable."""
+        known = self.act
+        self.act = replace(
+            known, learning_id=learning_id or known.learning_id, paths=known.paths if paths is None else paths
+        )
+        self._trail.record(self.act)
+
+
 class IntentLayer:
     """The nodes and learnings of one project.
 
-    Every act is on record before it is answered, also one that fails. Paths are as `Tree.locate` takes them; each
-    method raises InvalidArgument for one that leaves the project, and Unavailable where the project cannot be read or
-    the act not be kept.
+    Every act is on record before it is answered, also one that fails, and one that changes something before it changes
+    anything. Paths are as `Tree.locate` takes them; each method raises InvalidArgument for one that leaves the project,
+    and Unavailable where the project cannot be read or the act not be kept.
     """
 
     def __init__(
@@ -178,23 +194,19 @@ class IntentLayer:
         if dry_run:
             with self._reading("show skeleton", [path], call):
                 return skeleton(self._tree, path)
-        act = self._act(ActKind.NODE_CREATED, "create node", [path], call)
-        with self._failing(act):
-            made = create(self._tree, path)
+        with self._attempt(self._act(ActKind.NODE_CREATED, "create node", [path], call)) as attempt:
+            made = create(self._tree, path, attempt.begin)
         self._changed()
-        self._trail.record(act)
         return made
 
     def report(self, new: NewLearning, call: Call) -> Learning:
         """File a learning for review and return it."""
         act = self._act(ActKind.LEARNING_REPORTED, f"report {new.type}", new.paths, call)
-        with self._failing(act):
+        with self._attempt(act) as attempt:
             for number, path in enumerate(new.paths):
                 # Whoever files it gave one path, and others beside it.
                 self._tree.locate(path, f"also_paths[{number - 1}]" if number else "path")
-            learning = self._learnings.file(new)
-        self._trail.record(replace(act, learning_id=learning.id))
-        return learning
+            return self._learnings.file(new, lambda learning: attempt.begin(learning_id=learning.id))
 
     def learnings(self, query: LearningQuery, page: PageRequest, call: Call) -> LearningPage:
         """Return a page of learnings, latest first. Raises InvalidArgument for another listing's token."""
@@ -206,14 +218,21 @@ class IntentLayer:
 
         Raises NotFound, Conflict where it was reviewed already, and LikelyDuplicate.
         """
-        kind, name = ActKind.LEARNING_REVIEWED, f"{request.verdict} learning"
+        name = f"{request.verdict} learning"
         if request.dry_run:
-            kind, name = ActKind.CONTEXT_READ, f"show {name}"
-        act = replace(self._act(kind, name, [], call), learning_id=request.id)
+            return self._shown(request, self._act(ActKind.CONTEXT_READ, f"show {name}", [], call))
+        act = replace(self._act(ActKind.LEARNING_REVIEWED, name, [], call), learning_id=request.id)
+        with self._attempt(act) as attempt:
+            outcome = self._reviewer.review(request, lambda learning: attempt.begin(paths=learning.paths))
+        if outcome.node:
+            self._changed()
+        return outcome
+
+    def _shown(self, request: ReviewRequest, act: Act) -> ReviewOutcome:
+        """Return what a review would do."""
+        act = replace(act, learning_id=request.id)
         with self._failing(act):
             outcome = self._reviewer.review(request)
-        if outcome.node and not request.dry_run:
-            self._changed()
         self._trail.record(replace(act, paths=outcome.learning.paths))
         return outcome
 
@@ -235,6 +254,16 @@ class IntentLayer:
         with self._failing(act):
             yield
         self._trail.record(act)
+
+    @contextmanager
+    def _attempt(self, act: Act) -> Iterator[_Attempt]:
+        """Give what takes an act down when it begins; where it fails, before or after, take that down too."""
+        attempt = _Attempt(act, self._trail)
+        try:
+            yield attempt
+        except Exception as error:
+            self._trail.record(replace(attempt.act, error=reason_of(error)))
+            raise
 
     @contextmanager
     def _failing(self, act: Act) -> Iterator[None]:

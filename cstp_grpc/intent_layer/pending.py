@@ -89,24 +89,26 @@ class Learnings:
             CACHED_CHARACTERS, lambda cached: len(cached[1].detail) + len(cached[1].evidence or "") + CACHED_OVERHEAD
         )
 
-    def file(self, new: NewLearning) -> Learning:
+    def file(self, new: NewLearning, before: Callable[[Learning], None] = lambda _: None) -> Learning:
         """Write a report; it is on disk before this returns, and complete from the moment it can be seen.
 
         Raises InvalidArgument for fields that are blank, too long or not on one line, and for paths as `Tree.locate`
-        does; Unavailable where nothing can be written.
+        does; Unavailable where nothing can be written. `before` is called when only the writing is left; what it raises
+        keeps that from happening.
         """
         located = tuple(dict.fromkeys(self._tree.locate(path, "paths") for path in new.paths))
         _check(new, located)
         directory = common_folder([folder_of(self._tree, path) for path in located])
         folder = self.folder(LearningState.PENDING)
-        with durable.created(self._tree, folder) as descriptor:
-            for _ in range(ATTEMPTS):
-                learning = self._named(new, located)
-                content = write(learning, directory)
-                if len(content) > MAX_REPORT_BYTES // 2:
-                    raise InvalidArgument.field("paths", "are too long together")
-                if self.find(learning.id):
-                    continue
+        for _ in range(ATTEMPTS):
+            learning = self._named(new, located)
+            content = write(learning, directory)
+            if len(content) > MAX_REPORT_BYTES // 2:
+                raise InvalidArgument.field("paths", "are too long together")
+            if self.find(learning.id):
+                continue
+            before(learning)
+            with durable.created(self._tree, folder) as descriptor:
                 if durable.create(descriptor, name_of_report(learning.id), content, f".{learning.id}.tmp"):
                     return learning
         raise Unavailable("no identifier could be found for the report")

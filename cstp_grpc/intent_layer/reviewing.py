@@ -147,13 +147,14 @@ class Reviewer:
         self._patience = patience
         self._learnings = Learnings(tree, clock)
 
-    def review(self, request: ReviewRequest) -> ReviewOutcome:
+    def review(self, request: ReviewRequest, before: Callable[[Learning], None] = lambda _: None) -> ReviewOutcome:
         """Accept, reject or defer a learning; it is on disk before this returns.
 
         A dry run says what would happen, also where it would be refused as a likely duplicate. Raises InvalidArgument
         for a request that cannot be, and for a node that is too large or leads out of the project; NotFound; Conflict
         where the learning was reviewed already, where the node cannot be changed or changes meanwhile; LikelyDuplicate;
-        Unavailable.
+        Unavailable. `before` is called when only the writing is left; what it raises keeps that from happening. A dry
+        run calls it never.
         """
         _check(request)
         with self._locked() as mistakes:
@@ -166,6 +167,8 @@ class Reviewer:
                 if merge_ and merge_.duplicates and not request.force:
                     raise LikelyDuplicate(merge_.duplicates)
                 review = Review(request.verdict, request.reviewer, request.reason, self._clock())
+                self._check_room(learning.id, review)
+                before(learning)
                 self._carry_out(mistakes, learning, review, merge_)
                 learning = self._learnings.get(request.id)
         if merge_ is None:
@@ -248,7 +251,6 @@ class Reviewer:
             raise Conflict(f"{file} is not UTF-8 and must be changed by hand") from None
 
     def _carry_out(self, mistakes: int, learning: Learning, review: Review, merge_: _Merge | None) -> None:
-        self._check_room(learning.id, review)
         journal = _Journal(learning.id, review, mark_of(learning.id), merge_.changes if merge_ else ())
         durable.replace(mistakes, JOURNAL, _written(journal), None, JOURNAL_TEMPORARY)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import quote
 
 from cstp_grpc.errors import Conflict, InvalidArgument, NotFound
@@ -46,10 +46,11 @@ def skeleton(tree: Tree, folder: str) -> Skeleton:
     return _skeleton(tree, _target(tree, folder))
 
 
-def create(tree: Tree, folder: str) -> Skeleton:
+def create(tree: Tree, folder: str, before: Callable[[], None] = lambda: None) -> Skeleton:
     """Write what `skeleton` returns to a new file, which is on disk when this returns. Raises as `skeleton` does.
 
-    Nothing is ever overwritten: of several at once, one wins, and the others get Conflict.
+    Nothing is ever overwritten: of several at once, one wins, and the others get Conflict. `before` is called when only
+    the writing is left; what it raises keeps that from happening.
     """
     target = _target(tree, folder)
     made = _skeleton(tree, target)
@@ -57,6 +58,7 @@ def create(tree: Tree, folder: str) -> Skeleton:
     with durable.opened(tree, target) as descriptor:
         if descriptor is None:
             raise NotFound(f"there is no folder {printable(target)}")
+        before()
         temporary = f".{name}.{secrets.token_hex(8)}.tmp"
         if not durable.create(descriptor, name, made.content.encode(), temporary):
             raise _taken(made.file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from cstp_grpc.intent_layer.model import (
     ReviewVerdict,
 )
 from cstp_grpc.intent_layer.pending import LearningQuery, Learnings
-from cstp_grpc.intent_layer.reviewing import Reviewer
+from cstp_grpc.intent_layer.reviewing import LOCK, Reviewer
 from cstp_grpc.intent_layer.tree import Tree
 from cstp_grpc.storage.paging import PageRequest
 from tests.intent_layer.trees import write_tree
@@ -40,15 +40,18 @@ Doing = Callable[[IntentLayer], object]
 
 @dataclass
 class Trail:
-    """Remembers acts, unless it fails."""
+    """Remembers acts, unless it fails; `recorded` is called after the first one."""
 
     acts: list[Act] = field(default_factory=list)
     failing: bool = False
+    recorded: Callable[[], object] | None = None
 
     def record(self, act: Act) -> None:
         if self.failing:
             raise Unavailable("the trail cannot be written")
         self.acts.append(act)
+        if self.recorded and len(self.acts) == 1:
+            self.recorded()
 
 
 class Shop:
@@ -81,6 +84,11 @@ class Shop:
         learning = self.layer.report(LEARNING, CALL)
         self.trail.acts.clear()
         return learning.id
+
+    def files(self) -> dict[str, bytes]:
+        """Return what the project holds; what reviews lock holds nothing."""
+        files = {path.relative_to(self.root).as_posix(): path for path in self.root.rglob("*") if path.is_file()}
+        return {name: path.read_bytes() for name, path in files.items() if not name.endswith(LOCK)}
 
 
 @pytest.fixture
@@ -199,6 +207,64 @@ def test_a_new_node_is_on_record_and_told_of(shop: Shop) -> None:
     assert (shop.root / made.file).read_text() == made.content
     assert [(act.kind, act.paths) for act in shop.trail.acts] == [("node_created", ("src/web",))]
     assert shop.changes == 1
+
+
+WRITES: dict[str, Callable[[Shop, str], object]] = {
+    "init": lambda shop, _: shop.layer.init("src/web", CALL),
+    "report": lambda shop, _: shop.layer.report(LEARNING, CALL),
+    "accept": lambda shop, filed: shop.layer.review(ReviewRequest(filed, ReviewVerdict.ACCEPT, "bob"), CALL),
+    "reject": lambda shop, filed: shop.layer.review(ReviewRequest(filed, ReviewVerdict.REJECT, "bob"), CALL),
+    "defer": lambda shop, filed: shop.layer.review(ReviewRequest(filed, ReviewVerdict.DEFER, "bob"), CALL),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_an_act_is_on_record_before_anything_changes(shop: Shop, name: str) -> None:
+    filed = shop.filed()
+    before = shop.files()
+    seen: list[dict[str, bytes]] = []
+    shop.trail.recorded = lambda: seen.append(shop.files())
+    WRITES[name](shop, filed)
+    assert (seen, len(shop.trail.acts), shop.trail.acts[0].error) == ([before], 1, None)
+    assert shop.files() != before
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_what_cannot_be_recorded_is_not_done(shop: Shop, name: str) -> None:
+    filed = shop.filed()
+    before = shop.files()
+    shop.trail.failing = True
+    with pytest.raises(Unavailable):
+        WRITES[name](shop, filed)
+    assert (shop.files(), shop.changes) == (before, 0)
+
+
+def test_a_first_report_that_cannot_be_recorded_leaves_nothing(shop: Shop) -> None:
+    shop.trail.failing = True
+    with pytest.raises(Unavailable):
+        shop.layer.report(LEARNING, CALL)
+    assert not (shop.root / ".intent-layer").exists()
+
+
+HINDERED: dict[str, tuple[str, type[CstpError]]] = {
+    "init": ("src/web/AGENTS.md", Conflict),
+    "report": (".intent-layer", Unavailable),
+    "accept": ("src/api/AGENTS.md", Conflict),
+}
+"""What somebody else writes in the instant between the entry and the act, and how the act fails then."""
+
+
+@pytest.mark.parametrize("name", HINDERED)
+def test_an_act_that_fails_after_its_entry_has_a_second_one_with_the_reason(shop: Shop, name: str) -> None:
+    file, error = HINDERED[name]
+    filed = "" if name == "report" else shop.filed()
+    shop.trail.recorded = lambda: (shop.root / file).write_text("Mine\n")
+    with pytest.raises(error):
+        WRITES[name](shop, filed)
+    attempt, failure = shop.trail.acts
+    assert failure == replace(attempt, error=error.reason)
+    assert (attempt.error, bool(attempt.learning_id)) == (None, name != "init")
+    assert ((shop.root / file).read_text(), shop.changes) == ("Mine\n", 0)
 
 
 def test_nodes_come_page_by_page(shop: Shop) -> None:
