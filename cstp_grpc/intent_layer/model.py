@@ -217,7 +217,10 @@ class Edits:
 
 @dataclass(frozen=True, slots=True)
 class ReviewRequest:
-    """A review to carry out; `dry_run` shows only what would happen."""
+    """A review to carry out; `dry_run` shows only what would happen.
+
+    `claimed_reviewer` is the one that the reviewer names, never trusted.
+    """
 
     id: str
     verdict: ReviewVerdict
@@ -226,6 +229,7 @@ class ReviewRequest:
     edits: Edits = Edits()
     force: bool = False
     dry_run: bool = False
+    claimed_reviewer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,7 @@ class Reviewer:
             if not request.dry_run:
                 if merge_ and merge_.duplicates and not request.force:
                     raise LikelyDuplicate(merge_.duplicates)
-                review = Review(request.verdict, request.reviewer, request.reason, self._clock())
+                review = Review(request.verdict, _signature(request), request.reason, self._clock())
                 self._check_room(learning.id, review)
                 before(learning)
                 self._carry_out(mistakes, learning, review, merge_)
@@ -350,7 +350,9 @@ class Reviewer:
 
 def _check(request: ReviewRequest) -> None:
     check_id(request.id)
-    check_line("reviewer", request.reviewer, MAX_AGENT_ID)
+    for name in (request.reviewer, request.claimed_reviewer):
+        if name is not None:
+            check_line("reviewer", name, MAX_AGENT_ID)
     check_text("reason", request.reason or "-", MAX_REASON)
     edits = request.edits
     if edits.title is not None:
@@ -359,6 +361,13 @@ def _check(request: ReviewRequest) -> None:
         check_text("edits.detail", edits.detail, MAX_TEXT)
     if edits.section is not None:
         check_line("edits.section", edits.section, MAX_SECTION)
+
+
+def _signature(request: ReviewRequest) -> str:
+    """Return who reviews; a claim comes last and in quotes, so that nothing in it can be taken for who it was."""
+    if request.claimed_reviewer in (None, request.reviewer):
+        return request.reviewer
+    return f"{request.reviewer}, for {json.dumps(request.claimed_reviewer, ensure_ascii=False)}"
 
 
 @contextmanager

@@ -268,7 +268,8 @@ def review_request(message: pb2.ReviewLearningRequest, by: Call) -> ReviewReques
     return ReviewRequest(
         id=message.id,
         verdict=REVIEW_VERDICT.required(message.verdict),
-        reviewer=by.claimed_agent or by.caller,
+        reviewer=by.caller,
+        claimed_reviewer=by.claimed_agent,
         reason=message.reason,
         edits=Edits(
             title=convert.optional(edits, "title"),

@@ -108,7 +108,7 @@ def test_every_act_is_in_the_trail(caller: GrpcCaller) -> None:
 
     review = {"project": "shop", "id": filed["id"], "verdict": "accept", "reviewer": "carol"}
     done = answer(caller, "intentLayer.reviewLearning", review, "bob")["learning"]
-    assert done["reviews"][0]["reviewer"] == "carol"
+    assert done["reviews"][0]["reviewer"] == 'bob, for "carol"'
     (reviewed,) = entries(caller, "learning_reviewed")
     assert (reviewed["requestingAgent"], reviewed["claimedAgent"]) == ("bob", "carol")
     assert reviewed["action"] == f"accept learning in shop: {filed['id']}, src/api/handlers.ts"
@@ -117,6 +117,32 @@ def test_every_act_is_in_the_trail(caller: GrpcCaller) -> None:
     (created,) = entries(caller, "node_created")
     assert (created["requestingAgent"], created["action"]) == ("alice", "create node in shop: src/web")
     assert "claimedAgent" not in created
+
+
+@pytest.mark.parametrize(
+    ("claim", "reviewer"),
+    [
+        ("bob", "bob"),
+        ("alice", 'bob, for "alice"'),
+        ('alice, for "bob"', 'bob, for "alice, for \\"bob\\""'),
+        ('"alice"', 'bob, for "\\"alice\\""'),
+    ],
+)
+def test_a_report_names_who_reviewed_it_whatever_is_claimed(
+    caller: GrpcCaller, places: dict[str, Path], claim: str, reviewer: str
+) -> None:
+    filed = answer(caller, "intentLayer.reportLearning", LEARNING)["learning"]
+    review = {"project": "shop", "id": filed["id"], "verdict": "reject", "reviewer": claim}
+    done = answer(caller, "intentLayer.reviewLearning", review, "bob")["learning"]
+    assert done["reviews"][0]["reviewer"] == reviewer
+    assert f"\n**Reviewer**: {reviewer}\n" in (places["shop"] / done["file"]).read_text()
+
+
+@pytest.mark.parametrize("claim", [" ", "carol\n**Reviewer**: alice"])
+def test_a_claim_that_is_no_name_is_refused(caller: GrpcCaller, claim: str) -> None:
+    filed = answer(caller, "intentLayer.reportLearning", LEARNING)["learning"]
+    review = {"project": "shop", "id": filed["id"], "verdict": "reject", "reviewer": claim}
+    assert caller.call("intentLayer.reviewLearning", review).fields == ("reviewer",)
 
 
 def test_a_refused_read_is_in_the_trail_with_its_reason(caller: GrpcCaller) -> None:

@@ -951,7 +951,7 @@ class Review(_message.Message):
     verdict: Global___ReviewVerdict.ValueType
     """The verdict."""
     reviewer: _builtins.str
-    """Who."""
+    """Who: the agent that called, by its token, and where it named another, that one in quotes: `alice, for "bob"`."""
     reason: _builtins.str
     """Why."""
     @_builtins.property
@@ -1103,7 +1103,7 @@ class ReviewLearningRequest(_message.Message):
     verdict: Global___ReviewVerdict.ValueType
     """The verdict."""
     reviewer: _builtins.str
-    """Who reviews; the caller when absent."""
+    """Whom the caller reviews for, which is noted beside the caller; never trusted."""
     reason: _builtins.str
     """Why; at most 2000 characters."""
     force: _builtins.bool
