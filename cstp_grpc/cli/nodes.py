@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +19,7 @@ from cstp_grpc.intent_layer.validation import judge, select
 COLOURS = {FindingSeverity.ERROR: "red", FindingSeverity.WARNING: "yellow"}
 
 
-def judge_project(project: Project, paths: Iterable[str], *, with_history: bool) -> Judgement:
+def judge_project(project: Project, paths: Sequence[str], *, with_history: bool) -> Judgement:
     """Return what is wrong with the nodes that paths stand for, or with all."""
     found = select(project.tree, project.paths(paths))
     history = GitHistory(project.root, inherited_environment(INHERITED)) if with_history else None

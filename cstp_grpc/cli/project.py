@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import getpass
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -44,9 +44,13 @@ class Project:
             return f"{relative}/" if written.endswith("/") and relative != ROOT else relative
         raise InvalidArgument.field(field, f"{written} is not in the project {self.root}")
 
-    def paths(self, written: Iterable[str]) -> tuple[str, ...]:
-        """Return paths as `path` does."""
-        return tuple(self.path(each, f"paths[{number}]") for number, each in enumerate(written))
+    def paths(self, written: Sequence[str]) -> tuple[str, ...]:
+        """Return paths as `path` does. Raises InvalidArgument also where a link leads out; it says which of several."""
+        fields = ["path"] if len(written) == 1 else [f"paths[{number}]" for number in range(len(written))]
+        paths = tuple(self.path(each, field) for each, field in zip(written, fields, strict=True))
+        for path, field in zip(paths, fields, strict=True):
+            self.tree.locate(path, field)
+        return paths
 
 
 class ProtocolGroup(click.Group):

@@ -228,8 +228,12 @@ class Learnings:
             if content is None:
                 return None
             learning = self._placed(read(content.data, learning_id, state, file))
-        except (UnreadableReport, InvalidArgument, Unavailable) as error:
+        except UnreadableReport as error:
             return Unreadable(file, str(error))
+        except InvalidArgument:
+            return Unreadable(file, f"it is larger than {MAX_REPORT_BYTES} bytes")
+        except Unavailable:
+            return Unreadable(file, "it cannot be read")
         with self._lock:
             self._cache[file] = stamp, learning
         return learning

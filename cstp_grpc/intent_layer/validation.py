@@ -278,10 +278,11 @@ def _sections(node: Node) -> Iterator[Finding]:
 
 
 def _budget(node: Node) -> Iterator[Finding]:
-    rule = rules.OVER_BUDGET if node.tokens > rules.MAX_TOKENS else rules.OVER_TARGET
-    limit = rules.MAX_TOKENS if rule is rules.OVER_BUDGET else rules.TARGET_TOKENS
-    if node.tokens > limit:
-        yield rule.finding(node.path, 1, f"it has {node.tokens} tokens where {limit} are the limit")
+    has = f"it has {node.tokens} tokens where"
+    if node.tokens > rules.MAX_TOKENS:
+        yield rules.OVER_BUDGET.finding(node.path, 1, f"{has} {rules.MAX_TOKENS} are the limit")
+    elif node.tokens > rules.TARGET_TOKENS:
+        yield rules.OVER_TARGET.finding(node.path, 1, f"{has} {rules.TARGET_TOKENS} are the target")
 
 
 def _files(node: Node) -> Iterator[Finding]:

@@ -112,17 +112,26 @@ class TestReport:
             ("--title", " ", "title: must not be empty or blank"),
             ("--title", "two\nlines", "title: must be one line"),
             ("--detail", "x" * 20_001, "detail: must have at most 20000 characters"),
-            ("--path", "../x", "is not in the project"),
+            ("--path", "../x", "Error: path: ../x is not in the project"),
+            ("--path", "", "Error: path: must not be empty"),
+            ("--path", "away/x", "Error: path: leads out of the project by a link"),
         ],
     )
     def test_what_cannot_be_filed_is_told(
         self, invoke: Invoke, project: Path, field: str, value: str, problem: str
     ) -> None:
+        (project / "away").symlink_to(project.parent)
         given = [text for option in {"--path": "src", **PITFALL, field: value}.items() for text in option]
         result = invoke("learn", "report", "--project", project, *given)
         assert result.exit_code == 1
         assert problem in result.stderr
         assert not (project / ".intent-layer").exists()
+
+    def test_of_several_paths_the_one_that_cannot_be_is_named(self, invoke: Invoke, project: Path) -> None:
+        (project / "away").symlink_to(project.parent)
+        given = [text for option in PITFALL.items() for text in option]
+        result = invoke("learn", "report", "--project", project, "--path", "src", "--path", "away/x", *given)
+        assert (result.exit_code, result.stderr) == (1, "Error: paths[1]: leads out of the project by a link\n")
 
     def test_a_detail_that_is_too_long_or_no_text_is_refused_from_standard_input_too(
         self, invoke: Invoke, project: Path

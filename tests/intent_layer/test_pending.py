@@ -206,6 +206,7 @@ def test_what_cannot_be_read_is_named_beside_the_rest(project: Path, learnings: 
         "PITFALL-2026-02-06-3.md",
     }
     assert reasons["README.md"] == "its type is not known"
+    assert reasons["PITFALL-2026-02-06-2.md"] == "it is larger than 1048576 bytes"
     with pytest.raises(InvalidArgument, match=r"README\.md cannot be read"):
         learnings.get("README")
 

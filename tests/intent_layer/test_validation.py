@@ -104,6 +104,19 @@ def test_nodes_have_a_target_and_a_budget(tmp_path: Path, tokens: int, rule: str
     assert found(tmp_path) == ([(rule, "AGENTS.md", 1)] if rule else [])
 
 
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (3_001, "it has 3001 tokens where 3000 are the target"),
+        (4_001, "it has 4001 tokens where 4000 are the limit"),
+    ],
+)
+def test_a_target_is_not_called_a_limit(tmp_path: Path, tokens: int, message: str) -> None:
+    write_tree(tmp_path, {"AGENTS.md": WHOLE.ljust(4 * tokens, "x")})
+    (finding,) = validate(Tree(tmp_path))
+    assert finding.message.startswith(f"{message}; ")
+
+
 def test_the_files_of_a_node_share_its_budget(tmp_path: Path) -> None:
     write_tree(tmp_path, {"CLAUDE.md": WHOLE.ljust(8_002, "x"), "AGENTS.md": WHOLE.ljust(8_003, "x")})
     assert ("over-budget", "CLAUDE.md", 1) in found(tmp_path)
