@@ -202,6 +202,20 @@ def test_a_search_finds_an_accepted_pitfall(caller: GrpcCaller) -> None:
     assert "Webhooks arrive twice" in [decision["title"] for decision in similar]
 
 
+def test_a_search_does_not_find_a_rejected_pitfall(caller: GrpcCaller) -> None:
+    titled = {"accept": "Webhooks arrive twice", "reject": "Webhooks arrive unsigned"}
+    filed = {
+        verdict: answer(caller, "intentLayer.reportLearning", {**LEARNING, "title": title})["learning"]["id"]
+        for verdict, title in titled.items()
+    }
+    for verdict in ("reject", "accept"):
+        review = {"project": "shop", "id": filed[verdict], "verdict": verdict}
+        answer(caller, "intentLayer.reviewLearning", review)
+    # Accepted last: once it is found, a rejected one would have been as well.
+    wait_until(lambda: titled["accept"] in titles(caller, "webhooks arrive unsigned"), "the accepted one is found")
+    assert titled["reject"] not in titles(caller, "webhooks arrive unsigned")
+
+
 def test_what_is_edited_by_hand_is_found_and_what_is_removed_is_not(tmp_path: Path, places: dict[str, Path]) -> None:
     layer = {"projects": [{"name": "shop", "root": str(places["shop"])}], "refresh_seconds": 0.05}
     with running(settings(tmp_path / "data", intent_layer=layer)) as app:
