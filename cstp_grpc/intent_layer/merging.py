@@ -12,10 +12,10 @@ from markdown_it.token import Token
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.intent_layer.markdown import BLOCKS, LINE_END, Document, SectionSpan, parse, section_key, trimmed
 from cstp_grpc.intent_layer.model import ROOT, Edits, Learning, LearningType, Node
-from cstp_grpc.intent_layer.pending import common_folder, folder_of, name_of_report
+from cstp_grpc.intent_layer.pending import folder_of, name_of_report
 from cstp_grpc.intent_layer.placement import new_file
 from cstp_grpc.intent_layer.resolution import ORDER, PROTOCOL_SECTIONS
-from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, joined
+from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, common_folder, joined
 
 SECTIONS = {
     LearningType.PITFALL: "Pitfalls",

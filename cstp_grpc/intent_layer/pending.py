@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import takewhile
 
 from cachetools import LRUCache
 
@@ -18,7 +17,7 @@ from cstp_grpc.errors import InvalidArgument, NotFound, Unavailable
 from cstp_grpc.intent_layer import durable
 from cstp_grpc.intent_layer.model import ROOT, Learning, LearningState, LearningType, NewLearning
 from cstp_grpc.intent_layer.reports import UnreadableReport, read, write
-from cstp_grpc.intent_layer.tree import Tree, parent_of, upwards
+from cstp_grpc.intent_layer.tree import Tree, common_folder, parent_of, upwards
 from cstp_grpc.storage.page_token import read_token, to_microseconds, write_token
 from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
 
@@ -274,13 +273,6 @@ def name_of_report(learning_id: str) -> str:
 def folder_of(tree: Tree, path: str) -> str:
     """Return the folder that a located path is or would lie in; what does not exist is taken for a file."""
     return path if tree.is_folder(path) else parent_of(path)
-
-
-def common_folder(folders: Iterable[str]) -> str:
-    """Return the lowest folder that all these folders are or lie in."""
-    names = [[] if folder == ROOT else folder.split("/") for folder in folders]
-    common = takewhile(lambda level: len(set(level)) == 1, zip(*names, strict=False))
-    return "/".join(level[0] for level in common) or ROOT
 
 
 def _within(path: str, folder: str) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.intent_layer.model import ROOT, Placement
-from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, joined, parent_of
+from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, common_folder, joined, parent_of
 
 WILDCARDS = frozenset("*?")
 ROOT_FILE, CHILD_FILE = NODE_FILES
@@ -27,16 +27,6 @@ def place(tree: Tree, paths: Iterable[str]) -> Placement:
     chain = tree.chain(folder)
     file = node.path if node else new_file(folder)
     return Placement(folder, file, node is not None, chain[-1].path if chain else None)
-
-
-def common_folder(folders: Sequence[str]) -> str:
-    """Return the lowest folder that is, or lies above, every one of at least one folder."""
-    common = _names(folders[0])
-    for folder in folders[1:]:
-        names = _names(folder)
-        same = next((at for at, (a, b) in enumerate(zip(common, names, strict=False)) if a != b), None)
-        common = common[: min(len(common), len(names)) if same is None else same]
-    return "/".join(common) or ROOT
 
 
 def new_file(folder: str) -> str:

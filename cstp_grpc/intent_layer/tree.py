@@ -11,9 +11,10 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -365,6 +366,13 @@ def upwards(folder: str) -> Iterator[str]:
     while folder != ROOT:
         folder = parent_of(folder)
         yield folder
+
+
+def common_folder(folders: Iterable[str]) -> str:
+    """Return the lowest folder that all these folders are or lie in."""
+    names = [[] if folder == ROOT else folder.split("/") for folder in folders]
+    common = takewhile(lambda level: len(set(level)) == 1, zip(*names, strict=False))
+    return "/".join(level[0] for level in common) or ROOT
 
 
 def name_of(path: str) -> str:
