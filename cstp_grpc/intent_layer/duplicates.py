@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
-from markdown_it.token import Token
-
 from cstp_grpc.errors import QueryFailed
-from cstp_grpc.intent_layer.markdown import BLOCKS, LINE_END, Document, SectionSpan
+from cstp_grpc.intent_layer.markdown import LINE_END, Document, SectionSpan, block_tokens
 from cstp_grpc.intent_layer.merging import Entry
 from cstp_grpc.intent_layer.model import Duplicate
 
@@ -132,8 +130,7 @@ def _shown(text: str) -> str:
 def _statements(document: Document, span: SectionSpan) -> Iterator[_Statement]:
     """Yield what a section says; what stands under a heading as a whole, and the items in it."""
     lines = LINE_END.split(document.body(span))
-    tokens: list[Token] = []
-    BLOCKS.block.parse("\n".join(lines), BLOCKS, {}, tokens)
+    tokens = block_tokens("\n".join(lines))
     blocks = [token for token in tokens if token.map and token.level == 0 and token.nesting >= 0]
     headings = [token.map[0] for token in blocks if token.type == "heading_open" and token.map]
     for start, end in pairwise([*headings, len(lines)]):

@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 
-from markdown_it.token import Token
 from markdown_it.tree import SyntaxTreeNode
 
-from cstp_grpc.intent_layer.markdown import BLOCKS
+from cstp_grpc.intent_layer.markdown import block_tree
 
 OPEN_BOX = re.compile(r"\[ \][ \t]+(?=\S)")
 ORIGIN = re.compile(r"(?:<!--[^<>]{0,300}-->|_Source: [^\n]{0,300}_)\s*\Z")
@@ -40,7 +39,7 @@ class Permission(StrEnum):
 
 def check_items(text: str) -> list[str]:
     """Return the open items of a section of checks: `- [ ] Run the tests` is `Run the tests`."""
-    contents = (content for content, _ in _items(_parse(text)))
+    contents = (content for content, _ in _items(block_tree(text)))
     return [_one_line(content[box.end() :]) for content in contents if (box := OPEN_BOX.match(content))]
 
 
@@ -51,7 +50,7 @@ def boundary_items(text: str) -> Mapping[Permission, list[str]]:
     none are in none.
     """
     found: dict[Permission, list[str]] = {permission: [] for permission in Permission}
-    for permission, content in _permitted(_parse(text).children, None):
+    for permission, content in _permitted(block_tree(text).children, None):
         found[permission].append(_one_line(content))
     return found
 
@@ -60,7 +59,7 @@ def pitfall_titles(text: str) -> list[str]:
     """Return what the pitfalls of a section are called: headings, and before the first one items and first lines."""
     titles: list[str] = []
     headed = False
-    for block in _parse(text).children:
+    for block in block_tree(text).children:
         if block.type == "heading":
             headed = True
             titles.append(_one_line(_content(block)))
@@ -69,12 +68,6 @@ def pitfall_titles(text: str) -> list[str]:
         elif not headed and block.type == "paragraph":
             titles.append(_one_line(_content(block).partition("\n")[0]))
     return [title for title in titles if title]
-
-
-def _parse(text: str) -> SyntaxTreeNode:
-    tokens: list[Token] = []
-    BLOCKS.block.parse(text, BLOCKS, {}, tokens)
-    return SyntaxTreeNode(tokens)
 
 
 def _items(block: SyntaxTreeNode) -> Iterator[tuple[str, SyntaxTreeNode]]:

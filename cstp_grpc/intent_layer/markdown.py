@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from markdown_it.tree import SyntaxTreeNode
 
 from cstp_grpc.intent_layer.model import Section
 
@@ -117,8 +118,7 @@ def parse(text: str, file: str) -> Document:
     lines = normal[front:].split("\n")
     telling = _telling(lines)
     source = [lines[number] for number in telling]
-    tokens: list[Token] = []
-    BLOCKS.block.parse("\n".join(source), BLOCKS, {}, tokens)
+    tokens = block_tokens("\n".join(source))
     starts = _line_starts(text)
     places = [
         (" ".join(tokens[number + 1].content.split()), skipped + telling[first], skipped + telling[end - 1] + 1)
@@ -173,6 +173,18 @@ def _block_parser() -> MarkdownIt:
 
 
 BLOCKS = _block_parser()
+
+
+def block_tokens(text: str) -> list[Token]:
+    """Return the blocks of a text, with what is in their lines left as it is."""
+    tokens: list[Token] = []
+    BLOCKS.block.parse(text, BLOCKS, {}, tokens)
+    return tokens
+
+
+def block_tree(text: str) -> SyntaxTreeNode:
+    """Return the blocks of a text as a tree."""
+    return SyntaxTreeNode(block_tokens(text))
 
 
 def _with_line_feeds(text: str) -> str:

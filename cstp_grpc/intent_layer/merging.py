@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from markdown_it.token import Token
 
 from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.intent_layer.markdown import BLOCKS, LINE_END, Document, SectionSpan, parse, section_key, trimmed
+from cstp_grpc.intent_layer.markdown import LINE_END, Document, SectionSpan, block_tokens, parse, section_key, trimmed
 from cstp_grpc.intent_layer.model import ROOT, Edits, Learning, LearningType, Node
 from cstp_grpc.intent_layer.pending import folder_of, name_of_report
 from cstp_grpc.intent_layer.placement import new_file
@@ -159,9 +159,7 @@ def _contained(text: str) -> str:
 
 
 def _headings(text: str) -> Iterator[Token]:
-    tokens: list[Token] = []
-    BLOCKS.block.parse(text, BLOCKS, {}, tokens)
-    return (token for token in tokens if token.type == "heading_open" and token.level == 0)
+    return (token for token in block_tokens(text) if token.type == "heading_open" and token.level == 0)
 
 
 def _line_end(text: str) -> str:

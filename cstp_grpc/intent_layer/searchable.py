@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from markdown_it.token import Token
 from markdown_it.tree import SyntaxTreeNode
 
 from cstp_grpc.decisions.model import DecisionContent, ImportRecord
-from cstp_grpc.intent_layer.markdown import BLOCKS, section_key
+from cstp_grpc.intent_layer.markdown import block_tree, section_key
 from cstp_grpc.intent_layer.model import ROOT, Node
 from cstp_grpc.vocabulary import INTENT_LAYER_AGENT, Visibility
 
@@ -79,7 +78,7 @@ def entries(text: str) -> list[tuple[str, str]]:
     """
     starts: list[tuple[int, str]] = []
     headed = False
-    for block in _parse(text).children:
+    for block in block_tree(text).children:
         headed = headed or block.type == "heading"
         for begin in block.children if block.type in LISTS else [block]:
             title = _title(begin)
@@ -96,12 +95,6 @@ def entries(text: str) -> list[tuple[str, str]]:
 def shortened(text: str, length: int) -> str:
     """Return a text of at most a length."""
     return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
-
-
-def _parse(text: str) -> SyntaxTreeNode:
-    tokens: list[Token] = []
-    BLOCKS.block.parse(text, BLOCKS, {}, tokens)
-    return SyntaxTreeNode(tokens)
 
 
 def _title(block: SyntaxTreeNode) -> str:
