@@ -11,6 +11,7 @@ from typing import Protocol
 
 from cstp_grpc.errors import QueryFailed
 from cstp_grpc.intent_layer.markdown import LINE_END, Document, SectionSpan, block_tokens
+from cstp_grpc.intent_layer.marks import MARK_PATTERN
 from cstp_grpc.intent_layer.merging import Entry
 from cstp_grpc.intent_layer.model import Duplicate
 
@@ -28,7 +29,7 @@ MAX_TEXT = 1000
 
 WORD = re.compile(r"[^\W_]+")
 CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-MARK = re.compile(r"^[ \t]*_Source: .*_[ \t]*$", re.MULTILINE)
+MARK_LINE = re.compile(rf"^[ \t]*{MARK_PATTERN}[ \t]*$", re.MULTILINE)
 BULLET = re.compile(r"\s*(?:#+|[-*+]|\d+[.)])?\s*(?:\[[ xX]\])?\s*")
 FILLING = """
     a about after all also always an and any are as at be because been before being but by can cannot could do does
@@ -104,7 +105,7 @@ def _score(entry: Entry, statement: _Statement, threshold: float, meaning: float
     """Return how alike they are; None where not enough."""
     if entry.mark in statement.text:
         return 1.0
-    said = MARK.sub("", statement.text)
+    said = MARK_LINE.sub("", statement.text)
     words = max(
         overlap(f"{entry.title}\n{entry.detail}", said), overlap(entry.title, BULLET.sub("", statement.head, 1))
     )
@@ -114,7 +115,7 @@ def _score(entry: Entry, statement: _Statement, threshold: float, meaning: float
 def _meanings(entry: Entry, statements: Sequence[_Statement], similarity: Similarity | None) -> Sequence[float]:
     if similarity and statements:
         with suppress(QueryFailed):
-            texts = [MARK.sub("", statement.text).strip() for statement in statements]
+            texts = [MARK_LINE.sub("", statement.text).strip() for statement in statements]
             return [min(max(score, 0.0), 1.0) for score in similarity.compare(f"{entry.title}\n{entry.detail}", texts)]
     return [0.0] * len(statements)
 

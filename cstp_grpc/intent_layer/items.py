@@ -13,9 +13,10 @@ from enum import StrEnum
 from markdown_it.tree import SyntaxTreeNode
 
 from cstp_grpc.intent_layer.markdown import block_tree
+from cstp_grpc.intent_layer.marks import MARK_PATTERN
 
 OPEN_BOX = re.compile(r"\[ \][ \t]+(?=\S)")
-ORIGIN = re.compile(r"(?:<!--[^<>]{0,300}-->|_Source: [^\n]{0,300}_)\s*\Z")
+ORIGIN = re.compile(rf"(?:<!--[^<>]{{0,300}}-->|{MARK_PATTERN})\s*\Z")
 """What a merged learning ends with, which says only where it is from."""
 MAX_CHARACTERS = 65_536
 """How long a section may be to be read item by item, which takes the parser some 20 µs a line."""

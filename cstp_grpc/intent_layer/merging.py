@@ -11,6 +11,7 @@ from markdown_it.token import Token
 
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.intent_layer.markdown import LINE_END, Document, SectionSpan, block_tokens, parse, section_key, trimmed
+from cstp_grpc.intent_layer.marks import MARK
 from cstp_grpc.intent_layer.model import ROOT, Edits, Learning, LearningType, Node
 from cstp_grpc.intent_layer.pending import folder_of, name_of_report
 from cstp_grpc.intent_layer.placement import new_file
@@ -78,7 +79,7 @@ def entry_of(learning: Learning, edits: Edits) -> Entry:
 
 def mark_of(learning_id: str) -> str:
     """Return the line by which entries name their report."""
-    return f"_Source: {name_of_report(learning_id)}_"
+    return MARK.format(name_of_report(learning_id))
 
 
 def covering(tree: Tree, paths: tuple[str, ...]) -> Node | None:

@@ -9,6 +9,7 @@ from markdown_it.tree import SyntaxTreeNode
 
 from cstp_grpc.decisions.model import DecisionContent, ImportRecord
 from cstp_grpc.intent_layer.markdown import block_tree, section_key
+from cstp_grpc.intent_layer.marks import MARK_PATTERN
 from cstp_grpc.intent_layer.model import ROOT, Node
 from cstp_grpc.vocabulary import INTENT_LAYER_AGENT, Visibility
 
@@ -28,7 +29,7 @@ MAX_CONTEXT = 20_000
 MAX_CATEGORY = 100
 MAX_SLUG = 80
 BREAKS = re.compile(r"[\W_]+")
-MARK = re.compile(r"\s*_Source: \S+_\s*\Z")
+MARK_AT_END = re.compile(rf"{MARK_PATTERN}\s*\Z")
 """What a merged learning ends with, which says only where it is from."""
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 BOX = re.compile(r"\[[ xX]\][ \t]+")
@@ -87,7 +88,7 @@ def entries(text: str) -> list[tuple[str, str]]:
     lines = text.split("\n")
     bounds = [*(start for start, _ in starts), len(lines)]
     return [
-        (title, MARK.sub("", "\n".join(lines[start:end])).strip())
+        (title, MARK_AT_END.sub("", "\n".join(lines[start:end])).strip())
         for (start, title), end in zip(starts, bounds[1:], strict=True)
     ]
 
