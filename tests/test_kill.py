@@ -32,6 +32,8 @@ from cstp_grpc.gen.cstp.v1 import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
+SAMPLE = 20
+"""How many decisions are searched for after each kill."""
 KILLS = 20
 WRITERS = 4
 TOKEN = "kill-test-token"
@@ -168,13 +170,18 @@ def verify(channel: grpc.Channel, done: Acknowledged) -> None:
     assert all(tasks[key] >= version for key, version in done.tasks.items())
     # No intent without its entry, no entry without its intent: they are one transaction.
     assert intents == announced
-    if done.decisions:
-        wanted, title = random.choice(sorted(done.decisions.items()))
-        cstp = cstp_pb2_grpc.CstpServiceStub(channel)
-        answer = cstp.QueryDecisions(
-            cstp_pb2.QueryDecisionsRequest(query=title, limit=50, min_score=0), metadata=(METADATA,), timeout=30
-        )
-        assert wanted in {decision.id for decision in answer.decisions}
+    # The index proposes by approximation, which misses one in fifty of texts that are so alike; a broken one, most.
+    cstp = cstp_pb2_grpc.CstpServiceStub(channel)
+    sample = random.sample(sorted(done.decisions.items()), min(SAMPLE, len(done.decisions)))
+    assert sum(finds(cstp, *wanted) for wanted in sample) >= len(sample) * 0.75
+
+
+def finds(cstp: cstp_pb2_grpc.CstpServiceStub, wanted: str, title: str) -> bool:
+    """Whether a search for a decision's title finds it."""
+    request = cstp_pb2.QueryDecisionsRequest(query=title, limit=50, min_score=0)
+    return wanted in {
+        decision.id for decision in cstp.QueryDecisions(request, metadata=(METADATA,), timeout=30).decisions
+    }
 
 
 def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
