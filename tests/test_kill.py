@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,9 +91,9 @@ class Server:
         return channel
 
     def kill(self) -> None:
-        assert self._process is not None
-        os.kill(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def stop(self) -> int:
         assert self._process is not None
@@ -184,8 +183,16 @@ def finds(cstp: cstp_pb2_grpc.CstpServiceStub, wanted: str, title: str) -> bool:
     }
 
 
-def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
-    server, done, lock = Server(tmp_path), Acknowledged(), threading.Lock()
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A server that does not outlive a test that fails."""
+    made = Server(tmp_path)
+    yield made
+    made.kill()
+
+
+def test_nothing_acknowledged_is_lost(server: Server) -> None:
+    done, lock = Acknowledged(), threading.Lock()
     for _ in range(KILLS):
         with server.start() as channel:
             verify(channel, done)
