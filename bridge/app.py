@@ -12,7 +12,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bridge import calls, headers, jsonrpc
 from bridge.a2a import rest
-from bridge.a2a.gate import WHO_AM_I
+from bridge.a2a.errors import Refused
+from bridge.a2a.gate import Gate
 from bridge.a2a.jsonrpc import JsonRpc
 from bridge.a2a.peer import Peer
 from bridge.a2a.rest import Rest
@@ -56,6 +57,7 @@ def create_app(settings: Settings, channel: grpc.aio.Channel, peer: Peer) -> web
     server = settings.server
     bridge = Bridge(
         forwarder=peer.forwarder,
+        gate=peer.gate,
         health=health_pb2_grpc.HealthStub(channel),
         max_batch=server.max_batch,
         timeout=server.timeout_seconds,
@@ -81,11 +83,13 @@ class Bridge:
     def __init__(
         self,
         forwarder: Forwarder,
+        gate: Gate,
         health: health_pb2_grpc.HealthStub,
         max_batch: int,
         timeout: float,
     ) -> None:
         self._forwarder = forwarder
+        self._gate = gate
         self._health = health
         self._max_batch = max_batch
         self._timeout = timeout
@@ -144,7 +148,7 @@ class Bridge:
         if isinstance(failure.__cause__, grpc.aio.AioRpcError):
             return failure
         try:
-            await self._forwarder.call(WHO_AM_I, {}, metadata)
-        except Failure as refusal:
-            return refusal
+            await self._gate.admit(metadata)
+        except Refused as refused:
+            return refused.failure
         return failure

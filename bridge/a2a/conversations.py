@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import Any, Final
+from typing import Final
 
 from a2a.server.context import ServerCallContext
 from a2a.server.events.event_queue import Event
@@ -30,15 +30,13 @@ from a2a.utils.task import apply_history_length, validate_history_length, valida
 from bridge.a2a import answers, shape
 from bridge.a2a.cards import Cards
 from bridge.a2a.context import EXTENSION_URI, EXTENSIONS, address_of, is_activated, metadata_of
-from bridge.a2a.errors import Refused
-from bridge.a2a.gate import WHO_AM_I
+from bridge.a2a.gate import Gate
 from bridge.a2a.push import WithoutPush
 from bridge.a2a.store import STATES, TaskConflict, TaskQuery, TaskStore
 from bridge.a2a.tasks import is_working, last_events, state_name
 from bridge.a2a.turns import Turns
 from bridge.a2a.work import Worker, growing_pauses, patiently
-from bridge.methods import Forwarder, Metadata
-from bridge.status import Failure
+from bridge.methods import Forwarder
 from cstp_grpc.config import Settings
 
 PAGE_SIZE: Final = 50
@@ -48,8 +46,8 @@ PAGE_SIZE: Final = 50
 class Conversations(WithoutPush):
     """Answers the operations of A2A, whatever transport they come by. They raise A2AError."""
 
-    def __init__(self, forwarder: Forwarder, store: TaskStore, cards: Cards, settings: Settings) -> None:
-        self._forwarder = forwarder
+    def __init__(self, forwarder: Forwarder, gate: Gate, store: TaskStore, cards: Cards, settings: Settings) -> None:
+        self._gate = gate
         self._store = store
         self._cards = cards
         self._turns = Turns(store)
@@ -102,7 +100,7 @@ class Conversations(WithoutPush):
         page_size = params.page_size or PAGE_SIZE
         if params.status and params.status not in STATES:
             # No task is ever in such a state; that is nothing for strangers to hear either.
-            await self._access(metadata_of(context))
+            await self._gate.admit(metadata_of(context))
             return ListTasksResponse(page_size=page_size)
         query = TaskQuery(
             page_size,
@@ -166,19 +164,12 @@ class Conversations(WithoutPush):
         context: ServerCallContext,
     ) -> AgentCard:
         """Return the agent card with what holds for the caller."""
-        return self._cards.extended(address_of(context), await self._access(metadata_of(context)))
+        return self._cards.extended(address_of(context), await self._gate.admit(metadata_of(context)))
 
     def admit(self, context: ServerCallContext) -> None:
         """Refuse callers that lack an extension which the configuration requires."""
         if self._requires_extension and not is_activated(context):
             raise ExtensionSupportRequiredError(f"This agent requires an extension; send {EXTENSIONS}: {EXTENSION_URI}")
-
-    async def _access(self, metadata: Metadata) -> dict[str, Any]:
-        """Return what the server says of the caller. Raises Refused for a stranger."""
-        try:
-            return await self._forwarder.call(WHO_AM_I, {}, metadata)
-        except Failure as failure:
-            raise Refused(failure) from failure
 
 
 def not_cancelable(task: Task) -> TaskNotCancelableError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from a2a.utils.errors import A2AError
 
@@ -31,10 +31,10 @@ class Gate:
             return refused
         return error
 
-    async def admit(self, metadata: Metadata) -> None:
-        """Let a caller pass whom the server knows. Raises Refused."""
+    async def admit(self, metadata: Metadata) -> dict[str, Any]:
+        """Return what the server says of a caller. Raises Refused, also for whom it does not know."""
         try:
-            await self._forwarder.call(WHO_AM_I, {}, metadata)
+            return await self._forwarder.call(WHO_AM_I, {}, metadata)
         except Failure as failure:
             raise Refused(failure) from failure
 

@@ -36,5 +36,6 @@ def build_peer(settings: Settings, version: str, channel: grpc.aio.Channel, port
     timeout = settings.server.timeout_seconds
     forwarder = Forwarder(channel, contract, timeout)
     cards = Cards(settings, version, contract.values(), ports)
-    conversations = Conversations(forwarder, TaskStore(channel, timeout), cards, settings)
-    return Peer(conversations, Gate(forwarder), forwarder, cards, PublicAddress(settings.server))
+    gate = Gate(forwarder)
+    conversations = Conversations(forwarder, gate, TaskStore(channel, timeout), cards, settings)
+    return Peer(conversations, gate, forwarder, cards, PublicAddress(settings.server))

@@ -85,7 +85,8 @@ def list_command(out: Output, project: Project) -> None:
     Example:
       cstp context list
     """
-    from cstp_grpc.cli.nodes import listed, node_table
+    from cstp_grpc.cli.nodes import node_table
+    from cstp_grpc.intent_layer.library import listed
     from cstp_grpc.intent_layer.model import Node
     from cstp_grpc.intent_layer.tree import Unreadable
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 from rich.text import Text
@@ -12,8 +12,7 @@ from cstp_grpc.cli.project import Project
 from cstp_grpc.config import inherited_environment
 from cstp_grpc.intent_layer.git import INHERITED, GitHistory
 from cstp_grpc.intent_layer.library import Judgement, ListedNode
-from cstp_grpc.intent_layer.model import ROOT, Finding, FindingSeverity, Node, Placement
-from cstp_grpc.intent_layer.tree import parent_of
+from cstp_grpc.intent_layer.model import Finding, FindingSeverity, Placement
 from cstp_grpc.intent_layer.validation import judge, select
 
 COLOURS = {FindingSeverity.ERROR: "red", FindingSeverity.WARNING: "yellow"}
@@ -24,17 +23,6 @@ def judge_project(project: Project, paths: Sequence[str], *, with_history: bool)
     found = select(project.tree, project.paths(paths))
     history = GitHistory(project.root, inherited_environment(INHERITED)) if with_history else None
     return Judgement(judge(project.tree, found, history), len(found))
-
-
-def listed(nodes: Iterable[Node]) -> Iterator[ListedNode]:
-    """Yield nodes, each with the nearest one above it."""
-    files: dict[str, str] = {}
-    for node in nodes:
-        folder = node.folder
-        while folder != ROOT and parent_of(folder) not in files:
-            folder = parent_of(folder)
-        yield ListedNode(node, None if folder == ROOT else files[parent_of(folder)])
-        files[node.folder] = node.path
 
 
 def node_table(nodes: Iterable[ListedNode]) -> Table:

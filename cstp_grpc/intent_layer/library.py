@@ -29,7 +29,7 @@ from cstp_grpc.intent_layer.placement import place
 from cstp_grpc.intent_layer.resolution import resolve
 from cstp_grpc.intent_layer.reviewing import Reviewer
 from cstp_grpc.intent_layer.skeleton import create, skeleton
-from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, parent_of
+from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, names_in, upwards
 from cstp_grpc.intent_layer.validation import History, judge, select
 from cstp_grpc.storage.page_token import read_token, write_token
 from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
@@ -156,14 +156,14 @@ class IntentLayer:
     def nodes(self, page: PageRequest, call: Call) -> Page[ListedNode]:
         """Return a page of the nodes, a parent before its children. Raises InvalidArgument for another's token."""
         with self._reading("list nodes", [], call):
-            listed = list(_listed(self._tree.nodes()))
+            found = list(listed(self._tree.nodes()))
             conditions = ("nodes", self._project)
             if page.token:
                 (last,) = read_token(page.token, conditions, (str,))
-                listed = [each for each in listed if _place(each.node.folder) > _place(str(last))]
-            kept = listed[: page.limit]
+                found = [each for each in found if names_in(each.node.folder) > names_in(str(last))]
+            kept = found[: page.limit]
             kept = kept[: fitting(kept, _size)]
-            token = write_token(conditions, (kept[-1].node.folder,)) if len(kept) < len(listed) else ""
+            token = write_token(conditions, (kept[-1].node.folder,)) if len(kept) < len(found) else ""
             return Page(tuple(kept), token)
 
     def node(self, path: str, call: Call) -> ListedNode:
@@ -288,26 +288,14 @@ class Projects:
         return self._projects[name]
 
 
-def _listed(nodes: Iterable[Node]) -> Iterator[ListedNode]:
+def listed(nodes: Iterable[Node]) -> Iterator[ListedNode]:
+    """Yield nodes, a parent before its children, each with the nearest one above it."""
     files: dict[str, str] = {}
     for node in nodes:
-        yield ListedNode(node, _parent(node.folder, files))
+        yield ListedNode(node, next((files[above] for above in upwards(node.folder) if above in files), None))
         files[node.folder] = node.path
 
 
-def _parent(folder: str, files: Mapping[str, str]) -> str | None:
-    while folder != ROOT:
-        folder = parent_of(folder)
-        if folder in files:
-            return files[folder]
-    return None
-
-
-def _place(folder: str) -> tuple[str, ...]:
-    """Return where a folder comes among others, each before those in it."""
-    return () if folder == ROOT else tuple(folder.split("/"))
-
-
-def _size(listed: ListedNode) -> int:
-    node = listed.node
-    return estimated_size((node.path, node.folder, listed.parent, *(section.name for section in node.sections)))
+def _size(item: ListedNode) -> int:
+    node = item.node
+    return estimated_size((node.path, node.folder, item.parent, *(section.name for section in node.sections)))

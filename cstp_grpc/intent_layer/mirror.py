@@ -17,9 +17,9 @@ from itertools import islice
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.model import DecisionFilter, ImportAction, ImportRecord
 from cstp_grpc.errors import CstpError
-from cstp_grpc.intent_layer.model import ROOT, Node
+from cstp_grpc.intent_layer.model import Node
 from cstp_grpc.intent_layer.searchable import file_of, records, source_prefix
-from cstp_grpc.intent_layer.tree import Tree, Unreadable, parent_of
+from cstp_grpc.intent_layer.tree import Tree, Unreadable, parent_of, upwards
 from cstp_grpc.storage.paging import MAX_SIZE, PageRequest
 from cstp_grpc.vocabulary import INTENT_LAYER_AGENT, Visibility
 
@@ -179,8 +179,4 @@ def _is_kept(record: ImportRecord, decision: _Known | None) -> bool:
 
 
 def _lies_in(file: str, folders: set[str]) -> bool:
-    while file != ROOT:
-        file = parent_of(file)
-        if file in folders:
-            return True
-    return False
+    return not folders.isdisjoint(upwards(parent_of(file)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.intent_layer.model import ROOT, Placement
-from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, common_folder, joined, parent_of
+from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, common_folder, joined, names_in, parent_of
 
 WILDCARDS = frozenset("*?")
 ROOT_FILE, CHILD_FILE = NODE_FILES
@@ -34,10 +34,6 @@ def new_file(folder: str) -> str:
     return joined(folder, ROOT_FILE if folder == ROOT else CHILD_FILE)
 
 
-def _names(folder: str) -> list[str]:
-    return [] if folder == ROOT else folder.split("/")
-
-
 def _folder(tree: Tree, path: str, field: str) -> str:
     """Return the folder that a path is, or lies in."""
     located = tree.locate(path, field)
@@ -61,5 +57,5 @@ def _above_files(tree: Tree, folder: str) -> str:
     reached = tree.folder_of(folder)
     if reached == folder:
         return folder
-    depth = len(_names(reached))
-    return reached if tree.exists("/".join(_names(folder)[: depth + 1])) else folder
+    depth = len(names_in(reached))
+    return reached if tree.exists("/".join(names_in(folder)[: depth + 1])) else folder

@@ -360,6 +360,11 @@ def in_repository(path: str) -> bool:
     return not REPOSITORIES.isdisjoint(path.casefold().split("/"))
 
 
+def names_in(folder: str) -> tuple[str, ...]:
+    """Return the names that lead to a folder from the root; they sort a folder before those in it."""
+    return () if folder == ROOT else tuple(folder.split("/"))
+
+
 def upwards(folder: str) -> Iterator[str]:
     """Yield a folder and those that it lies in, the root last."""
     yield folder
@@ -370,8 +375,7 @@ def upwards(folder: str) -> Iterator[str]:
 
 def common_folder(folders: Iterable[str]) -> str:
     """Return the lowest folder that all these folders are or lie in."""
-    names = [[] if folder == ROOT else folder.split("/") for folder in folders]
-    common = takewhile(lambda level: len(set(level)) == 1, zip(*names, strict=False))
+    common = takewhile(lambda level: len(set(level)) == 1, zip(*map(names_in, folders), strict=False))
     return "/".join(level[0] for level in common) or ROOT
 
 

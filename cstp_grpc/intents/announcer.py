@@ -155,7 +155,7 @@ class Announcer:
         What nodes of projects say comes last: it has no outcome, and must not keep one from being told.
         """
         text = f"{announcement.intent}\n{announcement.context}" if announcement.context else announcement.intent
-        wanted = [DecisionFilter(without_agent=INTENT_LAYER_AGENT), DecisionFilter()]
+        wanted = [DecisionFilter(without_agent=INTENT_LAYER_AGENT), DecisionFilter(agent=INTENT_LAYER_AGENT)]
         if announcement.category is not None:
             wanted.insert(0, replace(wanted[0], category=announcement.category))
         found: dict[str, Match] = {}

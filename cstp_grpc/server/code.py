@@ -13,10 +13,10 @@ from cstp_grpc.errors import InvalidArgument, NotFound, Unavailable
 from cstp_grpc.guardrails.model import CodeRules
 from cstp_grpc.intent_layer.items import MAX_CHARACTERS, Permission, boundary_items, check_items, pitfall_titles
 from cstp_grpc.intent_layer.markdown import section_key
-from cstp_grpc.intent_layer.model import ROOT, Learning, MergedSection, Node
+from cstp_grpc.intent_layer.model import Learning, MergedSection, Node
 from cstp_grpc.intent_layer.pending import Learnings
 from cstp_grpc.intent_layer.resolution import merge
-from cstp_grpc.intent_layer.tree import Tree, upwards
+from cstp_grpc.intent_layer.tree import Tree, names_in, upwards
 from cstp_grpc.intents.code import CodeContext, CodeNote, PendingLearning
 from cstp_grpc.storage.paging import MAX_BYTES, estimated_size, fitting
 
@@ -122,17 +122,13 @@ def _nodes(tree: Tree, located: Iterable[str], report: Callable[[str], None]) ->
             folders |= set(upwards(tree.folder_of(path)))
         except Unavailable as error:
             report(error.message)
-    for folder in sorted(folders, key=_place):
+    for folder in sorted(folders, key=names_in):
         try:
             node = tree.node(folder)
         except (InvalidArgument, Unavailable) as error:
             report(_reason(error))
         else:
             yield from [node] if node else []
-
-
-def _place(folder: str) -> tuple[str, ...]:
-    return () if folder == ROOT else tuple(folder.split("/"))
 
 
 def _reason(error: InvalidArgument | Unavailable) -> str:

@@ -66,7 +66,7 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
     def GetNode(self, request: pb2.GetNodeRequest, context: grpc.ServicerContext) -> pb2.GetNodeResponse:
         """Read a node."""
         listed = self._projects.get(request.project).node(request.path, call())
-        return bounded(node_message(listed), "path", "names a node that is too large")
+        return node_message(listed)
 
     def ValidateNodes(
         self, request: pb2.ValidateNodesRequest, context: grpc.ServicerContext
@@ -113,13 +113,12 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
         """Review a learning."""
         by = call(convert.optional(request, "reviewer"))
         outcome = self._projects.get(request.project).review(review_request(request, by), by)
-        answer = pb2.ReviewLearningResponse(
+        return pb2.ReviewLearningResponse(
             learning=learning(outcome.learning),
             node=outcome.node,
             diff=outcome.diff,
             duplicates=[duplicate(item) for item in outcome.duplicates],
         )
-        return bounded(answer, "id", "leads to a change that is too large to show")
 
 
 def call(claimed_agent: str | None = None) -> Call:

@@ -19,6 +19,7 @@ from google.rpc import error_details_pb2, status_pb2
 from bridge.a2a.cards import Cards, Ports
 from bridge.a2a.context import call_context
 from bridge.a2a.conversations import Conversations
+from bridge.a2a.gate import Gate
 from bridge.a2a.store import TaskStore
 from bridge.channel import connect
 from bridge.methods import Forwarder
@@ -123,7 +124,7 @@ async def conversing(target: str, settings: Settings, calls: str | None = None) 
         contract = methods()
         forwarder = Forwarder(other, contract, TIMEOUT)
         cards = Cards(settings, "1.2.3", contract.values(), Ports(50051, 50052))
-        conversations = Conversations(forwarder, TaskStore(channel, TIMEOUT), cards, settings)
+        conversations = Conversations(forwarder, Gate(forwarder), TaskStore(channel, TIMEOUT), cards, settings)
         yield conversations
         await conversations.aclose()
 
