@@ -177,8 +177,8 @@ def review(
       cstp learn review PITFALL-2026-02-06-a1b2c3d4e5f60718-4567 --accept --reason "Seen twice"
       cstp learn review .intent-layer/mistakes/pending/CHECK-2026-02-06-0f3a9b2c4d5e6f70-4567.md --accept --dry-run
     """
-    from cstp_grpc.cli.reviewing import HINT, Conversation, Terms, pending, show, show_duplicates
-    from cstp_grpc.intent_layer.reviewing import LikelyDuplicate, Reviewer
+    from cstp_grpc.cli.reviewing import Conversation, Terms, pending, review_one
+    from cstp_grpc.intent_layer.reviewing import Reviewer
 
     if learning is not None and learning.endswith(ENDING):
         project, learning = of_report(project, learning)
@@ -194,19 +194,7 @@ def review(
         raise click.UsageError(
             f"Say what to {verdict}: its ID, which `cstp learn list` shows, or the file of its report."
         )
-    try:
-        outcome = by.review(terms.request(learning, verdict))
-    except LikelyDuplicate as error:
-        if out.json_wanted:
-            from cstp_grpc.cli.hints import as_json
-
-            out.problem(as_json(error, HINT))
-        else:
-            show_duplicates(out, error.duplicates)
-            out.note(HINT)
-        click.get_current_context().exit(OTHERWISE)
-    show(out, outcome, verdict, terms, with_diff=dry_run and not check_only)
-    if terms.dry_run and outcome.duplicates and not force:
+    if not review_one(out, by, terms, learning, verdict, with_diff=dry_run and not check_only):
         click.get_current_context().exit(OTHERWISE)
 
 

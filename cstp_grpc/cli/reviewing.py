@@ -105,6 +105,25 @@ class Conversation:
         self.out.line(done(outcome, verdict, dry_run=terms.dry_run))
 
 
+def review_one(
+    out: Output, reviewer: Reviewer, terms: Terms, learning_id: str, verdict: ReviewVerdict, *, with_diff: bool
+) -> bool:
+    """Carry out a review and print what came of it; return whether no duplicate stood, or would stand, in its way."""
+    try:
+        outcome = reviewer.review(terms.request(learning_id, verdict))
+    except LikelyDuplicate as error:
+        if out.json_wanted:
+            from cstp_grpc.cli.hints import as_json
+
+            out.problem(as_json(error, HINT))
+        else:
+            show_duplicates(out, error.duplicates)
+            out.note(HINT)
+        return False
+    show(out, outcome, verdict, terms, with_diff=with_diff)
+    return terms.force or not (terms.dry_run and outcome.duplicates)
+
+
 def ask() -> str:
     """Ask what is to become of a learning."""
     options = ", ".join(f"[{letter}]{answer[1:]}" for letter, answer in ANSWERS.items())
