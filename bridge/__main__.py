@@ -11,10 +11,10 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from bridge.listening import CannotListen, join, reachable
+from bridge.listening import CannotListen
 from bridge.running import running
 from cstp_grpc import config
-from cstp_grpc.config import ConfigError, Settings
+from cstp_grpc.config import ConfigError, Settings, join, reachable
 
 logger = logging.getLogger("bridge")
 

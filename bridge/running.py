@@ -18,8 +18,8 @@ from bridge.a2a.peer import build_peer
 from bridge.app import create_app
 from bridge.channel import connect
 from bridge.forwarded import checked_url
-from bridge.listening import CannotListen, join, reachable
-from cstp_grpc.config import ServerSettings, Settings
+from bridge.listening import CannotListen
+from cstp_grpc.config import ServerSettings, Settings, join, reachable
 
 logger = logging.getLogger(__name__)
 

@@ -43,10 +43,10 @@ from bridge.a2a.context import (
 from bridge.a2a.errors import Refused, grpc_error, invalid_params, unforeseen
 from bridge.a2a.open_services import Health, Places, Reflection
 from bridge.a2a.peer import Peer
-from bridge.listening import CannotListen, join
+from bridge.listening import CannotListen
 from bridge.methods import Metadata
 from bridge.status import REQUEST_ID, Failure
-from cstp_grpc.config import Settings
+from cstp_grpc.config import Settings, join
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cstp_grpc import process
+from cstp_grpc.config import join, reachable
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +20,6 @@ START_SECONDS = 30.0
 MAX_DEATHS = 5
 """How often the bridge may die within `WINDOW_SECONDS` and is started again."""
 WINDOW_SECONDS = 300.0
-REACHABLE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - where to call a bridge that listens everywhere
 
 
 class BridgeFailed(Exception):
@@ -112,4 +112,4 @@ class BridgeProcess:
 def read_address(port_file: Path) -> str:
     """Return the `host:port` of a port file, as one that can be called from here."""
     host, _, port = port_file.read_text(encoding="utf-8").strip().rpartition(":")
-    return f"{REACHABLE.get(host, host)}:{port}"
+    return join(reachable(host.strip("[]")), int(port))

@@ -12,10 +12,9 @@ from pydantic import ValidationError
 from cstp_grpc import config
 from cstp_grpc.client import CstpClient, RetryPolicy
 from cstp_grpc.client.agents import AgentEntry, AgentsFile, Defaults
-from cstp_grpc.config import CommandEnvironment, ConfigError, Settings
+from cstp_grpc.config import CommandEnvironment, ConfigError, Settings, join, reachable
 
 AGENTS_FILE = "agents.yaml"
-WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to call a server that listens everywhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +115,7 @@ def local_server(settings: Settings) -> Endpoint:
         return replace(of_entry(agents.agents[0], agents.defaults, described), local=True)
     if settings.grpc.port == 0:
         raise ConfigError("grpc.port: is 0, so the port is not known; name the server with --agent grpc://HOST:PORT")
-    host = WILDCARDS.get(settings.grpc.host, settings.grpc.host)
-    address = f"[{host}]:{settings.grpc.port}" if ":" in host else f"{host}:{settings.grpc.port}"
+    address = join(reachable(settings.grpc.host), settings.grpc.port)
     endpoint = Endpoint(f"grpc://{address}", "the configuration", local=True)
     if len(settings.auth.tokens) != 1:
         return endpoint

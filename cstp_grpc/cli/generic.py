@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 import click
 
 from cstp_grpc.cli.command import calls, config_option, prints, state
-from cstp_grpc.cli.endpoint import AGENTS_FILE, WILDCARDS, read_agents
+from cstp_grpc.cli.endpoint import AGENTS_FILE, read_agents
 from cstp_grpc.cli.options import parse_json
 from cstp_grpc.cli.output import Output
 from cstp_grpc.client import CstpClient, codec
 from cstp_grpc.client.contract import Method, methods
 from cstp_grpc.client.jsonrpc import exchange, tls_context
 from cstp_grpc.client.transport import scheme_of
-from cstp_grpc.config import Settings
+from cstp_grpc.config import Settings, join, reachable
 from cstp_grpc.errors import InvalidArgument
 
 CARD_PATH = "/.well-known/agent.json"
@@ -82,8 +82,7 @@ def bridge_url(settings: Settings) -> str:
     for agent in read_agents(described).agents if described.exists() else ():
         if scheme_of(agent.url) in {"http", "https"}:
             return agent.url
-    host = WILDCARDS.get(settings.server.host, settings.server.host)
-    return f"http://[{host}]:{settings.server.port}" if ":" in host else f"http://{host}:{settings.server.port}"
+    return f"http://{join(reachable(settings.server.host), settings.server.port)}"
 
 
 def fetch_card(url: str) -> Any:

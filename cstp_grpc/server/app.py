@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from cstp_grpc.audit.sql_store import SqlAuditStore
 from cstp_grpc.audit.trail import AuditTrail
-from cstp_grpc.config import Settings, forbid_telemetry, inherited_environment
+from cstp_grpc.config import Settings, forbid_telemetry, inherited_environment, join, reachable
 from cstp_grpc.decisions.embedding import Embedder
 from cstp_grpc.decisions.embedding.build import build_embedder
 from cstp_grpc.decisions.index.feeder import Feeder
@@ -92,9 +92,7 @@ class App:
     @property
     def target(self) -> str:
         """Where local clients find the server: `host:port`."""
-        host = self._settings.grpc.host
-        reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
-        return f"{reachable}:{self.port}"
+        return join(reachable(self._settings.grpc.host), self.port)
 
     def start(self) -> None:
         """Listen and serve."""

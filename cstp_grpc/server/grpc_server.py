@@ -11,7 +11,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from cstp_grpc.client.contract import methods
-from cstp_grpc.config import GrpcSettings, Settings
+from cstp_grpc.config import GrpcSettings, Settings, join
 from cstp_grpc.server.health import Health
 from cstp_grpc.server.interceptors.auth import Authentication
 from cstp_grpc.server.interceptors.chain import Chain, Interceptor, Pools
@@ -73,9 +73,7 @@ class GrpcServer:
 
     def start(self) -> int:
         """Listen, and return the port. Raises CannotListen."""
-        address = f"{self._settings.host}:{self._settings.port}"
-        if ":" in self._settings.host:
-            address = f"[{self._settings.host}]:{self._settings.port}"
+        address = join(self._settings.host, self._settings.port)
         try:
             port = self._server.add_insecure_port(address)
         except RuntimeError as error:
