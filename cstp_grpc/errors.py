@@ -18,6 +18,15 @@ class FieldViolation:
     description: str
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A guardrail that blocks what was asked for."""
+
+    guardrail_id: str
+    name: str
+    message: str
+
+
 class CstpError(Exception):
     """A failure with a message fit for the caller and a reason that does not change.
 
@@ -33,6 +42,7 @@ class CstpError(Exception):
         metadata: Mapping[str, str] | None = None,
         violations: Sequence[FieldViolation] = (),
         retry_after: float | None = None,
+        blocks: Sequence[Block] = (),
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -40,6 +50,8 @@ class CstpError(Exception):
         self.violations = tuple(violations)
         self.retry_after = retry_after
         """Seconds to wait before trying again; None where waiting does not help."""
+        self.blocks = tuple(blocks)
+        """The guardrails that forbid it."""
 
 
 class ConfigError(Exception):
@@ -121,6 +133,48 @@ class Unavailable(CstpError):
     """The server cannot answer now; trying again may help."""
 
     reason = "UNAVAILABLE"
+
+
+class MissingParameter(InvalidArgument):
+    """An intent lacks a parameter."""
+
+    reason = "MISSING_PARAMETER"
+
+
+class InvalidPillar(InvalidArgument):
+    """There is no such pillar."""
+
+    reason = "INVALID_PILLAR"
+
+
+class SessionNotFound(NotFound):
+    """The tenant has no such chat session, or it is closed."""
+
+    reason = "SESSION_NOT_FOUND"
+
+
+class ContextSharingFailed(CstpError):
+    """A context may not be shared as it is, or the agent that it is for refused it."""
+
+    reason = "CONTEXT_SHARING_FAILED"
+
+
+class SessionUpdateFailed(CstpError):
+    """A chat session was changed at the same time; reading it again and trying again may help."""
+
+    reason = "SESSION_UPDATE_FAILED"
+
+
+class LiaisonAgentUnavailable(CstpError):
+    """A liaison agent does not answer now; `retry_after` says when to try again."""
+
+    reason = "LIAISON_AGENT_UNAVAILABLE"
+
+
+class SessionWithAnotherAgent(CstpError):
+    """A chat session is with another agent than the guide."""
+
+    reason = "SESSION_WITH_ANOTHER_AGENT"
 
 
 def reason_of(error: Exception) -> str:

@@ -7,6 +7,9 @@ from enum import StrEnum
 INTENT_LAYER_AGENT = "intent-layer"
 """The agent in whose name the journal keeps what nodes say; nobody calls by this name."""
 
+DEFAULT_TENANT = "default"
+"""The tenant of agents that none is configured for."""
+
 
 class Stakes(StrEnum):
     """How much is at risk, in rising order."""
@@ -68,3 +71,5 @@ class Permission(StrEnum):
     RECORD = "record"
     REVIEW = "review"
     ADMIN = "admin"
+    CONVERSE = "converse"
+    ROUTE = "route"

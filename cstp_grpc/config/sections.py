@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from cstp_grpc.config.hosts import is_loopback
 from cstp_grpc.errors import ConfigError
-from cstp_grpc.vocabulary import INTENT_LAYER_AGENT, Permission
+from cstp_grpc.vocabulary import DEFAULT_TENANT, INTENT_LAYER_AGENT, Permission
 
 PROJECT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 RATE = r"^[1-9]\d*\s*(/|per)\s*([1-9]\d*\s*)?(second|minute|hour|day)s?$"
@@ -123,7 +123,9 @@ class TokenSettings(Section):
     token: SecretStr = Field(min_length=8)
     """The token; write `${NAME}` to take it from the environment."""
     permissions: frozenset[Permission] = frozenset({Permission.QUERY, Permission.CHECK})
-    """What the agent may do: query, check, announce, record, review, admin."""
+    """What the agent may do: query, check, announce, record, review, admin, converse, route."""
+    tenant: str = Field(default=DEFAULT_TENANT, min_length=1, max_length=200)
+    """The tenant whose chat sessions the agent sees; all tokens of an agent have the same one."""
 
 
 class AuthSettings(Section):
@@ -146,6 +148,16 @@ class AuthSettings(Section):
             if text in names:
                 raise ValueError(f"{names[text]} and {token.name} have the same token")
             names[text] = token.name
+        return tokens
+
+    @field_validator("tokens")
+    @classmethod
+    def check_tenants(cls, tokens: list[TokenSettings]) -> list[TokenSettings]:
+        """Refuse an agent that belongs to two tenants, because its calls would not tell which one is meant."""
+        tenants: dict[str, str] = {}
+        for token in tokens:
+            if tenants.setdefault(token.name, token.tenant) != token.tenant:
+                raise ValueError(f"{token.name} has tokens of two tenants")
         return tokens
 
 
@@ -286,6 +298,85 @@ class IntentLayerSettings(Section):
             raise ConfigError("\n".join(lines))
 
 
+class RedactionSettings(Section):
+    """What no context carries to a liaison agent."""
+
+    path: str = Field(min_length=1, max_length=1000)
+    """An RFC 9535 JSONPath: `$.conversation_history[*].metadata`, `$..password`."""
+    action: Literal["drop", "mask"] = "drop"
+    """`drop` leaves it out, `mask` puts `[redacted]` in its place."""
+
+
+class PillarSettings(Section):
+    """The liaison agent of a pillar."""
+
+    kind: Literal["local", "a2a", "grpc", "jsonrpc"] = "local"
+    """`local` watches this server with its own token; `a2a` is an A2A agent, `grpc` and `jsonrpc` are CSTP servers."""
+    agent: str | None = Field(default=None, min_length=1, max_length=200)
+    """The local agent, by the name of its token; when absent, `liaison_` and the pillar."""
+    url: str | None = Field(default=None, min_length=1)
+    """Where a remote agent is: its agent card or the site that has it, `grpc://` or `grpcs://`, or the address of a
+    bridge."""
+    token: SecretStr | None = None
+    """The bearer token for it; write `${NAME}` to take it from the environment."""
+    ca_file: Path | None = None
+    """A PEM file of the authorities that certify it, in place of the system's."""
+    delivery: Literal["outbox", "confirm"] = "outbox"
+    """`outbox` hands the session over and delivers the context until the agent has it; with `confirm` a remote agent
+    must accept it first."""
+
+    @model_validator(mode="after")
+    def check_kind(self) -> PillarSettings:
+        """Refuse what does not belong to the kind."""
+        if self.kind == "local":
+            if self.url or self.token or self.ca_file:
+                raise ValueError("url, token and ca_file are for remote agents; a local one watches by itself")
+            if self.delivery == "confirm":
+                raise ValueError("delivery: confirm is for remote agents; a local one claims the session by itself")
+        elif not self.url:
+            raise ValueError(f"url is needed where kind is {self.kind}")
+        elif self.agent:
+            raise ValueError("agent is for local agents")
+        return self
+
+
+PILLARS = ("content", "insights", "journey", "solution")
+
+
+class LiaisonSettings(Section):
+    """Handing chat sessions to liaison agents."""
+
+    pillars: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")], PillarSettings] = {
+        name: PillarSettings() for name in PILLARS
+    }
+    """The pillars and their liaison agents; what is given here replaces the default ones, content, insights, journey
+    and solution, all local."""
+    direct_handover: bool = False
+    """True lets a session go from one liaison agent to another without the guide."""
+    redaction: list[RedactionSettings] = []
+    """What is dropped from or masked in every context before it is shared."""
+    max_context_bytes: int = Field(default=262_144, ge=1024, le=1_048_576)
+    """The largest context that is shared, in bytes of its JSON after redaction, and that a session keeps."""
+    audit_content: bool = False
+    """True keeps shared contexts in the audit trail, cut at 4000 characters, and not their hashes alone."""
+    heartbeat_seconds: float = Field(default=30.0, ge=1)
+    """How long a local agent counts as available after a heartbeat."""
+    claim_seconds: float = Field(default=60.0, ge=1)
+    """How long an instance of a local agent has a session after it claimed it."""
+    probe_seconds: float = Field(default=2.0, gt=0)
+    """How long a remote agent may take to show that it is there."""
+    availability_seconds: float = Field(default=5.0, ge=0)
+    """How long it is remembered whether a remote agent is there."""
+    delivery_seconds: float = Field(default=10.0, gt=0)
+    """How long a remote agent may take to accept a context."""
+    delivery_hours: float = Field(default=24.0, gt=0)
+    """How long a delivery is tried before it is given up."""
+    max_watchers: int = Field(default=32, ge=1, le=256)
+    """Streams of events that may be open at once, each on a thread of its own."""
+    watchers_per_agent: int = Field(default=8, ge=1, le=256)
+    """Streams of events that one agent may have open at once."""
+
+
 class LoggingSettings(Section):
     """The log, one line an event on standard error."""
 
@@ -328,6 +419,8 @@ class Settings(BaseSettings):
     """The audit trail."""
     intent_layer: IntentLayerSettings = IntentLayerSettings()
     """The Intent Layer."""
+    liaison: LiaisonSettings = LiaisonSettings()
+    """Handing chat sessions to liaison agents."""
     logging: LoggingSettings = LoggingSettings()
     """The log."""
 

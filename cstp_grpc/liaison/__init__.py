@@ -1,1 +1,1 @@
-"""Room for liaison routing."""
+"""Handing chat sessions from the guide to liaison agents."""

@@ -29,6 +29,10 @@ CODES: Mapping[type[errors.CstpError], grpc.StatusCode] = {
     errors.Conflict: grpc.StatusCode.ALREADY_EXISTS,
     errors.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.ContextSharingFailed: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.SessionUpdateFailed: grpc.StatusCode.ABORTED,
+    errors.LiaisonAgentUnavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.SessionWithAnotherAgent: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
 

@@ -15,6 +15,7 @@ class Caller:
     agent: str
     permissions: frozenset[Permission] = field(default=frozenset())
     request_id: str = ""
+    tenant: str = ""
 
 
 current_caller: ContextVar[Caller] = ContextVar("current_caller")

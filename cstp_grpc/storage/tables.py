@@ -13,6 +13,7 @@ from sqlalchemy import (
     Dialect,
     Double,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
@@ -240,3 +241,138 @@ tasks = Table(
 ended, the end of its time for one at work. So one index orders what has settled and finds what is still at work, and a
 task that is given up needs no writing.
 """
+
+OPEN_SESSION = "status = 'active'"
+NAMED_MESSAGE = "message_id IS NOT NULL"
+TO_DELIVER = "next_attempt_at IS NOT NULL"
+
+chat_sessions = Table(
+    "chat_sessions",
+    metadata,
+    Column("tenant", IDENTIFIER, primary_key=True),
+    Column("id", IDENTIFIER, primary_key=True),
+    Column("user_id", IDENTIFIER, nullable=False),
+    Column("active_agent", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("routing_epoch", Integer, nullable=False),
+    Column("message_count", Integer, nullable=False),
+    Column("opened_hash", Text, nullable=False),
+    Column("activation_key", Text),
+    Column("claimed_by", Text),
+    Column("claimed_until", UtcDateTime),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("updated_at", UtcDateTime, nullable=False),
+    Column("closed_at", UtcDateTime),
+    # The content comes last: SQLite walks through all that stands before a column to read it.
+    Column("context", Text, nullable=False),
+    Index(
+        "uq_chat_sessions_active",
+        "tenant",
+        "user_id",
+        unique=True,
+        sqlite_where=text(OPEN_SESSION),
+        postgresql_where=text(OPEN_SESSION),
+    ),
+    Index(None, "tenant", "created_at", "id"),
+    Index(None, "tenant", "user_id", "created_at", "id"),
+    Index(None, "tenant", "active_agent", "created_at", "id"),
+)
+"""Chat sessions, of which a user of a tenant has at most one that is active.
+
+`opened_hash` is that of what the session was opened with; `activation_key` names the activation of the liaison agent
+that has it. `context` is canonical JSON, as are all JSON texts of these tables.
+"""
+
+chat_messages = Table(
+    "chat_messages",
+    metadata,
+    Column("tenant", IDENTIFIER, primary_key=True),
+    Column("session_id", IDENTIFIER, primary_key=True),
+    Column("sequence", Integer, primary_key=True),
+    Column("message_id", IDENTIFIER),
+    Column("role", Text, nullable=False),
+    Column("active_agent", Text, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("sent_at", UtcDateTime, nullable=False),
+    Column("metadata", Text),
+    Column("content", Text, nullable=False),
+    ForeignKeyConstraint(["tenant", "session_id"], ["chat_sessions.tenant", "chat_sessions.id"]),
+    Index(
+        "uq_chat_messages_message_id",
+        "tenant",
+        "session_id",
+        "message_id",
+        unique=True,
+        sqlite_where=text(NAMED_MESSAGE),
+        postgresql_where=text(NAMED_MESSAGE),
+    ),
+)
+"""The messages of chat sessions; `sequence` counts them from 1 without gaps."""
+
+liaison_shares = Table(
+    "liaison_shares",
+    metadata,
+    Column("tenant", IDENTIFIER, primary_key=True),
+    Column("id", IDENTIFIER, primary_key=True),
+    Column("source_agent", Text, nullable=False),
+    Column("target_agent", Text, nullable=False),
+    Column("conversation_id", Text),
+    Column("context_hash", Text, nullable=False),
+    Column("shared_by", Text, nullable=False),
+    Column("shared_at", UtcDateTime, nullable=False),
+    Column("delivery", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("next_attempt_at", UtcDateTime),
+    Column("task_id", Text),
+    Column("delivered_at", UtcDateTime),
+    Column("shared_context", Text, nullable=False),
+    Index(
+        "ix_liaison_shares_next_attempt_at",
+        "next_attempt_at",
+        sqlite_where=text(TO_DELIVER),
+        postgresql_where=text(TO_DELIVER),
+    ),
+)
+"""Contexts that were shared, and the outbox of their delivery.
+
+`next_attempt_at` is when a delivery is due; NULL where nothing is to be delivered, because it has been, was given up,
+or the agent fetches it. Whoever delivers sets it ahead first, so that no other server does the same.
+"""
+
+liaison_activations = Table(
+    "liaison_activations",
+    metadata,
+    Column("tenant", IDENTIFIER, primary_key=True),
+    Column("key", IDENTIFIER, primary_key=True),
+    Column("session_id", IDENTIFIER, nullable=False),
+    Column("answer", Text, nullable=False),
+)
+"""The answers of routings by their idempotency keys; a share of the same identifier holds the context."""
+
+liaison_events = Table(
+    "liaison_events",
+    metadata,
+    Column("sequence", SERIAL, primary_key=True),
+    Column("tenant", IDENTIFIER, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("session_id", IDENTIFIER),
+    Column("user_id", IDENTIFIER),
+    Column("agent", IDENTIFIER, nullable=False),
+    Column("occurred_at", UtcDateTime, nullable=False),
+    Column("data", Text, nullable=False),
+    Index(None, "tenant", "sequence"),
+    Index(None, "tenant", "session_id", "sequence"),
+    Index(None, "tenant", "agent", "sequence"),
+    sqlite_autoincrement=True,
+)
+"""What happened in the chat sessions of tenants, in its order."""
+
+liaison_heartbeats = Table(
+    "liaison_heartbeats",
+    metadata,
+    Column("tenant", IDENTIFIER, primary_key=True),
+    Column("pillar", IDENTIFIER, primary_key=True),
+    Column("available_until", UtcDateTime, nullable=False),
+)
+"""Until when local liaison agents count as available."""

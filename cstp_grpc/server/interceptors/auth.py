@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from cstp_grpc.client.contract import Method
@@ -11,7 +12,7 @@ from cstp_grpc.config import TokenSettings
 from cstp_grpc.errors import AuthenticationRequired, PermissionDenied
 from cstp_grpc.server.interceptors.chain import Call, Proceed
 from cstp_grpc.services.caller import Caller, current_caller
-from cstp_grpc.vocabulary import Permission
+from cstp_grpc.vocabulary import DEFAULT_TENANT, Permission
 
 ANONYMOUS = "anonymous"
 """The agent that everyone is where authentication is off."""
@@ -20,6 +21,19 @@ ANY = "any"
 """What the contract says where a valid token is enough."""
 
 HOW = "send `authorization: Bearer TOKEN` with a token from the server's configuration"
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """Who a token identifies, and what that agent may do and see."""
+
+    name: str
+    permissions: frozenset[Permission]
+    tenant: str
+
+
+ANYONE = Agent(ANONYMOUS, frozenset(Permission), DEFAULT_TENANT)
+"""Who everyone is where authentication is off."""
 
 
 class Authentication:
@@ -36,28 +50,31 @@ class Authentication:
         self._agents = (
             None
             if tokens is None
-            else {digest(token.token.get_secret_value()): (token.name, token.permissions) for token in tokens}
+            else {
+                digest(token.token.get_secret_value()): Agent(token.name, token.permissions, token.tenant)
+                for token in tokens
+            }
         )
 
     def __call__(self, call: Call, request: Any, proceed: Proceed) -> Any:
         """Set the current caller. Raises AuthenticationRequired and PermissionDenied."""
-        agent, permissions = self._identify(call.metadata.get("authorization"))
-        call.agent = agent
+        agent = self._identify(call.metadata.get("authorization"))
+        call.agent = agent.name
         needed = self._needed[call.method.name]
-        if needed is not None and needed not in permissions:
+        if needed is not None and needed not in agent.permissions:
             raise PermissionDenied(
-                f"{call.method.name} needs the permission {needed}, which {agent} does not have",
+                f"{call.method.name} needs the permission {needed}, which {agent.name} does not have",
                 metadata={"permission": needed},
             )
-        reset = current_caller.set(Caller(agent, permissions, call.request_id))
+        reset = current_caller.set(Caller(agent.name, agent.permissions, call.request_id, agent.tenant))
         try:
             return proceed(call, request)
         finally:
             current_caller.reset(reset)
 
-    def _identify(self, header: str | bytes | None) -> tuple[str, frozenset[Permission]]:
+    def _identify(self, header: str | bytes | None) -> Agent:
         if self._agents is None:
-            return ANONYMOUS, frozenset(Permission)
+            return ANYONE
         if not isinstance(header, str):
             raise AuthenticationRequired(f"No bearer token was sent; {HOW}")
         scheme, _, token = header.partition(" ")

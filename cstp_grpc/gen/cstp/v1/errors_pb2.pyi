@@ -52,6 +52,20 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The caller's deadline passed before the answer; DEADLINE_EXCEEDED, -32013."""
     ERROR_REASON_UNAVAILABLE: _ErrorReason.ValueType  # 14
     """The server cannot answer now; try again; UNAVAILABLE, -32013."""
+    ERROR_REASON_MISSING_PARAMETER: _ErrorReason.ValueType  # 15
+    """Routing or sharing lacks a parameter, which BadRequest names; INVALID_ARGUMENT, -32602."""
+    ERROR_REASON_INVALID_PILLAR: _ErrorReason.ValueType  # 16
+    """There is no such pillar; INVALID_ARGUMENT, -32602."""
+    ERROR_REASON_SESSION_NOT_FOUND: _ErrorReason.ValueType  # 17
+    """The tenant has no such chat session, or it is closed; NOT_FOUND, -32011."""
+    ERROR_REASON_CONTEXT_SHARING_FAILED: _ErrorReason.ValueType  # 18
+    """The context may not be shared as it is, or the liaison agent refused it; FAILED_PRECONDITION, -32013."""
+    ERROR_REASON_SESSION_UPDATE_FAILED: _ErrorReason.ValueType  # 19
+    """The chat session was changed at the same time; read it and try again; ABORTED, -32012."""
+    ERROR_REASON_LIAISON_AGENT_UNAVAILABLE: _ErrorReason.ValueType  # 20
+    """The liaison agent does not answer now, and RetryInfo says when to try again; UNAVAILABLE, -32013."""
+    ERROR_REASON_SESSION_WITH_ANOTHER_AGENT: _ErrorReason.ValueType  # 21
+    """The chat session is with another agent and must be returned to the guide first; FAILED_PRECONDITION, -32012."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """ErrorReason travels as the reason of a google.rpc.ErrorInfo with the domain "cstp", without the prefix of the enum:
@@ -88,4 +102,18 @@ ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason.ValueType  # 13
 """The caller's deadline passed before the answer; DEADLINE_EXCEEDED, -32013."""
 ERROR_REASON_UNAVAILABLE: ErrorReason.ValueType  # 14
 """The server cannot answer now; try again; UNAVAILABLE, -32013."""
+ERROR_REASON_MISSING_PARAMETER: ErrorReason.ValueType  # 15
+"""Routing or sharing lacks a parameter, which BadRequest names; INVALID_ARGUMENT, -32602."""
+ERROR_REASON_INVALID_PILLAR: ErrorReason.ValueType  # 16
+"""There is no such pillar; INVALID_ARGUMENT, -32602."""
+ERROR_REASON_SESSION_NOT_FOUND: ErrorReason.ValueType  # 17
+"""The tenant has no such chat session, or it is closed; NOT_FOUND, -32011."""
+ERROR_REASON_CONTEXT_SHARING_FAILED: ErrorReason.ValueType  # 18
+"""The context may not be shared as it is, or the liaison agent refused it; FAILED_PRECONDITION, -32013."""
+ERROR_REASON_SESSION_UPDATE_FAILED: ErrorReason.ValueType  # 19
+"""The chat session was changed at the same time; read it and try again; ABORTED, -32012."""
+ERROR_REASON_LIAISON_AGENT_UNAVAILABLE: ErrorReason.ValueType  # 20
+"""The liaison agent does not answer now, and RetryInfo says when to try again; UNAVAILABLE, -32013."""
+ERROR_REASON_SESSION_WITH_ANOTHER_AGENT: ErrorReason.ValueType  # 21
+"""The chat session is with another agent and must be returned to the guide first; FAILED_PRECONDITION, -32012."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

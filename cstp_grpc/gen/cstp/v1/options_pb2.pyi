@@ -43,6 +43,10 @@ class _PermissionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Permission
     """Read the audit trail and the announced intents of every agent."""
     PERMISSION_ANY: _Permission.ValueType  # 7
     """Nothing beyond a valid token."""
+    PERMISSION_CONVERSE: _Permission.ValueType  # 8
+    """Open, read and write the chat sessions of one's tenant, and serve as a liaison agent."""
+    PERMISSION_ROUTE: _Permission.ValueType  # 9
+    """Hand chat sessions and contexts to liaison agents."""
 
 class Permission(_Permission, metaclass=_PermissionEnumTypeWrapper):
     """What an agent must have been granted to call an rpc."""
@@ -63,14 +67,23 @@ PERMISSION_ADMIN: Permission.ValueType  # 6
 """Read the audit trail and the announced intents of every agent."""
 PERMISSION_ANY: Permission.ValueType  # 7
 """Nothing beyond a valid token."""
+PERMISSION_CONVERSE: Permission.ValueType  # 8
+"""Open, read and write the chat sessions of one's tenant, and serve as a liaison agent."""
+PERMISSION_ROUTE: Permission.ValueType  # 9
+"""Hand chat sessions and contexts to liaison agents."""
 Global___Permission: _TypeAlias = Permission  # noqa: Y015
 
 PERMISSION_FIELD_NUMBER: _builtins.int
 EXAMPLE_FIELD_NUMBER: _builtins.int
+INTENT_TYPE_FIELD_NUMBER: _builtins.int
 INTERNAL_FIELD_NUMBER: _builtins.int
 permission: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, Global___Permission.ValueType]
 """The permission that a caller of the rpc needs."""
 example: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, _containers.RepeatedScalarFieldContainer[_builtins.str]]
 """Params of the rpc as JSON, for those who read what it is good for."""
+intent_type: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.MethodOptions, _builtins.str]
+"""What failures of the rpc say over JSON-RPC of the intent that failed; where it is set, their data also has `error`,
+`error_code`, `execution_id` and `details`.
+"""
 internal: _extension_dict._ExtensionFieldDescriptor[_descriptor_pb2.ServiceOptions, _builtins.bool]
 """True keeps the service off JSON-RPC: it is for our own processes only."""

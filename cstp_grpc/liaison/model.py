@@ -1,0 +1,212 @@
+"""Chat sessions, what is shared of them, and what happens to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+GUIDE = "guide"
+"""The agent that has a session at first, and decides who gets it."""
+
+LIAISON = "liaison_"
+"""What the name of a liaison agent begins with; its pillar follows."""
+
+HISTORY = "conversation_history"
+"""The member of a shared context that holds the messages; nothing else of a context may be called so."""
+
+
+def liaison_agent(pillar: str) -> str:
+    """Return the liaison agent of a pillar."""
+    return LIAISON + pillar
+
+
+class SessionStatus(StrEnum):
+    """Whether a session goes on."""
+
+    ACTIVE = "active"
+    CLOSED = "closed"
+
+
+class MessageRole(StrEnum):
+    """Who speaks."""
+
+    USER = "user"
+    ASSISTANT = "assistant"
+    SYSTEM = "system"
+
+
+class DeliveryState(StrEnum):
+    """What became of a delivery."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+
+
+class EventType(StrEnum):
+    """What may happen."""
+
+    SESSION_OPENED = "session_opened"
+    MESSAGE_APPENDED = "message_appended"
+    CONTEXT_UPDATED = "context_updated"
+    CONTEXT_SHARED = "context_shared"
+    LIAISON_AGENT_ACTIVATED = "liaison_agent_activated"
+    SESSION_CLAIMED = "session_claimed"
+    RETURNED_TO_GUIDE = "returned_to_guide"
+    SESSION_CLOSED = "session_closed"
+    CONTEXT_DELIVERED = "context_delivered"
+    DELIVERY_FAILED = "delivery_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls: the authenticated agent and its tenant; `request_id` names the call."""
+
+    agent: str
+    tenant: str
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A user's conversation; tenant and id identify it.
+
+    `context` is what the agents know without the messages, a JSON object. `version` counts changes from 1, messages and
+    claims apart. `opened_hash` is that of what it was opened with; `activation_key` names the activation of the liaison
+    agent that has it, None while the guide has. Instants are aware, in UTC.
+    """
+
+    tenant: str
+    id: str
+    user_id: str
+    context: Mapping[str, Any]
+    opened_hash: str
+    created_at: datetime
+    updated_at: datetime
+    active_agent: str = GUIDE
+    status: SessionStatus = SessionStatus.ACTIVE
+    version: int = 1
+    routing_epoch: int = 0
+    message_count: int = 0
+    activation_key: str | None = None
+    claimed_by: str | None = None
+    claimed_until: datetime | None = None
+    closed_at: datetime | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it goes on."""
+        return self.status is SessionStatus.ACTIVE
+
+
+@dataclass(frozen=True, slots=True)
+class MessageContent:
+    """What a sender says; `message_id` makes a repetition safe."""
+
+    role: MessageRole
+    content: str
+    metadata: Mapping[str, Any] | None = None
+    message_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message in its place: `sequence` counts from 1; `active_agent` had the session, `author` appended it."""
+
+    sequence: int
+    said: MessageContent
+    active_agent: str
+    author: str
+    sent_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingDecision:
+    """What the guide decided; `reason` is empty where none was given."""
+
+    from_agent: str
+    to_agent: str
+    reason: str
+    decided_at: datetime
+    idempotency_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A context that an agent was given, after redaction; tenant and id identify it.
+
+    `context_hash` is the SHA-256, in hex, of its canonical JSON. `next_attempt_at` is when its delivery is due; None
+    where there is nothing to deliver. `task_id` is the task that an A2A agent made of it.
+    """
+
+    tenant: str
+    id: str
+    source_agent: str
+    target_agent: str
+    conversation_id: str | None
+    shared_context: Mapping[str, Any]
+    context_hash: str
+    shared_by: str
+    shared_at: datetime
+    delivery: DeliveryState = DeliveryState.PENDING
+    attempts: int = 0
+    next_attempt_at: datetime | None = None
+    task_id: str | None = None
+    delivered_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened; `sequence` is its place among all, None until it is stored.
+
+    `agent` is the one that it concerns; `data` is a JSON object.
+    """
+
+    tenant: str
+    type: EventType
+    agent: str
+    occurred_at: datetime
+    session_id: str | None = None
+    user_id: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    sequence: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """The answer of a routing; `session` is as the routing left it, `execution_id` the request that routed."""
+
+    pillar: str
+    decision: RoutingDecision
+    shared_context: Mapping[str, Any]
+    session: Session
+    event: Event
+    execution_id: str
+
+    @property
+    def key(self) -> str:
+        """The idempotency key."""
+        return self.decision.idempotency_key
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFilter:
+    """Conditions that sessions must all meet; None does not restrict."""
+
+    tenant: str
+    user_id: str | None = None
+    active_agent: str | None = None
+    status: SessionStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Conditions that events must all meet; None or empty does not restrict. `types` means any of."""
+
+    tenant: str
+    session_id: str | None = None
+    agent: str | None = None
+    types: tuple[str, ...] = ()
