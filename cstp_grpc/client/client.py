@@ -1,4 +1,4 @@
-"""The client: a typed method for each rpc of decisions and audit, `call` for all others, over gRPC or JSON-RPC."""
+"""The client: a typed method for each rpc of decisions, audit and chat sessions, `call` for all others."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from google.protobuf.message import Message
 
 from cstp_grpc.client.contract import Method, methods
 from cstp_grpc.client.jsonrpc import JsonRpcTransport
-from cstp_grpc.client.messages import Json, number, struct, timestamp
+from cstp_grpc.client.liaison import Liaison
+from cstp_grpc.client.messages import Json, MessageT, expect, number, struct, timestamp
 from cstp_grpc.client.retry import DEFAULT_RETRIES, Retrier, RetryPolicy
 from cstp_grpc.client.transport import GrpcTransport, Transport, scheme_of
 from cstp_grpc.errors import MethodNotFound
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2, types_pb2
+from cstp_grpc.gen.liaison.v1 import liaison_pb2
 
-MessageT = TypeVar("MessageT", bound=Message)
 PageT = TypeVar(
     "PageT",
     audit_pb2.ListAuditEntriesResponse,
@@ -37,6 +38,7 @@ IMPORT_BATCH = 100
 KEYS: Mapping[type[Message], str] = {
     cstp_pb2.AnnounceIntentRequest: "correlation_id",
     journal_pb2.RecordDecisionRequest: "request_id",
+    liaison_pb2.AppendMessageRequest: "message_id",
 }
 """The fields by which the server recognises a repetition."""
 
@@ -84,14 +86,19 @@ class CstpClient:
     def call(self, method: Method, request: Message, timeout: float | None = None) -> Message:
         """Call a unary method of the contract and return its answer.
 
-        An announcement or a record that lacks the identifier which makes a repetition safe gets one.
+        An announcement, a record or a chat message that lacks the identifier which makes a repetition safe gets one.
         """
         if method.streaming:
             raise MethodNotFound(f"{method.name} takes a stream and is no single call")
         identified = with_key(request)
         attempt = functools.partial(self._transport.call, method, identified)
         limit = self._timeout if timeout is None else timeout
-        return self._retrier.run(attempt, limit, repeatable=method.idempotent)
+        return self._retrier.run(attempt, limit, repeatable=method.idempotent or type(request) in KEYS)
+
+    @functools.cached_property
+    def liaison(self) -> Liaison:
+        """The methods of chat sessions and of their routing to liaison agents."""
+        return Liaison(self, self._retrier)
 
     def announce_intent(
         self,
@@ -356,10 +363,3 @@ def with_key(request: Message) -> Message:
     identified.CopyFrom(request)
     setattr(identified, field, str(uuid.uuid4()))
     return identified
-
-
-def expect(answer: Message, kind: type[MessageT]) -> MessageT:
-    """Return the answer, known to be of a kind. Raises TypeError."""
-    if not isinstance(answer, kind):
-        raise TypeError(f"expected {kind.__name__}, got {type(answer).__name__}")
-    return answer

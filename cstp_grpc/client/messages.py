@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf import struct_pb2, timestamp_pb2
+from google.protobuf.message import Message
 
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.gen.cstp.v1 import types_pb2
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
 
 NumberT = TypeVar("NumberT", bound=int)
+MessageT = TypeVar("MessageT", bound=Message)
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 """A value that JSON can write."""
@@ -88,3 +90,10 @@ def struct(content: Mapping[str, Json] | None, field: str) -> struct_pb2.Struct 
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidArgument.field(field, f"is not a JSON object: {error}") from error
     return message
+
+
+def expect(answer: Message, kind: type[MessageT]) -> MessageT:
+    """Return the answer, known to be of a kind. Raises TypeError."""
+    if not isinstance(answer, kind):
+        raise TypeError(f"expected {kind.__name__}, got {type(answer).__name__}")
+    return answer

@@ -12,6 +12,9 @@ from cstp_grpc.errors import CstpError, DeadlineExceeded, RateLimited, Unavailab
 
 T = TypeVar("T")
 
+MAX_DOUBLINGS = 32
+"""How often a pause doubles at the most, so that it stays a number however long attempts go on."""
+
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
@@ -78,14 +81,24 @@ class Retrier:
         )
         return retrying(once)
 
-    def _pause(self, state: RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome else None
+    def pause(self, error: BaseException | None, failures: int) -> float:
+        """Return how many seconds to wait after so many failures in a row, of which `error` is the last."""
         if isinstance(error, CstpError) and error.retry_after is not None:
             return error.retry_after
-        bound: float = self._policy.base * 2 ** (state.attempt_number - 1)
+        bound: float = self._policy.base * 2 ** min(failures - 1, MAX_DOUBLINGS)
         return self._random() * min(bound, self._policy.cap)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        self._sleep(seconds)
+
+    def _pause(self, state: RetryCallState) -> float:
+        return self.pause(state.outcome.exception() if state.outcome else None, state.attempt_number)
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the same call may succeed later: the server is unavailable, or says how long to wait."""
+    """Whether the same call may succeed later: the server is unavailable, or says how long to wait.
+
+    Whether to wait for a liaison agent, or to hand over what has changed meanwhile, is for the guide to decide.
+    """
     return isinstance(error, Unavailable) or (isinstance(error, RateLimited) and error.retry_after is not None)
