@@ -30,9 +30,9 @@ class ActKind(StrEnum):
 class Act:
     """Something that is done, or failed with `error`, a reason as in `errors.CstpError`.
 
-    `agent` is whom it concerns: a liaison agent, or the guide. `reason` is empty where none was given. `context_hash` is
-    the SHA-256, in hex, of the canonical JSON of what was shared, `verdict` is None where nothing was judged. `at` is
-    aware, in UTC.
+    `agent` is whom it concerns: a liaison agent, or the guide. `reason` is empty where none was given. `context_hash`
+    is the SHA-256, in hex, of the canonical JSON of what was shared, `verdict` is None where nothing was judged. `at`
+    is aware, in UTC.
     """
 
     at: datetime
