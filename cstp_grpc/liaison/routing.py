@@ -1,0 +1,291 @@
+"""Handing a chat session from the guide to a liaison agent, once, and giving it back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from cstp_grpc.errors import CstpError, SessionWithAnotherAgent
+from cstp_grpc.liaison.acts import Act, ActKind
+from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents
+from cstp_grpc.liaison.canonical import digest
+from cstp_grpc.liaison.documents import decision_json, history_entry
+from cstp_grpc.liaison.locks import KeyedLocks
+from cstp_grpc.liaison.model import (
+    GUIDE,
+    HISTORY,
+    Activation,
+    Caller,
+    Event,
+    EventType,
+    RoutingDecision,
+    Session,
+    Share,
+    liaison_agent,
+)
+from cstp_grpc.liaison.recorder import Recorder
+from cstp_grpc.liaison.redaction import Redacted
+from cstp_grpc.liaison.sessions import changed, closed_already, event_in, found, locked, overtaken
+from cstp_grpc.liaison.sharing import Handover, Sharing, missing_parameter, require_allowed
+from cstp_grpc.liaison.store import RoutingStore, SessionStore
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingRequest:
+    """Which session to hand to whom.
+
+    Without `session_id` it is the active one of the user; without `context` all of the conversation's is shared.
+    """
+
+    target_pillar: str
+    user_id: str
+    session_id: str | None = None
+    reason: str = ""
+    context: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A routing that may be carried out, as long as the session stays as it was read."""
+
+    pillar: str
+    session: Session
+    reason: str
+    redacted: Redacted
+    epoch: int
+    whole_conversation: bool
+    """Whether the context has all messages, so that another one makes it another context."""
+
+    @property
+    def key(self) -> str:
+        """The idempotency key."""
+        return routing_key(self.session.id, self.pillar, self.redacted.context_hash, self.epoch)
+
+    @property
+    def handover(self) -> Handover:
+        """What guardrails judge."""
+        session = self.session
+        to = liaison_agent(self.pillar)
+        return Handover(self.pillar, session.active_agent, to, self.reason, session.id, session.user_id)
+
+
+class Router:
+    """Routes chat sessions.
+
+    With `direct_handover` a liaison agent's session may go to another one without the guide. Of the messages of a
+    conversation at most about `max_context_bytes` are read, since no larger context is shared.
+    """
+
+    def __init__(
+        self,
+        sessions: SessionStore,
+        store: RoutingStore,
+        agents: LiaisonAgents,
+        sharing: Sharing,
+        recorder: Recorder,
+        clock: Callable[[], datetime],
+        wake: Callable[[], None],
+        *,
+        direct_handover: bool,
+        max_context_bytes: int,
+    ) -> None:
+        self._sessions = sessions
+        self._store = store
+        self._agents = agents
+        self._sharing = sharing
+        self._recorder = recorder
+        self._clock = clock
+        self._wake = wake
+        self._direct_handover = direct_handover
+        self._max_context_bytes = max_context_bytes
+        self._confirming = KeyedLocks()
+
+    def route(self, caller: Caller, request: RoutingRequest) -> Activation:
+        """Return the activation of the pillar's agent, once share, session, activation and event are on disk together.
+
+        The same routing again, until the session is given back, returns the first one. Raises MissingParameter,
+        InvalidPillar, SessionNotFound, SessionWithAnotherAgent, LiaisonAgentUnavailable, ContextSharingFailed,
+        SessionUpdateFailed, and PermissionDenied where guardrails block it; then nothing has changed.
+        """
+        if not request.target_pillar.strip():
+            raise missing_parameter("target_pillar")
+        agent = self._agents.of_pillar(request.target_pillar)
+        act = Act(
+            self._clock(), ActKind.SESSION_ROUTED, caller, liaison_agent(request.target_pillar), reason=request.reason
+        )
+        try:
+            session, context = self._read(caller, request)
+            act = replace(act, session_id=session.id)
+            redacted = self._sharing.redact(context)
+            act = replace(act, context_hash=redacted.context_hash, shared_context=redacted.context)
+            plan = self._plan(request, session, redacted)
+            if known := self._earlier(plan):
+                return known
+            self._require_movable(session)
+            agent.check(caller.tenant)
+            verdict = self._sharing.judge(caller, plan.handover)
+            act = replace(act, verdict=verdict)
+            require_allowed(verdict, plan.handover)
+            with self._confirming.holding(plan.key) if agent.confirms else nullcontext():
+                return self._hand_over(caller, agent, plan, act)
+        except CstpError as error:
+            self._recorder.refusal(replace(act, error=error.reason))
+            raise
+
+    def return_to_guide(
+        self, caller: Caller, session_id: str, reason: str, version: int | None
+    ) -> tuple[Session, Event | None]:
+        """Return a session that is with the guide, and what happened; nothing where it was there.
+
+        Raises SessionNotFound where it is not active, and SessionUpdateFailed where it has another version than the
+        stated one.
+        """
+
+        def job(connection: Connection) -> tuple[Session, Event | None]:
+            session = locked(self._sessions, connection, caller, session_id, version)
+            if session.active_agent == GUIDE:
+                return session, None
+            now = self._clock()
+            returned = moved(session, now, GUIDE, session.routing_epoch + 1, None)
+            if not self._sessions.replace(connection, returned):
+                raise overtaken(session_id)
+            data = {"from": session.active_agent, "reason": reason}
+            event = self._recorder.event(connection, event_in(returned, EventType.RETURNED_TO_GUIDE, now, data))
+            act = Act(now, ActKind.SESSION_RETURNED, caller, GUIDE, session_id, reason)
+            self._recorder.act(connection, act)
+            return returned, event
+
+        return self._recorder.run(job)
+
+    def _read(self, caller: Caller, request: RoutingRequest) -> tuple[Session, Mapping[str, Any]]:
+        """Return the session as it stands, and the context that is to be shared."""
+        with self._sessions.reading() as connection:
+            session = found(self._sessions, connection, caller, request.session_id, request.user_id)
+            if request.context is not None:
+                return session, request.context
+            messages = self._sessions.history(connection, session.tenant, session.id, self._max_context_bytes)
+            # One state of the database has both, so the messages are those that the session counts.
+            return session, {**session.context, HISTORY: [history_entry(message) for message in messages]}
+
+    def _plan(self, request: RoutingRequest, session: Session, redacted: Redacted) -> Plan:
+        """Return the routing; one that leaves a liaison agent directly begins another epoch."""
+        leaves = session.active_agent != GUIDE
+        epoch = session.routing_epoch + 1 if leaves else session.routing_epoch
+        return Plan(request.target_pillar, session, request.reason, redacted, epoch, request.context is None)
+
+    def _earlier(self, plan: Plan) -> Activation | None:
+        """Return what the same routing came to before, in the session's present epoch."""
+        session = plan.session
+        if session.is_open and session.active_agent == GUIDE:
+            # Nobody was handed the session in this epoch.
+            return None
+        return self._known(replace(plan, epoch=session.routing_epoch))
+
+    def _known(self, plan: Plan) -> Activation | None:
+        """Return what the same routing came to."""
+        with self._sessions.reading() as connection:
+            return self._store.activation(connection, plan.session.tenant, plan.key)
+
+    def _require_movable(self, session: Session) -> None:
+        """Refuse a session that may not be handed on. Raises SessionNotFound and SessionWithAnotherAgent."""
+        if not session.is_open:
+            raise closed_already(session)
+        if session.active_agent != GUIDE and not self._direct_handover:
+            raise SessionWithAnotherAgent(
+                f"The chat session {session.id} is with {session.active_agent}; return it to the guide first",
+                metadata={
+                    "chat_session_id": session.id,
+                    "active_agent": session.active_agent,
+                    "reason": "the session is not with the guide",
+                },
+            )
+
+    def _hand_over(self, caller: Caller, agent: LiaisonAgent, plan: Plan, act: Act) -> Activation:
+        """Carry a routing out: ask an agent that must accept first, then change everything in one transaction."""
+        if agent.confirms and (known := self._known(plan)):
+            return known
+        decision = RoutingDecision(
+            plan.session.active_agent, liaison_agent(plan.pillar), plan.reason, self._clock(), plan.key
+        )
+        share = self._sharing.offer(agent, share_of(caller, plan, decision), decision, plan.pillar)
+        activation = self._recorder.run(lambda connection: self._commit(connection, caller, plan, share, decision, act))
+        self._wake()
+        return activation
+
+    def _commit(
+        self, connection: Connection, caller: Caller, plan: Plan, share: Share, decision: RoutingDecision, act: Act
+    ) -> Activation:
+        """Return the activation within a transaction: what another call made of the same routing, or a new one."""
+        # Whoever else routes this session has to wait here, so that what it did is seen below.
+        session = self._sessions.get(connection, caller.tenant, plan.session.id, lock=True)
+        if known := self._store.activation(connection, caller.tenant, plan.key):
+            return known
+        if session is None or not unchanged(session, plan):
+            raise overtaken(plan.session.id)
+        self._sharing.keep(connection, share)
+        routed = moved(session, decision.decided_at, decision.to_agent, plan.epoch, plan.key)
+        if not self._sessions.replace(connection, routed):
+            raise overtaken(session.id)
+        event = self._recorder.event(connection, activated(routed, plan, share, decision))
+        activation = Activation(plan.pillar, decision, share.shared_context, routed, event, caller.request_id)
+        self._store.add_activation(connection, caller.tenant, activation)
+        self._recorder.act(connection, act)
+        return activation
+
+
+def routing_key(session_id: str, pillar: str, context_hash: str, epoch: int) -> str:
+    """Return the idempotency key of a routing."""
+    return digest([session_id, pillar, context_hash, epoch])
+
+
+def moved(session: Session, at: datetime, agent: str, epoch: int, activation_key: str | None) -> Session:
+    """Return a session that an agent was given; nobody has claimed it yet."""
+    return changed(
+        session,
+        at,
+        active_agent=agent,
+        routing_epoch=epoch,
+        activation_key=activation_key,
+        claimed_by=None,
+        claimed_until=None,
+    )
+
+
+def unchanged(session: Session, plan: Plan) -> bool:
+    """Whether a session is still what a plan was made for."""
+    if session.version != plan.session.version:
+        return False
+    return not plan.whole_conversation or session.message_count == plan.session.message_count
+
+
+def share_of(caller: Caller, plan: Plan, decision: RoutingDecision) -> Share:
+    """Return what a routing shares, not offered yet."""
+    return Share(
+        tenant=caller.tenant,
+        id=plan.key,
+        source_agent=decision.from_agent,
+        target_agent=decision.to_agent,
+        conversation_id=plan.session.id,
+        shared_context=plan.redacted.context,
+        context_hash=plan.redacted.context_hash,
+        shared_by=caller.agent,
+        shared_at=decision.decided_at,
+    )
+
+
+def activated(session: Session, plan: Plan, share: Share, decision: RoutingDecision) -> Event:
+    """Return the event of a routing."""
+    data = {
+        "target_pillar": plan.pillar,
+        "liaison_agent_id": decision.to_agent,
+        "routing_reason": decision.reason,
+        "routing_decision": decision_json(decision),
+        "share_id": share.id,
+        "context_hash": share.context_hash,
+    }
+    return event_in(session, EventType.LIAISON_AGENT_ACTIVATED, decision.decided_at, data)
