@@ -152,7 +152,7 @@ class App:
             (tasks_pb2_grpc.add_TaskServiceServicer_to_server, TaskService(tasks)),
             (intent_layer_pb2_grpc.add_IntentLayerServiceServicer_to_server, IntentLayerService(projects)),
         ]
-        return GrpcServer(settings.grpc, around, servicers, memory.health, receiving)
+        return GrpcServer(settings.grpc, around, servicers, memory.health, receiving, settings.liaison.max_watchers)
 
     def _build_memory(
         self,

@@ -19,6 +19,7 @@ from cstp_grpc.server.interceptors.errors import answer_errors, refuse_expired
 from cstp_grpc.server.interceptors.rate_limit import RateLimiting
 from cstp_grpc.server.interceptors.receiving import Receiving
 from cstp_grpc.server.interceptors.request_id import request_id
+from cstp_grpc.server.interceptors.sending import Sending
 from cstp_grpc.server.interceptors.validation import Validation
 
 OPEN_STREAMS = 2
@@ -26,6 +27,12 @@ OPEN_STREAMS = 2
 
 OPEN_CALLS = 16
 """Threads for unary calls that need no token: health. Each is held by a caller for `grpc.message_seconds` at most."""
+
+REFUSALS = 4
+"""Threads beside those of the streams of answers that may be open, on which others are refused."""
+
+SENDING_GRACE = 1.0
+"""Seconds for streams of answers to end by themselves when the server stops."""
 
 INTERRUPTED_GRACE = 1.0
 """Seconds for calls that are interrupted after draining to notice it."""
@@ -42,7 +49,8 @@ class CannotListen(Exception):
 class GrpcServer:
     """Serves the contract, health and reflection; `details` are what health tells beside the services.
 
-    `receiving` is the one among the interceptors; it begins and ends with the server.
+    `receiving` is the one among the interceptors; it begins and ends with the server. `answer_streams` is how many
+    streams of answers the servicers let be open at once.
     """
 
     def __init__(
@@ -52,16 +60,19 @@ class GrpcServer:
         servicers: Iterable[Servicer],
         details: Mapping[str, Callable[[], bool]],
         receiving: Receiving,
+        answer_streams: int,
     ) -> None:
         self._settings = settings
         self._receiving = receiving
+        self._sending = Sending()
         self._calls = ThreadPoolExecutor(settings.workers, thread_name_prefix="call")
         self._pools = Pools(
             streams=ThreadPoolExecutor(settings.stream_workers, thread_name_prefix="stream"),
+            answers=ThreadPoolExecutor(answer_streams + REFUSALS, thread_name_prefix="answers"),
             open_streams=ThreadPoolExecutor(OPEN_STREAMS, thread_name_prefix="open-stream"),
             open_calls=ThreadPoolExecutor(OPEN_CALLS, thread_name_prefix="open-call"),
         )
-        chain = Chain(interceptors, methods(), receiving, self._pools)
+        chain = Chain(interceptors, methods(), receiving, self._sending, self._pools)
         self._server = grpc.server(self._calls, interceptors=[chain], options=options(settings))
         for add, servicer in servicers:
             add(servicer, self._server)
@@ -85,11 +96,18 @@ class GrpcServer:
         return port
 
     def stop(self, drain_seconds: float) -> None:
-        """Refuse new calls, let those in progress end for up to `drain_seconds`, then stop."""
+        """Refuse new calls, let those in progress end for up to `drain_seconds`, then stop.
+
+        Streams of answers, which need not have an end, are interrupted before.
+        """
         self._health.enter_graceful_shutdown()
-        self._server.stop(drain_seconds).wait(drain_seconds + INTERRUPTED_GRACE)
+        stopped = self._server.stop(drain_seconds)
+        if not stopped.wait(min(drain_seconds, SENDING_GRACE)):
+            self._sending.interrupt()
+        stopped.wait(drain_seconds + INTERRUPTED_GRACE)
         self._receiving.stop()
-        for pool in (self._calls, self._pools.streams, self._pools.open_streams, self._pools.open_calls):
+        pools = self._pools
+        for pool in (self._calls, pools.streams, pools.answers, pools.open_streams, pools.open_calls):
             pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import grpc
+from google.protobuf.message import Message
 
 from cstp_grpc.client.contract import Method
 from cstp_grpc.errors import CstpError
@@ -16,11 +17,15 @@ from cstp_grpc.server.status import to_status
 
 @dataclass(slots=True)
 class Call:
-    """One call on its way through the interceptors; `request_id` is set by the first of them."""
+    """One call on its way through the interceptors; `request_id` is set by the first of them.
+
+    `send` sends an answer of a method that answers with a stream, and None after the last; other methods have none.
+    """
 
     method: Method
     context: grpc.ServicerContext
     metadata: Mapping[str, str | bytes]
+    send: Callable[[Any], None] | None = None
     request_id: str = ""
     agent: str | None = None
 
@@ -54,12 +59,21 @@ class Messages(Protocol):
         """Return the one message of a call. Raises CstpError where there is none, or none in time."""
 
 
+class Answers(Protocol):
+    """Sends the answers of methods that answer with a stream."""
+
+    def ending(self, servicer: Callable[[Any, grpc.ServicerContext], Iterator[Any]]) -> Proceed:
+        """Return the end of the way: the servicer, and the sending of what it returns."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pools:
     """Threads beside those of the contract's unary calls, so that nobody can hold those."""
 
     streams: ThreadPoolExecutor
-    """For streams of the contract, each of which holds a thread as long as it is open."""
+    """For streams that callers of the contract send, each of which holds a thread as long as it is open."""
+    answers: ThreadPoolExecutor
+    """For streams that the contract answers with, likewise."""
     open_streams: ThreadPoolExecutor
     """For streams of other services, which are open to strangers."""
     open_calls: ThreadPoolExecutor
@@ -75,11 +89,17 @@ class Chain(grpc.ServerInterceptor):
     """
 
     def __init__(
-        self, interceptors: Sequence[Interceptor], methods: Mapping[str, Method], messages: Messages, pools: Pools
+        self,
+        interceptors: Sequence[Interceptor],
+        methods: Mapping[str, Method],
+        messages: Messages,
+        answers: Answers,
+        pools: Pools,
     ) -> None:
         self._interceptors = tuple(interceptors)
         self._methods = {method.path: method for method in methods.values()}
         self._messages = messages
+        self._answers = answers
         self._pools = pools
         self._handlers: dict[str, Handler] = {}
 
@@ -100,25 +120,28 @@ class Chain(grpc.ServerInterceptor):
 
     def _around(self, handler: Handler, method: Method) -> Handler:
         """Return the handler of a method of the contract."""
-        servicer = handler.stream_unary if method.client_streaming else handler.unary_unary
-        assert servicer is not None, f"{method.path} has no servicer"
-        proceed = ending(servicer)
+        servicer = servicer_of(handler)
+        proceed = self._answers.ending(servicer) if method.server_streaming else ending(servicer)
         for interceptor in reversed(self._interceptors):
             proceed = following(interceptor, proceed)
 
-        def behavior(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-            return proceed(Call(method, context, dict(context.invocation_metadata())), requests)
+        def behavior(
+            requests: Iterator[Any], context: grpc.ServicerContext, send: Callable[[Any], None] | None = None
+        ) -> Any:
+            return proceed(Call(method, context, dict(context.invocation_metadata()), send), requests)
 
-        if method.client_streaming:
-            behavior.experimental_thread_pool = self._pools.streams  # type: ignore[attr-defined]
-        return grpc.stream_unary_rpc_method_handler(
-            behavior, tolerant(handler.request_deserializer), handler.response_serializer
-        )
+        if method.streaming:
+            behavior.experimental_thread_pool = (  # type: ignore[attr-defined]
+                self._pools.answers if method.server_streaming else self._pools.streams
+            )
+        # To gRPC this means that it is given a function that sends, in the stead of an iterator that it would leave
+        # unclosed.
+        behavior.experimental_non_blocking = method.server_streaming  # type: ignore[attr-defined]
+        return taking_stream(handler)(behavior, tolerant(handler.request_deserializer), deterministic)
 
     def _beside(self, handler: Handler) -> Handler:
         """Return the handler of a method of another service, which no interceptors are around."""
-        inner = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
-        assert inner is not None, "the handler has no servicer"
+        inner = servicer_of(handler)
         alone = not handler.request_streaming
 
         def behavior(requests: Iterator[Any], context: grpc.ServicerContext, *send: Callable[[Any], None]) -> Any:
@@ -130,12 +153,7 @@ class Chain(grpc.ServerInterceptor):
         behavior.experimental_non_blocking = getattr(  # type: ignore[attr-defined]
             inner, "experimental_non_blocking", False
         )
-        build = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.stream_unary_rpc_method_handler
-        )
-        return build(behavior, handler.request_deserializer, handler.response_serializer)
+        return taking_stream(handler)(behavior, handler.request_deserializer, handler.response_serializer)
 
     def _only(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
         """Return the message of a unary call, or end the call."""
@@ -146,6 +164,18 @@ class Chain(grpc.ServerInterceptor):
             return context.abort(status.code, status.details)
 
 
+def servicer_of(handler: Handler) -> Callable[..., Any]:
+    """Return what a handler calls."""
+    found = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    assert found is not None, "the handler has no servicer"
+    return found
+
+
+def taking_stream(handler: Handler) -> Callable[..., Handler]:
+    """Return what builds a handler that takes a stream and answers as another one does."""
+    return grpc.stream_stream_rpc_method_handler if handler.response_streaming else grpc.stream_unary_rpc_method_handler
+
+
 def ending(servicer: Callable[[Any, grpc.ServicerContext], Any]) -> Proceed:
     """Return the end of the way, the servicer."""
     return lambda call, request: servicer(request, call.context)
@@ -154,6 +184,11 @@ def ending(servicer: Callable[[Any, grpc.ServicerContext], Any]) -> Proceed:
 def following(interceptor: Interceptor, proceed: Proceed) -> Proceed:
     """Return `proceed` with one more interceptor before it."""
     return lambda call, request: interceptor(call, request, proceed)
+
+
+def deterministic(message: Message) -> bytes:
+    """Return the bytes of a message, the same ones for equal messages."""
+    return message.SerializeToString(deterministic=True)
 
 
 def tolerant(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any]:
