@@ -19,7 +19,7 @@ from cstp_grpc.client.jsonrpc import JsonRpcTransport
 from cstp_grpc.client.liaison import Liaison
 from cstp_grpc.client.messages import Json, MessageT, expect, number, struct, timestamp
 from cstp_grpc.client.retry import DEFAULT_RETRIES, Retrier, RetryPolicy
-from cstp_grpc.client.transport import GrpcTransport, Transport, scheme_of
+from cstp_grpc.client.transport import Answers, GrpcTransport, Transport, scheme_of
 from cstp_grpc.errors import MethodNotFound
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2, types_pb2
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
@@ -99,6 +99,16 @@ class CstpClient:
     def liaison(self) -> Liaison:
         """The methods of chat sessions and of their routing to liaison agents."""
         return Liaison(self, self._retrier)
+
+    def watch(self, method: Method, request: Message, timeout: float | None = None) -> Answers:
+        """Call a method of the contract that answers with a stream, and return its answers as they come; gRPC only.
+
+        The stream ends with its `with` block, by its `close`, or after `timeout` seconds with DeadlineExceeded; the
+        client's own timeout does not bound it. It is not begun again: only the caller knows where to go on.
+        """
+        if not method.server_streaming:
+            raise MethodNotFound(f"{method.name} does not answer with a stream")
+        return self._transport.watch(method, request, timeout)
 
     def announce_intent(
         self,

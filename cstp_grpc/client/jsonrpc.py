@@ -19,7 +19,7 @@ from cstp_grpc import errors
 from cstp_grpc.client import codec
 from cstp_grpc.client.contract import Method
 from cstp_grpc.client.errors import REQUEST_ID, InvalidRequest, ParseError, ServerUnreachable, build
-from cstp_grpc.client.transport import MAX_ANSWER_BYTES, authorization
+from cstp_grpc.client.transport import MAX_ANSWER_BYTES, Answers, authorization
 from cstp_grpc.errors import CstpError, FieldViolation, InvalidArgument
 
 ENDPOINT = "/cstp"
@@ -97,6 +97,12 @@ class JsonRpcTransport:
     def send(self, method: Method, requests: Iterable[Message], timeout: float) -> Message:  # noqa: ARG002
         """Raise MethodNotFound: JSON-RPC carries no streams."""
         raise errors.MethodNotFound(f"{method.name} takes a stream, which JSON-RPC cannot carry: use a grpc:// address")
+
+    def watch(self, method: Method, request: Message, timeout: float | None) -> Answers:  # noqa: ARG002
+        """Raise MethodNotFound: JSON-RPC carries no streams."""
+        raise errors.MethodNotFound(
+            f"{method.name} answers with a stream, which JSON-RPC cannot carry: use a grpc:// address"
+        )
 
     def close(self) -> None:
         """Do nothing: no connection outlives its call."""

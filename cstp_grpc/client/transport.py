@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 from urllib.parse import urlsplit
 
 import grpc
@@ -17,6 +18,46 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
+class Answers:
+    """The answers of a stream, as they come. Iterating raises CstpError; `close` ends it, from any thread."""
+
+    def __init__(self, call: Any, target: str) -> None:
+        self._call = call
+        self._target = target
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        """Return the answers themselves."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the stream."""
+        self.close()
+
+    def __iter__(self) -> Self:
+        """Return the answers themselves."""
+        return self
+
+    def __next__(self) -> Message:
+        """Return the next answer, once there is one; there is none any more after `close`."""
+        if self._closed:
+            raise StopIteration
+        try:
+            answer: Message = next(self._call)
+        except grpc.RpcError as error:
+            if self._closed:
+                raise StopIteration from None
+            raise errors.from_rpc(error, self._target) from error
+        return answer
+
+    def close(self) -> None:
+        """End the stream; the server notices it."""
+        self._closed = True
+        self._call.cancel()
+
+
 class Transport(Protocol):
     """Carries a call to a server and its answer back."""
 
@@ -25,6 +66,12 @@ class Transport(Protocol):
 
     def send(self, method: Method, requests: Iterable[Message], timeout: float) -> Message:
         """Return the answer of a method that takes a stream, within `timeout` seconds. Raises CstpError."""
+
+    def watch(self, method: Method, request: Message, timeout: float | None) -> Answers:
+        """Return the answers of a method that answers with a stream, which ends after `timeout` seconds, if ever.
+
+        Raises CstpError, now or while they come.
+        """
 
     def close(self) -> None:
         """Give back what is held open."""
@@ -53,20 +100,32 @@ class GrpcTransport:
         """Return the answer of a method that takes a stream, within `timeout` seconds. Raises CstpError."""
         return self._invoke(self._channel.stream_unary, method, iter(requests), timeout)
 
+    def watch(self, method: Method, request: Message, timeout: float | None) -> Answers:
+        """Return the answers of a method that answers with a stream, which ends after `timeout` seconds, if ever.
+
+        Returns once the server has let the caller in, so that nothing that happens from then on is missed; that it did
+        not is raised by the first answer.
+        """
+        call = self._callable(self._channel.unary_stream, method)(request, timeout=timeout, metadata=self._metadata)
+        call.initial_metadata()
+        return Answers(call, self._target)
+
     def close(self) -> None:
         """Close the channel."""
         self._channel.close()
 
     def _invoke(self, kind: Any, method: Method, request: Any, timeout: float) -> Message:
-        # gRPC types a call by its messages, which only the contract knows here.
-        call = self._calls.get(method.path) or self._calls.setdefault(
-            method.path, kind(method.path, method.request.SerializeToString, method.response.FromString)
-        )
         try:
-            answer: Message = call(request, timeout=timeout, metadata=self._metadata)
+            answer: Message = self._callable(kind, method)(request, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as error:
             raise errors.from_rpc(error, self._target) from error
         return answer
+
+    def _callable(self, kind: Any, method: Method) -> Any:
+        # gRPC types a call by its messages, which only the contract knows here.
+        return self._calls.get(method.path) or self._calls.setdefault(
+            method.path, kind(method.path, method.request.SerializeToString, method.response.FromString)
+        )
 
 
 def authorization(token: str | None) -> list[tuple[str, str]]:
