@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -98,27 +98,33 @@ def inputs_options(name: str) -> Decorator:
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
+        def wrapper(*args: Any, inputs: dict[str, Json] | None, **kwargs: Any) -> None:
+            command(*args, inputs=inputs or {}, **kwargs)
+
+        return object_options(
+            name,
+            "inputs",
+            "An input of the guardrails; the value is JSON, or else a text.",
+            "The inputs of the guardrails as one JSON object.",
+        )(wrapper)
+
+    return decorate
+
+
+def object_options(name: str, parameter: str, member_help: str, whole_help: str) -> Decorator:
+    """Return a decorator that adds a JSON object, key by key and as a whole; the command gets it, or None."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
         def wrapper(
-            *args: Any, assignments: Iterable[tuple[str, Json]], whole: Mapping[str, Json] | None, **kwargs: Any
+            *args: Any, assignments: Sequence[tuple[str, Json]], whole: Mapping[str, Json] | None, **kwargs: Any
         ) -> None:
-            command(*args, inputs=merged(assignments, whole, name), **kwargs)
+            given = bool(assignments) or whole is not None
+            command(*args, **{parameter: merged(assignments, whole, name) if given else None}, **kwargs)
 
         return stacked(
-            click.option(
-                name,
-                "assignments",
-                type=assignment,
-                multiple=True,
-                metavar="KEY=VALUE",
-                help="An input of the guardrails; the value is JSON, or else a text.",
-            ),
-            click.option(
-                f"{name}-json",
-                "whole",
-                type=json_object,
-                metavar="JSON",
-                help="The inputs of the guardrails as one JSON object.",
-            ),
+            click.option(name, "assignments", type=assignment, multiple=True, metavar="KEY=VALUE", help=member_help),
+            click.option(f"{name}-json", "whole", type=json_object, metavar="JSON", help=whole_help),
         )(wrapper)
 
     return decorate

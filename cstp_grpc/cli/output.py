@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PIPED_WIDTH = 160
 """Columns of what is not printed on a terminal."""
+INDENT = 2
+"""Columns by which JSON is indented."""
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control characters but line feeds and tabs, and what overrides the direction of writing."""
 
@@ -56,6 +58,13 @@ class Output:
         """Print a JSON value."""
         with writing():
             write_json(sys.stdout, content)
+
+    def json_line(self, message: Message) -> None:
+        """Print a message as JSON on a line of its own."""
+        from cstp_grpc.client import codec
+
+        with writing():
+            write_json(sys.stdout, codec.to_json(message), indent=None)
 
     def problem(self, content: Any) -> None:
         """Print a failure as JSON on standard error."""
@@ -110,22 +119,22 @@ def writing() -> Iterator[None]:
         raise click.ClickException(f"standard output: {error.strerror}") from error
 
 
-def write_json(stream: TextIO | None, content: Any) -> None:
+def write_json(stream: TextIO | None, content: Any, indent: int | None = INDENT) -> None:
     """Write a JSON value; letters that the stream's encoding does not have are escaped."""
     if stream is None:
         return
-    text = json_text(content)
+    text = json_text(content, indent=indent)
     try:
         text.encode(stream.encoding or "utf-8")
     except UnicodeEncodeError:
-        text = json_text(content, ascii_only=True)
+        text = json_text(content, ascii_only=True, indent=indent)
     stream.write(f"{text}\n")
     stream.flush()
 
 
-def json_text(content: Any, *, ascii_only: bool = False) -> str:
-    """Return JSON for people and programs; what could steer a terminal is escaped."""
-    text = json.dumps(content, indent=2, ensure_ascii=ascii_only)
+def json_text(content: Any, *, ascii_only: bool = False, indent: int | None = INDENT) -> str:
+    """Return JSON for people and programs, on one line without `indent`; what could steer a terminal is escaped."""
+    text = json.dumps(content, indent=indent, ensure_ascii=ascii_only)
     return STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message
@@ -243,7 +243,7 @@ class Liaison:
         after: int | None = None,
         resume: bool = True,
         on_failure: Callable[[CstpError, float], None] | None = None,
-    ) -> Iterator[pb2.Event]:
+    ) -> Generator[pb2.Event, None, None]:
         """Yield events that meet all conditions as they happen, without end; over gRPC only.
 
         They are those after a sequence, 0 for all there are; without `after`, those from now on. After a passing

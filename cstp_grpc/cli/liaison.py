@@ -1,0 +1,379 @@
+"""Chat sessions and their routing from the guide to liaison agents."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from itertools import islice
+from typing import Any
+
+import click
+
+from cstp_grpc.cli import conversations as render
+from cstp_grpc.cli.command import calls
+from cstp_grpc.cli.hints import as_json
+from cstp_grpc.cli.options import LIMIT, Command, object_options, words
+from cstp_grpc.cli.output import Output, printable
+from cstp_grpc.cli.protocol import BLOCKED
+from cstp_grpc.client import CstpClient, codec
+from cstp_grpc.client.messages import Json
+from cstp_grpc.errors import CstpError, PermissionDenied
+from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
+from cstp_grpc.liaison.model import GUIDE, LIAISON, EventType, MessageRole, SessionStatus
+
+SEQUENCE = click.IntRange(min=0)
+WHICH = click.option("--session", metavar="ID", help="The session; when absent, the user's active one.")
+WHOSE = click.option("--user", "user_id", metavar="ID", help="The user; you when absent.")
+CONTEXT = object_options(
+    "--context",
+    "context",
+    "A member of the context; the value is JSON, or else a text.",
+    "The context as one JSON object.",
+)
+
+
+def in_session(command: Callable[..., None]) -> Command:
+    """Give a command the options that name a session; it gets the identifier as `session`."""
+
+    @WHICH
+    @WHOSE
+    @functools.wraps(command)
+    def wrapper(client: CstpClient, out: Output, session: str | None, user_id: str | None, **kwargs: Any) -> None:
+        named = session or client.liaison.get_session(user_id=user_id).id
+        command(client, out, session=named, **kwargs)
+
+    return wrapper
+
+
+@contextmanager
+def telling_blocks(out: Output) -> Iterator[None]:
+    """End the command with the exit code for it where guardrails block, after showing which do."""
+    try:
+        yield
+    except PermissionDenied as error:
+        blocks = error.blocks
+        if not blocks:
+            raise
+        if out.json_wanted:
+            out.problem(as_json(error, None))
+        else:
+            out.show(lambda console: render.blocked(console, blocks))
+        click.get_current_context().exit(BLOCKED)
+
+
+@click.group()
+def liaison() -> None:
+    """Hand a user's conversation from the guide to the liaison agent of a pillar, with its context.
+
+    \b
+    Examples:
+      cstp liaison open --user ada --context shared_intent="migrate the reports"
+      cstp liaison say "How do I move my reports?" --user ada
+      cstp liaison route content --user ada --reason "The user wants to upload files"
+      cstp liaison show --user ada
+    """
+
+
+@liaison.command(name="open")
+@WHOSE
+@click.option("--session", metavar="ID", help="The identifier of the new session; made up when absent.")
+@CONTEXT
+@calls
+def open_command(
+    client: CstpClient, out: Output, user_id: str | None, session: str | None, context: dict[str, Json] | None
+) -> None:
+    """Open a chat session with the guide. A user has at most one; the same again shows it.
+
+    \b
+    Examples:
+      cstp liaison open --user ada
+      cstp liaison open --user ada --session s-1 --context shared_intent="migrate the reports"
+    """
+    answer = client.liaison.open_session(user_id=user_id, chat_session_id=session, context=context)
+    out.answer(answer, lambda console: render.opened(console, answer))
+
+
+@liaison.command()
+@click.argument("text")
+@click.option("--role", type=words(MessageRole), default=MessageRole.USER, show_default=True, help="Who speaks.")
+@object_options(
+    "--metadata",
+    "metadata",
+    "Structured data that belongs to it; the value is JSON, or else a text.",
+    "The structured data as one JSON object.",
+)
+@click.option("--message-id", help="Makes a repetition safe; made up when absent.")
+@calls
+@in_session
+def say(
+    client: CstpClient,
+    out: Output,
+    session: str,
+    text: str,
+    role: str,
+    metadata: dict[str, Json] | None,
+    message_id: str | None,
+) -> None:
+    """Append a message to the conversation of a session.
+
+    \b
+    Examples:
+      cstp liaison say "How do I move my reports?" --session s-1
+      cstp liaison say "Upload them here." --session s-1 --role assistant --message-id m-2
+    """
+    message = client.liaison.append_message(session, text, role=role, metadata=metadata, message_id=message_id)
+    answer = pb2.AppendMessageResponse(message=message)
+    out.answer(answer, lambda console: console.print(f"Message {message.sequence} of {printable(session)}."))
+
+
+@liaison.command()
+@click.argument("pillar")
+@WHICH
+@WHOSE
+@click.option("--reason", metavar="TEXT", help="Why.")
+@object_options(
+    "--context",
+    "context",
+    "A member of the context to share, in place of the whole conversation; the value is JSON, or else a text.",
+    "The context to share as one JSON object.",
+)
+@calls
+def route(
+    client: CstpClient,
+    out: Output,
+    pillar: str,
+    session: str | None,
+    user_id: str | None,
+    reason: str | None,
+    context: dict[str, Json] | None,
+) -> None:
+    """Hand a session that is with the guide to the liaison agent of PILLAR, with its context.
+
+    The same again, until the session is returned, shows the first answer. Exit code 0 means that the agent has the
+    session, 3 that a guardrail blocks it, 1 an error; after both, nothing has changed.
+
+    \b
+    Examples:
+      cstp liaison route content --session s-1 --reason "The user wants to upload files"
+      cstp liaison route insights --user ada --context shared_intent="compare the reports" --context files=3
+    """
+    with telling_blocks(out):
+        answer = client.liaison.route_to_liaison_agent(
+            pillar, chat_session_id=session, user_id=user_id, routing_reason=reason, context_to_share=context
+        )
+    out.answer(answer, lambda console: render.routed(console, answer))
+
+
+@liaison.command(name="return")
+@click.option("--reason", metavar="TEXT", help="Why.")
+@calls
+@in_session
+def return_command(client: CstpClient, out: Output, session: str, reason: str | None) -> None:
+    """Give a session back to the guide.
+
+    \b
+    Example:
+      cstp liaison return --session s-1 --reason "The files are uploaded"
+    """
+    answer = client.liaison.return_to_guide(session, reason=reason)
+    out.answer(answer, lambda console: console.print(f"{printable(session)} is with the guide."))
+
+
+@liaison.command()
+@WHICH
+@WHOSE
+@calls
+def show(client: CstpClient, out: Output, session: str | None, user_id: str | None) -> None:
+    """Show a session, its conversation and its last routing.
+
+    \b
+    Examples:
+      cstp liaison show --session s-1
+      cstp liaison show --user ada --json
+    """
+    found = client.liaison.get_session(session, user_id=user_id)
+    messages = list(client.liaison.list_messages(found.id, page_size=100))
+    routing, share = last_routing(client, found.id)
+    if out.json_wanted:
+        out.document(
+            {
+                **codec.to_json(pb2.GetSessionResponse(chat_session=found)),
+                "messages": [codec.to_json(message) for message in messages],
+                **({"routing": codec.to_json(routing)} if routing else {}),
+                **({"share": codec.to_json(share)} if share else {}),
+            }
+        )
+        return
+    out.show(lambda console: render.session(console, found))
+    out.show(lambda console: render.conversation(console, messages))
+    if routing:
+        out.show(lambda console: render.routing(console, routing, share))
+
+
+def last_routing(client: CstpClient, session: str) -> tuple[pb2.Event | None, pb2.Share | None]:
+    """Return the event of a session's last routing and what it shared; None where it was never routed."""
+    events = client.liaison.list_events(
+        chat_session_id=session, types=[EventType.LIAISON_AGENT_ACTIVATED], page_size=100
+    )
+    last = deque(events, maxlen=1)
+    if not last:
+        return None, None
+    return last[0], client.liaison.get_share(str(last[0].data["share_id"]))
+
+
+@liaison.command()
+@click.option("--session", metavar="ID", help="Only what happens in this session.")
+@click.option("--with", "agent", metavar="AGENT", help="Only what concerns this agent, for instance liaison_content.")
+@click.option("--type", "types", type=words(EventType), multiple=True, help="Only this; repeatable.")
+@click.option("--after", type=SEQUENCE, metavar="N", help="From the event after this sequence on; 0 is from the first.")
+@click.option("--limit", type=LIMIT, metavar="N", help="End after so many events.")
+@calls
+def watch(
+    client: CstpClient,
+    out: Output,
+    session: str | None,
+    agent: str | None,
+    types: Sequence[str],
+    after: int | None,
+    limit: int | None,
+) -> None:
+    """Print what happens, as it happens, until Ctrl-C; with --json, an object a line.
+
+    Without --after, that is what happens from now on. Where the server goes away, it waits for it and goes on.
+
+    \b
+    Examples:
+      cstp liaison watch
+      cstp liaison watch --after 0 --with liaison_content --type liaison_agent_activated --json
+    """
+    # What keeps every call from being answered is told at once; only then is it worth waiting for the server.
+    next(client.liaison.list_events(chat_session_id=session, agent=agent, types=types, page_size=1), None)
+    events = client.liaison.watch_events(
+        chat_session_id=session, agent=agent, types=types, after=after, on_failure=functools.partial(tell_pause, out)
+    )
+    with closing(events):
+        try:
+            for event in islice(events, limit):
+                if out.json_wanted:
+                    out.json_line(event)
+                else:
+                    out.line(render.event_line(event))
+        except KeyboardInterrupt:
+            pass
+
+
+def tell_pause(out: Output, error: CstpError, pause: float) -> None:
+    """Say that the watch was interrupted and goes on."""
+    out.note(f"{printable(error.message)}; trying again in {pause:.1f} s")
+
+
+@liaison.command(name="list")
+@click.option("--user", "user_id", metavar="ID", help="Only those of this user.")
+@click.option("--with", "agent", metavar="AGENT", help="Only those that this agent has, for instance liaison_content.")
+@click.option("--status", type=words(SessionStatus), help="Only those that go on, or have ended.")
+@click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at the most.")
+@calls
+def list_command(
+    client: CstpClient, out: Output, user_id: str | None, agent: str | None, status: str | None, limit: int
+) -> None:
+    """List the sessions of your tenant, last opened first.
+
+    \b
+    Examples:
+      cstp liaison list --status active
+      cstp liaison list --with liaison_content --json
+    """
+    sessions = client.liaison.list_sessions(
+        user_id=user_id, active_agent=agent, status=status, page_size=min(limit, 100)
+    )
+    found = list(islice(sessions, limit))
+    answer = pb2.ListSessionsResponse(chat_sessions=found)
+    out.answer(answer, lambda console: render.sessions(console, found))
+
+
+@liaison.command()
+@calls
+@in_session
+def close(client: CstpClient, out: Output, session: str) -> None:
+    """Close a session for good.
+
+    \b
+    Example:
+      cstp liaison close --session s-1
+    """
+    closed = client.liaison.close_session(session)
+    answer = pb2.CloseSessionResponse(chat_session=closed)
+    out.answer(answer, lambda console: console.print(f"{printable(closed.id)} is closed."))
+
+
+@liaison.command()
+@click.argument("pillar")
+@click.option("--from", "source", default=GUIDE, show_default=True, metavar="AGENT", help="Who shares it.")
+@CONTEXT
+@click.option("--conversation", metavar="ID", help="The conversation that it belongs to, as the source names it.")
+@click.option("--key", metavar="KEY", help="By which a repetition is known; when absent, by what is shared.")
+@calls
+def share(
+    client: CstpClient,
+    out: Output,
+    pillar: str,
+    source: str,
+    context: dict[str, Json] | None,
+    conversation: str | None,
+    key: str | None,
+) -> None:
+    """Share a context with the liaison agent of PILLAR without handing a session over; the same again shares once.
+
+    Exit code 0 means that it is shared, 3 that a guardrail blocks it, 1 an error.
+
+    \b
+    Example:
+      cstp liaison share content --context shared_intent="migrate the reports"
+    """
+    if context is None:
+        raise click.UsageError("Say with --context or --context-json what to share.")
+    with telling_blocks(out):
+        answer = client.liaison.share_context_to_agent(
+            source, agent_of(pillar), context, conversation_id=conversation, idempotency_key=key
+        )
+    out.answer(answer, lambda console: render.shared(console, answer.share))
+
+
+def agent_of(pillar: str) -> str:
+    """Return the liaison agent of a pillar, which may be named by its agent too."""
+    return pillar if pillar.startswith(LIAISON) else LIAISON + pillar
+
+
+@liaison.command()
+@click.option("--claimant", metavar="NAME", help="The instance that takes it; you when absent.")
+@calls
+@in_session
+def claim(client: CstpClient, out: Output, session: str, claimant: str | None) -> None:
+    """Take a session that was handed over, and show what came with it. You are the local liaison agent of its pillar.
+
+    \b
+    Example:
+      cstp liaison claim --session s-1 --claimant content-agent-1
+    """
+    answer = client.liaison.claim_session(session, claimant=claimant)
+    out.answer(answer, lambda console: render.claimed(console, answer))
+
+
+@liaison.command()
+@click.argument("pillar")
+@click.option("--leaving", is_flag=True, help="Tell that you go away.")
+@calls
+def heartbeat(client: CstpClient, out: Output, pillar: str, leaving: bool) -> None:
+    """Tell that the local liaison agent of PILLAR is there.
+
+    You are the agent, and must tell it again and again: after some time without it, it counts as unavailable.
+
+    \b
+    Examples:
+      cstp liaison heartbeat content
+      while cstp liaison heartbeat content; do sleep 10; done
+    """
+    answer = client.liaison.heartbeat(pillar, leaving=leaving)
+    out.answer(answer, lambda console: render.present(console, answer))
