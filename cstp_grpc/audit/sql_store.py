@@ -4,32 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlalchemy import Column, ColumnElement, Connection, Engine, Row, Select, TextClause, desc, select, text, tuple_
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    Row,
+    Select,
+    TextClause,
+    desc,
+    insert,
+    select,
+    text,
+    tuple_,
+)
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditFilter
-from cstp_grpc.storage.driver_insert import DriverInsert
+from cstp_grpc.storage.driver_statement import DriverStatement, parameters
 from cstp_grpc.storage.page_token import from_microseconds, read_token, to_microseconds, write_token
 from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
 from cstp_grpc.storage.reading import reading
 from cstp_grpc.storage.tables import BLOCKED, NOT_A_CHECK, audit_entries, audit_guardrails
 from cstp_grpc.storage.text import storable
-
-COLUMNS = (
-    "timestamp",
-    "event",
-    "requesting_agent",
-    "request_id",
-    "claimed_agent",
-    "action",
-    "allowed",
-    "violations",
-    "warnings",
-    "evaluated",
-    "rule_set_version",
-    "correlation_id",
-    "decision_id",
-    "error",
-)
 
 
 class SqlAuditStore:
@@ -38,19 +34,23 @@ class SqlAuditStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         dialect = engine.dialect
-        self._insert = DriverInsert(audit_entries, COLUMNS, dialect)
-        self._insert_returning = DriverInsert(audit_entries, COLUMNS, dialect, returning="id")
-        self._insert_guardrail = DriverInsert(audit_guardrails, ("guardrail_id", "timestamp", "entry_id"), dialect)
+        columns = [column.name for column in audit_entries.c if column.name != "id"]
+        entry = insert(audit_entries).inline().values(parameters(columns))
+        guardrail = insert(audit_guardrails).values(parameters(audit_guardrails.c.keys()))
+        self._insert = DriverStatement(entry, dialect)
+        self._insert_returning = DriverStatement(entry.returning(audit_entries.c.id), dialect)
+        self._insert_guardrail = DriverStatement(guardrail, dialect)
 
     def insert(self, connection: Connection, entry: AuditEntry) -> None:
         """Add an entry within a transaction. Raises SQLAlchemyError."""
         guardrails = {*entry.violations, *entry.warnings}
         if not guardrails:
-            self._insert.execute(connection, row_of(entry))
+            self._insert.run(connection, row_of(entry))
             return
-        entry_id = self._insert_returning.execute(connection, row_of(entry))
+        ((entry_id,),) = self._insert_returning.all(connection, row_of(entry))
         for guardrail_id in sorted(guardrails):
-            self._insert_guardrail.execute(connection, (guardrail_id, entry.timestamp, entry_id))
+            row = {"guardrail_id": guardrail_id, "timestamp": entry.timestamp, "entry_id": entry_id}
+            self._insert_guardrail.run(connection, row)
 
     def page(self, conditions: AuditFilter, request: PageRequest) -> Page[AuditEntry]:
         """Return the entries that meet all conditions, latest first and the later stored first at the same instant.
@@ -108,24 +108,24 @@ def restrictions(conditions: AuditFilter) -> Iterator[ColumnElement[bool] | Text
         yield table.allowed.is_(True) if conditions.allowed else text(BLOCKED)
 
 
-def row_of(entry: AuditEntry) -> tuple[object, ...]:
-    """Return an entry as the values of COLUMNS."""
-    return (
-        entry.timestamp,
-        entry.event.value,
-        entry.requesting_agent,
-        entry.request_id,
-        storable(entry.claimed_agent),
-        storable(entry.action),
-        entry.allowed,
-        entry.violations or None,
-        entry.warnings or None,
-        entry.evaluated,
-        entry.rule_set_version,
-        entry.correlation_id,
-        entry.decision_id,
-        entry.error,
-    )
+def row_of(entry: AuditEntry) -> dict[str, object]:
+    """Return an entry as a row of `audit_entries`."""
+    return {
+        "timestamp": entry.timestamp,
+        "event": entry.event.value,
+        "requesting_agent": entry.requesting_agent,
+        "request_id": entry.request_id,
+        "claimed_agent": storable(entry.claimed_agent),
+        "action": storable(entry.action),
+        "allowed": entry.allowed,
+        "violations": entry.violations or None,
+        "warnings": entry.warnings or None,
+        "evaluated": entry.evaluated,
+        "rule_set_version": entry.rule_set_version,
+        "correlation_id": entry.correlation_id,
+        "decision_id": entry.decision_id,
+        "error": entry.error,
+    }
 
 
 def entry_of(row: Row[tuple[object, ...]]) -> AuditEntry:

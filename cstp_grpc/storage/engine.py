@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -49,14 +49,22 @@ POSTGRESQL_ARGUMENTS = {
 class Cursor(Protocol):
     """What a driver answers with."""
 
-    def fetchone(self) -> tuple[Any, ...] | None:
-        """Return the next row."""
+    @property
+    def description(self) -> Sequence[Sequence[Any]]:
+        """The name and the driver's type of each column, and more that differs."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows were changed."""
+
+    def fetchall(self) -> list[Any]:
+        """Return the rows, each a tuple."""
 
 
 class Driver(Protocol):
     """What the connections of sqlite3 and psycopg have in common."""
 
-    def execute(self, sql: str, parameters: Sequence[object] = ...) -> Cursor:
+    def execute(self, sql: str, parameters: Sequence[object] | Mapping[str, object] = ...) -> Cursor:
         """Run a statement."""
 
 
