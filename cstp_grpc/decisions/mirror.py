@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
 from cstp_grpc.decisions.matrix import VectorMatrix
 from cstp_grpc.decisions.store import DecisionStore
-from cstp_grpc.errors import QueryFailed
+from cstp_grpc.storage.periodic import Periodic
 
 logger = logging.getLogger(__name__)
 
@@ -51,30 +50,20 @@ class MirrorRefresher:
         """Prepare to refresh every `interval` seconds."""
         self._mirror = mirror
         self._interval = interval
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
+        complaint = "changes by other servers are not seen"
+        self._refreshing = Periodic("mirror", self._refresh, interval, logger, complaint, delay=interval)
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self._refreshing.start()
 
     def stop(self) -> None:
         """End, and wait for a refresh that is going on."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._refreshing.stop()
 
-    def _run(self) -> None:
-        failing = False
-        while not self._stopping.wait(self._interval):
-            try:
-                self._mirror.refresh()
-            except QueryFailed as error:
-                if not failing:
-                    logger.warning("changes by other servers are not seen: %s", error)
-                failing = True
-            else:
-                failing = False
+    def _refresh(self) -> float:
+        self._mirror.refresh()
+        return self._interval
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

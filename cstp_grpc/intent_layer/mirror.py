@@ -8,7 +8,6 @@ nobody finds it; when it is said again, it is shared again.
 from __future__ import annotations
 
 import logging
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from cstp_grpc.intent_layer.model import Node
 from cstp_grpc.intent_layer.searchable import file_of, records, source_prefix
 from cstp_grpc.intent_layer.tree import Tree, Unreadable, parent_of, upwards
 from cstp_grpc.storage.paging import MAX_SIZE, PageRequest
+from cstp_grpc.storage.periodic import Periodic
 from cstp_grpc.vocabulary import INTENT_LAYER_AGENT, Visibility
 
 logger = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ BATCH = 32
 """How many entries are embedded and stored together; a stop waits for no more than these."""
 MAX_RECORDS = 20_000
 """How many entries of a project are taken over; searches do not find what comes after them."""
+COMPLAINT = "searches do not see what changed in nodes"
 
 
 @dataclass(slots=True)
@@ -131,44 +132,37 @@ class NodeMirrorRefresher:
         """Prepare to refresh every `interval` seconds."""
         self._mirrors = mirrors
         self._interval = interval
-        self._stopping = threading.Event()
-        self._woken = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="node-mirror", daemon=True)
+        self._refreshing = Periodic("node-mirror", self._refresh_all, interval, logger, COMPLAINT)
         self._failing: set[NodeMirror] = set()
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self._refreshing.start()
 
     def wake(self) -> None:
         """Have the nodes read soon, because some changed."""
-        self._woken.set()
+        self._refreshing.wake()
 
     def stop(self) -> None:
         """End, and wait for the entries that are being taken over."""
-        self._stopping.set()
-        self._woken.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._refreshing.stop()
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._woken.clear()
-            for mirror in self._mirrors:
-                self._refresh(mirror)
-            self._woken.wait(self._interval)
+    def _refresh_all(self) -> float:
+        for mirror in self._mirrors:
+            self._refresh(mirror)
+        return self._interval
 
     def _refresh(self, mirror: NodeMirror) -> None:
         try:
-            mirror.refresh(self._stopping.is_set)
+            mirror.refresh(self._refreshing.is_stopping)
         except CstpError as error:
             if mirror not in self._failing:
-                logger.warning("searches do not see what changed in nodes: %s", error)
+                logger.warning("%s: %s", COMPLAINT, error)
             self._failing.add(mirror)
         except Exception:
             # Whatever it is, it must not keep what is to come from being found.
             if mirror not in self._failing:
-                logger.exception("searches do not see what changed in nodes")
+                logger.exception(COMPLAINT)
             self._failing.add(mirror)
         else:
             self._failing.discard(mirror)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 
-from sqlalchemy.exc import SQLAlchemyError
-
-from cstp_grpc.errors import Unavailable
+from cstp_grpc.storage.periodic import Periodic
 from cstp_grpc.tasks.keeper import REMOVAL_BATCH, TaskKeeper
 
 logger = logging.getLogger(__name__)
@@ -23,30 +20,16 @@ class TaskRemover:
         """Prepare to look for some every `interval` seconds."""
         self._keeper = keeper
         self._interval = interval
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="task-removal", daemon=True)
+        self._removal = Periodic("task-removal", self._remove, interval, logger, "expired tasks are not removed")
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self._removal.start()
 
     def stop(self) -> None:
         """End, and wait for a batch that is being removed."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._removal.stop()
 
-    def _run(self) -> None:
-        failing = False
-        pause = 0.0
-        while not self._stopping.wait(pause):
-            pause = self._interval
-            try:
-                if self._keeper.remove_expired() == REMOVAL_BATCH:
-                    pause = 0.0
-            except (Unavailable, SQLAlchemyError) as error:
-                if not failing:
-                    logger.warning("expired tasks are not removed: %s", error)
-                failing = True
-            else:
-                failing = False
+    def _remove(self) -> float:
+        """Remove a batch; after a full one there may be more."""
+        return 0.0 if self._keeper.remove_expired() == REMOVAL_BATCH else self._interval
