@@ -51,8 +51,10 @@ def as_json(error: CstpError, next_step: str | None) -> dict[str, Any]:
         found["requestId"] = identifier
     if metadata := {key: value for key, value in error.metadata.items() if key != "requestId"}:
         found["metadata"] = metadata
-    if error.violations:
-        found["violations"] = [{"field": v.field, "description": v.description} for v in error.violations]
+    fields = [{"field": v.field, "description": v.description} for v in error.violations]
+    blocks = [{"guardrailId": b.guardrail_id, "name": b.name, "message": b.message} for b in error.blocks]
+    if fields or blocks:
+        found["violations"] = [*fields, *blocks]
     if error.retry_after is not None:
         found["retryAfterMs"] = round(error.retry_after * 1000)
     if next_step:

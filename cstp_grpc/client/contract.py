@@ -51,6 +51,8 @@ class Method:
     """What the contract says of it."""
     examples: tuple[str, ...]
     """Params as JSON texts that show what it is good for."""
+    intent_type: str
+    """The intent that its failures name over JSON-RPC, for instance `open_session`; empty where they name none."""
 
     @property
     def streaming(self) -> bool:
@@ -101,6 +103,7 @@ def _describe(service: ServiceDescriptor, rpc: MethodDescriptor) -> Method:
         public=not service.GetOptions().Extensions[options_pb2.internal],
         description=RPC_COMMENTS[path],
         examples=tuple(options.Extensions[options_pb2.example]),
+        intent_type=options.Extensions[options_pb2.intent_type],
     )
 
 

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
 from cstp_grpc import errors
-from cstp_grpc.errors import CstpError, FieldViolation
+from cstp_grpc.errors import Block, CstpError, FieldViolation
 
 DETAILS = "grpc-status-details-bin"
 REQUEST_ID = "requestId"
@@ -52,6 +52,13 @@ CLASSES: tuple[type[CstpError], ...] = (
     errors.Conflict,
     errors.DeadlineExceeded,
     errors.Unavailable,
+    errors.MissingParameter,
+    errors.InvalidPillar,
+    errors.SessionNotFound,
+    errors.ContextSharingFailed,
+    errors.SessionUpdateFailed,
+    errors.LiaisonAgentUnavailable,
+    errors.SessionWithAnotherAgent,
 )
 
 BY_REASON: Mapping[str, type[CstpError]] = {error.reason: error for error in CLASSES}
@@ -87,13 +94,14 @@ def build(
     metadata: Mapping[str, str] | None = None,
     violations: Sequence[FieldViolation] = (),
     retry_after: float | None = None,
+    blocks: Sequence[Block] = (),
 ) -> CstpError:
     """Return the exception for a reason; a reason of a later contract becomes an InternalError that tells it."""
     details = dict(metadata or {})
     if reason not in BY_REASON:
         details.setdefault("reason", reason)
     error = BY_REASON.get(reason, errors.InternalError)
-    return error(message, metadata=details, violations=violations, retry_after=retry_after)
+    return error(message, metadata=details, violations=violations, retry_after=retry_after, blocks=blocks)
 
 
 def from_rpc(error: grpc.RpcError, target: str) -> CstpError:
@@ -104,7 +112,9 @@ def from_rpc(error: grpc.RpcError, target: str) -> CstpError:
     if status is None or not unpack(status, info):
         return bare(call.code(), call.details() or "", target)
     bad_request, retry = error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
+    precondition = error_details_pb2.PreconditionFailure()
     unpack(status, bad_request)
+    unpack(status, precondition)
     waits = unpack(status, retry)
     return build(
         info.reason,
@@ -112,6 +122,7 @@ def from_rpc(error: grpc.RpcError, target: str) -> CstpError:
         metadata=info.metadata,
         violations=[FieldViolation(v.field, v.description) for v in bad_request.field_violations],
         retry_after=retry.retry_delay.ToTimedelta().total_seconds() if waits else None,
+        blocks=[Block(v.type, v.subject, v.description) for v in precondition.violations],
     )
 
 

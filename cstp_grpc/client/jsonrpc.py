@@ -20,9 +20,11 @@ from cstp_grpc.client import codec
 from cstp_grpc.client.contract import Method
 from cstp_grpc.client.errors import REQUEST_ID, InvalidRequest, ParseError, ServerUnreachable, build
 from cstp_grpc.client.transport import MAX_ANSWER_BYTES, Answers, authorization
-from cstp_grpc.errors import CstpError, FieldViolation, InvalidArgument
+from cstp_grpc.errors import Block, CstpError, FieldViolation, InvalidArgument
 
 ENDPOINT = "/cstp"
+GUARDRAIL_ID = "guardrailId"
+"""The member by which a violation of a guardrail is told from one of a field."""
 CHUNK = 65_536
 
 BY_CODE: Mapping[int, type[CstpError]] = {
@@ -249,16 +251,22 @@ def answered_error(error: Mapping[str, Any]) -> CstpError:
     details: Mapping[str, Any] = data if isinstance(data, dict) else {}
     by_code = BY_CODE.get(error.get("code", 0), errors.InternalError)
     waits = details.get("retryAfterMs")
+    found = [item for item in details.get("violations") or () if isinstance(item, dict)]
     return build(
         str(details.get("reason") or by_code.reason),
         str(error.get("message", "")),
         metadata=error_metadata(details),
         violations=[
             FieldViolation(str(item.get("field", "")), str(item.get("description", "")))
-            for item in details.get("violations") or ()
-            if isinstance(item, dict)
+            for item in found
+            if GUARDRAIL_ID not in item
         ],
         retry_after=waits / 1000 if isinstance(waits, int | float) else None,
+        blocks=[
+            Block(str(item[GUARDRAIL_ID]), str(item.get("name", "")), str(item.get("message", "")))
+            for item in found
+            if GUARDRAIL_ID in item
+        ],
     )
 
 

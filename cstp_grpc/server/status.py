@@ -46,7 +46,7 @@ class RichStatus(grpc.Status):
 
 
 def to_status(error: errors.CstpError, request_id: str) -> RichStatus:
-    """Return the status of an error, with ErrorInfo, and BadRequest and RetryInfo where it has them."""
+    """Return the status of an error, with ErrorInfo, and BadRequest, PreconditionFailure and RetryInfo where needed."""
     code = next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
     details = [packed(detail) for detail in error_details(error, request_id)]
     status = status_pb2.Status(code=code_pb2.Code.Value(code.name), message=error.message, details=details)
@@ -64,6 +64,12 @@ def error_details(error: errors.CstpError, request_id: str) -> list[Message]:
             for v in error.violations
         ]
         found.append(error_details_pb2.BadRequest(field_violations=fields))
+    if error.blocks:
+        guardrails = [
+            error_details_pb2.PreconditionFailure.Violation(type=b.guardrail_id, subject=b.name, description=b.message)
+            for b in error.blocks
+        ]
+        found.append(error_details_pb2.PreconditionFailure(violations=guardrails))
     if error.retry_after is not None:
         delay = duration_pb2.Duration()
         delay.FromMilliseconds(round(error.retry_after * 1000))

@@ -58,7 +58,15 @@ def test_a_method_says_how_it_is_called() -> None:
         public=True,
         description=RPC_COMMENTS["/cstp.v1.CstpService/AnnounceIntent"],
         examples=announcing.examples,
+        intent_type="",
     )
+
+
+def test_a_method_of_an_intent_names_it() -> None:
+    named = {name: method.intent_type for name, method in methods().items() if method.intent_type}
+    assert named.keys() == {name for name in methods() if name.startswith("liaison.")}
+    assert named["liaison.routeToLiaisonAgent"] == "route_to_liaison_agent"
+    assert len(set(named.values())) == len(named)
 
 
 def test_streams_are_told_from_single_messages() -> None:
@@ -77,6 +85,8 @@ def test_every_method_states_a_permission() -> None:
         "review",
         "admin",
         "any",
+        "converse",
+        "route",
     }
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from cstp_grpc import errors
 from cstp_grpc.client import CstpClient, RetryPolicy
-from cstp_grpc.client.errors import ServerUnreachable, request_id
+from cstp_grpc.client.errors import CLASSES, ServerUnreachable, request_id
 from cstp_grpc.client.jsonrpc import endpoint
-from cstp_grpc.errors import CstpError, FieldViolation, InvalidArgument
+from cstp_grpc.errors import Block, CstpError, FieldViolation, InvalidArgument
 from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
 from tests.client.scripted import HttpReply, http_server
 
@@ -66,6 +66,22 @@ def test_an_error_tells_reason_fields_and_request() -> None:
     assert error.message == "id: empty"
     assert error.violations == (FieldViolation("id", "empty"),)
     assert request_id(error) == "r1"
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.reason)
+def test_the_reason_decides_which_error_it_is(kind: type[CstpError]) -> None:
+    data = {"reason": kind.reason, "requestId": "r1", "metadata": {"target_pillar": "content"}}
+    error = failure_of(failure(-32000, "no", data))
+    assert type(error) is kind
+    assert error.metadata == {"target_pillar": "content", "requestId": "r1"}
+
+
+def test_guardrails_that_block_are_told_from_wrong_fields() -> None:
+    found = [{"guardrailId": "g", "name": "G", "message": "No"}, {"field": "id", "description": "empty"}]
+    error = failure_of(failure(-32010, "Blocked", {"reason": "PERMISSION_DENIED", "violations": found}, status=403))
+    assert type(error) is errors.PermissionDenied
+    assert error.blocks == (Block("g", "G", "No"),)
+    assert error.violations == (FieldViolation("id", "empty"),)
 
 
 def test_a_rate_limit_says_how_long_to_wait() -> None:

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from cstp_grpc.client.errors import CLASSES, ServerUnreachable
 from cstp_grpc.client.retry import Retrier, RetryPolicy
-from cstp_grpc.errors import CstpError, DeadlineExceeded, RateLimited, Unavailable
+from cstp_grpc.errors import (
+    CstpError,
+    DeadlineExceeded,
+    LiaisonAgentUnavailable,
+    RateLimited,
+    SessionUpdateFailed,
+    Unavailable,
+)
 
 ROUNDING = 1e-6
 
@@ -76,6 +83,15 @@ def test_what_does_not_pass_is_final(kind: type[CstpError]) -> None:
     world = World()
     with pytest.raises(kind):
         world.retrier(RetryPolicy()).run(world.attempts(kind("no"), "done"), 30, repeatable=True)
+    assert world.slept == []
+
+
+@pytest.mark.parametrize("kind", [LiaisonAgentUnavailable, SessionUpdateFailed])
+def test_whether_to_hand_over_later_is_left_to_the_guide(kind: type[CstpError]) -> None:
+    world = World()
+    attempt = world.attempts(kind("not now", retry_after=0.5), "done")
+    with pytest.raises(kind):
+        world.retrier(RetryPolicy()).run(attempt, 30, repeatable=True)
     assert world.slept == []
 
 
