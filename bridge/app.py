@@ -141,7 +141,10 @@ class Bridge:
         except Exception:
             logger.exception("%s %s failed in the bridge", request_id, call.method)
             failure = Failure(*UNFORESEEN)
-        return Outcome(None if call.id is None else jsonrpc.error(call.id, failure, request_id), failure)
+        if call.id is None:
+            return Outcome(None, failure)
+        intent_type = self._forwarder.intent_type(call.method)
+        return Outcome(jsonrpc.error(call.id, failure, request_id, intent_type), failure)
 
     async def _judged(self, failure: Failure, metadata: Metadata) -> Failure:
         """Return the failure that a caller hears: the server's own where it refuses the caller altogether."""

@@ -66,6 +66,11 @@ class Forwarder:
         needs_id = REQUEST_ID_FIELD in method.request.DESCRIPTOR.fields_by_name
         return method.idempotent and not (needs_id and params.get(json_path(method.request, REQUEST_ID_FIELD)) is None)
 
+    def intent_type(self, name: str) -> str:
+        """Return the intent that failures of a method name; empty where they name none."""
+        route = self._routes.get(name)
+        return route.method.intent_type if route else ""
+
     async def call(self, name: str, params: dict[str, object] | list[object], metadata: Metadata) -> dict[str, Any]:
         """Return the JSON result of a method. Raises Failure."""
         route = self._routes.get(name)

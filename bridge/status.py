@@ -43,6 +43,13 @@ REASONS: Final[Mapping[str, Row]] = {
     "CONFLICT": Row(-32012),
     "DEADLINE_EXCEEDED": Row(-32013),
     "UNAVAILABLE": Row(-32013),
+    "MISSING_PARAMETER": Row(-32602),
+    "INVALID_PILLAR": Row(-32602),
+    "SESSION_NOT_FOUND": Row(-32011),
+    "CONTEXT_SHARING_FAILED": Row(-32013),
+    "SESSION_UPDATE_FAILED": Row(-32012),
+    "LIAISON_AGENT_UNAVAILABLE": Row(-32013),
+    "SESSION_WITH_ANOTHER_AGENT": Row(-32012),
 }
 """By the values of the contract's ErrorReason without their prefix."""
 
@@ -90,13 +97,30 @@ class Failure(Exception):
         wait = self.details.get("retryAfterMs")
         return max(1, math.ceil(wait / 1000)) if isinstance(wait, int) else None
 
+    @property
+    def wrong_fields(self) -> list[tuple[str, str]]:
+        """The fields that are wrong, and what is wrong with each."""
+        return [(item["field"], item["description"]) for item in self._violations if "field" in item]
+
+    @property
+    def blocks(self) -> list[tuple[str, str, str]]:
+        """The guardrails that forbid the call: the identifier, the name and the message of each."""
+        found = [item for item in self._violations if "guardrailId" in item]
+        return [(item["guardrailId"], item["name"], item["message"]) for item in found]
+
+    @property
+    def _violations(self) -> list[dict[str, str]]:
+        found = self.details.get("violations")
+        return found if isinstance(found, list) else []
+
 
 def from_rpc_error(error: grpc.aio.AioRpcError, request: type[Message]) -> Failure:
     """Return the failure that a gRPC error stands for; `request` is the class of what was sent."""
     info = error_details_pb2.ErrorInfo()
     bad_request = error_details_pb2.BadRequest()
+    precondition = error_details_pb2.PreconditionFailure()
     retry = error_details_pb2.RetryInfo()
-    message = _unpack(error, (info, bad_request, retry))
+    message = _unpack(error, (info, bad_request, precondition, retry))
     reason, plain = _bare(error)
     if message is None or info.domain != DOMAIN:
         return Failure(reason, plain, details=_server_id(error))
@@ -108,10 +132,15 @@ def from_rpc_error(error: grpc.aio.AioRpcError, request: type[Message]) -> Failu
         details["requestId"] = request_id
     if metadata:
         details["metadata"] = metadata
-    if bad_request.field_violations:
-        found = [(json_path(request, item.field), item.description) for item in bad_request.field_violations]
-        details["violations"] = violations(found)
-        message = summary(found)
+    fields = [(json_path(request, item.field), item.description) for item in bad_request.field_violations]
+    if fields:
+        message = summary(fields)
+    blocks = [
+        {"guardrailId": item.type, "name": item.subject, "message": item.description}
+        for item in precondition.violations
+    ]
+    if fields or blocks:
+        details["violations"] = [*violations(fields), *blocks]
     if retry.HasField("retry_delay"):
         details["retryAfterMs"] = math.ceil(retry.retry_delay.ToNanoseconds() / 1e6)
     return Failure(info.reason, message, row=row, details=details)

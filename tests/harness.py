@@ -205,7 +205,7 @@ class JsonRpcCaller:
         return Outcome(
             reason=data["reason"],
             message=error["message"],
-            fields=tuple(v["field"] for v in data.get("violations", [])),
+            fields=tuple(v["field"] for v in data.get("violations", []) if "field" in v),
             data=data,
         )
 

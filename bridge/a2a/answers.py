@@ -81,10 +81,10 @@ def placed_in_message(failure: Failure, request: Request) -> Failure:
 
     Whoever calls a method wrote its params; whoever announces in words did not.
     """
-    found = failure.details.get("violations")
-    if not isinstance(request, Announcement) or not isinstance(found, list):
+    found = failure.wrong_fields
+    if not isinstance(request, Announcement) or not found:
         return failure
-    moved = [(place_of(item["field"], request.places), item["description"]) for item in found]
+    moved = [(place_of(field, request.places), description) for field, description in found]
     details = {**failure.details, "violations": violations(moved)}
     return Failure(failure.reason, summary(moved), row=failure.row, details=details)
 

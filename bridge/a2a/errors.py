@@ -47,6 +47,13 @@ CORE: Final[Mapping[str, tuple[str, int]]] = {
     "CONFLICT": ("ABORTED", 409),
     "DEADLINE_EXCEEDED": ("DEADLINE_EXCEEDED", 504),
     "UNAVAILABLE": ("UNAVAILABLE", 503),
+    "MISSING_PARAMETER": ("INVALID_ARGUMENT", 400),
+    "INVALID_PILLAR": ("INVALID_ARGUMENT", 400),
+    "SESSION_NOT_FOUND": ("NOT_FOUND", 404),
+    "CONTEXT_SHARING_FAILED": ("FAILED_PRECONDITION", 400),
+    "SESSION_UPDATE_FAILED": ("ABORTED", 409),
+    "LIAISON_AGENT_UNAVAILABLE": ("UNAVAILABLE", 503),
+    "SESSION_WITH_ANOTHER_AGENT": ("FAILED_PRECONDITION", 400),
 }
 
 
@@ -123,7 +130,7 @@ def mapping_of(error: A2AError) -> ErrorMapping:
 
 
 def details(error: A2AError, request_id: str) -> list[Message]:
-    """Return what an error says besides its text: ErrorInfo first, then wrong fields and the time to wait."""
+    """Return what an error says besides its text: ErrorInfo first, then wrong fields, what blocks, the time to wait."""
     if isinstance(error, Refused):
         return failure_details(error.failure, request_id)
     info = error_details_pb2.ErrorInfo(reason=mapping_of(error).reason, domain=A2A_DOMAIN)
@@ -140,10 +147,7 @@ def failure_details(failure: Failure, request_id: str) -> list[Message]:
     if isinstance(extra, Mapping):
         info.metadata.update({str(key): str(value) for key, value in extra.items()})
     info.metadata["requestId"] = str(told.get("requestId", request_id))
-    found: list[Message] = [info]
-    fields = told.get("violations")
-    if isinstance(fields, list):
-        found += bad_request([(item["field"], item["description"]) for item in fields])
+    found: list[Message] = [info, *bad_request(failure.wrong_fields), *precondition_failure(failure.blocks)]
     wait = told.get("retryAfterMs")
     if isinstance(wait, int):
         retry = error_details_pb2.RetryInfo()
@@ -159,6 +163,16 @@ def bad_request(fields: list[tuple[str, str]]) -> list[Message]:
     detail = error_details_pb2.BadRequest()
     for field, description in fields:
         detail.field_violations.add(field=field, description=description)
+    return [detail]
+
+
+def precondition_failure(blocks: list[tuple[str, str, str]]) -> list[Message]:
+    """Return the detail that names guardrails that block, or nothing where there are none."""
+    if not blocks:
+        return []
+    detail = error_details_pb2.PreconditionFailure()
+    for guardrail_id, name, message in blocks:
+        detail.violations.add(type=guardrail_id, subject=name, description=message)
     return [detail]
 
 

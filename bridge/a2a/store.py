@@ -211,10 +211,7 @@ def mark_interrupted(task: Task) -> None:
 
 def wrong_fields(failure: Failure) -> list[tuple[str, str]]:
     """Return the fields that the server names as wrong, by their names in A2A, and what is wrong with each."""
-    found = failure.details.get("violations")
-    if not isinstance(found, list):
-        return []
-    return [(NAMES.get(item["field"], item["field"]), item["description"]) for item in found]
+    return [(NAMES.get(field, field), description) for field, description in failure.wrong_fields]
 
 
 def duration(seconds: float) -> Duration:

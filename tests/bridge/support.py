@@ -151,7 +151,7 @@ def call(method: str, params: Any = None, **members: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {} if params is None else params, **members}
 
 
-def fail(code: grpc.StatusCode, reason: str, message: str = "It failed", *details: Message, **metadata: str) -> Play:
+def fail(code: grpc.StatusCode, reason: str, message: str = "It failed", /, *details: Message, **metadata: str) -> Play:
     """Return a play that ends the call as the product's server does."""
 
     def play(request: Any, context: grpc.ServicerContext) -> Message:

@@ -27,12 +27,19 @@ CONTRACT = {
     "CONFLICT": (-32012, 200),
     "DEADLINE_EXCEEDED": (-32013, 200),
     "UNAVAILABLE": (-32013, 200),
+    "MISSING_PARAMETER": (-32602, 200),
+    "INVALID_PILLAR": (-32602, 200),
+    "SESSION_NOT_FOUND": (-32011, 200),
+    "CONTEXT_SHARING_FAILED": (-32013, 200),
+    "SESSION_UPDATE_FAILED": (-32012, 200),
+    "LIAISON_AGENT_UNAVAILABLE": (-32013, 200),
+    "SESSION_WITH_ANOTHER_AGENT": (-32012, 200),
 }
 
 
 def test_every_reason_of_the_contract_has_a_row() -> None:
     names = [name.removeprefix("ERROR_REASON_") for name, number in errors_pb2.ErrorReason.items() if number]
-    assert sorted(names) == sorted(REASONS)
+    assert sorted(names) == sorted(REASONS) == sorted(CONTRACT)
 
 
 @pytest.mark.parametrize("reason", CONTRACT)
@@ -85,6 +92,23 @@ def test_fields_are_named_as_json_names_them(bridge: Client, server: Scripted) -
     assert error["data"]["violations"] == [
         {"field": "filters.minConfidence", "description": "too low"},
         {"field": "query", "description": "too short"},
+    ]
+
+
+def test_guardrails_that_block_are_named(bridge: Client, server: Scripted) -> None:
+    violation = error_details_pb2.PreconditionFailure.Violation
+    server.plays["cstp.queryDecisions"] = fail(
+        grpc.StatusCode.PERMISSION_DENIED,
+        "PERMISSION_DENIED",
+        "Blocked",
+        error_details_pb2.PreconditionFailure(
+            violations=[violation(type="no-weekend", subject="Not at the weekend", description="Wait for Monday")]
+        ),
+    )
+    answer = bridge.post(QUERY)
+    assert (answer.status, answer.json["error"]["message"]) == (403, "Blocked")
+    assert answer.json["error"]["data"]["violations"] == [
+        {"guardrailId": "no-weekend", "name": "Not at the weekend", "message": "Wait for Monday"}
     ]
 
 
@@ -148,12 +172,12 @@ def test_details_of_another_domain_are_not_ours(bridge: Client, server: Scripted
 
 
 def test_a_reason_of_a_later_contract_keeps_its_name(bridge: Client, server: Scripted) -> None:
-    server.plays["cstp.queryDecisions"] = fail(grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND", "No such session")
+    server.plays["cstp.queryDecisions"] = fail(grpc.StatusCode.NOT_FOUND, "TOPIC_NOT_FOUND", "No such topic")
     error = bridge.post(QUERY).json["error"]
     assert (error["code"], error["message"], error["data"]["reason"]) == (
         -32011,
-        "No such session",
-        "SESSION_NOT_FOUND",
+        "No such topic",
+        "TOPIC_NOT_FOUND",
     )
 
 

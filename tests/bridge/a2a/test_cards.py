@@ -259,4 +259,4 @@ def test_the_tag_follows_the_settings(path: str, other: Cards) -> None:
 @pytest.mark.parametrize("path", [CARD, OLD_CARD])
 def test_the_order_of_members_is_the_same_in_every_process(path: str) -> None:
     _, body = served(cards(), path)
-    assert json.dumps(json.loads(body), sort_keys=True, indent=2).encode() == body
+    assert json.dumps(json.loads(body), ensure_ascii=False, sort_keys=True, indent=2).encode() == body

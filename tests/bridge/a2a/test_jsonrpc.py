@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from cstp_grpc.client.contract import methods
 from cstp_grpc.config import ServerSettings
 from cstp_grpc.gen.cstp.v1 import access_pb2, tasks_pb2
+from cstp_grpc.vocabulary import Permission
 from tests.bridge.a2a.raw import (
     A2A_DOMAIN,
     EXTENSION,
@@ -95,7 +96,7 @@ def test_an_empty_page_has_its_members_too(raw: Raw) -> None:
 def test_the_extended_card_tells_what_holds_for_the_caller(raw: Raw) -> None:
     card = raw.call("GetExtendedAgentCard")["result"]
     params = next(item["params"] for item in card["capabilities"]["extensions"] if item["uri"] == URI)
-    assert params["access"]["permissions"] == ["admin", "announce", "check", "query", "record", "review"]
+    assert params["access"]["permissions"] == sorted(Permission)
     assert card["supportedInterfaces"][0]["url"] == f"http://{raw.client.host}:{raw.client.port}/a2a/"
 
 
