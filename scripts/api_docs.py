@@ -26,7 +26,18 @@ HEAD = """# The contract
 
 Made from `proto/` by `make docs`. Over gRPC the names are those of the proto; over JSON-RPC (`POST /cstp`), methods and
 fields are named as here, enums are plain words (`STAKES_HIGH` is `"high"`), absent fields are left out and `null` means
-absent.
+absent. [ErrorReason](#errorreason) says how calls fail. Over JSON-RPC, `error.data` holds:
+
+| member | where | |
+|---|---|---|
+| `reason`, `requestId` | always | Why it failed, and the id under which the server's log tells more. |
+| `detail` | the bridge itself refuses a call | What is wrong with it. |
+| `metadata` | there are details | Texts by name; in ErrorInfo over gRPC. |
+| `violations` | fields are wrong | A list of `{"field", "description"}`; BadRequest over gRPC. |
+| `violations` | guardrails block | A list of `{"guardrailId", "name", "message"}`; PreconditionFailure over gRPC. |
+| `retryAfterMs` | waiting helps | RetryInfo over gRPC. |
+| `error`, `error_code`, `execution_id` | the method has an intent type | The message, `reason` and `requestId` again. |
+| `intent_type`, `details` | the method has an intent type | The type, and `metadata` again or an empty object. |
 """
 
 SCALARS = {
@@ -82,17 +93,26 @@ def service_lines(
 ) -> Iterator[str]:
     """Yield the section of a service."""
     known = {method.path: method for method in methods().values()}
-    public = all(known[f"/{file.package}.{service.name}/{rpc.name}"].public for rpc in service.method)
+    of_service = [known[f"/{file.package}.{service.name}/{rpc.name}"] for rpc in service.method]
+    public = all(method.public for method in of_service)
     internal = "" if public else " It is for bridges, and not served over JSON-RPC."
     yield f"## {file.package}.{service.name}\n\n{comments.at(SERVICES, number)}{internal}\n"
-    yield "| method | permission | takes | answers | |\n|---|---|---|---|---|"
-    for index, rpc in enumerate(service.method):
-        method = known[f"/{file.package}.{service.name}/{rpc.name}"]
-        takes, answers = (f"[{name}](#{name.lower()})" for name in (local(rpc.input_type), local(rpc.output_type)))
-        stream = "gRPC only, a stream of " if rpc.client_streaming else ""
+    intents = any(method.intent_type for method in of_service)
+    yield f"| method | permission |{' intent type |' if intents else ''} takes | answers | |"
+    yield f"|---|---|{'---|' if intents else ''}---|---|---|"
+    for index, (rpc, method) in enumerate(zip(service.method, of_service, strict=True)):
+        intent = f" `{method.intent_type}` |" if intents else ""
+        takes = exchanged(rpc.input_type, streams=rpc.client_streaming)
+        answers = exchanged(rpc.output_type, streams=rpc.server_streaming)
         comment = comments.at(SERVICES, number, METHODS, index)
-        yield f"| `{method.name}` | {method.permission} | {stream}{takes} | {answers} | {comment} |"
+        yield f"| `{method.name}` | {method.permission} |{intent} {takes} | {answers} | {comment} |"
     yield ""
+
+
+def exchanged(type_name: str, *, streams: bool) -> str:
+    """Return what a method takes or answers."""
+    name = local(type_name)
+    return f"{'gRPC only, a stream of ' if streams else ''}[{name}](#{name.lower()})"
 
 
 def message_lines(message: DescriptorProto, number: int, comments: Comments) -> Iterator[str]:

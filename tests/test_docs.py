@@ -11,10 +11,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from bridge.status import REASONS
 from cstp_grpc import config
 from cstp_grpc.cli.main import main
 from cstp_grpc.client.contract import methods
+from cstp_grpc.client.errors import CLASSES, InvalidRequest, ParseError
 from cstp_grpc.gen.cstp.v1 import errors_pb2
+from cstp_grpc.server.status import to_status
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -35,6 +38,21 @@ def test_every_rpc_and_every_reason_is_documented() -> None:
         assert f"`{name}`" in text
     for name in errors_pb2.ErrorReason.keys():  # noqa: SIM118
         assert f"`{name.removeprefix('ERROR_REASON_')}`" in text
+
+
+def test_every_intent_type_is_documented_with_its_method() -> None:
+    text = (ROOT / "docs" / "api.md").read_text()
+    for method in methods().values():
+        if method.intent_type:
+            assert f"| `{method.name}` | {method.permission} | `{method.intent_type}` |" in text
+
+
+def test_every_reason_is_documented_with_its_status_and_its_code() -> None:
+    rows = dict(re.findall(r"^\| `([A-Z_]+)` \| (.*) \|$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
+    for kind in CLASSES:
+        assert re.search(rf"[,;] {REASONS[kind.reason].code}\.", rows[kind.reason]), kind.reason
+    for kind in set(CLASSES) - {ParseError, InvalidRequest}:
+        assert to_status(kind("No"), "r-1").code.name in rows[kind.reason], kind.reason
 
 
 def test_the_make_targets_of_the_readme_exist() -> None:
