@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 from cstp_grpc.client.contract import Method, methods
 from cstp_grpc.client.messages import Json, MessageT, expect, number, struct
 from cstp_grpc.client.retry import Retrier, is_passing
+from cstp_grpc.client.transport import Answers
 from cstp_grpc.errors import CstpError
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
 
@@ -22,8 +23,8 @@ class Calls(Protocol):
     def call(self, method: Method, request: Message, timeout: float | None = None) -> Message:
         """Return the answer of a unary method."""
 
-    def watch(self, method: Method, request: Message, timeout: float | None = None) -> Iterator[Message]:
-        """Yield the answers of a method that streams them."""
+    def watch(self, method: Method, request: Message, timeout: float | None = None) -> Answers:
+        """Return the answers of a method that streams them."""
 
 
 class Liaison:
@@ -256,11 +257,12 @@ class Liaison:
         failures = 0
         while True:
             try:
-                for answer in self._calls.watch(methods()["liaison.watchEvents"], request):
-                    event = expect(answer, pb2.WatchEventsResponse).event
-                    request.after = event.sequence
-                    failures = 0
-                    yield event
+                with self._calls.watch(methods()["liaison.watchEvents"], request) as answers:
+                    for answer in answers:
+                        event = expect(answer, pb2.WatchEventsResponse).event
+                        request.after = event.sequence
+                        failures = 0
+                        yield event
             except CstpError as error:
                 if not resume or not is_passing(error):
                     raise

@@ -1,0 +1,63 @@
+"""A server of chat sessions that answers as a test tells it, and records what it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import grpc
+
+from cstp_grpc.client.contract import methods
+from cstp_grpc.errors import CstpError
+from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
+from cstp_grpc.server.status import to_status
+
+Stream = Sequence[int | CstpError | grpc.StatusCode]
+"""The sequences of the events of a stream, and how it fails."""
+
+
+def event(sequence: int) -> pb2.Event:
+    return pb2.Event(type="message_appended", sequence=sequence, chat_session_id="s-1", user_id="ada", agent="guide")
+
+
+@dataclass
+class Watched:
+    """Gives each watch the next stream of its script, which ends after its last event where it does not fail."""
+
+    script: list[Stream]
+    requests: list[pb2.WatchEventsRequest] = field(default_factory=list)
+    target: str = ""
+
+    def watch(
+        self, request: pb2.WatchEventsRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb2.WatchEventsResponse]:
+        self.requests.append(request)
+        for given in self.script.pop(0):
+            if isinstance(given, CstpError):
+                context.abort_with_status(to_status(given, "req-1"))
+            if isinstance(given, grpc.StatusCode):
+                context.abort(given, "in a few words")
+            assert isinstance(given, int)
+            yield pb2.WatchEventsResponse(event=event(given))
+
+
+@contextmanager
+def watched(*script: Stream, address: str = "127.0.0.1:0") -> Iterator[Watched]:
+    """Run a server for the length of a block."""
+    servicer = Watched(list(script))
+    pool = ThreadPoolExecutor(4)
+    server = grpc.server(pool)
+    method = methods()["liaison.watchEvents"]
+    handler = grpc.unary_stream_rpc_method_handler(
+        servicer.watch, pb2.WatchEventsRequest.FromString, pb2.WatchEventsResponse.SerializeToString
+    )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(method.service, {method.rpc: handler}),))
+    servicer.target = f"127.0.0.1:{server.add_insecure_port(address)}"
+    server.start()
+    try:
+        yield servicer
+    finally:
+        server.stop(0).wait()
+        pool.shutdown()
