@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable
 from threading import local
 from typing import Any
 
-import regex
-from iregexp_check import check
 from jsonpath_rfc9535 import JSONPathEnvironment, JSONPathError, JSONPathNode, JSONPathQuery
 from jsonpath_rfc9535.filter_expressions import (
     ComparisonExpression,
@@ -25,11 +22,10 @@ from jsonpath_rfc9535.function_extensions import ExpressionType, FilterFunction
 from jsonpath_rfc9535.segments import JSONPathRecursiveDescentSegment
 from jsonpath_rfc9535.selectors import FilterSelector
 
+from cstp_grpc.liaison.patterns import compiled
+
 Location = tuple[int | str, ...]
 """Where a value is: the names and indexes on the way to it; empty for the document itself."""
-
-DOT = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\.")
-"""What has to be skipped to find the dots that stand for any character, and these."""
 
 
 class PathError(Exception):
@@ -125,14 +121,9 @@ class Matching(FilterFunction):
         """Tell whether a text matches; what is no text does not."""
         if not isinstance(text, str):
             return False
-        compiled = regex.compile(translated(pattern))
-        find = compiled.fullmatch if self._whole else compiled.search
+        known = compiled(pattern)
+        find = known.fullmatch if self._whole else known.search
         return find(text, timeout=self._budget.left(), concurrent=True) is not None
-
-
-def translated(pattern: str) -> str:
-    """Return an I-Regexp in the form of the regex library."""
-    return DOT.sub(lambda found: r"[^\n\r]" if found[0] == "." else found[0], pattern)
 
 
 def check_query(query: JSONPathQuery, *, within: bool = False) -> None:
@@ -190,9 +181,7 @@ def check_pattern(argument: Expression) -> None:
     """
     if not isinstance(argument, StringLiteral):
         raise PathError("the pattern of match and search must be written in the path")
-    if not check(argument.value):
-        raise PathError(f"{argument} is no RFC 9485 regular expression")
     try:
-        regex.compile(translated(argument.value))
-    except regex.error as error:
-        raise PathError(f"{argument} is no RFC 9485 regular expression: {error}") from error
+        compiled(argument.value)
+    except ValueError as error:
+        raise PathError(f"{argument} is no RFC 9485 regular expression") from error

@@ -53,10 +53,10 @@ class Redaction:
     value, it is dropped.
     """
 
-    def __init__(self, rules: Sequence[RedactionRule], max_bytes: int) -> None:
+    def __init__(self, rules: Sequence[RedactionRule], max_bytes: int, max_seconds: float = MAX_SECONDS) -> None:
         self._max_bytes = max_bytes
         self._masks = [rule.mask for rule in rules]
-        self._paths = Paths(MAX_SECONDS)
+        self._paths = Paths(max_seconds)
         self._queries = []
         lines = []
         for number, rule in enumerate(rules):
