@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine, delete, func, insert, select
 
+from cstp_grpc.storage.order import WriteOrder
 from cstp_grpc.storage.tables import outbox
 from cstp_grpc.storage.writer import Writer
-
-ORDER_LOCK = 0x6373_7470_0002
-"""The PostgreSQL advisory lock that makes numbers visible in their order."""
 
 MAX_PARAMETERS = 1000
 """How many numbers one statement names."""
@@ -34,15 +32,11 @@ class Outbox:
     def __init__(self, engine: Engine, writer: Writer) -> None:
         self._engine = engine
         self._writer = writer
+        self._order = WriteOrder(engine)
 
     def hold(self, connection: Connection) -> None:
-        """Keep the changes of other replicas waiting until the transaction ends.
-
-        A transaction that reads what it is about to change does this first: what it read then stays true, and two
-        replicas never wait for each other.
-        """
-        if connection.dialect.name == "postgresql":
-            connection.execute(select(func.pg_advisory_xact_lock(ORDER_LOCK)))
+        """Keep the changes of other servers waiting until the transaction ends; see `WriteOrder`."""
+        self._order.hold(connection)
 
     def append(self, connection: Connection, decision_id: str) -> int:
         """Add a change within a transaction and return its number, which is greater than every one before it."""

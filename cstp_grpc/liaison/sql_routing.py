@@ -1,0 +1,176 @@
+"""Shares, activations, events and heartbeats in an SQL database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Select, bindparam, func, insert, select, text, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from cstp_grpc.liaison.model import Activation, DeliveryState, Event, EventFilter, Share
+from cstp_grpc.liaison.rows import (
+    activation_of,
+    activation_row,
+    delivery_values,
+    event_of,
+    event_row,
+    share_of,
+    share_row,
+)
+from cstp_grpc.storage.driver_statement import DriverStatement, parameters
+from cstp_grpc.storage.order import WriteOrder
+from cstp_grpc.storage.tables import (
+    TO_DELIVER,
+    liaison_activations,
+    liaison_events,
+    liaison_heartbeats,
+    liaison_shares,
+)
+from cstp_grpc.storage.text import storable
+
+PENDING = DeliveryState.PENDING.value
+
+activations = liaison_activations.c
+events = liaison_events.c
+heartbeats = liaison_heartbeats.c
+shares = liaison_shares.c
+
+ACTIVATION = select(activations.answer).where(
+    activations.tenant == bindparam("tenant"), activations.key == bindparam("key")
+)
+OF_SHARE = (shares.tenant == bindparam("tenant"), shares.id == bindparam("id"))
+SHARE = select(liaison_shares).where(*OF_SHARE)
+DELIVERED = (
+    update(liaison_shares)
+    .where(*OF_SHARE, shares.delivery == PENDING)
+    .values(parameters(("delivery", "attempts", "next_attempt_at", "task_id", "delivered_at")))
+)
+ADD_EVENT = (
+    insert(liaison_events)
+    .values(parameters(column.name for column in events if column.name != "sequence"))
+    .returning(events.sequence)
+)
+LAST_SEQUENCE = select(func.max(events.sequence))
+AVAILABLE_UNTIL = select(heartbeats.available_until).where(
+    heartbeats.tenant == bindparam("tenant"), heartbeats.pillar == bindparam("pillar")
+)
+
+
+class SqlRoutingStore:
+    """Keeps shares, activations, events and heartbeats in the tables of these names that begin with `liaison_`.
+
+    Whatever changes something first waits for the servers that do: see `WriteOrder`.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        dialect = engine.dialect
+        upsert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
+        add_share = upsert(liaison_shares).values(parameters(shares.keys())).on_conflict_do_nothing()
+        beat = upsert(liaison_heartbeats).values(parameters(heartbeats.keys()))
+        beat = beat.on_conflict_do_update(
+            index_elements=["tenant", "pillar"], set_={"available_until": beat.excluded.available_until}
+        )
+        self._order = WriteOrder(engine)
+        self._activation = DriverStatement(ACTIVATION, dialect)
+        add_activation = insert(liaison_activations).values(parameters(activations.keys()))
+        self._add_activation = DriverStatement(add_activation, dialect)
+        self._share = DriverStatement(SHARE, dialect)
+        self._add_share = DriverStatement(add_share, dialect)
+        self._delivered = DriverStatement(DELIVERED, dialect)
+        self._add_event = DriverStatement(ADD_EVENT, dialect)
+        self._last_sequence = DriverStatement(LAST_SEQUENCE, dialect)
+        self._beat = DriverStatement(beat, dialect)
+        self._available_until = DriverStatement(AVAILABLE_UNTIL, dialect)
+
+    def activation(self, connection: Connection, tenant: str, key: str) -> Activation | None:
+        """Return the answer of a routing; None where there is none of that key."""
+        row = self._activation.first(connection, {"tenant": tenant, "key": storable(key)})
+        return None if row is None else activation_of(row[0])
+
+    def add_activation(self, connection: Connection, tenant: str, activation: Activation) -> None:
+        """Add the answer of a routing; its key must be new."""
+        self._order.hold(connection)
+        self._add_activation.run(connection, activation_row(tenant, activation))
+
+    def share(self, connection: Connection, tenant: str, share_id: str) -> Share | None:
+        """Return a share; None where there is none."""
+        row = self._share.first(connection, {"tenant": tenant, "id": storable(share_id)})
+        return None if row is None else share_of(row)
+
+    def add_share(self, connection: Connection, share: Share) -> bool:
+        """Add a share and return True; False where the id is taken."""
+        self._order.hold(connection)
+        return self._add_share.run(connection, share_row(share)) == 1
+
+    def delivered(self, connection: Connection, share: Share) -> bool:
+        """Write what became of a pending share's delivery, and return whether it was pending still: delivery, attempts,
+        next_attempt_at, task_id, delivered_at.
+        """
+        self._order.hold(connection)
+        return self._write_delivery(connection, share)
+
+    def take_due(self, connection: Connection, now: datetime, until: datetime, limit: int) -> list[Share]:
+        """Return pending shares whose delivery is due, the longest due first, and set their next attempt to `until`, so
+        that no other server takes them before.
+        """
+        self._order.hold(connection)
+        due = (
+            select(liaison_shares)
+            .where(shares.next_attempt_at <= now, shares.delivery == PENDING)
+            .order_by(shares.next_attempt_at, shares.tenant, shares.id)
+            .limit(limit)
+        )
+        taken = [replace(share_of(row), next_attempt_at=until) for row in connection.execute(due)]
+        for share in taken:
+            self._write_delivery(connection, share)
+        return taken
+
+    def next_due(self, connection: Connection) -> datetime | None:
+        """Return when the next delivery is due; None where none waits."""
+        query = select(shares.next_attempt_at).where(text(TO_DELIVER)).order_by(shares.next_attempt_at).limit(1)
+        due: datetime | None = connection.execute(query).scalar()
+        return due
+
+    def add_event(self, connection: Connection, event: Event) -> Event:
+        """Add an event and return it with its sequence, which is greater than that of every event that can be read."""
+        # Whoever sees a sequence must be sure that no smaller one is still to be committed by another server.
+        self._order.hold(connection)
+        ((sequence,),) = self._add_event.all(connection, event_row(event))
+        return replace(event, sequence=sequence)
+
+    def events(self, connection: Connection, conditions: EventFilter, after: int, limit: int) -> Sequence[Event]:
+        """Return up to `limit` events after a sequence, in their order."""
+        return [event_of(row) for row in connection.execute(happening(conditions, after).limit(limit))]
+
+    def last_sequence(self, connection: Connection) -> int:
+        """Return the sequence of the newest event; 0 where there is none."""
+        ((sequence,),) = self._last_sequence.all(connection, {})
+        return sequence or 0
+
+    def beat(self, connection: Connection, tenant: str, pillar: str, available_until: datetime) -> None:
+        """Write until when a local liaison agent counts as available."""
+        self._order.hold(connection)
+        self._beat.run(connection, {"tenant": tenant, "pillar": pillar, "available_until": available_until})
+
+    def available_until(self, connection: Connection, tenant: str, pillar: str) -> datetime | None:
+        """Return until when a local liaison agent counts as available; None where it never told."""
+        row = self._available_until.first(connection, {"tenant": tenant, "pillar": pillar})
+        return None if row is None else row[0]
+
+    def _write_delivery(self, connection: Connection, share: Share) -> bool:
+        values = {"tenant": share.tenant, "id": storable(share.id), **delivery_values(share)}
+        return self._delivered.run(connection, values) == 1
+
+
+def happening(conditions: EventFilter, after: int) -> Select[Any]:
+    """Return the query of the events that meet all conditions, after a sequence and in their order."""
+    query = select(liaison_events).where(events.tenant == conditions.tenant, events.sequence > after)
+    for column, wanted in ((events.session_id, conditions.session_id), (events.agent, conditions.agent)):
+        if wanted is not None:
+            query = query.where(column == storable(wanted))
+    if conditions.types:
+        query = query.where(events.type.in_(conditions.types))
+    return query.order_by(events.sequence)

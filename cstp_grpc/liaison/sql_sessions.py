@@ -1,0 +1,254 @@
+"""Chat sessions and their messages in an SQL database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Select,
+    and_,
+    bindparam,
+    case,
+    desc,
+    insert,
+    or_,
+    select,
+    text,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from cstp_grpc.liaison.model import Message, MessageContent, Session, SessionFilter, SessionStatus
+from cstp_grpc.liaison.rows import Row, message_of, message_row, session_of, session_row, session_values
+from cstp_grpc.storage.driver_statement import DriverStatement, parameters
+from cstp_grpc.storage.order import WriteOrder
+from cstp_grpc.storage.page_token import from_microseconds, read_token, to_microseconds, write_token
+from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
+from cstp_grpc.storage.reading import reading
+from cstp_grpc.storage.tables import OPEN_SESSION, chat_messages, chat_sessions
+from cstp_grpc.storage.text import storable
+
+T = TypeVar("T")
+
+HISTORY_ROWS = 200
+"""How many messages of a history are read at once."""
+
+ACTIVE = SessionStatus.ACTIVE.value
+
+table = chat_sessions.c
+message_table = chat_messages.c
+
+
+OF_SESSION = (table.tenant == bindparam("tenant"), table.id == bindparam("id"))
+SESSION = select(chat_sessions).where(*OF_SESSION)
+# The condition of the partial index must be repeated to use it.
+ACTIVE_SESSION = select(chat_sessions).where(
+    table.tenant == bindparam("tenant"), table.user_id == bindparam("user_id"), text(OPEN_SESSION)
+)
+STAYS = and_(table.active_agent == bindparam("active_agent"), table.status == bindparam("status"))
+REPLACE = (
+    update(chat_sessions)
+    .where(*OF_SESSION, table.version + 1 == bindparam("version"), table.status == ACTIVE)
+    .values(
+        parameters(
+            (
+                "active_agent",
+                "status",
+                "version",
+                "routing_epoch",
+                "activation_key",
+                "updated_at",
+                "closed_at",
+                "context",
+            )
+        )
+    )
+    .values(claimed_by=case((STAYS, table.claimed_by)), claimed_until=case((STAYS, table.claimed_until)))
+)
+CLAIM = (
+    update(chat_sessions)
+    .where(
+        *OF_SESSION,
+        table.version == bindparam("version"),
+        table.active_agent == bindparam("active_agent"),
+        table.routing_epoch == bindparam("routing_epoch"),
+        table.status == ACTIVE,
+        or_(
+            table.claimed_by.is_(None),
+            table.claimed_by == bindparam("claimed_by"),
+            table.claimed_until <= bindparam("now"),
+        ),
+    )
+    .values(parameters(("claimed_by", "claimed_until")))
+)
+COUNT = (
+    update(chat_sessions)
+    .where(*OF_SESSION, table.status == ACTIVE)
+    .values(message_count=table.message_count + 1, updated_at=bindparam("updated_at"))
+    .returning(table.message_count, table.active_agent)
+)
+MESSAGES = select(chat_messages).where(
+    message_table.tenant == bindparam("tenant"), message_table.session_id == bindparam("session_id")
+)
+NAMED = MESSAGES.where(message_table.message_id == bindparam("message_id"))
+HISTORY = (
+    MESSAGES.where(message_table.sequence > bindparam("after")).order_by(message_table.sequence).limit(HISTORY_ROWS)
+)
+
+
+class SqlSessionStore:
+    """Keeps sessions in the tables `chat_sessions` and `chat_messages`.
+
+    Whatever changes something first waits for the servers that do: see `WriteOrder`.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        dialect = engine.dialect
+        on_postgresql = dialect.name == "postgresql"
+        # Elsewhere each statement of a transaction would see what others committed meanwhile.
+        self._engine = engine.execution_options(isolation_level="REPEATABLE READ") if on_postgresql else engine
+        self._order = WriteOrder(engine)
+        add = (postgresql.insert if on_postgresql else sqlite.insert)(chat_sessions)
+        add = add.values(parameters(table.keys())).on_conflict_do_nothing()
+        self._add = DriverStatement(add, dialect)
+        self._get = DriverStatement(SESSION, dialect)
+        self._get_locked = DriverStatement(SESSION.with_for_update(), dialect)
+        self._active = DriverStatement(ACTIVE_SESSION, dialect)
+        self._replace = DriverStatement(REPLACE, dialect)
+        self._claim = DriverStatement(CLAIM, dialect)
+        self._count = DriverStatement(COUNT, dialect)
+        self._append = DriverStatement(insert(chat_messages).values(parameters(message_table.keys())), dialect)
+        self._message = DriverStatement(NAMED, dialect)
+        self._history = DriverStatement(HISTORY, dialect)
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """Give a connection that sees one state of the database. Raises QueryFailed where it does not answer."""
+        return reading(self._engine)
+
+    def add(self, connection: Connection, session: Session) -> bool:
+        """Add a session and return True; False where the id is taken or the user has an active one."""
+        self._order.hold(connection)
+        return self._add.run(connection, session_row(session)) == 1
+
+    def get(self, connection: Connection, tenant: str, session_id: str, *, lock: bool = False) -> Session | None:
+        """Return a session; None where there is none. With `lock` no other transaction can change it until the end of
+        this one.
+        """
+        if lock:
+            self._order.hold(connection)
+        statement = self._get_locked if lock else self._get
+        row = statement.first(connection, {"tenant": tenant, "id": storable(session_id)})
+        return None if row is None else session_of(row)
+
+    def active(self, connection: Connection, tenant: str, user_id: str) -> Session | None:
+        """Return the active session of a user; None where there is none."""
+        row = self._active.first(connection, {"tenant": tenant, "user_id": storable(user_id)})
+        return None if row is None else session_of(row)
+
+    def replace(self, connection: Connection, session: Session) -> bool:
+        """Put an active session in the place of the version before it, and return whether that was there and active.
+
+        Neither message_count nor claim is written: messages and claims change no version. A session whose active_agent
+        or status changes loses its claim.
+        """
+        self._order.hold(connection)
+        return self._replace.run(connection, session_row(session)) == 1
+
+    def claim(self, connection: Connection, session: Session, now: datetime) -> bool:
+        """Write claimed_by and claimed_until of an active session whose version, agent and epoch are those given, and
+        return whether it was free at `now`: claimed by nobody, by the same, or no longer.
+        """
+        self._order.hold(connection)
+        return self._claim.run(connection, {**session_values(session), "now": now}) == 1
+
+    def append(
+        self, connection: Connection, tenant: str, session_id: str, said: MessageContent, author: str, at: datetime
+    ) -> Message | None:
+        """Append a message to an active session and return it in its place; None where there is no active session."""
+        self._order.hold(connection)
+        counted = self._count.first(connection, {"tenant": tenant, "id": storable(session_id), "updated_at": at})
+        if counted is None:
+            return None
+        sequence, active_agent = counted
+        message = Message(sequence, said, active_agent, author, at)
+        self._append.run(connection, message_row(tenant, session_id, message))
+        return message
+
+    def message(self, connection: Connection, tenant: str, session_id: str, message_id: str) -> Message | None:
+        """Return the message of an identifier that its sender chose; None where there is none."""
+        values = {"tenant": tenant, "session_id": storable(session_id), "message_id": storable(message_id)}
+        row = self._message.first(connection, values)
+        return None if row is None else message_of(row)
+
+    def history(self, connection: Connection, tenant: str, session_id: str, max_characters: int) -> list[Message]:
+        """Return messages in their order, up to the first by which their contents exceed `max_characters` together."""
+        found: list[Message] = []
+        left = max_characters
+        values = {"tenant": tenant, "session_id": storable(session_id)}
+        while True:
+            after = found[-1].sequence if found else 0
+            rows = self._history.all(connection, {**values, "after": after})
+            for message in map(message_of, rows):
+                found.append(message)
+                left -= len(message.said.content)
+                if left < 0:
+                    return found
+            if len(rows) < HISTORY_ROWS:
+                return found
+
+    def messages(self, connection: Connection, tenant: str, session_id: str, request: PageRequest) -> Page[Message]:
+        """Return a page of messages in their order. Raises InvalidArgument where the page token is not one of it."""
+        conditions = ("messages", tenant, session_id)
+        after = read_token(request.token, conditions, (int,))[0] if request.token else 0
+        query = MESSAGES.where(message_table.sequence > after).order_by(message_table.sequence)
+        values = {"tenant": tenant, "session_id": storable(session_id)}
+        rows = connection.execute(query.limit(request.limit + 1), values).all()
+        return page_of(rows, message_of, request, lambda last: write_token(conditions, (last.sequence,)))
+
+    def page(self, connection: Connection, conditions: SessionFilter, request: PageRequest) -> Page[Session]:
+        """Return a page of sessions, last opened first and by falling id at the same instant.
+
+        Raises InvalidArgument where the page token is not one of this listing.
+        """
+        rows = connection.execute(listing(conditions, request).limit(request.limit + 1)).all()
+        return page_of(rows, session_of, request, lambda last: token_after(last, conditions))
+
+
+def listing(conditions: SessionFilter, request: PageRequest) -> Select[Any]:
+    """Return the query of a listing from its page token on."""
+    query = select(chat_sessions).where(table.tenant == conditions.tenant)
+    for column, wanted in ((table.user_id, conditions.user_id), (table.active_agent, conditions.active_agent)):
+        if wanted is not None:
+            query = query.where(column == storable(wanted))
+    if conditions.status is not None:
+        query = query.where(table.status == conditions.status.value)
+    if request.token:
+        microseconds, last_id = read_token(request.token, conditions, (int, str))
+        last = tuple_(from_microseconds(int(microseconds)), last_id)
+        query = query.where(tuple_(table.created_at, table.id) < last)
+    return query.order_by(desc(table.created_at), desc(table.id))
+
+
+def token_after(last: Session, conditions: SessionFilter) -> str:
+    """Return the token of the page after a session."""
+    return write_token(conditions, (to_microseconds(last.created_at), last.id))
+
+
+def page_of(
+    rows: Sequence[Row], item_of: Callable[[Row], T], request: PageRequest, token_of: Callable[[T], str]
+) -> Page[T]:
+    """Return the page that rows make, of which there may be one more than it takes."""
+    fits = rows[: fitting(rows[: request.limit], size_of)]
+    items = tuple(map(item_of, fits))
+    return Page(items, token_of(items[-1]) if len(rows) > len(items) else "")
+
+
+def size_of(row: Row) -> int:
+    """Return about how many bytes the item of a row takes in a message."""
+    return estimated_size(value for value in row if isinstance(value, str))
