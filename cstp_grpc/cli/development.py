@@ -18,6 +18,7 @@ from cstp_grpc.client import CstpClient
 from cstp_grpc.config import ConfigError, Settings, TokenSettings
 from cstp_grpc.decisions.importing import Parsed, read
 from cstp_grpc.decisions.model import ImportRecord, SourceLinks
+from cstp_grpc.liaison.model import liaison_agent
 from cstp_grpc.vocabulary import Permission
 
 DEVELOPER = "developer"
@@ -69,6 +70,20 @@ def with_agent(settings: Settings, name: str, token: str) -> Settings:
     added = TokenSettings(name=name, token=SecretStr(token), permissions=frozenset(Permission))
     auth = settings.auth.model_copy(update={"tokens": [*settings.auth.tokens, added]})
     return settings.model_copy(update={"auth": auth})
+
+
+def with_local_agents(settings: Settings, name: str) -> Settings:
+    """Return the settings with an agent for each local pillar that nobody serves: neither one that it names, nor one
+    with a token that is called like its liaison agent.
+    """
+    callers = {token.name for token in settings.auth.tokens}
+    pillars = {
+        pillar: found.model_copy(update={"agent": name})
+        if found.kind == "local" and found.agent is None and liaison_agent(pillar) not in callers
+        else found
+        for pillar, found in settings.liaison.pillars.items()
+    }
+    return settings.model_copy(update={"liaison": settings.liaison.model_copy(update={"pillars": pillars})})
 
 
 def write_agents_file(data_dir: Path, target: str, bridge: str | None, token: str | None) -> Path:

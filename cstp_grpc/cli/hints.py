@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from cstp_grpc import errors
@@ -23,6 +24,14 @@ def hint(error: CstpError, endpoint: Endpoint | None) -> str | None:
             return f"Try again in {error.retry_after:g} s, or raise rate_limits in the server's configuration."
         case errors.DeadlineExceeded():
             return "Give it more time with --timeout SECONDS, and look whether the server is overloaded."
+        case errors.LiaisonAgentUnavailable() | errors.SessionNotFound() | errors.SessionWithAnotherAgent():
+            return converse(error)
+        case errors.SessionUpdateFailed():
+            return "Something else changed it at the same time; run the command again."
+        case errors.PermissionDenied() if not error.blocks and (pillar := error.metadata.get("target_pillar")):
+            return f"Name the agent of this token in liaison.pillars.{pillar}.agent of the server's configuration."
+        case errors.Conflict() if "chat_session_id" in error.metadata:
+            return converse(error)
         case errors.Conflict() if endpoint is not None:
             return "Use another id, or repeat exactly what was sent with this one."
         case errors.InternalError() | errors.QueryFailed() | errors.Unavailable() if request_id(error):
@@ -42,6 +51,24 @@ def authenticate(endpoint: Endpoint | None) -> str:
     if endpoint is None or endpoint.token is None:
         return "Pass --token TOKEN, set CSTP_TOKEN, or name an agent of an agents file with --agent NAME."
     return f"The token that was sent is from {endpoint.identified_by}; the server's auth.tokens does not have it."
+
+
+def converse(error: CstpError) -> str | None:
+    """Return how to go on with a chat session; None where the message says it all."""
+    session = shlex.quote(error.metadata.get("chat_session_id", ""))
+    match error:
+        case errors.SessionNotFound():
+            return "Open one with `cstp liaison open`, or look with `cstp liaison list` which there are."
+        case errors.SessionWithAnotherAgent():
+            return f"Give it back first: `cstp liaison return --session {session}`."
+        case errors.LiaisonAgentUnavailable() if pillar := error.metadata.get("target_pillar"):
+            told = f"cstp liaison heartbeat {shlex.quote(pillar)}"
+            return f"Try again when it is there; a local agent tells so with `{told}`."
+        case errors.Conflict() if "claimed_by" in error.metadata:
+            return "Claim it as that instance with --claimant NAME, or when its claim has ended."
+        case errors.Conflict() if "user_id" in error.metadata:
+            return f"Go on with --session {session}, or end it with `cstp liaison close --session {session}`."
+    return None
 
 
 def as_json(error: CstpError, next_step: str | None) -> dict[str, Any]:
