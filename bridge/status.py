@@ -133,7 +133,8 @@ def from_rpc_error(error: grpc.aio.AioRpcError, request: type[Message]) -> Failu
     if metadata:
         details["metadata"] = metadata
     fields = [(json_path(request, item.field), item.description) for item in bad_request.field_violations]
-    if fields:
+    # The server's own words name fields as the proto does.
+    if [path for path, _ in fields] != [item.field for item in bad_request.field_violations]:
         message = summary(fields)
     blocks = [
         {"guardrailId": item.type, "name": item.subject, "message": item.description}

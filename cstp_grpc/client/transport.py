@@ -15,6 +15,7 @@ from cstp_grpc.client.contract import Method
 from cstp_grpc.errors import InvalidArgument
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_ERROR_BYTES = 1024 * 1024
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -162,6 +163,9 @@ def channel_options(address: str) -> list[tuple[str, int | str]]:
     host = address.rpartition(":")[0].strip("[]")
     return [
         ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
+        # Errors say in trailing metadata which fields are wrong and which guardrails block.
+        ("grpc.max_metadata_size", MAX_ERROR_BYTES),
+        ("grpc.absolute_max_metadata_size", MAX_ERROR_BYTES),
         ("grpc.primary_user_agent", "cstp-python"),
         # After a failure gRPC refuses calls until it connects again; our own pauses are of this order.
         ("grpc.initial_reconnect_backoff_ms", 100),

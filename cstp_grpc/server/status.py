@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -15,6 +15,9 @@ from cstp_grpc import errors
 DOMAIN = "cstp"
 DETAILS = "grpc-status-details-bin"
 REQUEST_ID = "x-request-id"
+BLOCKS_BYTES = 4_096
+"""The room for guardrails that block, of which the first is always named: many clients refuse more than 8 KiB of
+trailing metadata, in which errors travel."""
 
 CODES: Mapping[type[errors.CstpError], grpc.StatusCode] = {
     errors.MethodNotFound: grpc.StatusCode.UNIMPLEMENTED,
@@ -67,7 +70,7 @@ def error_details(error: errors.CstpError, request_id: str) -> list[Message]:
     if error.blocks:
         guardrails = [
             error_details_pb2.PreconditionFailure.Violation(type=b.guardrail_id, subject=b.name, description=b.message)
-            for b in error.blocks
+            for b in fitting(error.blocks)
         ]
         found.append(error_details_pb2.PreconditionFailure(violations=guardrails))
     if error.retry_after is not None:
@@ -75,6 +78,16 @@ def error_details(error: errors.CstpError, request_id: str) -> list[Message]:
         delay.FromMilliseconds(round(error.retry_after * 1000))
         found.append(error_details_pb2.RetryInfo(retry_delay=delay))
     return found
+
+
+def fitting(blocks: Sequence[errors.Block]) -> Iterator[errors.Block]:
+    """Yield the blocks that there is room for."""
+    taken = 0
+    for block in blocks:
+        taken += len(f"{block.guardrail_id}{block.name}{block.message}".encode())
+        if taken > BLOCKS_BYTES and block is not blocks[0]:
+            return
+        yield block
 
 
 def packed(detail: Message) -> any_pb2.Any:

@@ -95,6 +95,19 @@ def test_fields_are_named_as_json_names_them(bridge: Client, server: Scripted) -
     ]
 
 
+def test_the_servers_words_are_kept_where_json_names_fields_alike(bridge: Client, server: Scripted) -> None:
+    violation = error_details_pb2.BadRequest.FieldViolation(field="target_pillar", description="is required")
+    server.plays["liaison.routeToLiaisonAgent"] = fail(
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "MISSING_PARAMETER",
+        "target_pillar is required",
+        error_details_pb2.BadRequest(field_violations=[violation]),
+    )
+    error = bridge.post(call("liaison.routeToLiaisonAgent")).json["error"]
+    assert (error["code"], error["message"]) == (-32602, "target_pillar is required")
+    assert error["data"]["violations"] == [{"field": "target_pillar", "description": "is required"}]
+
+
 def test_guardrails_that_block_are_named(bridge: Client, server: Scripted) -> None:
     violation = error_details_pb2.PreconditionFailure.Violation
     server.plays["cstp.queryDecisions"] = fail(

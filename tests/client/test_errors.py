@@ -64,6 +64,15 @@ def test_guardrails_that_block_arrive_one_by_one() -> None:
     assert failure.violations == ()
 
 
+@pytest.mark.parametrize("size", [400, 6000])
+def test_many_guardrails_that_block_do_not_hide_the_failure(size: int) -> None:
+    blocks = [Block(f"rule-{number}", "No hand-over", "x" * size) for number in range(200)]
+    failure = failure_of(errors.PermissionDenied("y" * size, blocks=blocks))
+    assert type(failure) is errors.PermissionDenied
+    assert failure.blocks
+    assert failure.blocks == tuple(blocks[: len(failure.blocks)])
+
+
 def test_the_time_to_wait_arrives() -> None:
     assert failure_of(errors.RateLimited("Slower", retry_after=1.25)).retry_after == 1.25
 
