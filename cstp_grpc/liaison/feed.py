@@ -1,0 +1,173 @@
+"""Events as they happen, for those who watch."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Self
+from weakref import WeakSet
+
+from sqlalchemy import Connection
+
+from cstp_grpc.errors import Unavailable
+from cstp_grpc.liaison.model import Event, EventFilter
+from cstp_grpc.liaison.store import RoutingStore
+
+BATCH = 100
+"""Events that a watch reads at once."""
+
+
+class Feed:
+    """Lets a bounded number of callers watch events, which they read from the store when they hear of new ones.
+
+    `max_watchers` counts all watches, `per_agent` those of one agent. Where other servers write to the same database,
+    nobody tells of their events, so that watches look by themselves every `refresh_seconds`. Safe for many threads.
+    """
+
+    def __init__(
+        self,
+        store: RoutingStore,
+        reading: Callable[[], AbstractContextManager[Connection]],
+        max_watchers: int,
+        per_agent: int,
+        refresh_seconds: float | None,
+    ) -> None:
+        self._store = store
+        self._reading = reading
+        self._max_watchers = max_watchers
+        self._per_agent = per_agent
+        self._refresh_seconds = refresh_seconds
+        self._changed = threading.Condition()
+        self._watches: WeakSet[Watch] = WeakSet()
+        self._news = 0
+        self._closed = False
+
+    def notify(self) -> None:
+        """Tell the watches that there are new events, which must be committed."""
+        with self._changed:
+            self._news += 1
+            self._changed.notify_all()
+
+    def watch(self, conditions: EventFilter, after: int | None, agent: str) -> Watch:
+        """Return a watch, for an agent, of the events after a sequence, or of those that happen from now on.
+
+        Raises Unavailable where no more may watch or the server stops, and QueryFailed where the database does not
+        answer.
+        """
+        start = self._last_sequence() if after is None else after
+        watch = Watch(agent, conditions, start, self._next, self._end)
+        with self._changed:
+            self._check_open()
+            self._check_room(watch)
+            self._watches.add(watch)
+        return watch
+
+    def close(self) -> None:
+        """End all watches, and let nobody watch any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _next(self, watch: Watch) -> Event | None:
+        """Return the next event of a watch, once there is one; None where the watch has ended."""
+        while self._goes_on(watch):
+            if watch.ready:
+                return watch.ready.popleft()
+            heard = self._news
+            self._read(watch)
+            if not watch.ready:
+                self._await_news(heard, watch)
+        return None
+
+    def _read(self, watch: Watch) -> None:
+        """Give a watch the events that follow its own, as many as are read at once."""
+        with self._reading() as connection:
+            # First, so that nothing is passed over that is committed in between.
+            newest = self._store.last_sequence(connection)
+            if newest > watch.after:
+                watch.ready.extend(self._store.events(connection, watch.conditions, watch.after, BATCH))
+        # What concerns nobody here need not be read again.
+        watch.after = (watch.ready[-1].sequence or 0) if watch.ready else max(watch.after, newest)
+
+    def _await_news(self, heard: int, watch: Watch) -> None:
+        """Return when there is more news than was heard of, when it is time to look, or when the watch ends."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._closed or self._news != heard or watch not in self._watches, self._refresh_seconds
+            )
+
+    def _goes_on(self, watch: Watch) -> bool:
+        """Whether a watch has its place. Raises Unavailable where the server stops."""
+        with self._changed:
+            self._check_open()
+            return watch in self._watches
+
+    def _end(self, watch: Watch) -> None:
+        with self._changed:
+            self._watches.discard(watch)
+            self._changed.notify_all()
+
+    def _last_sequence(self) -> int:
+        with self._reading() as connection:
+            return self._store.last_sequence(connection)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("the server is stopping")
+
+    def _check_room(self, watch: Watch) -> None:
+        if len(self._watches) >= self._max_watchers:
+            raise Unavailable(f"{self._max_watchers} callers watch, which is the limit; try again later")
+        if sum(other.owner == watch.owner for other in self._watches) >= self._per_agent:
+            raise Unavailable(f"{watch.agent} watches {self._per_agent} times, which is the limit of an agent")
+
+
+class Watch(Iterator[Event]):
+    """The events of an agent's watch, in their order, as they happen; waits for the next one.
+
+    It has its place until it is cancelled, fails, or is garbage. Iterating raises QueryFailed where the database does
+    not answer, and Unavailable where the server stops. One thread iterates; any may cancel.
+    """
+
+    def __init__(
+        self,
+        agent: str,
+        conditions: EventFilter,
+        after: int,
+        following: Callable[[Watch], Event | None],
+        end: Callable[[Watch], None],
+    ) -> None:
+        self.agent = agent
+        self.conditions = conditions
+        self.after = after
+        """The sequence up to which events were read."""
+        self.ready: deque[Event] = deque()
+        """Events that were read and not yet returned."""
+        self._following = following
+        self._end = end
+
+    @property
+    def owner(self) -> tuple[str, str]:
+        """Whose it is: tenant and agent."""
+        return self.conditions.tenant, self.agent
+
+    def __iter__(self) -> Self:
+        """Return the watch itself."""
+        return self
+
+    def __next__(self) -> Event:
+        """Return the next event; there is none once the watch is cancelled."""
+        try:
+            event = self._following(self)
+        except BaseException:
+            self.cancel()
+            raise
+        if event is None:
+            raise StopIteration
+        return event
+
+    def cancel(self) -> None:
+        """Give the place back, and end the iteration soon."""
+        self._end(self)

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import islice
+
+import pytest
+from sqlalchemy import Connection, Engine
+
+from cstp_grpc.errors import CstpError, QueryFailed, Unavailable
+from cstp_grpc.liaison.feed import Feed, Watch
+from cstp_grpc.liaison.model import Event, EventFilter, EventType
+from cstp_grpc.liaison.sql_routing import SqlRoutingStore
+from cstp_grpc.storage.reading import reading
+from cstp_grpc.storage.writer import Writer
+from tests.waiting import SECONDS, wait_until
+
+NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
+HAPPENED = Event("acme", EventType.MESSAGE_APPENDED, "guide", NOON, session_id="s-1", user_id="u-1")
+ACME = EventFilter("acme")
+
+
+@dataclass
+class Watching:
+    """A thread that watches, and what it saw."""
+
+    watch: Watch
+    seen: list[int] = field(default_factory=list)
+    error: CstpError | None = None
+
+    def __post_init__(self) -> None:
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for event in self.watch:
+                self.seen.append(sequence(event))
+        except CstpError as error:
+            self.error = error
+
+    def ended(self) -> bool:
+        """Whether the watch ends, at the latest in a while."""
+        self._thread.join(SECONDS)
+        return not self._thread.is_alive()
+
+
+@dataclass
+class Newsroom:
+    """Events in a database, and feeds of them."""
+
+    engine: Engine
+    writer: Writer
+    feeds: list[Feed] = field(default_factory=list)
+    watchings: list[Watching] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.store = SqlRoutingStore(self.engine)
+
+    def feed(
+        self,
+        max_watchers: int = 10,
+        per_agent: int = 10,
+        refresh_seconds: float | None = None,
+        read: Callable[[], AbstractContextManager[Connection]] | None = None,
+    ) -> Feed:
+        """Return another feed, as if of another server."""
+        feed = Feed(self.store, read or (lambda: reading(self.engine)), max_watchers, per_agent, refresh_seconds)
+        self.feeds.append(feed)
+        return feed
+
+    def watching(self, watch: Watch) -> Watching:
+        """Watch in a thread."""
+        watching = Watching(watch)
+        self.watchings.append(watching)
+        return watching
+
+    def add(self, *events: Event) -> list[int]:
+        """Store events in one transaction, tell nobody, and return their sequences."""
+        added = self.writer.run(lambda connection: [self.store.add_event(connection, event) for event in events])
+        return [sequence(event) for event in added]
+
+    def happen(self, feed: Feed, *events: Event) -> list[int]:
+        """Store events, tell a feed, and return their sequences."""
+        sequences = self.add(*events)
+        feed.notify()
+        return sequences
+
+
+@pytest.fixture
+def newsroom(engine: Engine, writer: Writer) -> Iterator[Newsroom]:
+    newsroom = Newsroom(engine, writer)
+    yield newsroom
+    for feed in newsroom.feeds:
+        feed.close()
+    assert all(watching.ended() for watching in newsroom.watchings)
+
+
+def sequence(event: Event) -> int:
+    """Return the place of a stored event."""
+    assert event.sequence is not None
+    return event.sequence
+
+
+def test_what_happened_comes_first_and_then_what_happens(newsroom: Newsroom) -> None:
+    feed = newsroom.feed()
+    before = newsroom.happen(feed, HAPPENED, HAPPENED)
+    watching = newsroom.watching(feed.watch(ACME, 0, "alice"))
+    wait_until(lambda: watching.seen == before, "what happened before is seen")
+    later = newsroom.happen(feed, HAPPENED) + newsroom.happen(feed, HAPPENED, HAPPENED)
+    wait_until(lambda: watching.seen == before + later, "what happens is seen")
+
+
+def test_an_event_comes_as_it_was_stored(newsroom: Newsroom) -> None:
+    feed = newsroom.feed()
+    told = replace(HAPPENED, type=EventType.SESSION_CLAIMED, agent="liaison_content", data={"claimant": "c-1"})
+    (place,) = newsroom.happen(feed, told)
+    assert next(feed.watch(ACME, 0, "alice")) == replace(told, sequence=place)
+
+
+def test_a_watch_goes_on_after_the_sequence_that_it_is_given(newsroom: Newsroom) -> None:
+    feed = newsroom.feed()
+    sequences = newsroom.happen(feed, *[HAPPENED] * 5)
+    watch = feed.watch(ACME, sequences[1], "alice")
+    assert [sequence(event) for event in islice(watch, 3)] == sequences[2:]
+
+
+def test_without_a_sequence_a_watch_begins_when_it_is_let_in(newsroom: Newsroom) -> None:
+    feed = newsroom.feed()
+    newsroom.happen(feed, HAPPENED)
+    watch = feed.watch(ACME, None, "alice")
+    (later,) = newsroom.happen(feed, HAPPENED)
+    assert sequence(next(watch)) == later
+
+
+def test_more_events_than_are_read_at_once_all_come_in_their_order(newsroom: Newsroom) -> None:
+    feed = newsroom.feed()
+    sequences = newsroom.happen(feed, *[HAPPENED] * 250)
+    watching = newsroom.watching(feed.watch(ACME, 0, "alice"))
+    sequences += newsroom.happen(feed, HAPPENED)
+    wait_until(lambda: len(watching.seen) >= len(sequences), "all events are seen")
+    assert watching.seen == sequences
+
+
+@pytest.mark.parametrize(
+    ("conditions", "other"),
+    [
+        (EventFilter("acme"), replace(HAPPENED, tenant="umbrella")),
+        (EventFilter("acme", session_id="s-1"), replace(HAPPENED, session_id="s-2")),
+        (EventFilter("acme", agent="guide"), replace(HAPPENED, agent="liaison_content")),
+        (EventFilter("acme", types=("message_appended",)), replace(HAPPENED, type=EventType.SESSION_CLOSED)),
+    ],
+    ids=["tenant", "session", "agent", "type"],
+)
+def test_what_does_not_meet_the_conditions_is_not_seen(
+    newsroom: Newsroom, conditions: EventFilter, other: Event
+) -> None:
+    feed = newsroom.feed()
+    watching = newsroom.watching(feed.watch(conditions, 0, "alice"))
+    _, first, _ = newsroom.happen(feed, other, HAPPENED, other)
+    newsroom.happen(feed, other)
+    (second,) = newsroom.happen(feed, HAPPENED)
+    wait_until(lambda: len(watching.seen) >= 2, "two events are seen")
+    assert watching.seen == [first, second]
+
+
+def test_every_watch_sees_all_that_threads_write_at_once_and_in_one_order(newsroom: Newsroom) -> None:
+    feed = newsroom.feed()
+    watchings = [newsroom.watching(feed.watch(ACME, 0, f"agent-{number}")) for number in range(4)]
+    writers = [
+        threading.Thread(target=lambda: [newsroom.happen(feed, HAPPENED, HAPPENED) for _ in range(25)])
+        for _ in range(4)
+    ]
+    for thread in writers:
+        thread.start()
+    for thread in writers:
+        thread.join(SECONDS)
+    for watching in watchings:
+        wait_until(lambda watching=watching: len(watching.seen) >= 200, "all events are seen")  # type: ignore[misc]
+        assert watching.seen == sorted(set(watching.seen))
+        assert len(watching.seen) == 200
+
+
+def test_no_more_watch_than_may_and_who_leaves_makes_room(newsroom: Newsroom) -> None:
+    feed = newsroom.feed(max_watchers=2)
+    first, second = feed.watch(ACME, 0, "alice"), feed.watch(ACME, 0, "bob")
+    with pytest.raises(Unavailable, match="2 callers watch, which is the limit"):
+        feed.watch(ACME, 0, "carol")
+    first.cancel()
+    third = feed.watch(ACME, 0, "carol")
+    with pytest.raises(Unavailable, match="limit"):
+        feed.watch(ACME, 0, "dora")
+    for watch in (second, third):
+        watch.cancel()
+
+
+def test_an_agent_watches_no_more_than_it_may_and_keeps_nobody_else_from_watching(newsroom: Newsroom) -> None:
+    feed = newsroom.feed(per_agent=2)
+    held = [feed.watch(ACME, 0, "alice"), feed.watch(ACME, 0, "alice")]
+    with pytest.raises(Unavailable, match="alice watches 2 times, which is the limit of an agent"):
+        feed.watch(ACME, 0, "alice")
+    held += [feed.watch(ACME, 0, "bob"), feed.watch(EventFilter("umbrella"), 0, "alice")]
+    held[0].cancel()
+    held[0].cancel()
+    held.append(feed.watch(ACME, 0, "alice"))
+    with pytest.raises(Unavailable, match="limit"):
+        feed.watch(ACME, 0, "alice")
+
+
+def test_a_watch_that_nobody_holds_any_more_has_no_place(newsroom: Newsroom) -> None:
+    feed = newsroom.feed(max_watchers=1)
+    watch = feed.watch(ACME, 0, "alice")
+    del watch
+    gc.collect()
+    assert feed.watch(ACME, 0, "alice")
+
+
+def test_a_watch_that_is_cancelled_while_it_waits_ends(newsroom: Newsroom) -> None:
+    feed = newsroom.feed()
+    sequences = newsroom.happen(feed, HAPPENED)
+    watching = newsroom.watching(feed.watch(ACME, 0, "alice"))
+    wait_until(lambda: watching.seen == sequences, "the event is seen")
+    watching.watch.cancel()
+    assert watching.ended()
+    assert watching.error is None
+
+
+def test_a_cancelled_watch_gives_nothing_more_of_what_it_has_read(newsroom: Newsroom) -> None:
+    feed = newsroom.feed()
+    newsroom.happen(feed, HAPPENED, HAPPENED)
+    watch = feed.watch(ACME, 0, "alice")
+    next(watch)
+    watch.cancel()
+    assert list(watch) == []
+
+
+def test_a_server_that_stops_ends_those_who_watch_and_says_why(newsroom: Newsroom) -> None:
+    feed = newsroom.feed()
+    watchings = [newsroom.watching(feed.watch(ACME, 0, "alice")) for _ in range(3)]
+    feed.close()
+    assert all(watching.ended() for watching in watchings)
+    assert [(type(w.error), str(w.error)) for w in watchings] == [(Unavailable, "the server is stopping")] * 3
+    with pytest.raises(Unavailable, match="the server is stopping"):
+        feed.watch(ACME, 0, "alice")
+
+
+def test_what_another_server_wrote_is_seen_without_a_word(newsroom: Newsroom) -> None:
+    watching = newsroom.watching(newsroom.feed(refresh_seconds=0.05).watch(ACME, None, "alice"))
+    sequences = newsroom.happen(newsroom.feed(), HAPPENED) + newsroom.happen(newsroom.feed(), HAPPENED)
+    wait_until(lambda: watching.seen == sequences, "the events of the other server are seen")
+
+
+def test_a_database_that_fails_ends_the_watch_and_frees_its_place(newsroom: Newsroom) -> None:
+    broken = threading.Event()
+
+    @contextmanager
+    def read() -> Iterator[Connection]:
+        with reading(newsroom.engine) as connection:
+            if broken.is_set():
+                # What a lost connection looks like.
+                connection.exec_driver_sql("SELECT nothing FROM nowhere")
+            yield connection
+
+    feed = newsroom.feed(max_watchers=1, read=read)
+    watching = newsroom.watching(feed.watch(ACME, 0, "alice"))
+    broken.set()
+    newsroom.happen(feed, HAPPENED)
+    assert watching.ended()
+    assert isinstance(watching.error, QueryFailed)
+    assert "nowhere" not in str(watching.error)
+    with pytest.raises(QueryFailed):
+        feed.watch(ACME, None, "alice")
+    broken.clear()
+    assert next(feed.watch(ACME, 0, "alice"))
