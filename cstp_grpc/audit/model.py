@@ -21,6 +21,13 @@ class AuditEvent(StrEnum):
     LEARNING_REPORTED = "learning_reported"
     LEARNING_REVIEWED = "learning_reviewed"
     NODE_CREATED = "node_created"
+    SESSION_OPENED = "session_opened"
+    SESSION_CONTEXT_UPDATED = "session_context_updated"
+    CONTEXT_SHARED = "context_shared"
+    SESSION_ROUTED = "session_routed"
+    SESSION_RETURNED = "session_returned"
+    SESSION_CLAIMED = "session_claimed"
+    SESSION_CLOSED = "session_closed"
 
 
 @dataclass(frozen=True, slots=True)

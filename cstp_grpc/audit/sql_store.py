@@ -122,7 +122,7 @@ def row_of(entry: AuditEntry) -> dict[str, object]:
         "warnings": entry.warnings or None,
         "evaluated": entry.evaluated,
         "rule_set_version": entry.rule_set_version,
-        "correlation_id": entry.correlation_id,
+        "correlation_id": storable(entry.correlation_id),
         "decision_id": entry.decision_id,
         "error": entry.error,
     }

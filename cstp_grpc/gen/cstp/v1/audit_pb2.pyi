@@ -52,6 +52,20 @@ class _AuditEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditEvent
     """A learning was accepted, rejected or deferred."""
     AUDIT_EVENT_NODE_CREATED: _AuditEvent.ValueType  # 11
     """A node was created for a folder."""
+    AUDIT_EVENT_SESSION_OPENED: _AuditEvent.ValueType  # 12
+    """A chat session was opened."""
+    AUDIT_EVENT_SESSION_CONTEXT_UPDATED: _AuditEvent.ValueType  # 13
+    """The context of a chat session was changed."""
+    AUDIT_EVENT_CONTEXT_SHARED: _AuditEvent.ValueType  # 14
+    """A context was shared with a liaison agent, without a routing."""
+    AUDIT_EVENT_SESSION_ROUTED: _AuditEvent.ValueType  # 15
+    """A chat session was handed to a liaison agent, with its context."""
+    AUDIT_EVENT_SESSION_RETURNED: _AuditEvent.ValueType  # 16
+    """A chat session was returned to the guide."""
+    AUDIT_EVENT_SESSION_CLAIMED: _AuditEvent.ValueType  # 17
+    """An instance of a liaison agent took a chat session."""
+    AUDIT_EVENT_SESSION_CLOSED: _AuditEvent.ValueType  # 18
+    """A chat session was closed."""
 
 class AuditEvent(_AuditEvent, metaclass=_AuditEventEnumTypeWrapper):
     """What an entry is about."""
@@ -80,6 +94,20 @@ AUDIT_EVENT_LEARNING_REVIEWED: AuditEvent.ValueType  # 10
 """A learning was accepted, rejected or deferred."""
 AUDIT_EVENT_NODE_CREATED: AuditEvent.ValueType  # 11
 """A node was created for a folder."""
+AUDIT_EVENT_SESSION_OPENED: AuditEvent.ValueType  # 12
+"""A chat session was opened."""
+AUDIT_EVENT_SESSION_CONTEXT_UPDATED: AuditEvent.ValueType  # 13
+"""The context of a chat session was changed."""
+AUDIT_EVENT_CONTEXT_SHARED: AuditEvent.ValueType  # 14
+"""A context was shared with a liaison agent, without a routing."""
+AUDIT_EVENT_SESSION_ROUTED: AuditEvent.ValueType  # 15
+"""A chat session was handed to a liaison agent, with its context."""
+AUDIT_EVENT_SESSION_RETURNED: AuditEvent.ValueType  # 16
+"""A chat session was returned to the guide."""
+AUDIT_EVENT_SESSION_CLAIMED: AuditEvent.ValueType  # 17
+"""An instance of a liaison agent took a chat session."""
+AUDIT_EVENT_SESSION_CLOSED: AuditEvent.ValueType  # 18
+"""A chat session was closed."""
 Global___AuditEvent: _TypeAlias = AuditEvent  # noqa: Y015
 
 @_typing.final
@@ -112,8 +140,8 @@ class AuditEntry(_message.Message):
     claimed_agent: _builtins.str
     """The name that the agent claimed in the request; never trusted."""
     action: _builtins.str
-    """What the agent wanted to do, the title of the decision, or what was done in which project with which paths; absent
-    where its content is not stored.
+    """What the agent wanted to do, the title of the decision, or what was done in which project with which paths or with
+    which chat session; absent where its content is not stored.
     """
     allowed: _builtins.bool
     """The verdict; absent where nothing was judged."""
@@ -124,7 +152,7 @@ class AuditEntry(_message.Message):
     request_id: _builtins.str
     """The request that caused it."""
     correlation_id: _builtins.str
-    """The correlation id of the announcement."""
+    """The correlation id of the announcement, or the chat session."""
     decision_id: _builtins.str
     """The decision it is about."""
     error: _builtins.str
