@@ -63,3 +63,20 @@ def test_low_or_unstated_confidence_at_high_stakes_warns(confidence: float | Non
 
     assert (warning.guardrail_id, warning.code) == ("no-high-stakes-low-confidence", None)
     assert warning.message == "High-stakes decisions require 50% confidence or more"
+
+
+def test_a_hand_over_to_a_liaison_agent_passes_without_a_warning() -> None:
+    context = {
+        "target_pillar": "content",
+        "routing_reason": "wants a post",
+        "chat_session_id": "s-1",
+        "user_id": "u-17",
+        "tenant": "acme",
+        "from": "guide",
+        "to": "liaison_content",
+    }
+    action = Action("Hand over from guide to liaison_content: wants a post", "liaison", Stakes.MEDIUM, None, context)
+
+    verdict = Evaluator(load(default_rulebook())).evaluate(action)
+
+    assert (verdict.allowed, verdict.violations, verdict.warnings) == (True, (), ())
