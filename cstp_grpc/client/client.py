@@ -89,7 +89,8 @@ class CstpClient:
         An announcement, a record or a chat message that lacks the identifier which makes a repetition safe gets one.
         """
         if method.streaming:
-            raise MethodNotFound(f"{method.name} takes a stream and is no single call")
+            streams = "takes" if method.client_streaming else "answers with"
+            raise MethodNotFound(f"{method.name} {streams} a stream and is no single call")
         identified = with_key(request)
         attempt = functools.partial(self._transport.call, method, identified)
         limit = self._timeout if timeout is None else timeout

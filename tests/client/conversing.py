@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,9 +14,10 @@ from cstp_grpc.client.contract import methods
 from cstp_grpc.errors import CstpError
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
 from cstp_grpc.server.status import to_status
+from tests.waiting import SECONDS
 
-Stream = Sequence[int | CstpError | grpc.StatusCode]
-"""The sequences of the events of a stream, and how it fails."""
+Stream = Sequence[int | CstpError | grpc.StatusCode | threading.Event]
+"""The sequences of the events of a stream, what it waits for, and how it fails."""
 
 
 def event(sequence: int) -> pb2.Event:
@@ -34,11 +36,16 @@ class Watched:
         self, request: pb2.WatchEventsRequest, context: grpc.ServicerContext
     ) -> Iterator[pb2.WatchEventsResponse]:
         self.requests.append(request)
+        # Else it would be sent with the first event.
+        context.send_initial_metadata(())
         for given in self.script.pop(0):
             if isinstance(given, CstpError):
                 context.abort_with_status(to_status(given, "req-1"))
             if isinstance(given, grpc.StatusCode):
                 context.abort(given, "in a few words")
+            if isinstance(given, threading.Event):
+                given.wait(SECONDS)
+                continue
             assert isinstance(given, int)
             yield pb2.WatchEventsResponse(event=event(given))
 

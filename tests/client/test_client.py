@@ -227,13 +227,17 @@ def test_reviewing_sharing_and_unsharing_return_the_decision() -> None:
         assert client.unshare_decision("dec-2").id == "dec-2"
 
 
-def test_a_stream_is_no_single_call() -> None:
-    method = methods()["cstp.importDecisions"]
-    with (
-        CstpClient("localhost:1") as client,
-        pytest.raises(MethodNotFound, match=r"cstp\.importDecisions takes a stream"),
-    ):
-        client.call(method, journal_pb2.ImportDecisionsRequest(source="a"))
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("cstp.importDecisions", r"cstp\.importDecisions takes a stream"),
+        ("liaison.watchEvents", r"liaison\.watchEvents answers with a stream"),
+    ],
+)
+def test_a_stream_is_no_single_call(name: str, told: str) -> None:
+    method = methods()[name]
+    with CstpClient("localhost:1") as client, pytest.raises(MethodNotFound, match=told):
+        client.call(method, method.request())
 
 
 @pytest.mark.parametrize(
