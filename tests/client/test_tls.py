@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
-import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -15,33 +11,10 @@ from cstp_grpc.client import CstpClient, RetryPolicy
 from cstp_grpc.client.errors import ServerUnreachable
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
+from tests.client.certificates import Certificate
 from tests.client.scripted import HttpReply, http_server, scripted_server
 
 ONCE = RetryPolicy(attempts=1)
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """A certificate for localhost that certifies itself, and its key, both PEM."""
-
-    certificate: Path
-    key: Path
-
-    @property
-    def authority(self) -> bytes:
-        return self.certificate.read_bytes()
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is needed to make a certificate")
-    folder = tmp_path_factory.mktemp("tls")
-    made = Certificate(folder / "certificate.pem", folder / "key.pem")
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(made.key), "-out", str(made.certificate)]
-    subprocess.run(command, check=True, capture_output=True)
-    return made
 
 
 @pytest.fixture(params=["grpcs", "https"])
