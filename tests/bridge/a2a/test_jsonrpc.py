@@ -541,6 +541,34 @@ def test_the_limits_are_those_of_the_server(
     assert error["data"][-1] == {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "1.500s"}
 
 
+def test_failures_of_intents_keep_the_form_of_a2a(scripted: Raw, server: Scripted) -> None:
+    violation = error_details_pb2.PreconditionFailure.Violation(type="g", subject="G", description="No")
+    server.plays["liaison.routeToLiaisonAgent"] = fail(
+        grpc.StatusCode.PERMISSION_DENIED,
+        "PERMISSION_DENIED",
+        "Blocked",
+        error_details_pb2.PreconditionFailure(violations=[violation]),
+        requestId="r-1",
+        target_pillar="content",
+    )
+    answer = scripted.post(call("liaison.routeToLiaisonAgent", {"target_pillar": "content"}), headers=EXTENSION)
+    assert answer.status == 403
+    error = answer.json["error"]
+    assert (error["code"], error["message"]) == (-31010, "Blocked")
+    assert error["data"] == [
+        {
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            "reason": "PERMISSION_DENIED",
+            "domain": "cstp",
+            "metadata": {"requestId": "r-1", "target_pillar": "content"},
+        },
+        {
+            "@type": "type.googleapis.com/google.rpc.PreconditionFailure",
+            "violations": [{"type": "g", "subject": "G", "description": "No"}],
+        },
+    ]
+
+
 @pytest.mark.parametrize("path", ["/a2a", "/a2a/v1/message:send"])
 def test_a_body_that_does_not_arrive_is_408(shared: tuple[Scripted, str], server: Scripted, path: str) -> None:
     server.plays["cstp.getAccess"] = lambda request, context: access_pb2.GetAccessResponse()
