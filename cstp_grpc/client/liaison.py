@@ -244,6 +244,7 @@ class Liaison:
         after: int | None = None,
         resume: bool = True,
         on_failure: Callable[[CstpError, float], None] | None = None,
+        timeout: float | None = None,
     ) -> Generator[pb2.Event, None, None]:
         """Yield events that meet all conditions as they happen, without end; over gRPC only.
 
@@ -251,13 +252,15 @@ class Liaison:
         failure the watch goes on by itself behind the last event that it saw, or, where it saw none and `after` was not
         given, with what happens then. It pauses as the client's RetryPolicy says, anew after each event, and tries for
         as long as it takes; `on_failure` is told each failure and how many seconds the pause is. With `resume=False`
-        the failure is raised.
+        the failure is raised. After `timeout` seconds in all it ends with DeadlineExceeded; the client's own timeout
+        does not bound it.
         """
         request = pb2.WatchEventsRequest(chat_session_id=chat_session_id, agent=agent, types=types, after=after)
+        left = self._retrier.countdown(timeout)
         failures = 0
         while True:
             try:
-                with self._calls.watch(methods()["liaison.watchEvents"], request) as answers:
+                with self._calls.watch(methods()["liaison.watchEvents"], request, left()) as answers:
                     for answer in answers:
                         event = expect(answer, pb2.WatchEventsResponse).event
                         request.after = event.sequence
@@ -270,7 +273,7 @@ class Liaison:
                 pause = self._retrier.pause(error, failures)
                 if on_failure:
                     on_failure(error, pause)
-                self._retrier.sleep(pause)
+                self._retrier.sleep(pause, left())
             else:
                 return
 

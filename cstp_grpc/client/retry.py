@@ -61,10 +61,7 @@ class Retrier:
         deadline = self._clock() + timeout
 
         def once() -> T:
-            left = deadline - self._clock()
-            if left <= 0:
-                raise DeadlineExceeded(f"There was no answer within {timeout:g} s")
-            return attempt(left)
+            return attempt(time_left(self._clock, deadline, timeout))
 
         def done(state: RetryCallState) -> bool:
             spent = self._clock() + state.upcoming_sleep >= deadline
@@ -88,12 +85,30 @@ class Retrier:
         bound: float = self._policy.base * 2 ** min(failures - 1, MAX_DOUBLINGS)
         return self._random() * min(bound, self._policy.cap)
 
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        self._sleep(seconds)
+    def sleep(self, seconds: float, left: float | None) -> None:
+        """Wait, but no longer than is left; None sets no bound."""
+        self._sleep(seconds if left is None else min(seconds, left))
+
+    def countdown(self, timeout: float | None) -> Callable[[], float | None]:
+        """Return a function that tells how many of `timeout` seconds are left from now on; None where it is None.
+
+        It raises DeadlineExceeded when none are.
+        """
+        if timeout is None:
+            return lambda: None
+        deadline = self._clock() + timeout
+        return lambda: time_left(self._clock, deadline, timeout)
 
     def _pause(self, state: RetryCallState) -> float:
         return self.pause(state.outcome.exception() if state.outcome else None, state.attempt_number)
+
+
+def time_left(clock: Callable[[], float], deadline: float, timeout: float) -> float:
+    """Return the seconds until a deadline that was `timeout` seconds away. Raises DeadlineExceeded when it is over."""
+    left = deadline - clock()
+    if left <= 0:
+        raise DeadlineExceeded(f"There was no answer within {timeout:g} s")
+    return left
 
 
 def is_passing(error: BaseException) -> bool:

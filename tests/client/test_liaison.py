@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from cstp_grpc.client.messages import Json
 from cstp_grpc.errors import (
     AuthenticationRequired,
     CstpError,
+    DeadlineExceeded,
     InvalidArgument,
     MethodNotFound,
     SessionNotFound,
@@ -342,6 +344,35 @@ def test_a_watch_need_not_go_on() -> None:
         assert next(events) == event(1)
         with pytest.raises(Unavailable, match="stopping"):
             next(events)
+
+
+def test_a_watch_goes_on_no_longer_than_it_may() -> None:
+    release = threading.Event()
+    with watched([1, release]) as server, CstpClient(server.target) as client:
+        events = client.liaison.watch_events(timeout=0.5)
+        assert next(events) == event(1)
+        with pytest.raises(DeadlineExceeded):
+            next(events)
+        release.set()
+
+
+def test_the_time_of_a_watch_has_its_failures_and_pauses_in_it() -> None:
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        slept.append(seconds)
+        now += seconds
+
+    slept: list[float] = []
+    script = [Unavailable("full", retry_after=6), Unavailable("full", retry_after=6)]
+    with (
+        watched(*([each] for each in script)) as server,
+        CstpClient(server.target, sleep=sleep, clock=lambda: now) as client,
+        pytest.raises(DeadlineExceeded, match="within 10 s"),
+    ):
+        next(client.liaison.watch_events(timeout=10))
+    assert slept == [6, 4]
 
 
 def test_a_watch_cannot_be_had_over_json_rpc() -> None:
