@@ -116,12 +116,16 @@ class Matching(FilterFunction):
     def __init__(self, budget: Budget, *, whole: bool) -> None:
         self._budget = budget
         self._whole = whole
+        self._known: dict[str, Any] = {}
 
     def __call__(self, text: object, pattern: str) -> bool:
         """Tell whether a text matches; what is no text does not."""
         if not isinstance(text, str):
             return False
-        known = compiled(pattern)
+        known = self._known.get(pattern)
+        if known is None:
+            # No more than the rules name: a context cannot choose patterns.
+            known = self._known.setdefault(pattern, compiled(pattern))
         find = known.fullmatch if self._whole else known.search
         return find(text, timeout=self._budget.left(), concurrent=True) is not None
 

@@ -56,6 +56,7 @@ class Redaction:
     def __init__(self, rules: Sequence[RedactionRule], max_bytes: int, max_seconds: float = MAX_SECONDS) -> None:
         self._max_bytes = max_bytes
         self._masks = [rule.mask for rule in rules]
+        self._max_seconds = max_seconds
         self._paths = Paths(max_seconds)
         self._queries = []
         lines = []
@@ -88,15 +89,18 @@ class Redaction:
             found = self._paths.find(self._queries, document)
             edits = edit_of(zip(self._masks, found, strict=True))
             return edited_object(document, edits)
+        except TimeoutError as error:
+            logger.warning("a context was not shared: its redaction took longer than %s s", self._max_seconds)
+            raise not_redacted("redaction took too long") from error
         except Exception as error:
             # Whatever it is: what was not redacted must not be shared.
-            logger.exception("a context could not be redacted")
-            raise ContextSharingFailed(
-                "the context could not be redacted, and is not shared",
-                metadata={
-                    "reason": "redaction took too long" if isinstance(error, TimeoutError) else "redaction failed"
-                },
-            ) from error
+            logger.exception("a context was not shared: it could not be redacted")
+            raise not_redacted("redaction failed") from error
+
+
+def not_redacted(reason: str) -> ContextSharingFailed:
+    """Return the error for a context to which the rules cannot be applied."""
+    return ContextSharingFailed("the context could not be redacted, and is not shared", metadata={"reason": reason})
 
 
 def edit_of(found: Iterable[tuple[bool, list[Location]]]) -> Edit:
