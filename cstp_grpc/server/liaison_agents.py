@@ -1,0 +1,418 @@
+"""The liaison agents that are elsewhere: A2A agents, and other CSTP servers over gRPC and JSON-RPC."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from cstp_grpc import errors
+from cstp_grpc.client import CstpClient, RetryPolicy
+from cstp_grpc.client.errors import REQUEST_ID, ServerUnreachable
+from cstp_grpc.client.jsonrpc import ENDPOINT, endpoint, exchange, tls_context
+from cstp_grpc.client.transport import channel_options, grpc_address, scheme_of
+from cstp_grpc.config.sections import LiaisonSettings, PillarSettings
+from cstp_grpc.errors import ConfigError, CstpError, InvalidArgument, LiaisonAgentUnavailable
+from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryRefused, Parcel, Receipt
+from cstp_grpc.liaison.canonical import digest
+from cstp_grpc.liaison.documents import decision_json
+from cstp_grpc.liaison.model import liaison_agent
+from cstp_grpc.vocabulary import DEFAULT_TENANT
+
+if TYPE_CHECKING:
+    from cstp_grpc.client.a2a_peer import A2aPeer
+
+logger = logging.getLogger(__name__)
+
+ONCE: Final = RetryPolicy(attempts=1)
+"""Whoever delivers repeats by itself."""
+MAX_TOLD: Final = 500
+"""How many characters of what a server says of its reasons are told on."""
+SCHEMES: Final[Mapping[str, frozenset[str]]] = {
+    "grpc": frozenset({"grpc", "grpcs"}),
+    "jsonrpc": frozenset({"http", "https"}),
+}
+SETTING_OF: Final[Mapping[str, str]] = {"token": "token", "root_certificates": "ca_file"}
+"""The settings of a pillar by the fields of errors that are about them; others are about its url."""
+PASSING: Final = (
+    errors.Unavailable,
+    errors.DeadlineExceeded,
+    errors.RateLimited,
+    errors.InternalError,
+    errors.QueryFailed,
+    errors.GuardrailEvalFailed,
+    errors.LiaisonAgentUnavailable,
+    errors.SessionUpdateFailed,
+)
+"""Answers of a server that may be others later."""
+STATUS_WORDS: Final[Mapping[grpc.StatusCode, str]] = {
+    grpc.StatusCode.UNAVAILABLE: "not reachable",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "no answer in time",
+}
+
+
+class Away(Exception):
+    """An agent cannot be reached now; the message is a few words fit for callers, the cause is for the log."""
+
+
+class Link(Protocol):
+    """Reaches an agent, within so many seconds."""
+
+    def probe(self, seconds: float) -> None:
+        """Return where the agent is there. Raises Away."""
+
+    def deliver(self, parcel: Parcel, seconds: float) -> Receipt:
+        """Hand over a parcel. Raises DeliveryRefused, DeliveryFailed."""
+
+    def close(self) -> None:
+        """Give back what is held open."""
+
+
+class RemoteAgent:
+    """The liaison agent of a pillar at the other end of a link."""
+
+    remote = True
+
+    def __init__(
+        self,
+        pillar: str,
+        link: Link,
+        settings: LiaisonSettings,
+        *,
+        confirms: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.confirms = confirms
+        self._pillar = pillar
+        self._name = liaison_agent(pillar)
+        self._link = link
+        self._delivery_seconds = settings.delivery_seconds
+        self._availability = Availability(
+            self._name, link.probe, settings.probe_seconds, settings.availability_seconds, clock
+        )
+        self._failing = False
+
+    def check(self, tenant: str) -> None:  # noqa: ARG002 - it serves all tenants alike
+        """Return where the agent was there a moment ago. Raises LiaisonAgentUnavailable."""
+        reason, seconds = self._availability.ask()
+        if reason is not None:
+            raise LiaisonAgentUnavailable(
+                f"{self._name} is not available: {reason}",
+                metadata={"target_pillar": self._pillar, "reason": reason},
+                retry_after=seconds,
+            )
+
+    def deliver(self, parcel: Parcel) -> Receipt:
+        """Hand over a parcel. Raises DeliveryRefused, DeliveryFailed."""
+        try:
+            receipt = self._link.deliver(parcel, self._delivery_seconds)
+        except DeliveryRefused as error:
+            logger.warning("%s refuses the share %s: %s", self._name, parcel.share.id, with_cause(error))
+            raise
+        except DeliveryFailed as error:
+            if not self._failing:
+                logger.warning("nothing can be delivered to %s: %s", self._name, with_cause(error))
+            self._failing = True
+            raise
+        self._failing = False
+        return receipt
+
+    def close(self) -> None:
+        """Give back what is held open; the agent cannot be used any more."""
+        self._availability.close()
+        self._link.close()
+
+
+class Availability:
+    """Whether an agent is there: asked once by all who want to know at the same time, and remembered for a while.
+
+    Nobody waits for longer than `seconds`, even where asking takes longer.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        probe: Callable[[float], None],
+        seconds: float,
+        remembered: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._name = name
+        self._probe = probe
+        self._seconds = seconds
+        self._remembered = remembered
+        self._clock = clock
+        self._pool = ThreadPoolExecutor(1, f"probe-{name}")
+        self._entering = Lock()
+        self._flight: Future[str | None] | None = None
+        self._reason: str | None = None
+        self._known_until: float | None = None
+        self._away = False
+
+    def ask(self) -> tuple[str | None, float]:
+        """Return why the agent is not there, None where it is, and for how many seconds that is remembered."""
+        with self._entering:
+            left = 0.0 if self._known_until is None else self._known_until - self._clock()
+            if left > 0:
+                return self._reason, left
+            if self._flight is None or self._flight.done():
+                self._flight = self._pool.submit(self._try)
+            flight = self._flight
+        try:
+            reason = flight.result(self._seconds)
+        except TimeoutError:
+            reason = STATUS_WORDS[grpc.StatusCode.DEADLINE_EXCEEDED]
+            self._remember(reason)
+        return reason, self._remembered
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _try(self) -> str | None:
+        reason = None
+        try:
+            self._probe(self._seconds)
+        except Away as error:
+            reason = str(error)
+            if not self._away:
+                logger.warning("%s is not available: %s", self._name, with_cause(error))
+        except Exception:
+            reason = "no answer that can be understood"
+            if not self._away:
+                logger.exception("%s is not available", self._name)
+        self._away = reason is not None
+        self._remember(reason)
+        return reason
+
+    def _remember(self, reason: str | None) -> None:
+        with self._entering:
+            self._reason = reason
+            self._known_until = self._clock() + self._remembered
+
+
+class A2aLink:
+    """Reaches an A2A agent."""
+
+    def __init__(self, settings: PillarSettings) -> None:
+        # Importing the SDK takes a fifth of the start, and few servers have a pillar that needs it.
+        from cstp_grpc.client import a2a_peer
+
+        self._errors = a2a_peer
+        self._peer: A2aPeer = a2a_peer.A2aPeer(
+            address_of(settings), token_of(settings), root_certificates=authorities_of(settings)
+        )
+
+    def probe(self, seconds: float) -> None:
+        """Return where the agent shows a card that can be used. Raises Away."""
+        try:
+            self._peer.probe(seconds)
+        except self._errors.PeerError as error:
+            raise Away(str(error)) from error.__cause__
+
+    def deliver(self, parcel: Parcel, seconds: float) -> Receipt:
+        """Send a parcel as a message. Raises DeliveryRefused, DeliveryFailed."""
+        share = parcel.share
+        context_id = share.conversation_id and outward(share.tenant, share.conversation_id)
+        try:
+            task_id = self._peer.send(parcel_json(parcel), outward(share.tenant, share.id), context_id, seconds)
+        except self._errors.PeerRefuses as error:
+            raise DeliveryRefused(str(error)) from error.__cause__
+        except self._errors.PeerError as error:
+            raise DeliveryFailed(str(error)) from error.__cause__
+        return Receipt(task_id)
+
+    def close(self) -> None:
+        """End calls in progress."""
+        self._peer.close()
+
+
+class CstpLink:
+    """Reaches a CSTP server, which shares the context with its own liaison agent of that name."""
+
+    def __init__(self, settings: PillarSettings, health: Health) -> None:
+        self._health = health
+        self._client = CstpClient(
+            address_of(settings),
+            token_of(settings),
+            retries=ONCE,
+            root_certificates=authorities_of(settings),
+        )
+
+    def probe(self, seconds: float) -> None:
+        """Return where the server is well. Raises Away."""
+        self._health.probe(seconds)
+
+    def deliver(self, parcel: Parcel, seconds: float) -> Receipt:
+        """Have a parcel shared. Raises DeliveryRefused, DeliveryFailed."""
+        share = parcel.share
+        try:
+            self._client.liaison.share_context_to_agent(
+                share.source_agent,
+                share.target_agent,
+                share.shared_context,
+                conversation_id=share.conversation_id and outward(share.tenant, share.conversation_id),
+                idempotency_key=outward(share.tenant, share.id),
+                timeout=seconds,
+            )
+        except CstpError as error:
+            kind = DeliveryFailed if isinstance(error, PASSING) else DeliveryRefused
+            raise kind(words_of(error)) from error
+        return Receipt()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._health.close()
+        self._client.close()
+
+
+class Health(Protocol):
+    """Asks a CSTP server whether it is well."""
+
+    def probe(self, seconds: float) -> None:
+        """Return where it is. Raises Away."""
+
+    def close(self) -> None:
+        """Give back what is held open."""
+
+
+class GrpcHealth:
+    """Asks the standard health service."""
+
+    def __init__(self, settings: PillarSettings) -> None:
+        target = address_of(settings)
+        address = grpc_address(target)
+        if scheme_of(target) == "grpcs":
+            credentials = grpc.ssl_channel_credentials(authorities_of(settings))
+            self._channel = grpc.secure_channel(address, credentials, channel_options(address))
+        else:
+            self._channel = grpc.insecure_channel(address, channel_options(address))
+        self._stub = health_pb2_grpc.HealthStub(self._channel)
+
+    def probe(self, seconds: float) -> None:
+        """Return where the server serves. Raises Away."""
+        try:
+            answer = self._stub.Check(health_pb2.HealthCheckRequest(), timeout=seconds)
+        except grpc.RpcError as error:
+            raise Away(STATUS_WORDS.get(error.code(), "no answer about its health")) from error
+        if answer.status != health_pb2.HealthCheckResponse.SERVING:
+            raise Away("not serving")
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+
+class BridgeHealth:
+    """Asks a bridge for its health."""
+
+    def __init__(self, settings: PillarSettings) -> None:
+        url = endpoint(address_of(settings))
+        self._url = url._replace(path=url.path.removesuffix(ENDPOINT) + "/health")
+        self._tls = tls_context(authorities_of(settings))
+
+    def probe(self, seconds: float) -> None:
+        """Return where the bridge and its server are well. Raises Away."""
+        try:
+            answer = exchange("GET", self._url, {"accept": "application/json"}, None, seconds, self._tls)
+        except CstpError as error:
+            raise Away(words_of(error)) from error
+        if answer.status != 200:
+            raise Away("not serving")
+
+    def close(self) -> None:
+        """Do nothing: no connection outlives its call."""
+
+
+def build_remote(name: str, settings: PillarSettings, liaison: LiaisonSettings) -> RemoteAgent:
+    """Return the configured remote agent of a pillar, which must be closed. Raises ConfigError."""
+    try:
+        link = link_of(settings)
+    except InvalidArgument as error:
+        setting = SETTING_OF.get(error.violations[0].field, "url")
+        raise ConfigError(f"liaison.pillars.{name}.{setting}: {error.violations[0].description}") from error
+    except OSError as error:
+        raise ConfigError(
+            f"liaison.pillars.{name}.ca_file: {settings.ca_file} cannot be read: {error.strerror}"
+        ) from error
+    return RemoteAgent(name, link, liaison, confirms=settings.delivery == "confirm")
+
+
+def link_of(settings: PillarSettings) -> Link:
+    """Return what reaches the agent of a pillar. Raises InvalidArgument, and OSError where ca_file cannot be read."""
+    if settings.kind == "a2a":
+        return A2aLink(settings)
+    if scheme_of(address_of(settings)) not in SCHEMES[settings.kind]:
+        wanted = " or ".join(f"{scheme}://" for scheme in sorted(SCHEMES[settings.kind]))
+        raise InvalidArgument.field("url", f"must begin with {wanted} where kind is {settings.kind}")
+    return CstpLink(settings, GrpcHealth(settings) if settings.kind == "grpc" else BridgeHealth(settings))
+
+
+def address_of(settings: PillarSettings) -> str:
+    """Return where the remote agent is."""
+    assert settings.url, "checked with the settings"
+    return settings.url
+
+
+def token_of(settings: PillarSettings) -> str | None:
+    """Return the token for the remote agent."""
+    return None if settings.token is None else settings.token.get_secret_value()
+
+
+def authorities_of(settings: PillarSettings) -> bytes | None:
+    """Return the authorities that certify the remote agent, in PEM. Raises OSError, InvalidArgument."""
+    if settings.ca_file is None:
+        return None
+    authorities = settings.ca_file.read_bytes()
+    if not authorities.strip():
+        # Without any, the system's would be believed.
+        raise InvalidArgument.field("root_certificates", "are no certificates in PEM")
+    return authorities
+
+
+def parcel_json(parcel: Parcel) -> dict[str, Any]:
+    """Return a parcel as A2A agents are given it."""
+    share, decision = parcel.share, parcel.decision
+    found: dict[str, Any] = {
+        "intent_type": "share_context_to_agent" if decision is None else "route_to_liaison_agent",
+        "share_id": share.id,
+        "source_agent": share.source_agent,
+        "target_agent": share.target_agent,
+        "target_pillar": parcel.pillar,
+    }
+    if share.conversation_id is not None:
+        found["chat_session_id"] = share.conversation_id
+    if decision is not None:
+        found["routing_reason"] = decision.reason
+        found["routing_decision"] = decision_json(decision)
+    return {**found, "context_hash": share.context_hash, "shared_context": dict(share.shared_context)}
+
+
+def outward(tenant: str, identifier: str) -> str:
+    """Return the identifier by which others know what has this one in a tenant.
+
+    All tenants reach an agent with the same token, and each chooses its identifiers by itself.
+    """
+    return identifier if tenant == DEFAULT_TENANT else digest([tenant, identifier])
+
+
+def words_of(error: CstpError) -> str:
+    """Return what callers are told of a failed call; only what a server itself says is told on."""
+    if isinstance(error, ServerUnreachable):
+        return "not reachable"
+    if isinstance(error, errors.DeadlineExceeded):
+        return "no answer in time"
+    said = f": {error.message[:MAX_TOLD]}" if REQUEST_ID in error.metadata else ""
+    return f"answered {error.reason}{said}"
+
+
+def with_cause(error: Exception) -> str:
+    """Return what the log is told."""
+    cause = error.__cause__
+    return str(error) if cause is None else f"{error} ({type(cause).__name__}: {cause})"
