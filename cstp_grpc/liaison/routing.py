@@ -134,6 +134,8 @@ class Router:
             with self._confirming.holding(plan.key) if agent.confirms else nullcontext():
                 return self._hand_over(caller, agent, plan, act)
         except CstpError as error:
+            error.metadata.setdefault("target_pillar", request.target_pillar)
+            error.metadata.setdefault("reason", error.message)
             self._recorder.refusal(replace(act, error=error.reason))
             raise
 

@@ -27,6 +27,7 @@ from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.decisions.store import DecisionStore
 from cstp_grpc.gen.cstp.v1 import access_pb2_grpc, audit_pb2_grpc, cstp_pb2_grpc, journal_pb2_grpc, tasks_pb2_grpc
 from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2_grpc
+from cstp_grpc.gen.liaison.v1 import liaison_pb2_grpc
 from cstp_grpc.guardrails.checks import GuardrailChecks
 from cstp_grpc.guardrails.evaluator import Evaluator
 from cstp_grpc.guardrails.rulebook import default_rulebook, load
@@ -43,12 +44,14 @@ from cstp_grpc.server.code import ProjectCode, ProjectSources
 from cstp_grpc.server.grpc_server import GrpcServer, Servicer, interceptors
 from cstp_grpc.server.health import INDEX
 from cstp_grpc.server.interceptors.receiving import Receiving
+from cstp_grpc.server.liaison import build_liaison, redaction_of
 from cstp_grpc.server.trails import CheckAudit, IntentLayerAudit, JournalAudit, NoTrail, Trail
 from cstp_grpc.services.access import AccessService
 from cstp_grpc.services.audit import AuditService
 from cstp_grpc.services.cstp import CstpService, QueryLimits
 from cstp_grpc.services.intent_layer import IntentLayerService
 from cstp_grpc.services.journal import JournalService
+from cstp_grpc.services.liaison import LiaisonService
 from cstp_grpc.services.tasks import TaskService
 from cstp_grpc.storage.engine import create_engine
 from cstp_grpc.storage.lock import DataLock
@@ -100,6 +103,8 @@ class App:
 
     def stop(self, drain_seconds: float | None = None) -> None:
         """Let calls in progress end, up to the configured time, and close everything."""
+        # Those who watch would else be waited for as if they were about to end.
+        self._feed.close()
         self._server.stop(self._settings.grpc.drain_seconds if drain_seconds is None else drain_seconds)
         self._resources.close()
 
@@ -110,6 +115,7 @@ class App:
         around = interceptors(settings, receiving)
         rule_set = load(rulebook_path(settings))
         settings.intent_layer.check_roots()
+        redaction = redaction_of(settings)
         opened.enter_context(DataLock(settings.data_dir))
         embedder = build_embedder(**settings.embedding.model_dump(), data_dir=settings.data_dir)
 
@@ -143,6 +149,8 @@ class App:
         remover.start()
         opened.callback(remover.stop)
         projects = self._build_projects(opened, sources, memory.journal, embedder, trail, clock)
+        liaison = build_liaison(settings, redaction, engine, writer, trail, checks, clock)
+        self._feed = liaison.feed
         cstp = CstpService(settings.agent.name, announcer, memory.search, checks, limits)
         servicers: list[Servicer] = [
             (cstp_pb2_grpc.add_CstpServiceServicer_to_server, cstp),
@@ -151,6 +159,7 @@ class App:
             (access_pb2_grpc.add_AccessServiceServicer_to_server, AccessService(settings, rule_set)),
             (tasks_pb2_grpc.add_TaskServiceServicer_to_server, TaskService(tasks)),
             (intent_layer_pb2_grpc.add_IntentLayerServiceServicer_to_server, IntentLayerService(projects)),
+            (liaison_pb2_grpc.add_LiaisonServiceServicer_to_server, LiaisonService(liaison)),
         ]
         return GrpcServer(settings.grpc, around, servicers, memory.health, receiving, settings.liaison.max_watchers)
 

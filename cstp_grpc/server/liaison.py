@@ -1,0 +1,86 @@
+"""Building what serves chat sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from sqlalchemy import Engine
+
+from cstp_grpc.config import Settings
+from cstp_grpc.guardrails.checks import GuardrailChecks
+from cstp_grpc.liaison.agents import LiaisonAgents
+from cstp_grpc.liaison.feed import Feed
+from cstp_grpc.liaison.history import History
+from cstp_grpc.liaison.model import liaison_agent
+from cstp_grpc.liaison.presence import Heartbeats, LocalAgent, Presence
+from cstp_grpc.liaison.recorder import Recorder
+from cstp_grpc.liaison.redaction import Redaction, RedactionRule
+from cstp_grpc.liaison.routing import Router
+from cstp_grpc.liaison.sessions import Sessions
+from cstp_grpc.liaison.sharing import Sharing
+from cstp_grpc.liaison.sql_routing import SqlRoutingStore
+from cstp_grpc.liaison.sql_sessions import SqlSessionStore
+from cstp_grpc.server.interceptors.auth import ANONYMOUS
+from cstp_grpc.server.trails import LiaisonAudit, Trail
+from cstp_grpc.services.liaison import Liaison
+from cstp_grpc.storage.writer import Writer
+
+
+def redaction_of(settings: Settings) -> Redaction:
+    """Return the configured redaction. Raises ConfigError."""
+    rules = [RedactionRule(rule.path, mask=rule.action == "mask") for rule in settings.liaison.redaction]
+    return Redaction(rules, settings.liaison.max_context_bytes)
+
+
+def build_liaison(
+    settings: Settings,
+    redaction: Redaction,
+    engine: Engine,
+    writer: Writer,
+    trail: Trail,
+    judge: GuardrailChecks,
+    clock: Callable[[], datetime],
+) -> Liaison:
+    """Return everything that serves chat sessions."""
+    wanted = settings.liaison
+    sessions, store = SqlSessionStore(engine), SqlRoutingStore(engine)
+    # On SQLite nobody else writes, so that watches hear of every event.
+    refresh = None if engine.dialect.name == "sqlite" else settings.storage.refresh_seconds
+    feed = Feed(store, sessions.reading, wanted.max_watchers, wanted.watchers_per_agent, refresh)
+    recorder = Recorder(writer, store, LiaisonAudit(trail, wanted.audit_content), feed.notify)
+    local = local_agents(settings, Heartbeats(sessions, store, recorder, clock))
+    agents = LiaisonAgents(local)
+    sharing = Sharing(sessions, store, agents, redaction, judge, recorder, clock, lambda: None)
+    router = Router(
+        sessions,
+        store,
+        agents,
+        sharing,
+        recorder,
+        clock,
+        lambda: None,
+        direct_handover=wanted.direct_handover,
+        max_context_bytes=wanted.max_context_bytes,
+    )
+    claimed_for = timedelta(seconds=wanted.claim_seconds)
+    return Liaison(
+        Sessions(sessions, recorder, clock, wanted.max_context_bytes),
+        router,
+        sharing,
+        Presence(sessions, store, agents, local, recorder, clock, claimed_for),
+        History(sessions, store),
+        feed,
+    )
+
+
+def local_agents(settings: Settings, heartbeats: Heartbeats) -> dict[str, LocalAgent]:
+    """Return the agents that watch this server by themselves, by pillar."""
+    lasting = timedelta(seconds=settings.liaison.heartbeat_seconds)
+    found = {}
+    for pillar, configured in settings.liaison.pillars.items():
+        if configured.kind == "local":
+            # Where authentication is off, everyone has the same name.
+            name = (configured.agent or liaison_agent(pillar)) if settings.auth.enabled else ANONYMOUS
+            found[pillar] = LocalAgent(pillar, name, heartbeats, lasting)
+    return found
