@@ -37,7 +37,7 @@ KILLS = 20
 WRITERS = 4
 TOKEN = "kill-test-token"
 METADATA = ("authorization", f"Bearer {TOKEN}")
-PERMISSIONS = ["query", "check", "announce", "record", "review", "admin"]
+PERMISSIONS = ["query", "check", "announce", "record", "review", "admin", "converse", "route"]
 
 
 @dataclass
@@ -80,6 +80,7 @@ class Server:
                     "embedding": {"provider": "lexical"},
                     "rate_limits": {"enabled": False},
                     "index": {"exact_limit": 20},
+                    "liaison": {"pillars": {"content": {"agent": "tester"}}},
                 }
             )
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 
 from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
-from tests.bench import alone, corpus, intent_layer
+from tests.bench import alone, corpus, intent_layer, liaison
 from tests.bench.clients import TOKEN, Parameters, a2a_grpc_call, a2a_message, grpc_call, http_call, noop_call
 from tests.bench.load import Series, measure
 from tests.bench.processes import bridge, server
@@ -74,8 +74,23 @@ def run(folder: Path, sizes: tuple[int, ...], rounds: int, calls: int, provider:
         checks = [Series("CheckGuardrails, gRPC", n, grpc_call(channel, *CHECK)) for n in IN_FLIGHT]
         measure([*noops.values(), *checks], rounds, calls, progress)
         groups.append(Group("audit off", [*noops.values(), *checks], noops))
+    groups.append(routings(folder / "routing", rounds, calls))
     groups.append(large_project(folder / "project", rounds, calls))
     return groups, starts
+
+
+def routings(folder: Path, rounds: int, calls: int) -> Group:
+    """Measure handing over chat sessions, beside what a call and a durable transaction take at the least."""
+    with (
+        server(folder, "--provider", "lexical") as served,
+        dialled(served.grpc) as channel,
+        dialled(served.noop) as noop,
+    ):
+        noops = no_ops(noop)
+        transaction = Series("one durable transaction (sqlite3)", 1, alone.durable_transaction(folder))
+        series = [transaction, *liaison.series(channel, IN_FLIGHT)]
+        measure([*noops.values(), *series], rounds, calls, progress)
+    return Group("chat sessions", [*noops.values(), *series], noops)
 
 
 def large_project(folder: Path, rounds: int, calls: int) -> Group:

@@ -15,6 +15,7 @@ import grpc
 
 from cstp_grpc import config
 from cstp_grpc.server.app import App
+from cstp_grpc.vocabulary import Permission
 from tests.bench.clients import TOKEN
 
 
@@ -25,10 +26,11 @@ def settings(data_dir: Path, audit: bool, provider: str) -> config.Settings:
         data_dir=data_dir,
         grpc={"port": 0, "max_message_bytes": 64 * 1024 * 1024},
         server={"port": 0},
-        auth={"tokens": [{"name": "bench", "token": TOKEN, "permissions": list(config.Permission)}]},
+        auth={"tokens": [{"name": "bench", "token": TOKEN, "permissions": list(Permission)}]},
         rate_limits={"enabled": False},
         audit={"enabled": audit},
         embedding={"provider": provider},
+        liaison={"pillars": {"content": {"agent": "bench"}}, "heartbeat_seconds": 86_400},
     )
 
 

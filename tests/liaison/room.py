@@ -1,0 +1,115 @@
+"""Everything that serves chat sessions, on a database of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Engine
+
+from cstp_grpc.guardrails.model import Action, Verdict
+from cstp_grpc.liaison.acts import Act
+from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents
+from cstp_grpc.liaison.history import History
+from cstp_grpc.liaison.model import liaison_agent
+from cstp_grpc.liaison.presence import Heartbeats, LocalAgent, Presence
+from cstp_grpc.liaison.recorder import Recorder
+from cstp_grpc.liaison.redaction import Redaction, RedactionRule
+from cstp_grpc.liaison.routing import Router
+from cstp_grpc.liaison.sessions import Sessions
+from cstp_grpc.liaison.sharing import Sharing
+from cstp_grpc.liaison.sql_routing import SqlRoutingStore
+from cstp_grpc.liaison.sql_sessions import SqlSessionStore
+
+HEARTBEAT = timedelta(seconds=30)
+CLAIM = timedelta(seconds=60)
+ALLOWED = Verdict((), (), 0, "test")
+
+
+class Acts:
+    """A trail in memory."""
+
+    def __init__(self) -> None:
+        self.kept: list[Act] = []
+
+    def append(self, connection: Any, act: Act) -> None:
+        self.kept.append(act)
+
+    def record(self, act: Act) -> None:
+        self.kept.append(act)
+
+
+class Judge:
+    """Guardrails that say what they are told to."""
+
+    def __init__(self) -> None:
+        self.verdict = ALLOWED
+        self.judged: list[Action] = []
+
+    def judge(self, action: Action) -> Verdict:
+        self.judged.append(action)
+        return self.verdict
+
+
+@dataclass
+class Room:
+    """What serves chat sessions."""
+
+    sessions: Sessions
+    router: Router
+    sharing: Sharing
+    presence: Presence
+    history: History
+    store: SqlRoutingStore
+    session_store: SqlSessionStore
+    acts: Acts
+    judge: Judge
+    local: Mapping[str, LocalAgent] = field(default_factory=dict)
+
+
+def build_room(
+    engine: Engine,
+    writer: Any,
+    clock: Callable[[], datetime],
+    pillars: Sequence[str],
+    *,
+    remote: Mapping[str, LiaisonAgent] | None = None,
+    direct_handover: bool = False,
+    redaction: Sequence[RedactionRule] = (),
+    max_context_bytes: int = 262_144,
+    wake: Callable[[], None] = lambda: None,
+    notify: Callable[[], None] = lambda: None,
+) -> Room:
+    """Return a room whose local agents have the names of the liaison agents of their pillars."""
+    sessions, store = SqlSessionStore(engine), SqlRoutingStore(engine)
+    acts, judge = Acts(), Judge()
+    recorder = Recorder(writer, store, acts, notify)
+    heartbeats = Heartbeats(sessions, store, recorder, clock)
+    local = {pillar: LocalAgent(pillar, liaison_agent(pillar), heartbeats, HEARTBEAT) for pillar in pillars}
+    agents = LiaisonAgents({**local, **(remote or {})})
+    sharing = Sharing(sessions, store, agents, Redaction(redaction, max_context_bytes), judge, recorder, clock, wake)
+    router = Router(
+        sessions,
+        store,
+        agents,
+        sharing,
+        recorder,
+        clock,
+        wake,
+        direct_handover=direct_handover,
+        max_context_bytes=max_context_bytes,
+    )
+    return Room(
+        Sessions(sessions, recorder, clock, max_context_bytes),
+        router,
+        sharing,
+        Presence(sessions, store, agents, local, recorder, clock, CLAIM),
+        History(sessions, store),
+        store,
+        sessions,
+        acts,
+        judge,
+        local,
+    )
