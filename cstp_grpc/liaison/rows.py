@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from cstp_grpc.liaison.canonical import canonical
+from cstp_grpc.liaison.canonical import EXACT, canonical
 from cstp_grpc.liaison.model import (
     Activation,
     DeliveryState,
@@ -28,6 +28,16 @@ INSTANTS = frozenset({"claimed_until", "closed_at", "created_at", "decided_at", 
 
 Row = Sequence[Any]
 Values = dict[str, Any]
+
+
+def whole(digits: str) -> int | float:
+    """Return a whole number as `canonical` means it: beyond what a double holds exactly, it stands for a double."""
+    number = int(digits)
+    return number if -EXACT <= number <= EXACT else float(number)
+
+
+decode = json.JSONDecoder(parse_int=whole).decode
+"""Returns the value of a text that `canonical` returned."""
 
 
 def session_row(session: Session) -> Values:
@@ -80,7 +90,7 @@ def session_of(row: Row) -> Session:
         tenant=tenant,
         id=session_id,
         user_id=user_id,
-        context=json.loads(context),
+        context=decode(context),
         opened_hash=opened_hash,
         created_at=created_at,
         updated_at=updated_at,
@@ -116,7 +126,7 @@ def message_row(tenant: str, session_id: str, message: Message) -> Values:
 def message_of(row: Row) -> Message:
     """Return a row of `chat_messages` as a message."""
     _tenant, _session_id, sequence, message_id, role, active_agent, author, sent_at, metadata, content = row
-    said = MessageContent(MessageRole(role), content, None if metadata is None else json.loads(metadata), message_id)
+    said = MessageContent(MessageRole(role), content, None if metadata is None else decode(metadata), message_id)
     return Message(sequence, said, active_agent, author, sent_at)
 
 
@@ -171,7 +181,7 @@ def share_of(row: Row) -> Share:
         source_agent=source_agent,
         target_agent=target_agent,
         conversation_id=conversation_id,
-        shared_context=json.loads(shared_context),
+        shared_context=decode(shared_context),
         context_hash=context_hash,
         shared_by=shared_by,
         shared_at=shared_at,
@@ -203,7 +213,7 @@ def event_values(event: Event) -> Values:
 def event_of(row: Row) -> Event:
     """Return a row of `liaison_events` as an event."""
     sequence, tenant, kind, session_id, user_id, agent, occurred_at, data = row
-    return Event(tenant, EventType(kind), agent, occurred_at, session_id, user_id, json.loads(data), sequence)
+    return Event(tenant, EventType(kind), agent, occurred_at, session_id, user_id, decode(data), sequence)
 
 
 def activation_row(tenant: str, activation: Activation) -> Values:
@@ -233,7 +243,7 @@ def activation_row(tenant: str, activation: Activation) -> Values:
 
 def activation_of(answer: str) -> Activation:
     """Return the answer of a routing that `activation_row` wrote."""
-    found = json.loads(answer)
+    found = decode(answer)
     session, event = read(found["session"]), read(found["event"])
     return Activation(
         pillar=found["pillar"],

@@ -1,0 +1,564 @@
+"""Chat sessions and their messages on every database."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Connection, Engine
+
+from cstp_grpc.errors import InvalidArgument, QueryFailed
+from cstp_grpc.liaison.model import (
+    GUIDE,
+    Message,
+    MessageContent,
+    MessageRole,
+    Session,
+    SessionFilter,
+    SessionStatus,
+)
+from cstp_grpc.liaison.sql_sessions import SqlSessionStore
+from cstp_grpc.storage.engine import create_engine, for_writing
+from cstp_grpc.storage.paging import PageRequest
+from cstp_grpc.storage.writer import Writer
+from tests.databases import POOL_SIZE
+from tests.liaison.strategies import CONTENTS, SESSIONS, TENANT
+from tests.paging import walk
+
+T = TypeVar("T")
+
+NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+ALL = PageRequest(1000)
+SESSION = Session(
+    tenant=TENANT,
+    id="s-1",
+    user_id="ada",
+    context={"shared_intent": "migrate the reports", "draft": None, "nested": {"é": [1, 2.5, True]}},
+    opened_hash="hash",
+    created_at=NOON,
+    updated_at=NOON,
+)
+HELLO = MessageContent(MessageRole.USER, "Hello")
+
+Write = Callable[[Callable[[Connection], T]], T]
+
+
+def read(sessions: SqlSessionStore, session_id: str = SESSION.id, tenant: str = TENANT) -> Session | None:
+    with sessions.reading() as connection:
+        return sessions.get(connection, tenant, session_id)
+
+
+def active(sessions: SqlSessionStore, user_id: str, tenant: str = TENANT) -> Session | None:
+    with sessions.reading() as connection:
+        return sessions.active(connection, tenant, user_id)
+
+
+def history(sessions: SqlSessionStore, max_characters: int = 10**9) -> list[Message]:
+    with sessions.reading() as connection:
+        return sessions.history(connection, TENANT, SESSION.id, max_characters)
+
+
+def add(sessions: SqlSessionStore, writer: Writer, session: Session = SESSION) -> bool:
+    return writer.run(lambda connection: sessions.add(connection, session))
+
+
+def swap(sessions: SqlSessionStore, writer: Writer, session: Session) -> bool:
+    return writer.run(lambda connection: sessions.replace(connection, session))
+
+
+def claim(sessions: SqlSessionStore, writer: Writer, session: Session, now: datetime = NOON) -> bool:
+    return writer.run(lambda connection: sessions.claim(connection, session, now))
+
+
+def say(
+    sessions: SqlSessionStore, writer: Writer, said: MessageContent = HELLO, session_id: str = SESSION.id
+) -> Message | None:
+    return writer.run(lambda connection: sessions.append(connection, TENANT, session_id, said, "emerson", NOON))
+
+
+# Sessions
+
+
+def test_every_session_comes_back_as_it_was(sessions: SqlSessionStore, writer: Writer) -> None:
+    numbers = count()
+
+    @given(SESSIONS)
+    def check(drawn: Session) -> None:
+        number = next(numbers)
+        session = replace(drawn, id=f"{drawn.id}-{number}", user_id=f"{drawn.user_id}-{number}")
+        assert add(sessions, writer, session)
+        assert read(sessions, session.id) == session
+        assert active(sessions, session.user_id) == (session if session.is_open else None)
+
+    check()
+
+
+def test_what_is_not_there_is_none(sessions: SqlSessionStore) -> None:
+    assert read(sessions) is None
+    assert active(sessions, "ada") is None
+    assert history(sessions) == []
+
+
+def test_a_taken_identifier_is_not_given_again(sessions: SqlSessionStore, writer: Writer) -> None:
+    assert add(sessions, writer)
+    assert not add(sessions, writer, replace(SESSION, user_id="bob"))
+    assert read(sessions) == SESSION
+    assert active(sessions, "bob") is None
+
+
+def test_a_user_has_one_active_session(sessions: SqlSessionStore, writer: Writer) -> None:
+    assert add(sessions, writer)
+    second = replace(SESSION, id="s-2")
+    assert not add(sessions, writer, second)
+    assert add(sessions, writer, replace(second, status=SessionStatus.CLOSED))
+    assert active(sessions, "ada") == SESSION
+    assert swap(sessions, writer, replace(SESSION, version=2, status=SessionStatus.CLOSED, closed_at=NOON))
+    assert active(sessions, "ada") is None
+    assert add(sessions, writer, replace(second, id="s-3"))
+
+
+def test_of_many_openings_at_once_one_is_added(sessions: SqlSessionStore, engine: Engine, writer: Writer) -> None:
+    """Also where they reach different servers."""
+    other = Writer(engine, timeout=20.0)
+    wanted = [replace(SESSION, id=f"s-{number}") for number in range(16)]
+    with ThreadPoolExecutor(8) as callers:
+        added = list(callers.map(lambda pair: add(sessions, (writer, other)[pair[0] % 2], pair[1]), enumerate(wanted)))
+    other.close()
+    assert added.count(True) == 1
+    assert active(sessions, "ada") == wanted[added.index(True)]
+
+
+def test_tenants_do_not_see_each_other(sessions: SqlSessionStore, writer: Writer) -> None:
+    theirs = replace(SESSION, tenant="other", context={})
+    assert add(sessions, writer)
+    assert add(sessions, writer, theirs)
+    say(sessions, writer, replace(HELLO, message_id="m-1"))
+    assert read(sessions, tenant="other") == theirs
+    assert active(sessions, "ada", "other") == theirs
+    with sessions.reading() as connection:
+        assert sessions.message(connection, "other", SESSION.id, "m-1") is None
+        assert sessions.history(connection, "other", SESSION.id, 1000) == []
+        assert sessions.messages(connection, "other", SESSION.id, ALL).items == ()
+        assert sessions.page(connection, SessionFilter("other"), ALL).items == (theirs,)
+    assert swap(sessions, writer, replace(theirs, version=2, active_agent="liaison_content"))
+    assert claim(sessions, writer, replace(theirs, version=2, active_agent="liaison_content", claimed_by="me"))
+    mine = read(sessions)
+    assert mine is not None
+    assert (mine.active_agent, mine.claimed_by, mine.message_count) == (GUIDE, None, 1)
+
+
+def test_text_that_a_database_cannot_keep_is_replaced(sessions: SqlSessionStore, writer: Writer) -> None:
+    add(sessions, writer, replace(SESSION, id="a\0b", user_id="\ud800", context={"a\0": "\0"}))
+    found = read(sessions, "a\0b")
+    assert found is not None
+    assert (found.id, found.user_id, found.context) == ("a\ufffdb", "\ufffd", {"a\0": "\0"})
+    assert active(sessions, "\ud800") == found
+
+
+# Changes
+
+
+def test_a_session_takes_the_place_of_the_version_before_it_alone(sessions: SqlSessionStore, writer: Writer) -> None:
+    add(sessions, writer)
+    for version in (0, 1, 3):
+        assert not swap(sessions, writer, replace(SESSION, version=version, context={}))
+    assert read(sessions) == SESSION
+    second = replace(SESSION, version=2, context={})
+    assert swap(sessions, writer, second)
+    assert not swap(sessions, writer, second)
+    assert read(sessions) == second
+
+
+def test_every_change_of_a_session_is_kept(sessions: SqlSessionStore, writer: Writer) -> None:
+    versions = count(1)
+    add(sessions, writer)
+
+    @given(SESSIONS)
+    def check(drawn: Session) -> None:
+        before = read(sessions)
+        assert before is not None
+        after = replace(
+            drawn,
+            id=before.id,
+            user_id=before.user_id,
+            opened_hash=before.opened_hash,
+            created_at=before.created_at,
+            status=SessionStatus.ACTIVE,
+            version=next(versions) + 1,
+        )
+        assert swap(sessions, writer, after)
+        assert read(sessions) == replace(after, message_count=0, claimed_by=None, claimed_until=None)
+
+    check()
+
+
+def test_a_closed_session_is_not_changed(sessions: SqlSessionStore, writer: Writer) -> None:
+    add(sessions, writer)
+    closed = replace(SESSION, version=2, status=SessionStatus.CLOSED, closed_at=NOON)
+    assert swap(sessions, writer, closed)
+    assert not swap(sessions, writer, replace(closed, version=3))
+    assert not claim(sessions, writer, replace(closed, claimed_by="me", claimed_until=NOON))
+    assert say(sessions, writer) is None
+    assert read(sessions) == closed
+    assert history(sessions) == []
+
+
+def test_what_a_transaction_does_is_undone_with_it(sessions: SqlSessionStore, writer: Writer) -> None:
+    def job(connection: Connection) -> None:
+        sessions.add(connection, SESSION)
+        sessions.append(connection, TENANT, SESSION.id, HELLO, "emerson", NOON)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        writer.run(job)
+    assert read(sessions) is None
+    assert history(sessions) == []
+
+
+def test_a_locked_session_waits_for_nobody_else(sessions: SqlSessionStore, engine: Engine, writer: Writer) -> None:
+    """Who reads it with the lock and changes it then is never overtaken, whichever server does it."""
+    add(sessions, writer, replace(SESSION, context={"count": 0}))
+    other = Writer(engine, timeout=20.0)
+
+    def increase(connection: Connection) -> bool:
+        session = sessions.get(connection, TENANT, SESSION.id, lock=True)
+        assert session is not None
+        changed = {"count": session.context["count"] + 1}
+        return sessions.replace(connection, replace(session, version=session.version + 1, context=changed))
+
+    with ThreadPoolExecutor(8) as callers:
+        assert all(callers.map(lambda number: (writer, other)[number % 2].run(increase), range(40)))
+    other.close()
+    found = read(sessions)
+    assert found is not None
+    assert (found.version, found.context) == (41, {"count": 40})
+
+
+def test_servers_that_change_several_sessions_do_not_wait_for_each_other(
+    sessions: SqlSessionStore, engine: Engine, writer: Writer
+) -> None:
+    """Whatever the order in which each does it within one transaction."""
+    names = ["s-1", "s-2", "s-3"]
+    for name in names:
+        add(sessions, writer, replace(SESSION, id=name, user_id=name))
+    together = threading.Barrier(2)
+
+    def turns(order: list[str]) -> None:
+        for _ in range(20):
+            together.wait(20.0)
+            with for_writing(engine) as connection, connection.begin():
+                for name in order:
+                    assert sessions.append(connection, TENANT, name, HELLO, "emerson", NOON)
+
+    with ThreadPoolExecutor(2) as servers:
+        list(servers.map(turns, (names, names[::-1])))
+    for name in names:
+        found = read(sessions, name)
+        assert found is not None
+        assert found.message_count == 40
+
+
+# Claims
+
+ROUTED = replace(SESSION, version=2, active_agent="liaison_content", routing_epoch=1, activation_key="key")
+CLAIMED = replace(ROUTED, claimed_by="first", claimed_until=NOON + MINUTE)
+
+
+@pytest.fixture
+def routed(sessions: SqlSessionStore, writer: Writer) -> Session:
+    """A session that a liaison agent has and nobody claimed."""
+    add(sessions, writer)
+    swap(sessions, writer, ROUTED)
+    return ROUTED
+
+
+def test_a_session_is_claimed_by_one_until_its_time_is_over(
+    sessions: SqlSessionStore, writer: Writer, routed: Session
+) -> None:
+    second = replace(routed, claimed_by="second", claimed_until=NOON + 2 * MINUTE)
+    assert claim(sessions, writer, CLAIMED)
+    assert read(sessions) == CLAIMED
+    assert not claim(sessions, writer, second, NOON + MINUTE - timedelta(microseconds=1))
+    assert read(sessions) == CLAIMED
+    assert claim(sessions, writer, second, NOON + MINUTE)
+    assert read(sessions) == second
+
+
+def test_who_has_a_session_keeps_it_by_claiming_again(
+    sessions: SqlSessionStore, writer: Writer, routed: Session
+) -> None:
+    longer = replace(CLAIMED, claimed_until=NOON + 2 * MINUTE)
+    assert claim(sessions, writer, CLAIMED)
+    assert claim(sessions, writer, longer, NOON)
+    assert read(sessions) == longer
+
+
+@pytest.mark.parametrize("other", [{"version": 1}, {"version": 3}, {"active_agent": GUIDE}, {"routing_epoch": 0}])
+def test_a_session_that_went_on_is_not_claimed(
+    sessions: SqlSessionStore, writer: Writer, routed: Session, other: dict[str, object]
+) -> None:
+    assert not claim(sessions, writer, replace(CLAIMED, **other))  # type: ignore[arg-type]
+    assert read(sessions) == routed
+
+
+def test_a_claim_stays_while_the_context_changes_and_ends_with_the_hand_over(
+    sessions: SqlSessionStore, writer: Writer, routed: Session
+) -> None:
+    claim(sessions, writer, CLAIMED)
+    assert swap(sessions, writer, replace(routed, version=3, context={}))
+    assert read(sessions) == replace(CLAIMED, version=3, context={})
+    returned = replace(CLAIMED, version=4, active_agent=GUIDE, routing_epoch=2, activation_key=None)
+    assert swap(sessions, writer, returned)
+    assert read(sessions) == replace(returned, claimed_by=None, claimed_until=None)
+
+
+def test_a_claim_ends_with_the_session(sessions: SqlSessionStore, writer: Writer, routed: Session) -> None:
+    claim(sessions, writer, CLAIMED)
+    closed = replace(CLAIMED, version=3, status=SessionStatus.CLOSED, closed_at=NOON)
+    assert swap(sessions, writer, closed)
+    assert read(sessions) == replace(closed, claimed_by=None, claimed_until=None)
+
+
+def test_of_many_claimants_one_gets_the_session(
+    sessions: SqlSessionStore, engine: Engine, writer: Writer, routed: Session
+) -> None:
+    other = Writer(engine, timeout=20.0)
+    wanted = [replace(CLAIMED, claimed_by=f"instance-{number}") for number in range(12)]
+    with ThreadPoolExecutor(6) as callers:
+        got = list(callers.map(lambda pair: claim(sessions, (writer, other)[pair[0] % 2], pair[1]), enumerate(wanted)))
+    other.close()
+    assert got.count(True) == 1
+    assert read(sessions) == wanted[got.index(True)]
+
+
+# Messages
+
+
+def test_every_message_comes_back_as_it_was(sessions: SqlSessionStore, writer: Writer) -> None:
+    expected: list[Message] = []
+    add(sessions, writer)
+
+    @given(CONTENTS, st.booleans())
+    def check(drawn: MessageContent, named: bool) -> None:
+        said = replace(drawn, message_id=f"m-{len(expected)}" if named else None)
+        message = say(sessions, writer, said)
+        assert message == Message(len(expected) + 1, said, GUIDE, "emerson", NOON)
+        assert message is not None
+        expected.append(message)
+        if said.message_id is not None:
+            with sessions.reading() as connection:
+                assert sessions.message(connection, TENANT, SESSION.id, said.message_id) == message
+
+    check()
+    assert history(sessions) == expected
+
+
+def test_a_message_is_counted_and_changes_no_version(sessions: SqlSessionStore, writer: Writer) -> None:
+    add(sessions, writer)
+    routed = replace(SESSION, version=2, active_agent="liaison_content")
+    swap(sessions, writer, routed)
+    later = NOON + MINUTE
+    message = writer.run(lambda c: sessions.append(c, TENANT, SESSION.id, HELLO, "emerson", later))
+    assert message == Message(1, HELLO, "liaison_content", "emerson", later)
+    assert read(sessions) == replace(routed, message_count=1, updated_at=later)
+    assert swap(sessions, writer, replace(routed, version=3, message_count=0))
+    found = read(sessions)
+    assert found is not None
+    assert found.message_count == 1
+
+
+def test_nothing_is_appended_to_what_is_not_there(sessions: SqlSessionStore, writer: Writer) -> None:
+    assert say(sessions, writer) is None
+    with sessions.reading() as connection:
+        assert sessions.message(connection, TENANT, SESSION.id, "m-1") is None
+
+
+def test_messages_of_many_at_once_leave_no_gap(sessions: SqlSessionStore, engine: Engine, writer: Writer) -> None:
+    """Also where they reach different servers, and where some are undone."""
+    add(sessions, writer)
+    other = Writer(engine, timeout=20.0)
+
+    def send(number: int) -> int | None:
+        def job(connection: Connection) -> int:
+            said = MessageContent(MessageRole.USER, str(number))
+            message = sessions.append(connection, TENANT, SESSION.id, said, "emerson", NOON)
+            assert message is not None
+            if number % 5 == 0:
+                raise ValueError("no")
+            return message.sequence
+
+        try:
+            return (writer, other)[number % 2].run(job)
+        except ValueError:
+            return None
+
+    with ThreadPoolExecutor(8) as callers:
+        sequences = list(callers.map(send, range(60)))
+    other.close()
+    by_sequence = {sequence: str(number) for number, sequence in enumerate(sequences) if sequence is not None}
+    assert sorted(by_sequence) == list(range(1, 49))
+    assert {message.sequence: message.said.content for message in history(sessions)} == by_sequence
+
+
+def test_a_history_ends_with_the_message_that_makes_it_too_long(sessions: SqlSessionStore, writer: Writer) -> None:
+    lengths = [3, 1, 4, 1, 5, 9]
+    add(sessions, writer)
+    for length in lengths:
+        say(sessions, writer, MessageContent(MessageRole.USER, "é" * length))
+    for limit in range(sum(lengths) + 2):
+        contents = [len(message.said.content) for message in history(sessions, limit)]
+        assert contents == lengths[: len(contents)]
+        assert sum(contents[:-1]) <= limit
+        assert sum(contents) > limit or contents == lengths
+
+
+def test_a_long_history_is_whole(sessions: SqlSessionStore, writer: Writer) -> None:
+    def job(connection: Connection) -> None:
+        for number in range(450):
+            said = MessageContent(MessageRole.USER, str(number))
+            sessions.append(connection, TENANT, SESSION.id, said, "emerson", NOON)
+
+    add(sessions, writer)
+    writer.run(job)
+    assert [message.said.content for message in history(sessions)] == [str(number) for number in range(450)]
+
+
+def test_a_reader_sees_one_state(sessions: SqlSessionStore, writer: Writer) -> None:
+    add(sessions, writer)
+    with sessions.reading() as connection:
+        before = sessions.get(connection, TENANT, SESSION.id)
+        say(sessions, writer)
+        assert sessions.history(connection, TENANT, SESSION.id, 1000) == []
+        assert sessions.get(connection, TENANT, SESSION.id) == before
+    assert len(history(sessions)) == 1
+
+
+# Paging
+
+
+def test_pages_hold_every_message_once_and_in_order(sessions: SqlSessionStore, writer: Writer) -> None:
+    add(sessions, writer)
+    add(sessions, writer, replace(SESSION, id="s-2", user_id="bob"))
+    for number in range(30):
+        say(sessions, writer, MessageContent(MessageRole.USER, str(number)))
+        say(sessions, writer, HELLO, "s-2")
+    expected = history(sessions)
+
+    @given(st.lists(st.integers(1, 12), min_size=1, max_size=4))
+    def check(sizes: list[int]) -> None:
+        with sessions.reading() as connection:
+            listed = walk(lambda request: sessions.messages(connection, TENANT, SESSION.id, request), sizes)
+        assert listed == expected
+
+    check()
+
+
+def test_large_messages_make_short_pages(sessions: SqlSessionStore, writer: Writer) -> None:
+    add(sessions, writer)
+    for _ in range(5):
+        say(sessions, writer, MessageContent(MessageRole.USER, "a" * 400_000))
+    with sessions.reading() as connection:
+        page = sessions.messages(connection, TENANT, SESSION.id, ALL)
+        assert 0 < len(page.items) < 5
+        assert page.next_token
+        assert len(walk(lambda request: sessions.messages(connection, TENANT, SESSION.id, request), [50])) == 5
+
+
+def test_large_contexts_make_short_pages(sessions: SqlSessionStore, writer: Writer) -> None:
+    for number in range(5):
+        add(sessions, writer, replace(SESSION, id=f"s-{number}", user_id=f"u-{number}", context={"a": "a" * 400_000}))
+    with sessions.reading() as connection:
+        page = sessions.page(connection, SessionFilter(TENANT), ALL)
+        assert 0 < len(page.items) < 5
+        assert page.next_token
+
+
+def sample() -> list[Session]:
+    """Return sessions of every kind, several opened at each instant, not in the order of their instants."""
+    return [
+        replace(
+            SESSION,
+            tenant=("acme", "other")[number % 7 == 0],
+            id=f"s-{number}",
+            user_id=("ada", "bob", f"u-{number}")[number % 3],
+            active_agent=(GUIDE, "liaison_content")[number % 2],
+            status=SessionStatus.ACTIVE if number % 3 == 2 else SessionStatus.CLOSED,
+            created_at=NOON + timedelta(microseconds=number * 7 % 5),
+        )
+        for number in range(60)
+    ]
+
+
+FILTERS = st.builds(
+    SessionFilter,
+    tenant=st.sampled_from(["acme", "other", "none"]),
+    user_id=st.sampled_from([None, None, "ada", "bob", "u-5", "eve"]),
+    active_agent=st.sampled_from([None, None, GUIDE, "liaison_content", "liaison_insights"]),
+    status=st.none() | st.sampled_from(SessionStatus),
+)
+
+
+def meets(session: Session, conditions: SessionFilter) -> bool:
+    """Say in plain Python what a filter means."""
+    wanted = (
+        (conditions.tenant, session.tenant),
+        (conditions.user_id, session.user_id),
+        (conditions.active_agent, session.active_agent),
+        (conditions.status, session.status),
+    )
+    return all(value is None or value == present for value, present in wanted)
+
+
+def test_pages_hold_every_session_that_meets_the_conditions_once_and_in_order(
+    sessions: SqlSessionStore, writer: Writer
+) -> None:
+    stored = sample()
+    assert all(writer.run(lambda connection: [sessions.add(connection, session) for session in stored]))
+    last_first = sorted(stored, key=lambda session: (session.created_at, session.id), reverse=True)
+
+    @given(FILTERS, st.lists(st.integers(1, 20), min_size=1, max_size=4))
+    def check(conditions: SessionFilter, sizes: list[int]) -> None:
+        expected = [session for session in last_first if meets(session, conditions)]
+        with sessions.reading() as connection:
+            assert walk(lambda request: sessions.page(connection, conditions, request), sizes) == expected
+
+    check()
+
+
+def test_a_token_is_bound_to_its_listing(sessions: SqlSessionStore, writer: Writer) -> None:
+    for number in range(2):
+        add(sessions, writer, replace(SESSION, id=f"s-{number}", user_id=f"u-{number}"))
+        for _ in range(2):
+            say(sessions, writer, HELLO, f"s-{number}")
+    with sessions.reading() as connection:
+        of_sessions = sessions.page(connection, SessionFilter(TENANT), PageRequest(1)).next_token
+        of_messages = sessions.messages(connection, TENANT, "s-0", PageRequest(1)).next_token
+        assert of_sessions
+        assert of_messages
+        for token in (of_messages, "nonsense"):
+            with pytest.raises(InvalidArgument, match="page_token"):
+                sessions.page(connection, SessionFilter(TENANT), PageRequest(1, token))
+        with pytest.raises(InvalidArgument, match="page_token"):
+            sessions.page(connection, SessionFilter(TENANT, user_id="u-1"), PageRequest(1, of_sessions))
+        for token in (of_sessions, "nonsense"):
+            with pytest.raises(InvalidArgument, match="page_token"):
+                sessions.messages(connection, TENANT, "s-0", PageRequest(1, token))
+        for tenant, session_id in ((TENANT, "s-1"), ("other", "s-0")):
+            with pytest.raises(InvalidArgument, match="page_token"):
+                sessions.messages(connection, tenant, session_id, PageRequest(1, of_messages))
+
+
+def test_a_database_that_does_not_answer_is_told_without_its_reasons(empty_database_url: str) -> None:
+    engine = create_engine(empty_database_url, POOL_SIZE)
+    with pytest.raises(QueryFailed, match=r"^the journal cannot be read now; try again$"):
+        read(SqlSessionStore(engine))
+    engine.dispose()
