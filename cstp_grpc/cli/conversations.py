@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 from rich.console import Console
 from rich.table import Table
@@ -13,8 +12,10 @@ from rich.text import Text
 
 from cstp_grpc.cli.output import json_text, printable
 from cstp_grpc.cli.render import entries, entry, moment, word
+from cstp_grpc.client import codec
 from cstp_grpc.errors import Block
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
+from cstp_grpc.liaison.model import HISTORY
 
 STATES = {"delivered": "green", "failed": "red"}
 """The styles of what became of a delivery."""
@@ -76,7 +77,7 @@ def conversation(console: Console, messages: Sequence[pb2.ChatMessage]) -> None:
 def routing(console: Console, event: pb2.Event, share: pb2.Share | None) -> None:
     """Print the last routing of a session, by its event and what it shared."""
     console.print(Text("Last routing", style="bold"))
-    decision = MessageToDict(event.data).get("routing_decision", {})
+    decision = codec.to_json(event.data).get("routing_decision", {})
     rows: list[tuple[str, str | Text]] = [
         ("from", decision.get("from", "")),
         ("to", decision.get("to", "")),
@@ -84,7 +85,7 @@ def routing(console: Console, event: pb2.Event, share: pb2.Share | None) -> None
         ("at", moment(event.occurred_at)),
     ]
     if share:
-        rows += [("shared", compact(share.shared_context)), ("delivery", delivery(share)), ("share", share.share_id)]
+        rows += [("shared", members(share.shared_context)), ("delivery", delivery(share)), ("share", share.share_id)]
     console.print(fields(rows))
 
 
@@ -107,7 +108,7 @@ def routed(console: Console, answer: pb2.RouteToLiaisonAgentResponse) -> None:
         fields(
             [
                 ("reason", payload.routing_reason),
-                ("shared", ", ".join(sorted(payload.shared_context)) or "nothing"),
+                ("shared", members(payload.shared_context)),
                 ("share", payload.routing_decision.idempotency_key),
             ]
         )
@@ -124,7 +125,15 @@ def claimed(console: Console, answer: pb2.ClaimSessionResponse) -> None:
     """Print a session that was claimed, and what came with it."""
     found, payload = answer.chat_session, answer.liaison_agent_activation.semantic_payload
     console.print(printable(f"{found.id} is with {found.claimed_by} until {moment(found.claimed_until)}."))
-    console.print(fields([("reason", payload.routing_reason), ("context", compact(payload.shared_context))]))
+    context = codec.to_json(payload.shared_context)
+    history = context.pop(HISTORY, [])
+    console.print(fields([("reason", payload.routing_reason), ("context", compact_json(context))]))
+    table = entries(1)
+    for said in history if isinstance(history, list) else [history]:
+        role, content = (said.get("role"), said.get("content")) if isinstance(said, dict) else ("", said)
+        table.add_row(Text(f"  {one_line(str(role or ''))}", style="dim"), printable(str(content)))
+    if table.row_count:
+        console.print(table)
 
 
 def present(console: Console, answer: pb2.HeartbeatResponse) -> None:
@@ -157,7 +166,7 @@ def blocked(console: Console, blocks: Sequence[Block]) -> None:
 def event_line(event: pb2.Event) -> Text:
     """Return an event in one line."""
     where = f"{event.chat_session_id} of {event.user_id}" if event.HasField("chat_session_id") else ""
-    told = ", ".join(filter(None, [where, event.agent, *facts(MessageToDict(event.data))]))
+    told = ", ".join(filter(None, [where, event.agent, *facts(codec.to_json(event.data))]))
     line = Text(f"{event.sequence}  {moment(event.occurred_at)}  ")
     return line.append(event.type, style="bold").append(f"  {one_line(told)}")
 
@@ -179,7 +188,14 @@ def one_line(text: str) -> str:
 
 def compact(content: Struct) -> str:
     """Return a JSON object on one line; empty where it has no members."""
-    from cstp_grpc.client import codec
+    return compact_json(codec.to_json(content))
 
-    value = codec.to_json(content)
-    return json_text(value, indent=None) if value else ""
+
+def compact_json(content: Mapping[str, object]) -> str:
+    """Return a JSON object on one line; empty where it has no members."""
+    return json_text(content, indent=None) if content else ""
+
+
+def members(content: Struct) -> str:
+    """Return what is in a JSON object, by name."""
+    return ", ".join(sorted(content)) or "nothing"

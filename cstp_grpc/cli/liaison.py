@@ -225,7 +225,9 @@ def last_routing(client: CstpClient, session: str) -> tuple[pb2.Event | None, pb
 
 @liaison.command()
 @click.option("--session", metavar="ID", help="Only what happens in this session.")
-@click.option("--with", "agent", metavar="AGENT", help="Only what concerns this agent, for instance liaison_content.")
+@click.option(
+    "--with", "concerned", metavar="AGENT", help="Only what concerns this agent, for instance liaison_content."
+)
 @click.option("--type", "types", type=words(EventType), multiple=True, help="Only this; repeatable.")
 @click.option("--after", type=SEQUENCE, metavar="N", help="From the event after this sequence on; 0 is from the first.")
 @click.option("--limit", type=LIMIT, metavar="N", help="End after so many events.")
@@ -234,7 +236,7 @@ def watch(
     client: CstpClient,
     out: Output,
     session: str | None,
-    agent: str | None,
+    concerned: str | None,
     types: Sequence[str],
     after: int | None,
     limit: int | None,
@@ -249,9 +251,13 @@ def watch(
       cstp liaison watch --after 0 --with liaison_content --type liaison_agent_activated --json
     """
     # What keeps every call from being answered is told at once; only then is it worth waiting for the server.
-    next(client.liaison.list_events(chat_session_id=session, agent=agent, types=types, page_size=1), None)
+    next(client.liaison.list_events(chat_session_id=session, agent=concerned, types=types, page_size=1), None)
     events = client.liaison.watch_events(
-        chat_session_id=session, agent=agent, types=types, after=after, on_failure=functools.partial(tell_pause, out)
+        chat_session_id=session,
+        agent=concerned,
+        types=types,
+        after=after,
+        on_failure=functools.partial(tell_pause, out),
     )
     with closing(events):
         try:
@@ -271,12 +277,14 @@ def tell_pause(out: Output, error: CstpError, pause: float) -> None:
 
 @liaison.command(name="list")
 @click.option("--user", "user_id", metavar="ID", help="Only those of this user.")
-@click.option("--with", "agent", metavar="AGENT", help="Only those that this agent has, for instance liaison_content.")
+@click.option(
+    "--with", "concerned", metavar="AGENT", help="Only those that this agent has, for instance liaison_content."
+)
 @click.option("--status", type=words(SessionStatus), help="Only those that go on, or have ended.")
 @click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at the most.")
 @calls
 def list_command(
-    client: CstpClient, out: Output, user_id: str | None, agent: str | None, status: str | None, limit: int
+    client: CstpClient, out: Output, user_id: str | None, concerned: str | None, status: str | None, limit: int
 ) -> None:
     """List the sessions of your tenant, last opened first.
 
@@ -286,7 +294,7 @@ def list_command(
       cstp liaison list --with liaison_content --json
     """
     sessions = client.liaison.list_sessions(
-        user_id=user_id, active_agent=agent, status=status, page_size=min(limit, 100)
+        user_id=user_id, active_agent=concerned, status=status, page_size=min(limit, 100)
     )
     found = list(islice(sessions, limit))
     answer = pb2.ListSessionsResponse(chat_sessions=found)
