@@ -248,9 +248,8 @@ def require_allowed(verdict: Verdict, handover: Handover) -> None:
     if verdict.allowed:
         return
     blocks = [Block(found.guardrail_id, found.name, found.message) for found in verdict.violations]
-    said = "; ".join(f"{block.guardrail_id}: {block.message}" for block in blocks)
     raise PermissionDenied(
-        f"Guardrails block the hand-over to {handover.to_agent}: {said}",
+        f"Guardrails block the hand-over to {handover.to_agent}: {', '.join(block.guardrail_id for block in blocks)}",
         metadata={"target_pillar": handover.pillar, "reason": "blocked by guardrails"},
         blocks=blocks,
     )
