@@ -1,0 +1,480 @@
+"""Delivering contexts from the outbox, on both databases."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+
+from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryRefused, LiaisonAgents, Parcel, Receipt
+from cstp_grpc.liaison.canonical import digest
+from cstp_grpc.liaison.delivery import Deliverer
+from cstp_grpc.liaison.model import (
+    Activation,
+    DeliveryState,
+    Event,
+    EventFilter,
+    EventType,
+    RoutingDecision,
+    Session,
+    Share,
+)
+from cstp_grpc.liaison.sql_routing import SqlRoutingStore
+from cstp_grpc.storage.writer import Writer
+from tests.waiting import SECONDS, wait_until
+
+NOON = datetime(2026, 2, 4, 12, 0, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+TENANT = "acme"
+LEASE = 60.0
+CONTEXT = {"shared_intent": "move the reports"}
+
+Answer = Callable[[], Receipt]
+
+
+class Clock:
+    """Tells the instant that it was set to."""
+
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+class FakeAgent:
+    """A remote agent that answers what it is told to, `answers` before `always`, and keeps what it gets."""
+
+    remote = True
+    confirms = False
+
+    def __init__(self, *answers: Receipt | Exception, always: Receipt | Exception = Receipt()) -> None:  # noqa: B008
+        self.answers = list(answers)
+        self.always = always
+        self.parcels: list[Parcel] = []
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+
+    def check(self, tenant: str) -> None:
+        raise AssertionError("whoever delivers just tries")
+
+    def deliver(self, parcel: Parcel) -> Receipt:
+        self.parcels.append(parcel)
+        assert self.may_answer.wait(SECONDS)
+        answer = self.answers.pop(0) if self.answers else self.always
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @property
+    def ids(self) -> list[str]:
+        return [parcel.share.id for parcel in self.parcels]
+
+
+class LocalAgent(FakeAgent):
+    """An agent that takes its contexts by itself."""
+
+    remote = False
+
+
+class Kit:
+    """An outbox with agents, and deliverers of it."""
+
+    def __init__(self, engine: Engine, writer: Writer) -> None:
+        self.engine = engine
+        self.writer = writer
+        self.store = SqlRoutingStore(engine)
+        self.clock = Clock()
+        self.agents: dict[str, FakeAgent] = {"content": FakeAgent()}
+        self.notified = threading.Event()
+
+    def share(self, share_id: str = "share-1", pillar: str = "content", **changes: Any) -> Share:
+        share = Share(
+            tenant=TENANT,
+            id=share_id,
+            source_agent="guide",
+            target_agent=f"liaison_{pillar}",
+            conversation_id="session-1",
+            shared_context=CONTEXT,
+            context_hash=digest(CONTEXT),
+            shared_by="alice",
+            shared_at=self.clock.now,
+            next_attempt_at=self.clock.now,
+        )
+        changed = replace(share, **changes)
+        assert self.writer.run(lambda connection: self.store.add_share(connection, changed))
+        return changed
+
+    def kept(self, share_id: str = "share-1") -> Share:
+        with self.engine.connect() as connection:
+            share = self.store.share(connection, TENANT, share_id)
+        assert share is not None
+        return share
+
+    def events(self) -> list[Event]:
+        with self.engine.connect() as connection:
+            return list(self.store.events(connection, EventFilter(TENANT), 0, 1000))
+
+    def deliverer(self, **wanted: Any) -> Deliverer:
+        return Deliverer(
+            self.store,
+            wanted.pop("writer", self.writer),
+            LiaisonAgents(self.agents),
+            self.clock,
+            self.notified.set,
+            wanted.pop("hours", 24.0),
+            **{"lease_seconds": LEASE, "random": lambda: 1.0, **wanted},
+        )
+
+    @contextmanager
+    def delivering(self, **wanted: Any) -> Iterator[Deliverer]:
+        deliverer = self.deliverer(**wanted)
+        deliverer.start()
+        try:
+            yield deliverer
+        finally:
+            for agent in self.agents.values():
+                agent.may_answer.set()
+            deliverer.stop()
+
+    def wait_for(self, state: DeliveryState, share_id: str = "share-1") -> Share:
+        wait_until(lambda: self.kept(share_id).delivery is state, f"{share_id} is {state}")
+        return self.kept(share_id)
+
+    def wait_for_attempts(self, count: int, share_id: str = "share-1") -> Share:
+        wait_until(lambda: self.kept(share_id).attempts == count, f"{count} attempts at {share_id}")
+        return self.kept(share_id)
+
+
+@pytest.fixture
+def kit(engine: Engine, writer: Writer) -> Kit:
+    return Kit(engine, writer)
+
+
+def test_what_is_due_is_delivered_and_told(kit: Kit) -> None:
+    share = kit.share()
+    kit.agents["content"].always = Receipt("task-7")
+    with kit.delivering():
+        kept = kit.wait_for(DeliveryState.DELIVERED)
+        assert kit.notified.wait(SECONDS)
+    assert kit.agents["content"].parcels[0].pillar == "content"
+    assert kept == replace(
+        share,
+        delivery=DeliveryState.DELIVERED,
+        attempts=1,
+        next_attempt_at=None,
+        task_id="task-7",
+        delivered_at=kit.clock.now,
+    )
+    [event] = kit.events()
+    assert (event.type, event.agent, event.session_id) == (EventType.CONTEXT_DELIVERED, "liaison_content", None)
+    assert event.data == {"share_id": "share-1", "task_id": "task-7"}
+    assert event.occurred_at == kit.clock.now
+
+
+def test_without_a_task_none_is_told(kit: Kit) -> None:
+    kit.share()
+    with kit.delivering():
+        assert kit.wait_for(DeliveryState.DELIVERED).task_id is None
+    assert kit.events()[0].data == {"share_id": "share-1"}
+
+
+def test_the_share_of_a_routing_comes_with_its_decision(kit: Kit) -> None:
+    kit.share("key-1")
+    decision = RoutingDecision("guide", "liaison_content", "files", NOON, "key-1")
+    session = Session(TENANT, "session-1", "user-1", {}, "hash", NOON, NOON)
+    event = Event(TENANT, EventType.LIAISON_AGENT_ACTIVATED, "liaison_content", NOON, "session-1", "user-1")
+
+    def job(connection: Connection) -> None:
+        stored = kit.store.add_event(connection, event)
+        activation = Activation("content", decision, CONTEXT, session, stored, "execution-1")
+        kit.store.add_activation(connection, TENANT, activation)
+
+    kit.writer.run(job)
+    with kit.delivering():
+        kit.wait_for(DeliveryState.DELIVERED, "key-1")
+    [parcel] = kit.agents["content"].parcels
+    assert parcel.decision == decision
+    told = kit.events()[-1]
+    assert (told.type, told.session_id, told.user_id) == (EventType.CONTEXT_DELIVERED, "session-1", "user-1")
+
+
+def test_what_is_not_due_or_not_to_be_delivered_is_left(kit: Kit) -> None:
+    kit.share("later", next_attempt_at=NOON + 10 * SECOND)
+    kit.share("never", next_attempt_at=None)
+    kit.share("now")
+    with kit.delivering() as deliverer:
+        kit.wait_for(DeliveryState.DELIVERED, "now")
+        kit.clock.now += 10 * SECOND
+        deliverer.wake()
+        kit.wait_for(DeliveryState.DELIVERED, "later")
+    assert kit.agents["content"].ids == ["now", "later"]
+
+
+def test_it_delivers_what_is_added_when_it_is_woken(kit: Kit) -> None:
+    with kit.delivering() as deliverer:
+        for share_id in ("share-1", "share-2"):
+            kit.share(share_id)
+            deliverer.wake()
+            kit.wait_for(DeliveryState.DELIVERED, share_id)
+
+
+def test_it_looks_by_itself_where_other_servers_fill_the_outbox(kit: Kit) -> None:
+    with kit.delivering(refresh_seconds=0.01):
+        kit.share()
+        kit.wait_for(DeliveryState.DELIVERED)
+
+
+def test_an_agent_that_does_not_answer_is_tried_again_ever_later(kit: Kit) -> None:
+    kit.share()
+    kit.agents["content"].always = DeliveryFailed("not reachable")
+    pauses = []
+    with kit.delivering() as deliverer:
+        for count in range(1, 12):
+            kept = kit.wait_for_attempts(count)
+            assert kept.delivery is DeliveryState.PENDING
+            assert kept.next_attempt_at
+            pauses.append((kept.next_attempt_at - kit.clock.now).total_seconds())
+            kit.clock.now = kept.next_attempt_at
+            deliverer.wake()
+        kit.agents["content"].always = Receipt()
+        kit.clock.now += timedelta(minutes=5)
+        deliverer.wake()
+        kept = kit.wait_for(DeliveryState.DELIVERED)
+    assert pauses == [2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
+    assert kept.attempts in {12, 13}
+    assert [event.type for event in kit.events()] == [EventType.CONTEXT_DELIVERED]
+
+
+@pytest.mark.parametrize("luck", [0.0, 0.5])
+def test_the_pause_is_a_matter_of_luck_but_never_less_than_a_second(kit: Kit, luck: float) -> None:
+    kit.share()
+    kit.agents["content"].always = DeliveryFailed("not reachable")
+    with kit.delivering(random=lambda: luck):
+        kept = kit.wait_for_attempts(1)
+    assert kept.next_attempt_at == NOON + (1 + luck) * SECOND
+
+
+def test_it_goes_on_by_itself_when_the_pause_is_over(kit: Kit) -> None:
+    kit.share(shared_at=datetime.now(UTC), next_attempt_at=datetime.now(UTC))
+    kit.agents["content"].answers = [DeliveryFailed("not reachable")]
+    kit.clock = lambda: datetime.now(UTC)  # type: ignore[assignment]
+    with kit.delivering(random=lambda: 0.0):
+        assert kit.wait_for(DeliveryState.DELIVERED).attempts == 2
+
+
+def test_a_refusal_is_final_and_told(kit: Kit) -> None:
+    kit.share()
+    kit.agents["content"].always = DeliveryRefused("rejected: not here")
+    with kit.delivering():
+        kept = kit.wait_for(DeliveryState.FAILED)
+        assert kit.notified.wait(SECONDS)
+    assert (kept.attempts, kept.next_attempt_at, kept.delivered_at) == (1, None, None)
+    [event] = kit.events()
+    assert (event.type, event.agent) == (EventType.DELIVERY_FAILED, "liaison_content")
+    assert event.data == {"share_id": "share-1", "reason": "rejected: not here"}
+
+
+def test_it_is_given_up_when_its_hours_are_over(kit: Kit) -> None:
+    kit.share()
+    kit.agents["content"].always = DeliveryFailed("not reachable")
+    with kit.delivering(hours=1 / 3600) as deliverer:
+        kept = kit.wait_for_attempts(1)
+        # A last attempt is made at the end.
+        assert kept.next_attempt_at == NOON + SECOND
+        kit.clock.now += SECOND
+        deliverer.wake()
+        kept = kit.wait_for(DeliveryState.FAILED)
+    assert kept.attempts == 2
+    assert [event.data for event in kit.events()] == [{"share_id": "share-1", "reason": "not reachable"}]
+
+
+def test_what_was_due_long_ago_is_tried_once_more(kit: Kit) -> None:
+    kit.share()
+    kit.clock.now += timedelta(days=30)
+    with kit.delivering():
+        assert kit.wait_for(DeliveryState.DELIVERED).attempts == 1
+
+
+def test_a_failure_that_nobody_foresaw_may_pass(kit: Kit) -> None:
+    kit.share()
+    kit.agents["content"].answers = [RuntimeError("secret")]
+    with kit.delivering() as deliverer:
+        assert kit.wait_for_attempts(1).delivery is DeliveryState.PENDING
+        kit.clock.now += 10 * SECOND
+        deliverer.wake()
+        kit.wait_for(DeliveryState.DELIVERED)
+
+
+def test_one_agent_that_hangs_does_not_hold_up_others(kit: Kit) -> None:
+    slow = kit.agents["content"]
+    slow.may_answer.clear()
+    kit.agents["insights"] = FakeAgent()
+    for number in range(40):
+        kit.share(f"slow-{number}", next_attempt_at=NOON - SECOND)
+    for number in range(40):
+        kit.share(f"fast-{number}", "insights")
+    fast = {f"fast-{number}" for number in range(40)}
+    with kit.delivering() as deliverer:
+
+        def moved_on() -> bool:
+            kit.clock.now += SECOND
+            deliverer.wake()
+            return set(kit.agents["insights"].ids) == fast
+
+        wait_until(moved_on, "the other agent has all of its own")
+        assert len(slow.parcels) <= 4
+        assert all(kit.kept(f"slow-{number}").delivery is DeliveryState.PENDING for number in range(40))
+
+
+def test_everything_is_delivered_once_however_much_waits(kit: Kit) -> None:
+    ids = {f"share-{number}" for number in range(100)}
+    for share_id in ids:
+        kit.share(share_id)
+    with kit.delivering() as deliverer:
+
+        def done() -> bool:
+            kit.clock.now += timedelta(milliseconds=100)
+            deliverer.wake()
+            return len(kit.events()) == len(ids)
+
+        wait_until(done, "all are delivered")
+    assert sorted(kit.agents["content"].ids) == sorted(ids)
+
+
+def test_two_servers_deliver_nothing_twice(kit: Kit) -> None:
+    ids = {f"share-{number}" for number in range(40)}
+    for share_id in ids:
+        kit.share(share_id)
+    with kit.delivering() as one, kit.delivering() as other:
+
+        def done() -> bool:
+            kit.clock.now += timedelta(milliseconds=100)
+            one.wake()
+            other.wake()
+            return len(kit.events()) == len(ids)
+
+        wait_until(done, "all are delivered")
+    assert sorted(kit.agents["content"].ids) == sorted(ids)
+
+
+def test_what_is_under_way_is_not_begun_again_though_its_lease_is_over(kit: Kit) -> None:
+    slow = kit.agents["content"]
+    slow.may_answer.clear()
+    kit.share()
+    with kit.delivering() as deliverer:
+        wait_until(lambda: slow.ids == ["share-1"], "it is under way")
+        kit.clock.now += 2 * LEASE * SECOND
+        kit.share("share-2")
+        deliverer.wake()
+        wait_until(lambda: slow.ids == ["share-1", "share-2"], "the next one is begun")
+        slow.may_answer.set()
+        kit.wait_for(DeliveryState.DELIVERED)
+        kit.wait_for(DeliveryState.DELIVERED, "share-2")
+
+
+class Failing:
+    """A writer that loses what comes of jobs while it is told to."""
+
+    def __init__(self, writer: Writer, kit: Kit) -> None:
+        self._writer = writer
+        self._kit = kit
+        self.losing = True
+        self.lost = threading.Event()
+
+    def run(self, job: Callable[[Connection], Any]) -> Any:
+        if self.losing and self._kit.agents["content"].parcels:
+            self.lost.set()
+            raise RuntimeError("the process ended here")
+        return self._writer.run(job)
+
+
+def test_what_was_not_written_down_is_delivered_again_under_the_same_identifier(
+    kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    share = kit.share()
+    failing = Failing(kit.writer, kit)
+    with kit.delivering(writer=failing):
+        assert failing.lost.wait(SECONDS)
+    assert kit.kept().delivery is DeliveryState.PENDING
+    with kit.delivering() as deliverer:
+        kit.clock.now += LEASE * SECOND
+        deliverer.wake()
+        kit.wait_for(DeliveryState.DELIVERED)
+    first, second = kit.agents["content"].parcels
+    assert (first.share.id, second.share.id) == (share.id, share.id)
+    assert first.share.shared_context == second.share.shared_context
+    assert len(kit.events()) == 1
+
+
+def test_what_another_server_wrote_down_first_stays(kit: Kit) -> None:
+    share = kit.share()
+    slow = kit.agents["content"]
+    slow.may_answer.clear()
+    with kit.delivering():
+        wait_until(lambda: slow.ids == ["share-1"], "it is under way")
+        done = replace(share, delivery=DeliveryState.DELIVERED, next_attempt_at=None, task_id="other", attempts=9)
+        assert kit.writer.run(lambda connection: kit.store.delivered(connection, done))
+        slow.may_answer.set()
+        assert kit.notified.wait(SECONDS)
+    assert (kit.kept().task_id, kit.kept().attempts) == ("other", 9)
+    assert kit.events() == []
+
+
+@pytest.mark.parametrize("agents", [{}, {"content": LocalAgent()}], ids=["not configured", "local"])
+def test_what_no_remote_agent_is_configured_for_waits(
+    kit: Kit, agents: Mapping[str, FakeAgent], caplog: pytest.LogCaptureFixture
+) -> None:
+    kit.agents = {"insights": FakeAgent(), **agents}
+    for number in range(3):
+        kit.share(f"share-{number}")
+    kit.share("other", "insights")
+    with caplog.at_level(logging.WARNING, "cstp_grpc.liaison.delivery"), kit.delivering():
+        kit.wait_for(DeliveryState.DELIVERED, "other")
+    kept = kit.kept("share-0")
+    assert (kept.delivery, kept.attempts) == (DeliveryState.PENDING, 0)
+    assert kept.next_attempt_at
+    assert kept.next_attempt_at > kit.clock.now
+    assert len([record for record in caplog.records if "liaison_content" in record.message]) == 1
+    kit.agents = {"content": FakeAgent()}
+    kit.clock.now = kept.next_attempt_at
+    with kit.delivering():
+        kit.wait_for(DeliveryState.DELIVERED, "share-0")
+
+
+def test_it_goes_on_when_the_database_answers_again(kit: Kit, engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE liaison_shares RENAME TO lost"))
+    with caplog.at_level(logging.WARNING, "cstp_grpc.liaison.delivery"), kit.delivering() as deliverer:
+        wait_until(lambda: bool(caplog.messages), "the failure is logged")
+        with engine.begin() as connection:
+            connection.execute(text("ALTER TABLE lost RENAME TO liaison_shares"))
+        kit.share()
+        deliverer.wake()
+        kit.wait_for(DeliveryState.DELIVERED)
+    assert len([record for record in caplog.records if record.name == "cstp_grpc.liaison.delivery"]) == 1
+
+
+def test_a_stop_waits_for_what_is_under_way(kit: Kit) -> None:
+    slow = kit.agents["content"]
+    slow.may_answer.clear()
+    kit.share()
+    with kit.delivering() as deliverer:
+        wait_until(lambda: slow.ids == ["share-1"], "it is under way")
+        stopping = threading.Thread(target=deliverer.stop)
+        stopping.start()
+        slow.may_answer.set()
+        stopping.join(SECONDS)
+        assert not stopping.is_alive()
+        assert kit.kept().delivery is DeliveryState.DELIVERED
+
+
+def test_one_that_was_never_started_can_be_stopped(kit: Kit) -> None:
+    kit.deliverer().stop()
