@@ -44,7 +44,7 @@ from cstp_grpc.server.code import ProjectCode, ProjectSources
 from cstp_grpc.server.grpc_server import GrpcServer, Servicer, interceptors
 from cstp_grpc.server.health import INDEX
 from cstp_grpc.server.interceptors.receiving import Receiving
-from cstp_grpc.server.liaison import build_liaison, redaction_of
+from cstp_grpc.server.liaison import build_liaison, redaction_of, remote_agents
 from cstp_grpc.server.trails import CheckAudit, IntentLayerAudit, JournalAudit, NoTrail, Trail
 from cstp_grpc.services.access import AccessService
 from cstp_grpc.services.audit import AuditService
@@ -110,12 +110,13 @@ class App:
 
     def _build(self, opened: ExitStack, clock: Callable[[], datetime]) -> GrpcServer:
         settings = self._settings
-        # Limits, rules and projects come first: where they are unusable, nothing on disk has been touched.
+        # Limits, rules, projects and liaison agents come first: where they are unusable, nothing on disk has been touched.
         receiving = Receiving(settings.grpc.message_seconds)
         around = interceptors(settings, receiving)
         rule_set = load(rulebook_path(settings))
         settings.intent_layer.check_roots()
         redaction = redaction_of(settings)
+        remote = remote_agents(opened, settings)
         opened.enter_context(DataLock(settings.data_dir))
         embedder = build_embedder(**settings.embedding.model_dump(), data_dir=settings.data_dir)
 
@@ -149,7 +150,7 @@ class App:
         remover.start()
         opened.callback(remover.stop)
         projects = self._build_projects(opened, sources, memory.journal, embedder, trail, clock)
-        liaison = build_liaison(settings, redaction, engine, writer, trail, checks, clock)
+        liaison = build_liaison(opened, settings, redaction, remote, engine, writer, trail, checks, clock)
         self._feed = liaison.feed
         cstp = CstpService(settings.agent.name, announcer, memory.search, checks, limits)
         servicers: list[Servicer] = [

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 
 from sqlalchemy import Engine
 
 from cstp_grpc.config import Settings
 from cstp_grpc.guardrails.checks import GuardrailChecks
-from cstp_grpc.liaison.agents import LiaisonAgents
+from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents
+from cstp_grpc.liaison.delivery import Deliverer
 from cstp_grpc.liaison.feed import Feed
 from cstp_grpc.liaison.history import History
 from cstp_grpc.liaison.model import liaison_agent
@@ -22,9 +24,13 @@ from cstp_grpc.liaison.sharing import Sharing
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.server.interceptors.auth import ANONYMOUS
+from cstp_grpc.server.liaison_agents import build_remote
 from cstp_grpc.server.trails import LiaisonAudit, Trail
 from cstp_grpc.services.liaison import Liaison
 from cstp_grpc.storage.writer import Writer
+
+LEASE = 6
+"""How many times as long as a delivery may take a share is kept from other servers."""
 
 
 def redaction_of(settings: Settings) -> Redaction:
@@ -34,15 +40,17 @@ def redaction_of(settings: Settings) -> Redaction:
 
 
 def build_liaison(
+    opened: ExitStack,
     settings: Settings,
     redaction: Redaction,
+    remote: Mapping[str, LiaisonAgent],
     engine: Engine,
     writer: Writer,
     trail: Trail,
     judge: GuardrailChecks,
     clock: Callable[[], datetime],
 ) -> Liaison:
-    """Return everything that serves chat sessions."""
+    """Return everything that serves chat sessions; what it starts, `opened` stops."""
     wanted = settings.liaison
     sessions, store = SqlSessionStore(engine), SqlRoutingStore(engine)
     # On SQLite nobody else writes, so that watches hear of every event.
@@ -50,8 +58,20 @@ def build_liaison(
     feed = Feed(store, sessions.reading, wanted.max_watchers, wanted.watchers_per_agent, refresh)
     recorder = Recorder(writer, store, LiaisonAudit(trail, wanted.audit_content), feed.notify)
     local = local_agents(settings, Heartbeats(sessions, store, recorder, clock))
-    agents = LiaisonAgents(local)
-    sharing = Sharing(sessions, store, agents, redaction, judge, recorder, clock, lambda: None)
+    agents = LiaisonAgents({**remote, **local})
+    deliverer = Deliverer(
+        store,
+        writer,
+        agents,
+        clock,
+        feed.notify,
+        wanted.delivery_hours,
+        refresh_seconds=refresh,
+        lease_seconds=LEASE * wanted.delivery_seconds,
+    )
+    deliverer.start()
+    opened.callback(deliverer.stop)
+    sharing = Sharing(sessions, store, agents, redaction, judge, recorder, clock, deliverer.wake)
     router = Router(
         sessions,
         store,
@@ -59,7 +79,7 @@ def build_liaison(
         sharing,
         recorder,
         clock,
-        lambda: None,
+        deliverer.wake,
         direct_handover=wanted.direct_handover,
         max_context_bytes=wanted.max_context_bytes,
     )
@@ -83,4 +103,15 @@ def local_agents(settings: Settings, heartbeats: Heartbeats) -> dict[str, LocalA
             # Where authentication is off, everyone has the same name.
             name = (configured.agent or liaison_agent(pillar)) if settings.auth.enabled else ANONYMOUS
             found[pillar] = LocalAgent(pillar, name, heartbeats, lasting)
+    return found
+
+
+def remote_agents(opened: ExitStack, settings: Settings) -> dict[str, LiaisonAgent]:
+    """Return the agents that contexts are delivered to, by pillar. Raises ConfigError."""
+    found: dict[str, LiaisonAgent] = {}
+    for pillar, configured in settings.liaison.pillars.items():
+        if configured.kind != "local":
+            agent = build_remote(pillar, configured, settings.liaison)
+            opened.callback(agent.close)
+            found[pillar] = agent
     return found
