@@ -62,7 +62,8 @@ AVAILABLE_UNTIL = select(heartbeats.available_until).where(
 class SqlRoutingStore:
     """Keeps shares, activations, events and heartbeats in the tables of these names that begin with `liaison_`.
 
-    Whatever changes something first waits for the servers that do: see `WriteOrder`.
+    What a transaction that changes something begins with waits for the other servers that do: see `WriteOrder`. To
+    add an activation, it begins with reading the session with the lock.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -92,7 +93,6 @@ class SqlRoutingStore:
 
     def add_activation(self, connection: Connection, tenant: str, activation: Activation) -> None:
         """Add the answer of a routing; its key must be new."""
-        self._order.hold(connection)
         self._add_activation.run(connection, activation_row(tenant, activation))
 
     def share(self, connection: Connection, tenant: str, share_id: str) -> Share | None:

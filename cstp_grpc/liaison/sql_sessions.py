@@ -105,7 +105,8 @@ HISTORY = (
 class SqlSessionStore:
     """Keeps sessions in the tables `chat_sessions` and `chat_messages`.
 
-    Whatever changes something first waits for the servers that do: see `WriteOrder`.
+    What a transaction that changes something begins with waits for the other servers that do: see `WriteOrder`. To
+    replace a session, it begins with reading that with the lock.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -157,7 +158,6 @@ class SqlSessionStore:
         Neither message_count nor claim is written: messages and claims change no version. A session whose active_agent
         or status changes loses its claim.
         """
-        self._order.hold(connection)
         return self._replace.run(connection, session_row(session)) == 1
 
     def claim(self, connection: Connection, session: Session, now: datetime) -> bool:

@@ -343,8 +343,8 @@ def test_no_event_appears_before_one_that_was_read(
     with ThreadPoolExecutor(9) as threads:
         watching = threads.submit(watch)
         servers = (writer, other)
-        added = list(threads.map(lambda number: add_event(routing, servers[number % 2]), range(100)))
         try:
+            added = list(threads.map(lambda number: add_event(routing, servers[number % 2]), range(100)))
             wait_until(lambda: len(seen) >= len(added) or watching.done(), "all events seen")
         finally:
             ended.set()
