@@ -110,7 +110,7 @@ class App:
 
     def _build(self, opened: ExitStack, clock: Callable[[], datetime]) -> GrpcServer:
         settings = self._settings
-        # Limits, rules, projects and liaison agents come first: where they are unusable, nothing on disk has been touched.
+        # What may be unusable comes first: limits, rules, projects, liaison agents. Nothing on disk has been touched.
         receiving = Receiving(settings.grpc.message_seconds)
         around = interceptors(settings, receiving)
         rule_set = load(rulebook_path(settings))
