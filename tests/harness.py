@@ -21,21 +21,28 @@ from bridge.running import running as running_bridge
 from cstp_grpc import config
 from cstp_grpc.client.codec import from_json, to_json
 from cstp_grpc.client.contract import methods
+from cstp_grpc.config.sections import PILLARS
 from cstp_grpc.server.app import App
 from cstp_grpc.vocabulary import Permission
 
-TOKENS = {"alice": "alice-secret-token", "bob": "bob-secret-token", "reader": "reader-secret-token"}
+TOKENS = {
+    "alice": "alice-secret-token",
+    "bob": "bob-secret-token",
+    "reader": "reader-secret-token",
+    "carol": "carol-secret-token",
+}
 TIMEOUT = 20.0
 
 
 def settings(data_dir: Path, **overrides: Any) -> config.Settings:
-    """Return settings for tests: free ports, no weights, no index, agents alice and bob who may do everything, and
-    reader with the default permissions."""
+    """Return settings for tests: free ports, no weights, no index, agents alice and bob who may do everything, reader
+    with the default permissions, and carol, who may do everything in another tenant. Alice serves all pillars."""
     everything = sorted(Permission)
     tokens = [
         {"name": "alice", "token": TOKENS["alice"], "permissions": everything},
         {"name": "bob", "token": TOKENS["bob"], "permissions": everything},
         {"name": "reader", "token": TOKENS["reader"]},
+        {"name": "carol", "token": TOKENS["carol"], "permissions": everything, "tenant": "other"},
     ]
     base: dict[str, Any] = {
         "data_dir": data_dir,
@@ -46,6 +53,7 @@ def settings(data_dir: Path, **overrides: Any) -> config.Settings:
         "embedding": {"provider": "lexical"},
         "index": {"mode": "off"},
         "rate_limits": {"enabled": False},
+        "liaison": {"pillars": {pillar: {"agent": "alice"} for pillar in PILLARS}},
     }
     return config.load(None, **config.merge(base, overrides))
 
@@ -112,13 +120,15 @@ def bridging(wanted: config.Settings, target: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call came to: a result, or an error with its reason and violated fields."""
+    """What a call came to: a result, or an error with its reason, violated fields, details and blocking guardrails."""
 
     result: dict[str, Any] | None = None
     reason: str | None = None
     message: str = ""
     fields: tuple[str, ...] = ()
     data: Mapping[str, Any] | None = None
+    details: Mapping[str, Any] | None = None
+    guardrails: tuple[str, ...] = ()
 
 
 class GrpcCaller:
@@ -134,7 +144,7 @@ class GrpcCaller:
         invoke = self.channel.unary_unary(
             rpc.path,
             rpc.request.SerializeToString,
-            rpc.response.FromString,  # type: ignore[attr-defined]
+            rpc.response.FromString,
         )
         metadata = (("authorization", f"Bearer {token}"),) if token else ()
         try:
@@ -154,15 +164,21 @@ def decoded(error: Any) -> Outcome:
     status = rpc_status.from_call(error)
     assert status is not None, f"no details: {error}"
     info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
+    precondition = error_details_pb2.PreconditionFailure()
     for detail in status.details:
-        for message in (info, bad, retry):
+        for message in (info, bad, retry, precondition):
             if detail.Is(message.DESCRIPTOR):
                 detail.Unpack(message)
     data: dict[str, Any] = dict(info.metadata)
     if retry.HasField("retry_delay"):
         data["retryAfterMs"] = retry.retry_delay.ToMilliseconds()
     return Outcome(
-        reason=info.reason, message=status.message, fields=tuple(v.field for v in bad.field_violations), data=data
+        reason=info.reason,
+        message=status.message,
+        fields=tuple(v.field for v in bad.field_violations),
+        data=data,
+        details={key: value for key, value in info.metadata.items() if key != "requestId"},
+        guardrails=tuple(v.type for v in precondition.violations),
     )
 
 
@@ -207,6 +223,8 @@ class JsonRpcCaller:
             message=error["message"],
             fields=tuple(v["field"] for v in data.get("violations", []) if "field" in v),
             data=data,
+            details=data.get("metadata", {}),
+            guardrails=tuple(v["guardrailId"] for v in data.get("violations", []) if "guardrailId" in v),
         )
 
     def close(self) -> None:

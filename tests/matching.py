@@ -1,6 +1,7 @@
 """Compares JSON with what a case expects of it.
 
-In what is expected, `$instant`, `$uuid`, `$text`, `$number` and `$whole` stand for anything of that kind.
+In what is expected, `$instant`, `$uuid`, `$hash`, `$text`, `$number` and `$whole` stand for anything of that kind; a
+hash is SHA-256 in hex.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def is_uuid(value: Any) -> bool:
@@ -25,6 +27,7 @@ def is_uuid(value: Any) -> bool:
 PLACEHOLDERS: dict[str, Callable[[Any], bool]] = {
     "$instant": lambda value: isinstance(value, str) and bool(INSTANT.fullmatch(value)),
     "$uuid": is_uuid,
+    "$hash": lambda value: isinstance(value, str) and bool(HASH.fullmatch(value)),
     "$text": lambda value: isinstance(value, str) and bool(value),
     "$number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
     "$whole": lambda value: isinstance(value, int) and not isinstance(value, bool),

@@ -2,13 +2,15 @@
 
 A case is one exchange: `requirement` (what it proves), what comes before it (tests/case_setup.py says how), `caller`,
 `call`, `params`, `transports` where it is about one alone, and `expect`: a whole `result` with the placeholders of
-tests/matching.py, or an `error` with `reason` and the violated `fields`.
+tests/matching.py, or an `error` with its `reason`, the violated `fields`, the blocking `guardrails` and, where they
+are stated, its `details`.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,12 +51,20 @@ QUERIES = [
 
 def judge(expect: dict[str, Any], outcome: Outcome) -> None:
     if "error" in expect:
-        assert outcome.reason == expect["error"]["reason"], outcome
-        assert sorted(map(snake, outcome.fields)) == sorted(map(snake, expect["error"].get("fields", []))), outcome
+        error = expect["error"]
+        assert outcome.reason == error["reason"], outcome
+        assert sorted(map(snake, outcome.fields)) == sorted(map(snake, error.get("fields", []))), outcome
+        assert list(outcome.guardrails) == error.get("guardrails", []), outcome
+        if "details" in error:
+            agree(error["details"], outcome.details, "details")
     else:
         assert outcome.reason is None, outcome
-        found = list(differences(expect["result"], outcome.result))
-        assert not found, "\n".join(found)
+        agree(expect["result"], outcome.result, "result")
+
+
+def agree(expected: Any, actual: Any, path: str) -> None:
+    found = list(differences(expected, actual, path))
+    assert not found, "\n".join(found)
 
 
 def snake(path: str) -> str:
@@ -72,8 +82,10 @@ def runs() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("case", "transport"), list(runs()))
-def test_case(case: dict[str, Any], transport: str, tmp_path: Path) -> None:
+def test_case(case: dict[str, Any], transport: str, tmp_path: Path, sqlite_template: Path) -> None:
     wanted = settings_of(case, tmp_path)
+    # Making the tables each time takes longer than the rest of a case.
+    shutil.copyfile(sqlite_template, tmp_path / "journal.db")
     with running(wanted) as app, bridging(wanted, app.target) as url:
         caller = GrpcCaller(app.target) if transport == "grpc" else JsonRpcCaller(url)
         try:
