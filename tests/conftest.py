@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from sqlalchemy import Engine
 from cstp_grpc.storage.engine import create_engine
 from cstp_grpc.storage.migrate import migrate
 from cstp_grpc.storage.writer import Writer
+from tests.certificates import Certificate, make_certificate
 from tests.databases import POOL_SIZE, PostgresMissing, PostgresServer, postgres_server, unique_name
 
 # How long an example takes says more of the machine than of the code.
@@ -89,3 +91,20 @@ def writer(engine: Engine) -> Iterator[Writer]:
     writer = Writer(engine, timeout=10.0)
     yield writer
     writer.close()
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port on which nothing listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port: int = held.getsockname()[1]
+    return port
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """A certificate for localhost."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is needed to make a certificate")
+    return make_certificate(tmp_path_factory.mktemp("tls"))

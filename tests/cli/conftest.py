@@ -14,7 +14,6 @@ from click.testing import CliRunner, Result
 
 from cstp_grpc.cli.main import main
 from cstp_grpc.server.app import App
-from tests.client.conftest import free_port as free_port
 from tests.harness import TOKENS, running, settings
 
 Invoke = Callable[..., Result]

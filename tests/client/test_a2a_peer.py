@@ -21,8 +21,8 @@ from aiohttp import web
 
 from cstp_grpc.client.a2a_peer import MAX_ANSWER_BYTES, A2aPeer, PeerFails, PeerRefuses
 from cstp_grpc.errors import InvalidArgument
+from tests.certificates import Certificate
 from tests.client.a2a_agent import CARD, Agent, Raw, body, ending, raising, reply, running_agent, take
-from tests.client.certificates import Certificate
 from tests.waiting import SECONDS, wait_until
 
 TOKEN = "the-peers-token"

@@ -11,7 +11,7 @@ from cstp_grpc.client import CstpClient, RetryPolicy
 from cstp_grpc.client.errors import ServerUnreachable
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
-from tests.client.certificates import Certificate
+from tests.certificates import Certificate
 from tests.client.scripted import HttpReply, http_server, scripted_server
 
 ONCE = RetryPolicy(attempts=1)
