@@ -83,7 +83,7 @@ def hand_over(liaison: Liaison, session: pb2.ChatSession, text: str) -> str | No
         )
         wait_for_return(liaison, routed)
     except (LiaisonAgentUnavailable, DeadlineExceeded) as error:
-        print(error)
+        print(f"no help from {pillar}: {error}")
         liaison.return_to_guide(session.id, reason="no answer in time")
         say(liaison, session, "Nobody can help you with that now. Please try again later.")
         return None
