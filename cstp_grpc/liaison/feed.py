@@ -119,9 +119,9 @@ class Feed:
 
     def _check_room(self, watch: Watch) -> None:
         if len(self._watches) >= self._max_watchers:
-            raise Unavailable(f"{self._max_watchers} callers watch, which is the limit; try again later")
+            raise Unavailable(f"No more callers may watch now: the limit is {self._max_watchers}; try again later")
         if sum(other.owner == watch.owner for other in self._watches) >= self._per_agent:
-            raise Unavailable(f"{watch.agent} watches {self._per_agent} times, which is the limit of an agent")
+            raise Unavailable(f"{watch.agent} may not watch once more: the limit of an agent is {self._per_agent}")
 
 
 class Watch(Iterator[Event]):
