@@ -131,8 +131,9 @@ def claimed(console: Console, answer: pb2.ClaimSessionResponse) -> None:
     table = entries(1)
     for said in history if isinstance(history, list) else [history]:
         role, content = (said.get("role"), said.get("content")) if isinstance(said, dict) else ("", said)
-        table.add_row(Text(f"  {one_line(str(role or ''))}", style="dim"), printable(str(content)))
+        table.add_row(f"  {one_line(str(role or ''))}", printable(str(content)))
     if table.row_count:
+        console.print(Text("Conversation", style="bold"))
         console.print(table)
 
 

@@ -252,16 +252,18 @@ def watch(
     """
     # What keeps every call from being answered is told at once; only then is it worth waiting for the server.
     next(client.liaison.list_events(chat_session_id=session, agent=concerned, types=types, page_size=1), None)
+    interruptions = Interruptions(out)
     events = client.liaison.watch_events(
         chat_session_id=session,
         agent=concerned,
         types=types,
         after=after,
-        on_failure=functools.partial(tell_pause, out),
+        on_failure=interruptions.tell,
     )
     with closing(events):
         try:
             for event in islice(events, limit):
+                interruptions.over()
                 if out.json_wanted:
                     out.json_line(event)
                 else:
@@ -270,9 +272,22 @@ def watch(
             pass
 
 
-def tell_pause(out: Output, error: CstpError, pause: float) -> None:
-    """Say that the watch was interrupted and goes on."""
-    out.note(f"{printable(error.message)}; trying again in {pause:.1f} s")
+class Interruptions:
+    """Says that a watch was interrupted: each failure once, until there are events again."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._told: set[str] = set()
+
+    def tell(self, error: CstpError, _: float) -> None:
+        """Say why, unless that was said."""
+        if error.message not in self._told:
+            self._told.add(error.message)
+            self._out.note(f"{printable(error.message)}; trying again until Ctrl-C")
+
+    def over(self) -> None:
+        """Say it anew from now on."""
+        self._told.clear()
 
 
 @liaison.command(name="list")
