@@ -27,7 +27,6 @@ from cstp_grpc.cli.stack import Stack, log_to_stderr
 from cstp_grpc.client import CstpClient
 from cstp_grpc.config import ConfigError, Settings
 from cstp_grpc.process import PYTHON
-from cstp_grpc.server.interceptors.auth import ANONYMOUS
 
 CHECK_SECONDS = 0.5
 """How often the bridge is looked after."""
@@ -66,8 +65,7 @@ def serve(dev: bool, bridge: bool) -> None:
         token = development.developer_token(settings.data_dir) if dev and settings.auth.enabled else None
         if token:
             settings = development.with_agent(settings, DEVELOPER, token.text)
-        if dev:
-            settings = development.with_local_agents(settings, DEVELOPER if settings.auth.enabled else ANONYMOUS)
+            settings = development.with_local_agents(settings, DEVELOPER)
         if settings.auth.enabled and not settings.auth.tokens:
             raise ConfigError("auth.tokens: is empty, so nobody could call; add a token, or start with --dev")
         log_to_stderr(settings)
