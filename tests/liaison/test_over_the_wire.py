@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -127,7 +128,7 @@ def test_many_identical_routings_are_one_activation_with_one_answer(shared: dict
     with wired(wanted) as wire:
         opened(wire, "content")
         ways = [wire.answer, wire.body]
-        answers = at_once([lambda way=ways[number % 2]: way(params) for number in range(CALLS)])  # type: ignore[misc]
+        answers = at_once([partial(ways[number % 2], params) for number in range(CALLS)])
         binary, text = set(answers[::2]), set(answers[1::2])
         assert (len(binary), len(text)) == (1, 1)
         events = wire.events()
@@ -160,7 +161,7 @@ def test_of_routings_to_several_pillars_at_once_one_wins(round_: int, tmp_path: 
             params = {"target_pillar": PILLARS[(number + round_) % len(PILLARS)], "chat_session_id": "s-1"}
             return wire.callers[number % 2].call(ROUTE, params)
 
-        outcomes = at_once([lambda number=number: route(number) for number in range(CALLERS)])  # type: ignore[misc]
+        outcomes = at_once([partial(route, number) for number in range(CALLERS)])
         active = wire.call("getSession", chat_session_id="s-1")["chat_session"]
         activated = wire.events(types=["liaison_agent_activated"])
     won = [outcome.result for outcome in outcomes if outcome.result]
@@ -181,8 +182,8 @@ def test_messages_and_routings_of_the_whole_context_lose_nothing(tmp_path: Path)
             said = {"chat_session_id": "s-1", "role": "user", "content": f"No. {number}", "message_id": f"m-{number}"}
             return wire.callers[number % 2].call("liaison.appendMessage", said)
 
-        jobs = [lambda number=number: say(number) for number in range(CALLERS)]  # type: ignore[misc]
-        jobs[CALLERS // 2 : CALLERS // 2] = [lambda: wire.over_grpc.call(ROUTE, params)] * 4
+        jobs = [partial(say, number) for number in range(CALLERS)]
+        jobs[CALLERS // 2 : CALLERS // 2] = [partial(wire.over_grpc.call, ROUTE, params)] * 4
         outcomes = at_once(jobs)
         routings, sayings = outcomes[CALLERS // 2 :][:4], outcomes[: CALLERS // 2] + outcomes[CALLERS // 2 + 4 :]
         messages = wire.call("listMessages", chat_session_id="s-1", page_size=100)["messages"]
@@ -313,7 +314,7 @@ def test_watchers_see_every_event_once_and_in_order_while_many_write(tmp_path: P
             wire.callers[number % 2].call(ROUTE, routing)
             wire.callers[number % 2].call("liaison.returnToGuide", {"chat_session_id": "s-1"})
 
-        at_once([lambda number=number: write(number) for number in range(CALLERS)])  # type: ignore[misc]
+        at_once([partial(write, number) for number in range(CALLERS)])
         wire.call("closeSession", chat_session_id="s-1")
         found = [future.result(3 * TIMEOUT) for future in watching]
         listed = wire.events()
