@@ -16,6 +16,8 @@ from cstp_grpc.errors import InvalidArgument
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 1024 * 1024
+PING_MILLISECONDS = 30_000
+"""How long a server with open calls may be silent before it is asked whether it is there, and may take to answer."""
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -170,6 +172,10 @@ def channel_options(address: str) -> list[tuple[str, int | str]]:
         # After a failure gRPC refuses calls until it connects again; our own pauses are of this order.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2000),
+        # Who watches a server that vanished without a word would wait for ever.
+        ("grpc.keepalive_time_ms", PING_MILLISECONDS),
+        ("grpc.http2.ping_timeout_ms", PING_MILLISECONDS),
+        ("grpc.http2.max_pings_without_data", 0),
         # A proxy for the internet does not reach this machine's own servers.
         ("grpc.enable_http_proxy", 0 if host in LOCAL else 1),
     ]

@@ -37,6 +37,9 @@ SENDING_GRACE = 1.0
 INTERRUPTED_GRACE = 1.0
 """Seconds for calls that are interrupted after draining to notice it."""
 
+PING_MILLISECONDS = 30_000
+"""How long a caller with open calls may be silent before it is asked whether it is there, and may take to answer."""
+
 
 Servicer: TypeAlias = tuple[Callable[[Any, grpc.Server], None], object]
 """The generated function that adds a servicer to a server, and the servicer."""
@@ -118,6 +121,11 @@ def options(settings: GrpcSettings) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", settings.max_message_bytes),
         # Two servers on one port would each get a part of the calls.
         ("grpc.so_reuseport", 0),
+        # A caller that vanished without a word would keep its streams, of which there are not many, for hours.
+        ("grpc.keepalive_time_ms", PING_MILLISECONDS),
+        ("grpc.http2.ping_timeout_ms", PING_MILLISECONDS),
+        # Callers that watch ask likewise whether the server is there.
+        ("grpc.http2.min_ping_interval_without_data_ms", PING_MILLISECONDS // 2),
     ]
 
 
