@@ -93,11 +93,15 @@ class Sessions:
         self._check_size("metadata", said.metadata or {})
 
         def job(connection: Connection) -> Message:
+            session = self._store.get(connection, caller.tenant, session_id, lock=True)
+            if session is None:
+                raise missing(session_id)
             if said.message_id is not None:
                 known = self._store.message(connection, caller.tenant, session_id, said.message_id)
                 if known is not None:
                     return repeated(known, said)
-            session = locked(self._store, connection, caller, session_id)
+            if not session.is_open:
+                raise closed_already(session)
             message = self._store.append(connection, caller.tenant, session_id, said, caller.agent, self._clock())
             if message is None:
                 raise overtaken(session_id)

@@ -26,6 +26,7 @@ from cstp_grpc.liaison.model import Caller, DeliveryState, Event, EventType, Rou
 from cstp_grpc.liaison.recorder import Recorder
 from cstp_grpc.liaison.redaction import Redacted, Redaction
 from cstp_grpc.liaison.store import RoutingStore, SessionStore
+from cstp_grpc.storage.text import storable
 
 CATEGORY = "liaison"
 """The category by which guardrails know a hand-over."""
@@ -187,13 +188,15 @@ def missing_parameter(name: str) -> MissingParameter:
 
 def draft(caller: Caller, request: ShareRequest, redacted: Redacted, at: datetime) -> Share:
     """Return a share that no routing makes, not offered yet."""
-    identity = [request.source_agent, request.target_agent, request.conversation_id, redacted.context_hash]
+    # As they will be read again, so that a repetition is known by them.
+    source_agent, conversation_id = storable(request.source_agent), storable(request.conversation_id)
+    identity = [source_agent, request.target_agent, conversation_id, redacted.context_hash]
     return Share(
         tenant=caller.tenant,
         id=request.idempotency_key or digest(identity),
-        source_agent=request.source_agent,
+        source_agent=source_agent,
         target_agent=request.target_agent,
-        conversation_id=request.conversation_id,
+        conversation_id=conversation_id,
         shared_context=redacted.context,
         context_hash=redacted.context_hash,
         shared_by=caller.agent,

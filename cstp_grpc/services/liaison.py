@@ -278,6 +278,7 @@ def session_message(session: Session) -> liaison_pb2.ChatSession:
         created_at=convert.timestamp(session.created_at),
         updated_at=convert.timestamp(session.updated_at),
         closed_at=convert.maybe_timestamp(session.closed_at),
+        activation_key=session.activation_key,
     )
 
 

@@ -121,6 +121,7 @@ class ChatSession(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     UPDATED_AT_FIELD_NUMBER: _builtins.int
     CLOSED_AT_FIELD_NUMBER: _builtins.int
+    ACTIVATION_KEY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identifier within the tenant."""
     tenant: _builtins.str
@@ -139,6 +140,10 @@ class ChatSession(_message.Message):
     """How often it was given back or handed on; the same routing in another epoch is another activation."""
     claimed_by: _builtins.str
     """The instance of a local liaison agent that has it; absent while none has."""
+    activation_key: _builtins.str
+    """The idempotency key of the routing by which its agent has it, which is also the identifier of the share; absent
+    while the guide has it.
+    """
     @_builtins.property
     def context(self) -> _struct_pb2.Struct:
         """What the agents know, without the conversation history, whose messages are listed by ListMessages."""
@@ -176,13 +181,19 @@ class ChatSession(_message.Message):
         created_at: _timestamp_pb2.Timestamp | None = ...,
         updated_at: _timestamp_pb2.Timestamp | None = ...,
         closed_at: _timestamp_pb2.Timestamp | None = ...,
+        activation_key: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_claimed_by", b"_claimed_by", "claimed_by", b"claimed_by", "claimed_until", b"claimed_until", "closed_at", b"closed_at", "context", b"context", "created_at", b"created_at", "updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_activation_key", b"_activation_key", "_claimed_by", b"_claimed_by", "activation_key", b"activation_key", "claimed_by", b"claimed_by", "claimed_until", b"claimed_until", "closed_at", b"closed_at", "context", b"context", "created_at", b"created_at", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_claimed_by", b"_claimed_by", "active_agent", b"active_agent", "claimed_by", b"claimed_by", "claimed_until", b"claimed_until", "closed_at", b"closed_at", "context", b"context", "created_at", b"created_at", "id", b"id", "message_count", b"message_count", "routing_epoch", b"routing_epoch", "status", b"status", "tenant", b"tenant", "updated_at", b"updated_at", "user_id", b"user_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_activation_key", b"_activation_key", "_claimed_by", b"_claimed_by", "activation_key", b"activation_key", "active_agent", b"active_agent", "claimed_by", b"claimed_by", "claimed_until", b"claimed_until", "closed_at", b"closed_at", "context", b"context", "created_at", b"created_at", "id", b"id", "message_count", b"message_count", "routing_epoch", b"routing_epoch", "status", b"status", "tenant", b"tenant", "updated_at", b"updated_at", "user_id", b"user_id", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__activation_key: _TypeAlias = _typing.Literal["activation_key"]  # noqa: Y015
+    _WhichOneofArgType__activation_key: _TypeAlias = _typing.Literal["_activation_key", b"_activation_key"]  # noqa: Y015
     _WhichOneofReturnType__claimed_by: _TypeAlias = _typing.Literal["claimed_by"]  # noqa: Y015
     _WhichOneofArgType__claimed_by: _TypeAlias = _typing.Literal["_claimed_by", b"_claimed_by"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__activation_key) -> _WhichOneofReturnType__activation_key | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__claimed_by) -> _WhichOneofReturnType__claimed_by | None: ...
 
 Global___ChatSession: _TypeAlias = ChatSession  # noqa: Y015
