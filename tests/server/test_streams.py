@@ -40,8 +40,9 @@ class Served:
     channel: grpc.Channel
 
     def watch(self, metadata: tuple[tuple[str, str], ...] = ALICE) -> Any:
-        """Begin to watch."""
-        return liaison_pb2_grpc.LiaisonServiceStub(self.channel).WatchEvents(WATCH, metadata=metadata, timeout=TIMEOUT)
+        """Begin to watch, for longer than a server is waited for that stops."""
+        stub = liaison_pb2_grpc.LiaisonServiceStub(self.channel)
+        return stub.WatchEvents(WATCH, metadata=metadata, timeout=3 * TIMEOUT)
 
 
 @contextmanager
