@@ -56,6 +56,8 @@ def section(path: str, schema: Schema, definitions: Schema) -> Iterator[str]:
         items = referenced(described.get("items", {}), definitions)
         if items is not None and "properties" in items:
             inner.append((f"{key}[]", items))
+        named = [referenced(values, definitions) for values in described.get("patternProperties", {}).values()]
+        inner += [(f"{key}.NAME", values) for values in named if values is not None]
     yield f"## {path or 'The top'}\n"
     yield f"{one_line(schema['description'])}\n"
     if rows:
@@ -80,7 +82,7 @@ def row(key: str, described: Schema) -> str:
         kind(described),
         default(described),
         one_line(described.get("description", "")),
-        "" if "[]" in key else f"`{ENV_PREFIX}{key.replace('.', '__').upper()}`",
+        "" if "[]" in key or ".NAME." in key else f"`{ENV_PREFIX}{key.replace('.', '__').upper()}`",
     )
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 

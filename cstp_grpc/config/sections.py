@@ -21,6 +21,7 @@ TARGET = r"^(\[[0-9A-Fa-f:.]+\]|[^\s/:]+):[0-9]{1,5}$"
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Rate = Annotated[str, Field(pattern=RATE)]
+AgentName = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Section(BaseModel):
@@ -312,8 +313,9 @@ class PillarSettings(Section):
 
     kind: Literal["local", "a2a", "grpc", "jsonrpc"] = "local"
     """`local` watches this server with its own token; `a2a` is an A2A agent, `grpc` and `jsonrpc` are CSTP servers."""
-    agent: str | None = Field(default=None, min_length=1, max_length=200)
-    """The local agent, by the name of its token; when absent, `liaison_` and the pillar."""
+    agent: AgentName | list[AgentName] | None = None
+    """The local agent, by the name of its token, or several, of which each serves the sessions of its own tenant; when
+    absent, `liaison_` and the pillar."""
     url: str | None = Field(default=None, min_length=1)
     """Where a remote agent is: its agent card or the site that has it, `grpc://` or `grpcs://`, or the address of a
     bridge."""
@@ -355,8 +357,9 @@ class LiaisonSettings(Section):
     """True lets a session go from one liaison agent to another without the guide."""
     redaction: list[RedactionSettings] = []
     """What is dropped from or masked in every context before it is shared."""
-    max_context_bytes: int = Field(default=262_144, ge=1024, le=1_048_576)
-    """The largest context that is shared, in bytes of its JSON after redaction, and that a session keeps."""
+    max_context_bytes: int = Field(default=262_144, ge=1024, le=327_680)
+    """The largest context that is shared, in bytes of its JSON after redaction, and that a session keeps. An answer may
+    hold two, whose messages take up to 5.5 times their JSON."""
     audit_content: bool = False
     """True keeps shared contexts in the audit trail, cut at 4000 characters, and not their hashes alone."""
     heartbeat_seconds: float = Field(default=30.0, ge=1)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cstp_grpc.liaison.canonical import canonical
 from cstp_grpc.liaison.model import Event, EventFilter
 from cstp_grpc.liaison.sessions import MAX_PAGE
 from cstp_grpc.liaison.store import RoutingStore, SessionStore
-from cstp_grpc.storage.paging import PageRequest
+from cstp_grpc.storage.paging import PageRequest, estimated_size, fitting
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,4 +35,10 @@ class History:
         limit = min(PageRequest(size).limit, MAX_PAGE)
         with self._sessions.reading() as connection:
             found = self._store.events(connection, conditions, after, limit + 1)
-        return EventPage(found[:limit], len(found) > limit)
+        kept = found[: fitting(found[:limit], size_of)]
+        return EventPage(kept, len(found) > len(kept))
+
+
+def size_of(event: Event) -> int:
+    """Return about how many bytes an event takes in a message."""
+    return estimated_size((event.session_id, event.user_id, event.agent, canonical(event.data)))

@@ -139,7 +139,8 @@ class Share:
     """A context that an agent was given, after redaction; tenant and id identify it.
 
     `context_hash` is the SHA-256, in hex, of its canonical JSON. `next_attempt_at` is when its delivery is due; None
-    where there is nothing to deliver. `task_id` is the task that an A2A agent made of it.
+    where there is nothing to deliver. `execution_id` is the request that shared it, `task_id` the task that an A2A
+    agent made of it.
     """
 
     tenant: str
@@ -151,6 +152,7 @@ class Share:
     context_hash: str
     shared_by: str
     shared_at: datetime
+    execution_id: str = ""
     delivery: DeliveryState = DeliveryState.PENDING
     attempts: int = 0
     next_attempt_at: datetime | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -51,14 +51,16 @@ class Heartbeats:
 
 
 class LocalAgent:
-    """The liaison agent of a pillar that watches this server with the token of the agent `name`."""
+    """The liaison agent of a pillar that watches this server, in each tenant with the token of one of the agents
+    `names`.
+    """
 
     remote = False
     confirms = False
 
-    def __init__(self, pillar: str, name: str, heartbeats: Heartbeats, lasting: timedelta) -> None:
+    def __init__(self, pillar: str, names: Iterable[str], heartbeats: Heartbeats, lasting: timedelta) -> None:
         self.pillar = pillar
-        self.name = name
+        self.names = frozenset(names)
         self._heartbeats = heartbeats
         self._lasting = lasting
 
@@ -66,8 +68,8 @@ class LocalAgent:
         """Return where a heartbeat is fresh. Raises LiaisonAgentUnavailable and QueryFailed."""
         if not self._heartbeats.is_there(tenant, self.pillar):
             raise LiaisonAgentUnavailable(
-                f"{liaison_agent(self.pillar)} is not there: no heartbeat of {self.name} in the last "
-                f"{self._lasting.total_seconds():g} s",
+                f"{liaison_agent(self.pillar)} is not there: no heartbeat of {' or '.join(sorted(self.names))} in the "
+                f"last {self._lasting.total_seconds():g} s",
                 metadata={"target_pillar": self.pillar, "reason": "no heartbeat"},
                 retry_after=self._lasting.total_seconds(),
             )
@@ -147,7 +149,7 @@ class Presence:
     def _served(self, caller: Caller, pillar: str) -> LocalAgent:
         """Return the local agent of a pillar that the caller serves. Raises PermissionDenied."""
         agent = self._local.get(pillar)
-        if agent is None or agent.name != caller.agent:
+        if agent is None or caller.agent not in agent.names:
             raise PermissionDenied(
                 f"{liaison_agent(pillar)} is not served by {caller.agent}", metadata={"target_pillar": pillar}
             )

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from cstp_grpc.errors import CstpError, SessionWithAnotherAgent
+from cstp_grpc.errors import ContextSharingFailed, CstpError, SessionWithAnotherAgent
 from cstp_grpc.liaison.acts import Act, ActKind
 from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents
 from cstp_grpc.liaison.canonical import digest
@@ -31,8 +31,11 @@ from cstp_grpc.liaison.model import (
 from cstp_grpc.liaison.recorder import Recorder
 from cstp_grpc.liaison.redaction import Redacted
 from cstp_grpc.liaison.sessions import changed, closed_already, event_in, found, locked, overtaken
-from cstp_grpc.liaison.sharing import Handover, Sharing, missing_parameter, require_allowed
+from cstp_grpc.liaison.sharing import Handover, Sharing, explain, missing_parameter, require_allowed
 from cstp_grpc.liaison.store import RoutingStore, SessionStore
+
+READ_FACTOR = 8
+"""How much longer than what is shared of it a conversation may be, since redaction shortens it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,8 @@ class Plan:
 class Router:
     """Routes chat sessions.
 
-    With `direct_handover` a liaison agent's session may go to another one without the guide. Of the messages of a
-    conversation at most about `max_context_bytes` are read, since no larger context is shared.
+    With `direct_handover` a liaison agent's session may go to another one without the guide. A conversation whose
+    messages have more than READ_FACTOR times `max_context_bytes` characters is not shared as a whole.
     """
 
     def __init__(
@@ -115,9 +118,8 @@ class Router:
         if not request.target_pillar.strip():
             raise missing_parameter("target_pillar")
         agent = self._agents.of_pillar(request.target_pillar)
-        act = Act(
-            self._clock(), ActKind.SESSION_ROUTED, caller, liaison_agent(request.target_pillar), reason=request.reason
-        )
+        to = liaison_agent(request.target_pillar)
+        act = Act(self._clock(), ActKind.SESSION_ROUTED, caller, to, request.session_id, request.reason)
         try:
             session, context = self._read(caller, request)
             act = replace(act, session_id=session.id)
@@ -134,8 +136,7 @@ class Router:
             with self._confirming.holding(plan.key) if agent.confirms else nullcontext():
                 return self._hand_over(caller, agent, plan, act)
         except CstpError as error:
-            error.metadata.setdefault("target_pillar", request.target_pillar)
-            error.metadata.setdefault("reason", error.message)
+            explain(error, request.target_pillar)
             self._recorder.refusal(replace(act, error=error.reason))
             raise
 
@@ -170,8 +171,14 @@ class Router:
             session = found(self._sessions, connection, caller, request.session_id, request.user_id)
             if request.context is not None:
                 return session, request.context
-            messages = self._sessions.history(connection, session.tenant, session.id, self._max_context_bytes)
+            readable = READ_FACTOR * self._max_context_bytes
+            messages = self._sessions.history(connection, session.tenant, session.id, readable)
             # One state of the database has both, so the messages are those that the session counts.
+            if len(messages) < session.message_count:
+                raise ContextSharingFailed(
+                    f"the conversation has more than {readable} characters; say with context_to_share what to share",
+                    metadata={"reason": "the conversation is too long"},
+                )
             return session, {**session.context, HISTORY: [history_entry(message) for message in messages]}
 
     def _plan(self, request: RoutingRequest, session: Session, redacted: Redacted) -> Plan:
@@ -277,6 +284,7 @@ def share_of(caller: Caller, plan: Plan, decision: RoutingDecision) -> Share:
         context_hash=plan.redacted.context_hash,
         shared_by=caller.agent,
         shared_at=decision.decided_at,
+        execution_id=caller.request_id,
     )
 
 

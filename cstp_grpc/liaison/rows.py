@@ -141,6 +141,7 @@ def share_row(share: Share) -> Values:
         "context_hash": share.context_hash,
         "shared_by": share.shared_by,
         "shared_at": share.shared_at,
+        "execution_id": share.execution_id,
         **delivery_values(share),
         "shared_context": canonical(share.shared_context),
     }
@@ -168,6 +169,7 @@ def share_of(row: Row) -> Share:
         context_hash,
         shared_by,
         shared_at,
+        execution_id,
         delivery,
         attempts,
         next_attempt_at,
@@ -185,6 +187,7 @@ def share_of(row: Row) -> Share:
         context_hash=context_hash,
         shared_by=shared_by,
         shared_at=shared_at,
+        execution_id=execution_id,
         delivery=DeliveryState(delivery),
         attempts=attempts,
         next_attempt_at=next_attempt_at,

@@ -31,6 +31,9 @@ from cstp_grpc.storage.paging import Page, PageRequest
 MAX_PAGE = 100
 """Items on one page at the most."""
 
+SHOWN = 100
+"""How many characters of a member's name an event tells."""
+
 
 class Sessions:
     """Keeps the chat sessions of tenants; what belongs to another tenant than the caller's does not exist."""
@@ -132,13 +135,14 @@ class Sessions:
 
         def job(connection: Connection) -> Session:
             session = locked(self._store, connection, caller, session_id, version)
-            merged = {key: value for key, value in {**session.context, **changes}.items() if value is not None}
+            removed = {name for name, value in changes.items() if value is None}
+            merged = {name: value for name, value in {**session.context, **changes}.items() if name not in removed}
             if merged == session.context:
                 return session
             self._check_size("context", merged)
             updated = changed(session, self._clock(), context=merged)
             self._replace(connection, updated)
-            data = {"members": sorted(changes)}
+            data = {"members": [name[:SHOWN] for name in sorted(changes)[:MAX_PAGE]]}
             kinds = (EventType.CONTEXT_UPDATED, ActKind.SESSION_CONTEXT_UPDATED)
             self._note(connection, caller, updated, *kinds, data)
             return updated

@@ -112,6 +112,7 @@ class Sharing:
             require_allowed(verdict, handover)
             offered = self.offer(agent, share, None, pillar)
         except CstpError as error:
+            explain(error, pillar)
             self._recorder.refusal(replace(act, error=error.reason))
             raise
         stored = self._recorder.run(lambda connection: self._keep_alone(connection, offered, act))
@@ -186,6 +187,12 @@ def missing_parameter(name: str) -> MissingParameter:
     return MissingParameter(f"{name} is required", violations=error.violations, metadata={"parameter": name})
 
 
+def explain(error: CstpError, pillar: str) -> None:
+    """Give an error the details that every failure of an intent has."""
+    error.metadata.setdefault("target_pillar", pillar)
+    error.metadata.setdefault("reason", error.message)
+
+
 def draft(caller: Caller, request: ShareRequest, redacted: Redacted, at: datetime) -> Share:
     """Return a share that no routing makes, not offered yet."""
     # As they will be read again, so that a repetition is known by them.
@@ -201,6 +208,7 @@ def draft(caller: Caller, request: ShareRequest, redacted: Redacted, at: datetim
         context_hash=redacted.context_hash,
         shared_by=caller.agent,
         shared_at=at,
+        execution_id=caller.request_id,
     )
 
 

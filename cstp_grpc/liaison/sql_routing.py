@@ -172,5 +172,5 @@ def happening(conditions: EventFilter, after: int) -> Select[Any]:
         if wanted is not None:
             query = query.where(column == storable(wanted))
     if conditions.types:
-        query = query.where(events.type.in_(conditions.types))
+        query = query.where(events.type.in_(map(storable, conditions.types)))
     return query.order_by(events.sequence)

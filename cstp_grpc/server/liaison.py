@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Engine
 
-from cstp_grpc.config import Settings
+from cstp_grpc.config import PillarSettings, Settings
 from cstp_grpc.guardrails.checks import GuardrailChecks
 from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents
 from cstp_grpc.liaison.delivery import Deliverer
@@ -101,9 +101,16 @@ def local_agents(settings: Settings, heartbeats: Heartbeats) -> dict[str, LocalA
     for pillar, configured in settings.liaison.pillars.items():
         if configured.kind == "local":
             # Where authentication is off, everyone has the same name.
-            name = (configured.agent or liaison_agent(pillar)) if settings.auth.enabled else ANONYMOUS
-            found[pillar] = LocalAgent(pillar, name, heartbeats, lasting)
+            names = names_of(pillar, configured) if settings.auth.enabled else [ANONYMOUS]
+            found[pillar] = LocalAgent(pillar, names, heartbeats, lasting)
     return found
+
+
+def names_of(pillar: str, configured: PillarSettings) -> list[str]:
+    """Return the names of the tokens by which the local agents of a pillar are known."""
+    if configured.agent is None:
+        return [liaison_agent(pillar)]
+    return [configured.agent] if isinstance(configured.agent, str) else configured.agent
 
 
 def remote_agents(opened: ExitStack, settings: Settings) -> dict[str, LiaisonAgent]:

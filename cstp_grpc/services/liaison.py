@@ -184,7 +184,7 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
             idempotency_key=convert.optional(request, "idempotency_key"),
         )
         share = self._liaison.sharing.share(caller, wanted)
-        return liaison_pb2.ShareContextToAgentResponse(share=share_message(share), execution_id=caller.request_id)
+        return liaison_pb2.ShareContextToAgentResponse(share=share_message(share), execution_id=share.execution_id)
 
     def GetShare(
         self, request: liaison_pb2.GetShareRequest, context: grpc.ServicerContext

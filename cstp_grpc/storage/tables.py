@@ -277,6 +277,7 @@ chat_sessions = Table(
     Index(None, "tenant", "created_at", "id"),
     Index(None, "tenant", "user_id", "created_at", "id"),
     Index(None, "tenant", "active_agent", "created_at", "id"),
+    sqlite_with_rowid=False,
 )
 """Chat sessions, of which a user of a tenant has at most one that is active.
 
@@ -307,6 +308,7 @@ chat_messages = Table(
         sqlite_where=text(NAMED_MESSAGE),
         postgresql_where=text(NAMED_MESSAGE),
     ),
+    sqlite_with_rowid=False,
 )
 """The messages of chat sessions; `sequence` counts them from 1 without gaps."""
 
@@ -321,6 +323,7 @@ liaison_shares = Table(
     Column("context_hash", Text, nullable=False),
     Column("shared_by", Text, nullable=False),
     Column("shared_at", UtcDateTime, nullable=False),
+    Column("execution_id", Text, nullable=False),
     Column("delivery", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
     Column("next_attempt_at", UtcDateTime),
@@ -333,6 +336,7 @@ liaison_shares = Table(
         sqlite_where=text(TO_DELIVER),
         postgresql_where=text(TO_DELIVER),
     ),
+    sqlite_with_rowid=False,
 )
 """Contexts that were shared, and the outbox of their delivery.
 
@@ -347,6 +351,7 @@ liaison_activations = Table(
     Column("key", IDENTIFIER, primary_key=True),
     Column("session_id", IDENTIFIER, nullable=False),
     Column("answer", Text, nullable=False),
+    sqlite_with_rowid=False,
 )
 """The answers of routings by their idempotency keys; a share of the same identifier holds the context."""
 
@@ -361,7 +366,7 @@ liaison_events = Table(
     Column("agent", IDENTIFIER, nullable=False),
     Column("occurred_at", UtcDateTime, nullable=False),
     Column("data", Text, nullable=False),
-    Index(None, "tenant", "sequence"),
+    # Those of a tenant are found by their sequence alone, since whoever asks knows how far it has come.
     Index(None, "tenant", "session_id", "sequence"),
     Index(None, "tenant", "agent", "sequence"),
     sqlite_autoincrement=True,
@@ -374,5 +379,6 @@ liaison_heartbeats = Table(
     Column("tenant", IDENTIFIER, primary_key=True),
     Column("pillar", IDENTIFIER, primary_key=True),
     Column("available_until", UtcDateTime, nullable=False),
+    sqlite_with_rowid=False,
 )
 """Until when local liaison agents count as available."""

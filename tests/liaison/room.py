@@ -87,7 +87,7 @@ def build_room(
     acts, judge = Acts(), Judge()
     recorder = Recorder(writer, store, acts, notify)
     heartbeats = Heartbeats(sessions, store, recorder, clock)
-    local = {pillar: LocalAgent(pillar, liaison_agent(pillar), heartbeats, HEARTBEAT) for pillar in pillars}
+    local = {pillar: LocalAgent(pillar, [liaison_agent(pillar)], heartbeats, HEARTBEAT) for pillar in pillars}
     agents = LiaisonAgents({**local, **(remote or {})})
     sharing = Sharing(sessions, store, agents, Redaction(redaction, max_context_bytes), judge, recorder, clock, wake)
     router = Router(

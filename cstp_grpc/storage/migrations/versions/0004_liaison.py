@@ -27,6 +27,7 @@ def upgrade() -> None:
         sa.Column("session_id", identifier, nullable=False),
         sa.Column("answer", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("tenant", "key", name="pk_liaison_activations"),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "liaison_heartbeats",
@@ -34,6 +35,7 @@ def upgrade() -> None:
         sa.Column("pillar", identifier, nullable=False),
         sa.Column("available_until", instant, nullable=False),
         sa.PrimaryKeyConstraint("tenant", "pillar", name="pk_liaison_heartbeats"),
+        sqlite_with_rowid=False,
     )
 
 
@@ -57,6 +59,7 @@ def create_sessions() -> None:
         sa.Column("closed_at", instant),
         sa.Column("context", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("tenant", "id", name="pk_chat_sessions"),
+        sqlite_with_rowid=False,
     )
     partial("uq_chat_sessions_active", "chat_sessions", ["tenant", "user_id"], "status = 'active'", unique=True)
     for columns in (("created_at", "id"), ("user_id", "created_at", "id"), ("active_agent", "created_at", "id")):
@@ -82,6 +85,7 @@ def create_messages() -> None:
             ["chat_sessions.tenant", "chat_sessions.id"],
             name="fk_chat_messages_tenant_session_id",
         ),
+        sqlite_with_rowid=False,
     )
     columns = ["tenant", "session_id", "message_id"]
     partial("uq_chat_messages_message_id", "chat_messages", columns, "message_id IS NOT NULL", unique=True)
@@ -98,6 +102,7 @@ def create_shares() -> None:
         sa.Column("context_hash", sa.Text(), nullable=False),
         sa.Column("shared_by", sa.Text(), nullable=False),
         sa.Column("shared_at", instant, nullable=False),
+        sa.Column("execution_id", sa.Text(), nullable=False),
         sa.Column("delivery", sa.Text(), nullable=False),
         sa.Column("attempts", sa.Integer(), nullable=False),
         sa.Column("next_attempt_at", instant),
@@ -105,6 +110,7 @@ def create_shares() -> None:
         sa.Column("delivered_at", instant),
         sa.Column("shared_context", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("tenant", "id", name="pk_liaison_shares"),
+        sqlite_with_rowid=False,
     )
     due = "next_attempt_at IS NOT NULL"
     partial("ix_liaison_shares_next_attempt_at", "liaison_shares", ["next_attempt_at"], due, unique=False)
@@ -124,7 +130,7 @@ def create_events() -> None:
         sa.PrimaryKeyConstraint("sequence", name="pk_liaison_events"),
         sqlite_autoincrement=True,
     )
-    for columns in (("sequence",), ("session_id", "sequence"), ("agent", "sequence")):
+    for columns in (("session_id", "sequence"), ("agent", "sequence")):
         op.create_index(f"ix_liaison_events_tenant_{'_'.join(columns)}", "liaison_events", ["tenant", *columns])
 
 
