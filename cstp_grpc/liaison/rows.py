@@ -220,7 +220,7 @@ def event_of(row: Row) -> Event:
 
 
 def activation_row(tenant: str, activation: Activation) -> Values:
-    """Return the answer of a routing as a row of `liaison_activations`."""
+    """Return the answer of a routing as a row of `liaison_activations`; its share has the context."""
     decision, session, event = activation.decision, activation.session, activation.event
     answer = {
         "pillar": activation.pillar,
@@ -231,7 +231,6 @@ def activation_row(tenant: str, activation: Activation) -> Values:
             "decided_at": decision.decided_at.isoformat(),
             "idempotency_key": decision.idempotency_key,
         },
-        "shared_context": activation.shared_context,
         "session": {**written(session_values(session)), "context": session.context},
         "event": {**written(event_values(event)), "data": event.data, "sequence": event.sequence},
         "execution_id": activation.execution_id,
@@ -244,14 +243,14 @@ def activation_row(tenant: str, activation: Activation) -> Values:
     }
 
 
-def activation_of(answer: str) -> Activation:
-    """Return the answer of a routing that `activation_row` wrote."""
+def activation_of(answer: str, shared_context: str) -> Activation:
+    """Return the answer of a routing that `activation_row` wrote, with the context of its share."""
     found = decode(answer)
     session, event = read(found["session"]), read(found["event"])
     return Activation(
         pillar=found["pillar"],
         decision=RoutingDecision(**read(found["decision"])),
-        shared_context=found["shared_context"],
+        shared_context=decode(shared_context),
         session=Session(**{**session, "status": SessionStatus(session["status"])}),
         event=Event(**{**event, "type": EventType(event["type"])}),
         execution_id=found["execution_id"],

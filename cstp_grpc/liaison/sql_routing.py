@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, bindparam, func, insert, select, text, update
+from sqlalchemy import Connection, Engine, Select, and_, bindparam, func, insert, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.liaison.model import Activation, DeliveryState, Event, EventFilter, Share
@@ -38,8 +38,10 @@ events = liaison_events.c
 heartbeats = liaison_heartbeats.c
 shares = liaison_shares.c
 
-ACTIVATION = select(activations.answer).where(
-    activations.tenant == bindparam("tenant"), activations.key == bindparam("key")
+ACTIVATION = (
+    select(activations.answer, shares.shared_context)
+    .join(liaison_shares, and_(shares.tenant == activations.tenant, shares.id == activations.key))
+    .where(activations.tenant == bindparam("tenant"), activations.key == bindparam("key"))
 )
 OF_SHARE = (shares.tenant == bindparam("tenant"), shares.id == bindparam("id"))
 SHARE = select(liaison_shares).where(*OF_SHARE)
@@ -89,10 +91,10 @@ class SqlRoutingStore:
     def activation(self, connection: Connection, tenant: str, key: str) -> Activation | None:
         """Return the answer of a routing; None where there is none of that key."""
         row = self._activation.first(connection, {"tenant": tenant, "key": storable(key)})
-        return None if row is None else activation_of(row[0])
+        return None if row is None else activation_of(*row)
 
     def add_activation(self, connection: Connection, tenant: str, activation: Activation) -> None:
-        """Add the answer of a routing; its key must be new."""
+        """Add the answer of a routing; its key must be new, and the share of that identifier has its context."""
         self._add_activation.run(connection, activation_row(tenant, activation))
 
     def share(self, connection: Connection, tenant: str, share_id: str) -> Share | None:

@@ -79,7 +79,7 @@ class RoutingStore(Protocol):
         """Return the answer of a routing; None where there is none of that key."""
 
     def add_activation(self, connection: Connection, tenant: str, activation: Activation) -> None:
-        """Add the answer of a routing; its key must be new."""
+        """Add the answer of a routing; its key must be new, and the share of that identifier has its context."""
 
     def share(self, connection: Connection, tenant: str, share_id: str) -> Share | None:
         """Return a share; None where there is none."""

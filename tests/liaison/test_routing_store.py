@@ -106,6 +106,17 @@ def next_due(routing: SqlRoutingStore, reader: SqlSessionStore) -> datetime | No
 # Activations
 
 
+def activate(routing: SqlRoutingStore, writer: Writer, tenant: str, activation: Activation) -> None:
+    """Add an activation with its share, as a routing does."""
+    share = replace(SHARE, tenant=tenant, id=activation.key, shared_context=activation.shared_context)
+
+    def job(connection: Connection) -> None:
+        routing.add_share(connection, share)
+        routing.add_activation(connection, tenant, activation)
+
+    writer.run(job)
+
+
 def test_every_activation_comes_back_as_it_was(
     routing: SqlRoutingStore, reader: SqlSessionStore, writer: Writer
 ) -> None:
@@ -115,7 +126,7 @@ def test_every_activation_comes_back_as_it_was(
     def check(drawn: Activation) -> None:
         key = f"{drawn.key}-{next(numbers)}"
         activation = replace(drawn, decision=replace(drawn.decision, idempotency_key=key))
-        writer.run(lambda connection: routing.add_activation(connection, TENANT, activation))
+        activate(routing, writer, TENANT, activation)
         assert activation_of(routing, reader, key) == activation
 
     check()
@@ -123,11 +134,11 @@ def test_every_activation_comes_back_as_it_was(
 
 def test_a_key_activates_once_in_its_tenant(routing: SqlRoutingStore, reader: SqlSessionStore, writer: Writer) -> None:
     theirs = replace(ACTIVATION, execution_id="theirs")
-    writer.run(lambda connection: routing.add_activation(connection, TENANT, ACTIVATION))
+    activate(routing, writer, TENANT, ACTIVATION)
     assert activation_of(routing, reader, "key", "other") is None
-    writer.run(lambda connection: routing.add_activation(connection, "other", theirs))
+    activate(routing, writer, "other", theirs)
     with pytest.raises(IntegrityError):
-        writer.run(lambda connection: routing.add_activation(connection, TENANT, theirs))
+        activate(routing, writer, TENANT, theirs)
     assert activation_of(routing, reader, "key") == ACTIVATION
     assert activation_of(routing, reader, "key", "other") == theirs
     assert activation_of(routing, reader, "another") is None
