@@ -353,7 +353,7 @@ liaison_activations = Table(
     Column("answer", Text, nullable=False),
     sqlite_with_rowid=False,
 )
-"""The answers of routings by their idempotency keys; a share of the same identifier holds the context."""
+"""The answers of routings by their idempotency keys, without the context, which the share of the same identifier holds."""
 
 liaison_events = Table(
     "liaison_events",
