@@ -27,6 +27,7 @@ from a2a.utils.errors import A2AError, InternalError, InvalidAgentResponseError,
 
 from cstp_grpc.client.jsonrpc import tls_context
 from cstp_grpc.client.transport import authorization
+from cstp_grpc.client.words import told
 from cstp_grpc.errors import InvalidArgument
 
 T = TypeVar("T")
@@ -34,8 +35,6 @@ T = TypeVar("T")
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 """The largest answer that is read; agents have no reason to send a context back."""
 MAX_TASK_ID: Final = 256
-MAX_TOLD: Final = 500
-"""How many characters of what an agent says of its reasons are told on."""
 GRACE_SECONDS: Final = 1.0
 """How long after its time a call may take to end."""
 CLOSE_SECONDS: Final = 5.0
@@ -286,12 +285,6 @@ def task_of(answer: StreamResponse) -> str | None:
 def said_in(task: Task) -> str:
     """Return the text of a task's status; empty where there is none."""
     return get_message_text(task.status.message) if task.status.HasField("message") else ""
-
-
-def told(what: str, why: str) -> str:
-    """Return what happened and an agent's words on it, on one line."""
-    words = " ".join("".join(each if each.isprintable() else " " for each in why[: 2 * MAX_TOLD]).split())[:MAX_TOLD]
-    return f"{what}: {words}" if words else what
 
 
 def judged(error: Exception) -> PeerError:

@@ -143,11 +143,14 @@ def known_part(value: Any, descriptor: Descriptor) -> Any:
 def endpoint(target: str) -> SplitResult:
     """Return the URL to post to: the target's with /cstp at its end. Raises InvalidArgument."""
     url = urlsplit(target)
+    if "@" in url.netloc:
+        # Not shown: it may hold a password.
+        raise InvalidArgument.field("target", "must not name a user: a token says who calls")
     try:
         url.port  # noqa: B018 - reading it checks it
     except ValueError as error:
         raise InvalidArgument.field("target", f"{target!r} has no usable port") from error
-    if not url.hostname or url.query or url.fragment or url.username:
+    if not url.hostname or url.query or url.fragment:
         raise InvalidArgument.field("target", f"{target!r} is not of the form http://HOST:PORT")
     path = url.path.rstrip("/")
     return url._replace(path=path if path.endswith(ENDPOINT) else path + ENDPOINT)

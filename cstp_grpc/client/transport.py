@@ -155,7 +155,10 @@ def grpc_address(target: str) -> str:
         port = url.port
     except ValueError:
         port = None
-    if not url.hostname or port is None or url.path.strip("/") or url.query or url.username:
+    if "@" in url.netloc:
+        # Not shown: it may hold a password.
+        raise InvalidArgument.field("target", "must not name a user: a token says who calls")
+    if not url.hostname or port is None or url.path.strip("/") or url.query:
         raise InvalidArgument.field("target", f"{target!r} is not of the form grpc://HOST:PORT")
     return f"[{url.hostname}]:{port}" if ":" in url.hostname else f"{url.hostname}:{port}"
 

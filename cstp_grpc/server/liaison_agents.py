@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,12 +18,13 @@ from cstp_grpc.client import CstpClient, RetryPolicy
 from cstp_grpc.client.errors import REQUEST_ID, ServerUnreachable
 from cstp_grpc.client.jsonrpc import ENDPOINT, endpoint, exchange, tls_context
 from cstp_grpc.client.transport import channel_options, grpc_address, scheme_of
+from cstp_grpc.client.words import one_line, told
 from cstp_grpc.config.sections import LiaisonSettings, PillarSettings
 from cstp_grpc.errors import ConfigError, CstpError, InvalidArgument, LiaisonAgentUnavailable
 from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryRefused, Parcel, Receipt
 from cstp_grpc.liaison.canonical import digest
 from cstp_grpc.liaison.documents import decision_json
-from cstp_grpc.liaison.model import liaison_agent
+from cstp_grpc.liaison.model import Share, liaison_agent
 from cstp_grpc.vocabulary import DEFAULT_TENANT
 
 if TYPE_CHECKING:
@@ -32,8 +34,10 @@ logger = logging.getLogger(__name__)
 
 ONCE: Final = RetryPolicy(attempts=1)
 """Whoever delivers repeats by itself."""
-MAX_TOLD: Final = 500
-"""How many characters of what a server says of its reasons are told on."""
+MAX_HOPS: Final = 4
+"""How many servers one after the other may pass a context on; more point at each other."""
+HOPS: Final = re.compile(r"via([0-9]):")
+"""What the key of a share begins with that another server passed on."""
 SCHEMES: Final[Mapping[str, frozenset[str]]] = {
     "grpc": frozenset({"grpc", "grpcs"}),
     "jsonrpc": frozenset({"http", "https"}),
@@ -258,7 +262,7 @@ class CstpLink:
                 share.target_agent,
                 share.shared_context,
                 conversation_id=share.conversation_id and outward(share.tenant, share.conversation_id),
-                idempotency_key=outward(share.tenant, share.id),
+                idempotency_key=passed_on(share),
                 timeout=seconds,
             )
         except CstpError as error:
@@ -373,6 +377,8 @@ def authorities_of(settings: PillarSettings) -> bytes | None:
     if not authorities.strip():
         # Without any, the system's would be believed.
         raise InvalidArgument.field("root_certificates", "are no certificates in PEM")
+    # gRPC itself would only notice when it connects.
+    tls_context(authorities)
     return authorities
 
 
@@ -402,17 +408,32 @@ def outward(tenant: str, identifier: str) -> str:
     return identifier if tenant == DEFAULT_TENANT else digest([tenant, identifier])
 
 
+def passed_on(share: Share) -> str:
+    """Return the key by which another server knows a share; it tells how many passed it on before.
+
+    That of the default tenant is its own, so that a server which is given it again knows it. Raises DeliveryRefused
+    where too many passed it on.
+    """
+    key = outward(share.tenant, share.id)
+    if key == share.id:
+        return key
+    before = HOPS.match(share.id)
+    hops = int(before[1]) + 1 if before else 1
+    if hops > MAX_HOPS:
+        raise DeliveryRefused("passed on by too many servers: do they point at each other?")
+    return f"via{hops}:{key}"
+
+
 def words_of(error: CstpError) -> str:
     """Return what callers are told of a failed call; only what a server itself says is told on."""
     if isinstance(error, ServerUnreachable):
         return "not reachable"
     if isinstance(error, errors.DeadlineExceeded):
         return "no answer in time"
-    said = f": {error.message[:MAX_TOLD]}" if REQUEST_ID in error.metadata else ""
-    return f"answered {error.reason}{said}"
+    return told(f"answered {error.reason}", error.message if REQUEST_ID in error.metadata else "")
 
 
 def with_cause(error: Exception) -> str:
     """Return what the log is told."""
     cause = error.__cause__
-    return str(error) if cause is None else f"{error} ({type(cause).__name__}: {cause})"
+    return str(error) if cause is None else one_line(f"{error} ({type(cause).__name__}: {cause})")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
@@ -12,23 +14,26 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from a2a.helpers import get_data_parts
 from a2a.types.a2a_pb2 import TaskState
+from a2a.utils.errors import InvalidParamsError
 from aiohttp import web
 from pydantic import SecretStr
 
 from cstp_grpc.client import CstpClient
 from cstp_grpc.config.sections import LiaisonSettings, PillarSettings
-from cstp_grpc.errors import ConfigError, LiaisonAgentUnavailable
+from cstp_grpc.errors import ConfigError, ContextSharingFailed, LiaisonAgentUnavailable
 from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryRefused, Parcel
 from cstp_grpc.liaison.canonical import digest
 from cstp_grpc.liaison.model import RoutingDecision, Share
-from cstp_grpc.server.liaison_agents import RemoteAgent, build_remote
+from cstp_grpc.server.liaison_agents import MAX_HOPS, RemoteAgent, build_remote
+from cstp_grpc.server.status import DETAILS, to_status
 from cstp_grpc.vocabulary import DEFAULT_TENANT
 from tests.certificates import Certificate
-from tests.client.a2a_agent import CARD, Agent, body, ending, running_agent
+from tests.client.a2a_agent import CARD, Agent, Raw, body, ending, raising, running_agent
 from tests.harness import TOKENS, bridging, running, settings
 from tests.waiting import SECONDS, wait_until
 
@@ -304,6 +309,57 @@ def test_a_refusal_of_a_server_is_final(
     assert server.urls[kind] not in str(refused.value)
 
 
+def refusal(words: str) -> Raw:
+    """Return an answer of a JSON-RPC server that says so."""
+    data = {"reason": "INVALID_ARGUMENT", "requestId": "1"}
+    return body(
+        json.dumps({"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": words, "data": data}}).encode()
+    )
+
+
+def test_what_a_server_says_is_told_on_one_line_that_steers_nothing(
+    a2a: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    a2a.raws["/cstp"] = refusal("not\n2026-02-04 12:00:00 INFO made up\x1b[31m\u202e so")
+    told = "answered INVALID_ARGUMENT: not 2026-02-04 12:00:00 INFO made up [31m so"
+    with remote("jsonrpc", a2a.url) as agent, failing(DeliveryRefused, told):
+        agent.deliver(ROUTED)
+    assert [record for record in caplog.messages if not record.isprintable()] == []
+
+
+def test_what_an_agent_says_does_not_break_the_log(a2a: Agent, caplog: pytest.LogCaptureFixture) -> None:
+    a2a.play = raising(InvalidParamsError(message="not\n2026-02-04 12:00:00 INFO made up\x1b[31m"))
+    with remote("a2a", a2a.url) as agent, pytest.raises(DeliveryRefused):
+        agent.deliver(ROUTED)
+    assert [record for record in caplog.messages if "made up" in record]
+    assert [record for record in caplog.messages if not record.isprintable()] == []
+
+
+def test_what_a_server_says_has_room_in_an_error(a2a: Agent) -> None:
+    a2a.raws["/cstp"] = refusal("\N{GRINNING FACE}" * 5000)
+    with remote("jsonrpc", a2a.url) as agent, pytest.raises(DeliveryRefused) as refused:
+        agent.deliver(ROUTED)
+    words = str(refused.value)
+    error = ContextSharingFailed(words, metadata={"reason": words})
+    [details] = [value for name, value in to_status(error, "").trailing_metadata if name == DETAILS]
+    assert len(quote(words)) + len(base64.b64encode(bytes(details))) < 7_000
+
+
+def test_servers_that_point_at_each_other_do_not_share_for_ever(a2a: Agent) -> None:
+    given: list[str] = []
+
+    async def take(request: web.Request) -> web.StreamResponse:
+        call = await request.json()
+        given.append(call["params"]["idempotency_key"])
+        return web.json_response({"jsonrpc": "2.0", "id": call["id"], "result": {"share": {}}})
+
+    a2a.raws["/cstp"] = take
+    with remote("jsonrpc", a2a.url) as agent, pytest.raises(DeliveryRefused, match="too many servers"):
+        for _ in range(100):
+            agent.deliver(Parcel(share(tenant="acme", id=given[-1] if given else "share-1"), None, "content"))
+    assert len(set(given)) == len(given) == MAX_HOPS
+
+
 def test_an_agent_that_is_away_from_its_server_may_come_back(server: Server, kind: str) -> None:
     server.client.liaison.heartbeat("content", leaving=True)
     with remote(kind, server.urls[kind], TOKENS["bob"]) as agent:
@@ -362,6 +418,11 @@ def test_it_must_accept_first_where_the_settings_say_so(delivery: str, confirms:
         ("grpc", "grpcs://127.0.0.1:1", {"ca_file": "absent"}, "ca_file"),
         ("jsonrpc", "https://127.0.0.1:1", {"ca_file": "no.pem"}, "ca_file"),
         ("a2a", "https://127.0.0.1:1", {"ca_file": "empty.pem"}, "ca_file"),
+        ("grpc", "grpcs://127.0.0.1:1", {"ca_file": "no.pem"}, "ca_file"),
+        ("grpc", "grpcs://user:secret@127.0.0.1:1", {}, "url"),
+        ("grpc", "grpcs://:secret@127.0.0.1:1", {}, "url"),
+        ("jsonrpc", "https://user:secret@127.0.0.1:1", {}, "url"),
+        ("jsonrpc", "https://:secret@127.0.0.1:1", {}, "url"),
     ],
 )
 def test_settings_that_cannot_be_used_are_named(
@@ -371,8 +432,9 @@ def test_settings_that_cannot_be_used_are_named(
     (tmp_path / "empty.pem").write_text("")
     given = {name: tmp_path / value if name == "ca_file" else SecretStr(value) for name, value in more.items()}
     pillar = PillarSettings(kind=kind, url=url, **given)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=rf"^liaison\.pillars\.content\.{setting}: "):
+    with pytest.raises(ConfigError, match=rf"^liaison\.pillars\.content\.{setting}: ") as refused:
         build_remote("content", pillar, LiaisonSettings())
+    assert "secret" not in str(refused.value)
 
 
 def test_the_authorities_of_the_settings_are_believed(certificate: Certificate) -> None:
