@@ -110,7 +110,8 @@ def kind(described: Schema) -> str:
 def bounds(described: Schema) -> str:
     """Return the range of a number in words."""
     if "exclusiveMinimum" in described:
-        return f" above {described['exclusiveMinimum']:g}"
+        above = f" above {described['exclusiveMinimum']:g}"
+        return f"{above}, {described['maximum']:g} or less" if "maximum" in described else above
     if "minimum" not in described:
         return ""
     least = f", {described['minimum']:g}"

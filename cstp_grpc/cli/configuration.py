@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import click
 
 from cstp_grpc.cli import config_docs
@@ -10,7 +12,9 @@ from cstp_grpc.cli.failures import startup
 from cstp_grpc.cli.guardrails import open_rules
 from cstp_grpc.cli.output import Output
 from cstp_grpc.client.contract import methods
+from cstp_grpc.config import Settings
 from cstp_grpc.server.interceptors.rate_limit import RateLimiting
+from cstp_grpc.server.liaison import redaction_of, remote_agents
 from cstp_grpc.storage.engine import create_engine, parse_url
 from cstp_grpc.storage.migrate import current, head
 from cstp_grpc.storage.migrate import migrate as migrate_database
@@ -38,6 +42,7 @@ def check(out: Output) -> None:
     with startup():
         parse_url(settings.storage_url)
     settings.intent_layer.check_roots()
+    check_liaison(settings)
     agents = sorted({token.name for token in settings.auth.tokens})
     facts = {
         "configuration": str(state().config_path or "defaults and environment"),
@@ -57,6 +62,13 @@ def check(out: Output) -> None:
         out.line(f"{name:14} {value}")
     if settings.auth.enabled and not agents:
         out.note("Nobody could call this server: auth.tokens is empty. `cstp serve --dev` makes a token.")
+
+
+def check_liaison(settings: Settings) -> None:
+    """Build what liaison routing is configured to need, and call nobody. Raises ConfigError."""
+    redaction_of(settings)
+    with ExitStack() as opened:
+        remote_agents(opened, settings)
 
 
 @config.command()

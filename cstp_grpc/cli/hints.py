@@ -9,6 +9,7 @@ from cstp_grpc import errors
 from cstp_grpc.cli.endpoint import Endpoint
 from cstp_grpc.client.errors import ServerUnreachable, request_id
 from cstp_grpc.errors import CstpError
+from cstp_grpc.liaison.model import GUIDE
 
 
 def hint(error: CstpError, endpoint: Endpoint | None) -> str | None:
@@ -59,7 +60,7 @@ def converse(error: CstpError) -> str | None:
     match error:
         case errors.SessionNotFound():
             return "Open one with `cstp liaison open`, or look with `cstp liaison list` which there are."
-        case errors.SessionWithAnotherAgent():
+        case errors.SessionWithAnotherAgent() if error.metadata.get("active_agent") != GUIDE:
             return f"Give it back first: `cstp liaison return --session {session}`."
         case errors.LiaisonAgentUnavailable() if pillar := error.metadata.get("target_pillar"):
             told = f"cstp liaison heartbeat {shlex.quote(pillar)}"

@@ -249,17 +249,19 @@ class Liaison:
         """Yield events that meet all conditions as they happen, without end; over gRPC only.
 
         They are those after a sequence, 0 for all there are; without `after`, those from now on. After a passing
-        failure the watch goes on by itself behind the last event that it saw, or, where it saw none and `after` was not
-        given, with what happens then. It pauses as the client's RetryPolicy says, anew after each event, and tries for
-        as long as it takes; `on_failure` is told each failure and how many seconds the pause is. With `resume=False`
-        the failure is raised. After `timeout` seconds in all it ends with DeadlineExceeded; the client's own timeout
-        does not bound it.
+        failure the watch goes on by itself behind the last event that it saw. It pauses as the client's RetryPolicy
+        says, anew after each event, and tries for as long as it takes; `on_failure` is told each failure and how many
+        seconds the pause is. With `resume=False` the failure is raised. After `timeout` seconds in all it ends with
+        DeadlineExceeded; the client's own timeout does not bound it.
         """
         request = pb2.WatchEventsRequest(chat_session_id=chat_session_id, agent=agent, types=types, after=after)
         left = self._retrier.countdown(timeout)
         failures = 0
         while True:
             try:
+                if not request.HasField("after"):
+                    # Known before anything is missed, so that a watch which fails early goes on from here too.
+                    request.after = self._newest(left())
                 with self._calls.watch(methods()["liaison.watchEvents"], request, left()) as answers:
                     for answer in answers:
                         event = expect(answer, pb2.WatchEventsResponse).event
@@ -276,6 +278,11 @@ class Liaison:
                 self._retrier.sleep(pause, left())
             else:
                 return
+
+    def _newest(self, timeout: float | None) -> int:
+        """Return the sequence of the newest event."""
+        request = pb2.ListEventsRequest(page_size=1)
+        return self._answer("liaison.listEvents", request, pb2.ListEventsResponse, timeout).newest
 
     def _pages(
         self,

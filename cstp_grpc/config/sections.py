@@ -27,7 +27,7 @@ AgentName = Annotated[str, Field(min_length=1, max_length=200)]
 class Section(BaseModel):
     """A group of settings; unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class ProviderSettings(Section):
@@ -362,17 +362,17 @@ class LiaisonSettings(Section):
     hold two, whose messages take up to 5.5 times their JSON."""
     audit_content: bool = False
     """True keeps shared contexts in the audit trail, cut at 4000 characters, and not their hashes alone."""
-    heartbeat_seconds: float = Field(default=30.0, ge=1)
+    heartbeat_seconds: float = Field(default=30.0, ge=1, le=86_400)
     """How long a local agent counts as available after a heartbeat."""
-    claim_seconds: float = Field(default=60.0, ge=1)
+    claim_seconds: float = Field(default=60.0, ge=1, le=86_400)
     """How long an instance of a local agent has a session after it claimed it."""
-    probe_seconds: float = Field(default=2.0, gt=0)
+    probe_seconds: float = Field(default=2.0, gt=0, le=3600)
     """How long a remote agent may take to show that it is there."""
-    availability_seconds: float = Field(default=5.0, ge=0)
+    availability_seconds: float = Field(default=5.0, ge=0, le=3600)
     """How long it is remembered whether a remote agent is there."""
-    delivery_seconds: float = Field(default=10.0, gt=0)
+    delivery_seconds: float = Field(default=10.0, gt=0, le=3600)
     """How long a remote agent may take to accept a context."""
-    delivery_hours: float = Field(default=24.0, gt=0)
+    delivery_hours: float = Field(default=24.0, gt=0, le=8760)
     """How long a delivery is tried before it is given up."""
     max_watchers: int = Field(default=32, ge=1, le=256)
     """Streams of events that may be open at once, each on a thread of its own."""

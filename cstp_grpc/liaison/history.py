@@ -14,10 +14,11 @@ from cstp_grpc.storage.paging import PageRequest, estimated_size, fitting
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Events in their order, and whether there are more."""
+    """Events in their order, and whether there are more; `newest` is the sequence of the newest of all, 0 for none."""
 
     events: Sequence[Event]
     more: bool
+    newest: int
 
 
 class History:
@@ -34,9 +35,10 @@ class History:
         """
         limit = min(PageRequest(size).limit, MAX_PAGE)
         with self._sessions.reading() as connection:
+            newest = self._store.last_sequence(connection)
             found = self._store.events(connection, conditions, after, limit + 1)
         kept = found[: fitting(found[:limit], size_of)]
-        return EventPage(kept, len(found) > len(kept))
+        return EventPage(kept, len(found) > len(kept), newest)
 
 
 def size_of(event: Event) -> int:

@@ -218,7 +218,8 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
     ) -> liaison_pb2.ListEventsResponse:
         """List events."""
         page = self._liaison.history.events(event_filter(request), request.after, request.page_size)
-        return liaison_pb2.ListEventsResponse(events=map(event_message, page.events), more=page.more)
+        events = map(event_message, page.events)
+        return liaison_pb2.ListEventsResponse(events=events, more=page.more, newest=page.newest)
 
     def WatchEvents(
         self, request: liaison_pb2.WatchEventsRequest, context: grpc.ServicerContext

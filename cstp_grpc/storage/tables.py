@@ -353,7 +353,7 @@ liaison_activations = Table(
     Column("answer", Text, nullable=False),
     sqlite_with_rowid=False,
 )
-"""The answers of routings by their idempotency keys, without the context, which the share of the same identifier holds."""
+"""The answers of routings by their idempotency keys; the share of the same identifier has the context."""
 
 liaison_events = Table(
     "liaison_events",

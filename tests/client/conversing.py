@@ -31,6 +31,11 @@ class Watched:
     script: list[Stream]
     requests: list[pb2.WatchEventsRequest] = field(default_factory=list)
     target: str = ""
+    newest: int = 0
+    """The sequence of the newest event when somebody asks."""
+
+    def events(self, request: pb2.ListEventsRequest, context: grpc.ServicerContext) -> pb2.ListEventsResponse:
+        return pb2.ListEventsResponse(newest=self.newest)
 
     def watch(
         self, request: pb2.WatchEventsRequest, context: grpc.ServicerContext
@@ -56,11 +61,16 @@ def watched(*script: Stream, address: str = "127.0.0.1:0") -> Iterator[Watched]:
     servicer = Watched(list(script))
     pool = ThreadPoolExecutor(4)
     server = grpc.server(pool)
-    method = methods()["liaison.watchEvents"]
-    handler = grpc.unary_stream_rpc_method_handler(
-        servicer.watch, pb2.WatchEventsRequest.FromString, pb2.WatchEventsResponse.SerializeToString
-    )
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(method.service, {method.rpc: handler}),))
+    handlers = {
+        "WatchEvents": grpc.unary_stream_rpc_method_handler(
+            servicer.watch, pb2.WatchEventsRequest.FromString, pb2.WatchEventsResponse.SerializeToString
+        ),
+        "ListEvents": grpc.unary_unary_rpc_method_handler(
+            servicer.events, pb2.ListEventsRequest.FromString, pb2.ListEventsResponse.SerializeToString
+        ),
+    }
+    service = methods()["liaison.watchEvents"].service
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     servicer.target = f"127.0.0.1:{server.add_insecure_port(address)}"
     server.start()
     try:

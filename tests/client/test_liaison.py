@@ -28,7 +28,7 @@ from cstp_grpc.errors import (
     Unavailable,
 )
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
-from tests.client.conversing import event, watched
+from tests.client.conversing import Watched, event, watched
 from tests.client.scripted import HttpReply, ScriptedServer, http_server, scripted_server
 
 STOPPING = Unavailable("the server is stopping")
@@ -45,7 +45,7 @@ def json_object(**members: Json) -> Struct:
     return content
 
 
-def connect(server: ScriptedServer) -> CstpClient:
+def connect(server: ScriptedServer | Watched) -> CstpClient:
     return CstpClient(server.target, sleep=lambda _: None)
 
 
@@ -281,9 +281,11 @@ def test_a_watch_says_what_it_was_told() -> None:
 
 
 def test_a_watch_begins_with_now_where_nothing_else_is_said() -> None:
-    with watched([1]) as server, CstpClient(server.target) as client:
-        assert [each.sequence for each in islice(client.liaison.watch_events(), 1)] == [1]
-    assert not server.requests[0].HasField("after")
+    with watched([STOPPING], [8]) as server, connect(server) as client:
+        server.newest = 6
+        # What happens while the watch is away is not missed, although it has seen nothing yet.
+        assert [each.sequence for each in islice(client.liaison.watch_events(), 1)] == [8]
+    assert [request.after for request in server.requests] == [6, 6]
 
 
 def test_a_watch_goes_on_behind_the_last_event_that_it_saw() -> None:
@@ -381,5 +383,5 @@ def test_a_watch_cannot_be_had_over_json_rpc() -> None:
         CstpClient(server.url) as client,
         pytest.raises(MethodNotFound, match="grpc://"),
     ):
-        next(client.liaison.watch_events())
+        next(client.liaison.watch_events(after=0))
     assert server.requests == []
