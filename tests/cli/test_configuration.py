@@ -24,6 +24,7 @@ def test_every_setting_is_described_with_its_variable(invoke: Invoke) -> None:
     assert [row[0] for row in cells if not row[1] or not row[3]] == []
     described = {row[0]: row for row in cells}
     assert described["`grpc.port`"][1:3] == ["whole number, 0 to 65535", "`50051`"]
+    assert described["`a2a.task_days`"][1] == "number above 0, 3650 or less"
     assert described["`grpc.port`"][4] == "`CSTP_GRPC__PORT`"
 
 
@@ -50,6 +51,18 @@ def test_a_sound_configuration_is_summed_up(invoke: Invoke, home: Path) -> None:
             "intent_layer.projects.0.root: nowhere is no folder",
         ),
         ("rate_limits: {methods: {cstp.query: 1/minute}}", "rate_limits.methods: there is no method cstp.query"),
+        ("liaison: {redaction: [{path: shared_intent}]}", "liaison.redaction.0.path: it is no RFC 9535 JSONPath"),
+        (
+            "liaison: {pillars: {content: {kind: a2a, url: 'ftp://example.com'}}}",
+            "liaison.pillars.content.url: is not of the form https://HOST/PATH",
+        ),
+        (
+            "liaison: {pillars: {content: {kind: grpc, url: 'grpcs://example.com:1', ca_file: absent.pem}}}",
+            "liaison.pillars.content.ca_file: absent.pem cannot be read",
+        ),
+        ("liaison: {heartbeat_seconds: .inf}", "liaison.heartbeat_seconds: "),
+        ("liaison: {delivery_hours: 1.0e+300}", "liaison.delivery_hours: "),
+        ("grpc: {drain_seconds: .inf}", "grpc.drain_seconds: "),
         ("storage: {url: 'mysql://localhost/cstp'}", "storage.url: must begin with sqlite:/// or postgresql://"),
         ("storage: {url: 'postgresql://localhost:port/cstp'}", "storage.url: is not a database URL"),
         ("[", "cstp.yaml: is not YAML"),
