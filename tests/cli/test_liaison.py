@@ -179,6 +179,12 @@ def test_a_session_of_another_agent_must_be_given_back_first(routed: Server) -> 
     assert "Give it back first: `cstp liaison return --session s-1`." in result.stderr
 
 
+def test_what_the_guide_has_cannot_be_given_back(opened: Server) -> None:
+    result = opened("liaison", "claim", "--session", "s-1")
+    assert result.exit_code == 1
+    assert result.stderr == "Error: The chat session s-1 is with guide, which claims none\n"
+
+
 @pytest.fixture
 def guarded(tmp_path: Path, invoke: Invoke) -> Iterator[Server]:
     """A server whose guardrails want a reason."""
