@@ -232,9 +232,9 @@ class Router:
         """Return the activation within a transaction: what another call made of the same routing, or a new one."""
         # Whoever else routes this session has to wait here, so that what it did is seen below.
         session = self._sessions.get(connection, caller.tenant, plan.session.id, lock=True)
-        if known := self._store.activation(connection, caller.tenant, plan.key):
-            return known
         if session is None or not unchanged(session, plan):
+            if known := self._store.activation(connection, caller.tenant, plan.key):
+                return known
             raise overtaken(plan.session.id)
         self._sharing.keep(connection, share)
         routed = moved(session, decision.decided_at, decision.to_agent, plan.epoch, plan.key)
