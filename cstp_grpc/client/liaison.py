@@ -11,7 +11,7 @@ from cstp_grpc.client.contract import Method, methods
 from cstp_grpc.client.messages import Json, MessageT, expect, number, struct
 from cstp_grpc.client.retry import Retrier, is_passing
 from cstp_grpc.client.transport import Answers
-from cstp_grpc.errors import CstpError
+from cstp_grpc.errors import CstpError, QueryFailed
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
 
 PageT = TypeVar("PageT", pb2.ListSessionsResponse, pb2.ListMessagesResponse)
@@ -269,7 +269,8 @@ class Liaison:
                         failures = 0
                         yield event
             except CstpError as error:
-                if not resume or not is_passing(error):
+                # Calls are not repeated where the database is away, but a watch has time.
+                if not resume or not (is_passing(error) or isinstance(error, QueryFailed)):
                     raise
                 failures += 1
                 pause = self._retrier.pause(error, failures)

@@ -24,6 +24,7 @@ from cstp_grpc.errors import (
     DeadlineExceeded,
     InvalidArgument,
     MethodNotFound,
+    QueryFailed,
     SessionNotFound,
     Unavailable,
 )
@@ -290,7 +291,8 @@ def test_a_watch_begins_with_now_where_nothing_else_is_said() -> None:
 
 def test_a_watch_goes_on_behind_the_last_event_that_it_saw() -> None:
     pauses = Pauses()
-    script: list[list[Any]] = [[4, STOPPING], [grpc.StatusCode.UNAVAILABLE], [5, 8, STOPPING], [9]]
+    away = QueryFailed("the journal cannot be read now")
+    script: list[list[Any]] = [[4, STOPPING], [grpc.StatusCode.UNAVAILABLE], [5, 8, away], [9]]
     with watched(*script) as server, pauses.client(server.target, POLICY) as client:
         events = client.liaison.watch_events(after=3, on_failure=pauses.note)
         assert [each.sequence for each in islice(events, 4)] == [4, 5, 8, 9]
