@@ -33,6 +33,11 @@ def digest(value: object) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
+def is_same(one: object, other: object) -> bool:
+    """Whether two JSON values are the same, other than in Python, where True is 1. Raises ValueError as above."""
+    return one is other or canonical(one) == canonical(other)
+
+
 def is_plain(value: object) -> bool:
     """Tell whether the standard encoder, which is several times as fast, writes a value as RFC 8785 does.
 

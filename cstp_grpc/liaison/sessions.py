@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from cstp_grpc.errors import Conflict, InvalidArgument, SessionNotFound, SessionUpdateFailed
 from cstp_grpc.liaison.acts import Act, ActKind
-from cstp_grpc.liaison.canonical import canonical, digest
+from cstp_grpc.liaison.canonical import canonical, digest, is_same
 from cstp_grpc.liaison.model import (
     HISTORY,
     Caller,
@@ -137,7 +137,7 @@ class Sessions:
             session = locked(self._store, connection, caller, session_id, version)
             removed = {name for name, value in changes.items() if value is None}
             merged = {name: value for name, value in {**session.context, **changes}.items() if name not in removed}
-            if merged == session.context:
+            if is_same(merged, session.context):
                 return session
             self._check_size("context", merged)
             updated = changed(session, self._clock(), context=merged)
@@ -274,12 +274,19 @@ def appended(session: Session, message: Message) -> Event:
 
 def repeated(known: Message, said: MessageContent) -> Message:
     """Return a message that is there, if the same was said. Raises Conflict."""
-    if known.said != said:
+    if not says_the_same(known.said, said):
         raise Conflict(
             f"The message_id {said.message_id} was used for another message",
             metadata={"message_id": str(said.message_id)},
         )
     return known
+
+
+def says_the_same(one: MessageContent, other: MessageContent) -> bool:
+    """Whether two messages have the same content."""
+    if (one.role, one.content, one.message_id) != (other.role, other.content, other.message_id):
+        return False
+    return is_same(one.metadata, other.metadata)
 
 
 def bounded(request: PageRequest) -> PageRequest:
