@@ -51,7 +51,11 @@ SESSION = select(chat_sessions).where(*OF_SESSION)
 ACTIVE_SESSION = select(chat_sessions).where(
     table.tenant == bindparam("tenant"), table.user_id == bindparam("user_id"), text(OPEN_SESSION)
 )
-STAYS = and_(table.active_agent == bindparam("active_agent"), table.status == bindparam("status"))
+STAYS = and_(
+    table.active_agent == bindparam("active_agent"),
+    table.routing_epoch == bindparam("routing_epoch"),
+    table.status == bindparam("status"),
+)
 REPLACE = (
     update(chat_sessions)
     .where(*OF_SESSION, table.version + 1 == bindparam("version"), table.status == ACTIVE)
@@ -155,8 +159,8 @@ class SqlSessionStore:
     def replace(self, connection: Connection, session: Session) -> bool:
         """Put an active session in the place of the version before it, and return whether that was there and active.
 
-        Neither message_count nor claim is written: messages and claims change no version. A session whose active_agent
-        or status changes loses its claim.
+        Neither message_count nor claim is written: messages and claims change no version. A session whose active_agent,
+        routing_epoch or status changes loses its claim.
         """
         return self._replace.run(connection, session_row(session)) == 1
 

@@ -42,8 +42,8 @@ class SessionStore(Protocol):
     def replace(self, connection: Connection, session: Session) -> bool:
         """Put an active session in the place of the version before it, and return whether that was there and active.
 
-        Neither message_count nor claim is written: messages and claims change no version. A session whose active_agent
-        or status changes loses its claim.
+        Neither message_count nor claim is written: messages and claims change no version. A session whose active_agent,
+        routing_epoch or status changes loses its claim.
         """
 
     def claim(self, connection: Connection, session: Session, now: datetime) -> bool:
