@@ -369,7 +369,7 @@ class LiaisonSettings(Section):
     probe_seconds: float = Field(default=2.0, gt=0, le=3600)
     """How long a remote agent may take to show that it is there."""
     availability_seconds: float = Field(default=5.0, ge=0, le=3600)
-    """How long it is remembered whether a remote agent is there."""
+    """How long it is remembered whether an agent is there."""
     delivery_seconds: float = Field(default=10.0, gt=0, le=3600)
     """How long a remote agent may take to accept a context."""
     delivery_hours: float = Field(default=24.0, gt=0, le=8760)

@@ -19,22 +19,32 @@ from cstp_grpc.liaison.store import RoutingStore, SessionStore
 
 
 class Heartbeats:
-    """Until when local liaison agents count as available: on disk for all servers, and remembered for this one."""
+    """Until when local liaison agents count as available: on disk for all servers, and remembered for this one.
+
+    What is on disk is believed for as long as `remembered`, since an agent may tell another server that it leaves.
+    """
 
     def __init__(
-        self, sessions: SessionStore, store: RoutingStore, recorder: Recorder, clock: Callable[[], datetime]
+        self,
+        sessions: SessionStore,
+        store: RoutingStore,
+        recorder: Recorder,
+        clock: Callable[[], datetime],
+        remembered: timedelta,
     ) -> None:
         self._sessions = sessions
         self._store = store
         self._recorder = recorder
         self._clock = clock
+        self._remembered = remembered
         self._known: dict[tuple[str, str], datetime] = {}
 
     def beat(self, tenant: str, pillar: str, lasting: timedelta) -> datetime:
         """Return until when an agent counts as available; for a time of 0 it does not any more."""
-        until = self._clock() + lasting
+        now = self._clock()
+        until = now + lasting
         self._recorder.run(lambda connection: self._store.beat(connection, tenant, pillar, until))
-        self._known[tenant, pillar] = until
+        self._known[tenant, pillar] = min(until, now + self._remembered)
         return until
 
     def is_there(self, tenant: str, pillar: str) -> bool:
@@ -46,7 +56,7 @@ class Heartbeats:
             until = self._store.available_until(connection, tenant, pillar)
         if until is None or until <= now:
             return False
-        self._known[tenant, pillar] = until
+        self._known[tenant, pillar] = min(until, now + self._remembered)
         return True
 
 

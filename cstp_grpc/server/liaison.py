@@ -53,11 +53,12 @@ def build_liaison(
     """Return everything that serves chat sessions; what it starts, `opened` stops."""
     wanted = settings.liaison
     sessions, store = SqlSessionStore(engine), SqlRoutingStore(engine)
-    # On SQLite nobody else writes, so that watches hear of every event.
-    refresh = None if engine.dialect.name == "sqlite" else settings.storage.refresh_seconds
+    # On SQLite too, where no other server writes: a write that ends when its caller has given up tells nobody.
+    refresh = settings.storage.refresh_seconds
     feed = Feed(store, sessions.reading, wanted.max_watchers, wanted.watchers_per_agent, refresh)
     recorder = Recorder(writer, store, LiaisonAudit(trail, wanted.audit_content), feed.notify)
-    local = local_agents(settings, Heartbeats(sessions, store, recorder, clock))
+    remembered = timedelta(seconds=wanted.availability_seconds)
+    local = local_agents(settings, Heartbeats(sessions, store, recorder, clock, remembered))
     agents = LiaisonAgents({**remote, **local})
     deliverer = Deliverer(
         store,

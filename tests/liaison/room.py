@@ -24,6 +24,7 @@ from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
 
 HEARTBEAT = timedelta(seconds=30)
+REMEMBERED = timedelta(seconds=5)
 CLAIM = timedelta(seconds=60)
 ALLOWED = Verdict((), (), 0, "test")
 
@@ -42,14 +43,18 @@ class Acts:
 
 
 class Judge:
-    """Guardrails that say what they are told to."""
+    """Guardrails that say what they are told to, after something else happened `meanwhile`, once."""
 
     def __init__(self) -> None:
+        self.meanwhile: Callable[[], object] | None = None
         self.verdict = ALLOWED
         self.judged: list[Action] = []
 
     def judge(self, action: Action) -> Verdict:
         self.judged.append(action)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
         return self.verdict
 
 
@@ -86,7 +91,7 @@ def build_room(
     sessions, store = SqlSessionStore(engine), SqlRoutingStore(engine)
     acts, judge = Acts(), Judge()
     recorder = Recorder(writer, store, acts, notify)
-    heartbeats = Heartbeats(sessions, store, recorder, clock)
+    heartbeats = Heartbeats(sessions, store, recorder, clock, REMEMBERED)
     local = {pillar: LocalAgent(pillar, [liaison_agent(pillar)], heartbeats, HEARTBEAT) for pillar in pillars}
     agents = LiaisonAgents({**local, **(remote or {})})
     sharing = Sharing(sessions, store, agents, Redaction(redaction, max_context_bytes), judge, recorder, clock, wake)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +22,12 @@ from cstp_grpc.client.codec import from_json
 from cstp_grpc.client.contract import methods
 from cstp_grpc.config import Settings
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
+from cstp_grpc.liaison.model import Event, EventType
+from cstp_grpc.liaison.sql_routing import SqlRoutingStore
+from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.writer import Writer
 from tests.harness import TIMEOUT, TOKENS, GrpcCaller, JsonRpcCaller, Outcome, bridging, decoded, running, settings
+from tests.waiting import wait_until
 
 ROUTE = "liaison.routeToLiaisonAgent"
 WATCH = methods()["liaison.watchEvents"]
@@ -324,6 +330,22 @@ def test_watchers_see_every_event_once_and_in_order_while_many_write(tmp_path: P
     assert total == sorted(total)
     assert Counter(kind for _, kind in total)["message_appended"] == 2 * CALLERS + 1
     assert found == [total] * 3 + [concerning] * 2 + [ends]
+
+
+def test_a_watcher_sees_even_what_nobody_told_of(tmp_path: Path) -> None:
+    wanted = settings(tmp_path, storage={"refresh_seconds": 0.05})
+    with wired(wanted) as wire, ThreadPoolExecutor() as pool:
+        opened(wire)
+        watcher = Watcher(wire.target, "alice", 1000)
+        watching = pool.submit(watcher.run)
+        wait_until(lambda: len(watcher.seen) == 2, "the watcher has caught up")
+        engine = create_engine(wanted.storage_url, 1)
+        writer = Writer(engine, TIMEOUT)
+        closed = Event("default", EventType.SESSION_CLOSED, "guide", datetime(2026, 1, 1, tzinfo=UTC), "s-1")
+        writer.run(lambda connection: SqlRoutingStore(engine).add_event(connection, closed))
+        writer.close()
+        engine.dispose()
+        assert [kind for _, kind in watching.result(3 * TIMEOUT)][2:] == ["session_closed"]
 
 
 def test_a_page_token_is_of_one_listing(tmp_path: Path) -> None:
