@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from cstp_grpc.errors import ContextSharingFailed, CstpError, SessionWithAnotherAgent
+from cstp_grpc.errors import Conflict, ContextSharingFailed, CstpError, SessionWithAnotherAgent
 from cstp_grpc.liaison.acts import Act, ActKind
 from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents
 from cstp_grpc.liaison.canonical import digest
@@ -23,6 +23,7 @@ from cstp_grpc.liaison.model import (
     Caller,
     Event,
     EventType,
+    Message,
     RoutingDecision,
     Session,
     Share,
@@ -105,7 +106,7 @@ class Router:
         self._clock = clock
         self._wake = wake
         self._direct_handover = direct_handover
-        self._max_context_bytes = max_context_bytes
+        self._readable = READ_FACTOR * max_context_bytes
         self._confirming = KeyedLocks()
 
     def route(self, caller: Caller, request: RoutingRequest) -> Activation:
@@ -121,9 +122,9 @@ class Router:
         to = liaison_agent(request.target_pillar)
         act = Act(self._clock(), ActKind.SESSION_ROUTED, caller, to, request.session_id, request.reason)
         try:
-            session, context = self._read(caller, request)
+            session, messages = self._read(caller, request)
             act = replace(act, session_id=session.id)
-            redacted = self._sharing.redact(context)
+            redacted = self._redacted(request, session, messages)
             act = replace(act, context_hash=redacted.context_hash, shared_context=redacted.context)
             plan = self._plan(request, session, redacted)
             if known := self._earlier(plan):
@@ -165,21 +166,34 @@ class Router:
 
         return self._recorder.run(job)
 
-    def _read(self, caller: Caller, request: RoutingRequest) -> tuple[Session, Mapping[str, Any]]:
-        """Return the session as it stands, and the context that is to be shared."""
+    def _read(self, caller: Caller, request: RoutingRequest) -> tuple[Session, Sequence[Message]]:
+        """Return the session as it stands, and its messages, of which too many are not all read, where they matter."""
         with self._sessions.reading() as connection:
             session = found(self._sessions, connection, caller, request.session_id, request.user_id)
             if request.context is not None:
-                return session, request.context
-            readable = READ_FACTOR * self._max_context_bytes
-            messages = self._sessions.history(connection, session.tenant, session.id, readable)
+                return session, ()
             # One state of the database has both, so the messages are those that the session counts.
-            if len(messages) < session.message_count:
-                raise ContextSharingFailed(
-                    f"the conversation has more than {readable} characters; say with context_to_share what to share",
-                    metadata={"reason": "the conversation is too long"},
-                )
-            return session, {**session.context, HISTORY: [history_entry(message) for message in messages]}
+            return session, self._sessions.history(connection, session.tenant, session.id, self._readable)
+
+    def _redacted(self, request: RoutingRequest, session: Session, messages: Sequence[Message]) -> Redacted:
+        """Return what is shared. Raises ContextSharingFailed, and first of all what keeps the session where it is."""
+        try:
+            return self._sharing.redact(self._context(request, session, messages))
+        except ContextSharingFailed:
+            # No earlier call shared it either.
+            self._require_movable(session)
+            raise
+
+    def _context(self, request: RoutingRequest, session: Session, messages: Sequence[Message]) -> Mapping[str, Any]:
+        """Return what is to be shared: what is given, or else all. Raises ContextSharingFailed."""
+        if request.context is not None:
+            return request.context
+        if len(messages) < session.message_count:
+            raise ContextSharingFailed(
+                f"the conversation has more than {self._readable} characters; say with context_to_share what to share",
+                metadata={"reason": "the conversation is too long"},
+            )
+        return {**session.context, HISTORY: [history_entry(message) for message in messages]}
 
     def _plan(self, request: RoutingRequest, session: Session, redacted: Redacted) -> Plan:
         """Return the routing; one that leaves a liaison agent directly begins another epoch."""
@@ -236,7 +250,7 @@ class Router:
             if known := self._store.activation(connection, caller.tenant, plan.key):
                 return known
             raise overtaken(plan.session.id)
-        self._sharing.keep(connection, share)
+        self._keep(connection, share)
         routed = moved(session, decision.decided_at, decision.to_agent, plan.epoch, plan.key)
         if not self._sessions.replace(connection, routed):
             raise overtaken(session.id)
@@ -245,6 +259,14 @@ class Router:
         self._store.add_activation(connection, caller.tenant, activation)
         self._recorder.act(connection, act)
         return activation
+
+    def _keep(self, connection: Connection, share: Share) -> None:
+        """Keep the share of a routing. Raises ContextSharingFailed where its key was used to share something else."""
+        try:
+            self._sharing.keep(connection, share)
+        except Conflict as error:
+            reason = {"reason": "the key was used to share something else"}
+            raise ContextSharingFailed(error.message, metadata={**error.metadata, **reason}) from error
 
 
 def routing_key(session_id: str, pillar: str, context_hash: str, epoch: int) -> str:
