@@ -1,0 +1,41 @@
+"""Servers that keep their chat sessions in one database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Engine
+
+from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.writer import Writer
+from tests.databases import POOL_SIZE
+from tests.liaison.room import Room, build_room
+
+PILLARS = ("content", "insights")
+
+
+@contextmanager
+def second_server(engine: Engine, writer: Writer) -> Iterator[tuple[Engine, Writer]]:
+    """Give another server's engine and writer on the same database, or the same ones where it may have one server."""
+    if engine.dialect.name == "sqlite":
+        yield engine, writer
+        return
+    other = create_engine(engine.url.render_as_string(hide_password=False), POOL_SIZE)
+    try:
+        other_writer = Writer(other, timeout=10.0)
+        try:
+            yield other, other_writer
+        finally:
+            other_writer.close()
+    finally:
+        other.dispose()
+
+
+@contextmanager
+def two_rooms(engine: Engine, writer: Writer, clock: Callable[[], datetime], **options: Any) -> Iterator[list[Room]]:
+    """Give what two servers of the same database serve."""
+    with second_server(engine, writer) as other:
+        yield [build_room(*server, clock, PILLARS, **options) for server in ((engine, writer), other)]
