@@ -366,11 +366,11 @@ class LiaisonSettings(Section):
     """How long a local agent counts as available after a heartbeat."""
     claim_seconds: float = Field(default=60.0, ge=1, le=86_400)
     """How long an instance of a local agent has a session after it claimed it."""
-    probe_seconds: float = Field(default=2.0, gt=0, le=3600)
+    probe_seconds: float = Field(default=2.0, gt=0, le=60)
     """How long a remote agent may take to show that it is there."""
     availability_seconds: float = Field(default=5.0, ge=0, le=3600)
     """How long it is remembered whether an agent is there."""
-    delivery_seconds: float = Field(default=10.0, gt=0, le=3600)
+    delivery_seconds: float = Field(default=10.0, gt=0, le=60)
     """How long a remote agent may take to accept a context."""
     delivery_hours: float = Field(default=24.0, gt=0, le=8760)
     """How long a delivery is tried before it is given up."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from threading import Lock
+from threading import Lock, Timer
 
 from sqlalchemy import Connection
 
@@ -37,6 +37,8 @@ SPACING = timedelta(milliseconds=20)
 """How far apart the shares are put off for which an agent has no thread now: so often one is looked at again."""
 UNKNOWN = timedelta(minutes=5)
 """How long the shares of agents that are not configured, or no longer remote, are put off."""
+STOP_SECONDS = 1.0
+"""How long deliveries that go on when the deliverer stops are left alone."""
 RETRY_SECONDS = 5.0
 """How soon the outbox is looked at again after the database failed."""
 
@@ -89,8 +91,8 @@ class Deliverer:
     A share is delivered at least once and always under the same identifier: where this process ends before it has
     written down what became of a delivery, it is delivered again once its lease of `lease_seconds` is over, which must
     be longer than any delivery takes. `feed_notify` is called after events were added. `refresh_seconds` is how often
-    the outbox is looked at without being woken, where other servers fill it; None where none do. `random` returns a
-    number from 0 to 1.
+    the outbox is looked at without being woken, where other servers fill it; None where none do. `interrupt` makes
+    deliveries that go on fail soon. `random` returns a number from 0 to 1.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class Deliverer:
         *,
         refresh_seconds: float | None = None,
         lease_seconds: float = LEASE_SECONDS,
+        interrupt: Callable[[], None] = lambda: None,
         random: Callable[[], float] = system_random.random,
     ) -> None:
         self._store = store
@@ -114,6 +117,7 @@ class Deliverer:
         self._patience = timedelta(hours=hours)
         self._refresh_seconds = refresh_seconds
         self._lease = timedelta(seconds=lease_seconds)
+        self._interrupt = interrupt
         self._random = random
         self._lock = Lock()
         self._lanes: dict[str, Lane] = {}
@@ -129,10 +133,14 @@ class Deliverer:
         self._taking.wake()
 
     def stop(self) -> None:
-        """Begin no delivery any more, and wait for those that go on."""
+        """Begin no delivery any more, and wait for those that go on; they are interrupted where they take long."""
         self._taking.stop()
+        impatient = Timer(STOP_SECONDS, self._interrupt)
+        impatient.start()
         for lane in self._lanes.values():
             lane.pool.shutdown(cancel_futures=True)
+        impatient.cancel()
+        impatient.join()
 
     def _take(self) -> float | None:
         """Begin what is due, and return in how many seconds there may be more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 
@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from cstp_grpc.config import PillarSettings, Settings
 from cstp_grpc.guardrails.checks import GuardrailChecks
-from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents
+from cstp_grpc.liaison.agents import LiaisonAgents
 from cstp_grpc.liaison.delivery import Deliverer
 from cstp_grpc.liaison.feed import Feed
 from cstp_grpc.liaison.history import History
@@ -24,7 +24,7 @@ from cstp_grpc.liaison.sharing import Sharing
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.server.interceptors.auth import ANONYMOUS
-from cstp_grpc.server.liaison_agents import build_remote
+from cstp_grpc.server.liaison_agents import RemoteAgent, build_remote
 from cstp_grpc.server.trails import LiaisonAudit, Trail
 from cstp_grpc.services.liaison import Liaison
 from cstp_grpc.storage.writer import Writer
@@ -43,7 +43,7 @@ def build_liaison(
     opened: ExitStack,
     settings: Settings,
     redaction: Redaction,
-    remote: Mapping[str, LiaisonAgent],
+    remote: Mapping[str, RemoteAgent],
     engine: Engine,
     writer: Writer,
     trail: Trail,
@@ -69,6 +69,7 @@ def build_liaison(
         wanted.delivery_hours,
         refresh_seconds=refresh,
         lease_seconds=LEASE * wanted.delivery_seconds,
+        interrupt=lambda: close_all(remote.values()),
     )
     deliverer.start()
     opened.callback(deliverer.stop)
@@ -114,12 +115,18 @@ def names_of(pillar: str, configured: PillarSettings) -> list[str]:
     return [configured.agent] if isinstance(configured.agent, str) else configured.agent
 
 
-def remote_agents(opened: ExitStack, settings: Settings) -> dict[str, LiaisonAgent]:
+def remote_agents(opened: ExitStack, settings: Settings) -> dict[str, RemoteAgent]:
     """Return the agents that contexts are delivered to, by pillar. Raises ConfigError."""
-    found: dict[str, LiaisonAgent] = {}
+    found: dict[str, RemoteAgent] = {}
     for pillar, configured in settings.liaison.pillars.items():
         if configured.kind != "local":
             agent = build_remote(pillar, configured, settings.liaison)
             opened.callback(agent.close)
             found[pillar] = agent
     return found
+
+
+def close_all(agents: Iterable[RemoteAgent]) -> None:
+    """End what goes on with agents."""
+    for agent in agents:
+        agent.close()

@@ -476,5 +476,17 @@ def test_a_stop_waits_for_what_is_under_way(kit: Kit) -> None:
         assert kit.kept().delivery is DeliveryState.DELIVERED
 
 
+def test_a_stop_interrupts_what_takes_long(kit: Kit) -> None:
+    hanging = kit.agents["content"]
+    hanging.may_answer.clear()
+    hanging.always = DeliveryFailed("not called any more")
+    kit.share()
+    with kit.delivering(interrupt=hanging.may_answer.set) as deliverer:
+        wait_until(lambda: hanging.ids == ["share-1"], "it is under way")
+        deliverer.stop()
+        assert hanging.may_answer.is_set()
+        assert (kit.kept().delivery, kit.kept().attempts) == (DeliveryState.PENDING, 1)
+
+
 def test_one_that_was_never_started_can_be_stopped(kit: Kit) -> None:
     kit.deliverer().stop()
