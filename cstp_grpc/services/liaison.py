@@ -209,9 +209,12 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
         caller = calling()
         claimant = convert.optional(request, "claimant") or caller.agent
         session, activation = self._liaison.presence.claim(caller, request.chat_session_id, claimant)
-        return liaison_pb2.ClaimSessionResponse(
+        answer = liaison_pb2.ClaimSessionResponse(
             chat_session=session_message(session), liaison_agent_activation=activation_message(activation)
         )
+        # Nothing redacted it, as it did what was shared.
+        answer.chat_session.ClearField("context")
+        return answer
 
     def ListEvents(
         self, request: liaison_pb2.ListEventsRequest, context: grpc.ServicerContext

@@ -1336,7 +1336,7 @@ class ClaimSessionResponse(_message.Message):
     LIAISON_AGENT_ACTIVATION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def chat_session(self) -> Global___ChatSession:
-        """The session."""
+        """The session, without its context: what the agent was given, after redaction, is in the activation."""
 
     @_builtins.property
     def liaison_agent_activation(self) -> Global___LiaisonAgentActivation:
