@@ -1,4 +1,4 @@
-"""Sessions under random interleavings of calls and crashes: nothing is lost, doubled or half done."""
+"""Sessions under random interleavings of calls, of servers and of crashes: nothing is lost, doubled or half done."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from sqlalchemy import Connection, Engine
 
-from cstp_grpc.errors import SessionWithAnotherAgent
+from cstp_grpc.errors import Conflict, SessionUpdateFailed, SessionWithAnotherAgent
 from cstp_grpc.liaison.model import (
     GUIDE,
     Activation,
@@ -22,6 +23,7 @@ from cstp_grpc.liaison.model import (
     EventType,
     MessageContent,
     MessageRole,
+    Session,
     SessionFilter,
     SessionStatus,
     liaison_agent,
@@ -30,12 +32,15 @@ from cstp_grpc.liaison.routing import RoutingRequest
 from cstp_grpc.liaison.sharing import ShareRequest
 from cstp_grpc.storage.paging import PageRequest
 from cstp_grpc.storage.writer import Writer
-from tests.liaison.room import Room, build_room
+from tests.liaison.room import CLAIM, HEARTBEAT, Room, build_room
+from tests.liaison.servers import PILLARS, second_server
 
-TENANTS = itertools.count()
-PILLARS = ("content", "insights")
-USERS = ("ada", "ben")
-CONTEXTS: tuple[dict[str, Any] | None, ...] = (None, {}, {"topic": "files"}, {"topic": "charts"})
+NUMBERS = itertools.count()
+PEOPLE = (("acme", "ada"), ("acme", "ben"), ("\u00fc '\"%;", "ada"))
+"""Tenants and their users; the sessions of the two called ada have the same identifiers."""
+CONTEXTS: tuple[dict[str, Any] | None, ...] = (None, {}, {"topic": "files"}, {"topic": True})
+
+Person = tuple[str, str]
 
 
 class Killed(Exception):
@@ -71,193 +76,311 @@ class Expected:
     id: str
     agent: str = GUIDE
     epoch: int = 0
+    version: int = 1
     said: list[str] = field(default_factory=list)
+    had_by: list[str] = field(default_factory=list)
+    """Who had the session when each message was said."""
     context: dict[str, Any] = field(default_factory=dict)
     activations: dict[str, Activation] = field(default_factory=dict)
-    last: tuple[RoutingRequest, Activation] | None = None
+    routed: tuple[str, Any] | None = None
+    """Pillar and context of the routing by which its agent has it."""
+    latest: Activation | None = None
+    claimed_by: str | None = None
+    claimed_until: datetime | None = None
+
+    def move(self, agent: str, epoch: int) -> None:
+        self.agent, self.epoch, self.version = agent, epoch, self.version + 1
+        self.claimed_by = self.claimed_until = self.routed = self.latest = None
+
+    def shared(self, context: dict[str, Any] | None) -> str:
+        """Return what tells the context of a routing from every other."""
+        return repr(context if context is not None else (self.said, self.context))
 
 
 class Conversations(RuleBasedStateMachine):
-    """Two users of a tenant, and one of another, in every order of calls."""
+    """Two users of a tenant and one of another, on two servers of a database, in every order of calls."""
 
     engine: Engine
-    writer: Writer
+    servers: list[tuple[Engine, Writer]]
+    directly: bool
 
     def __init__(self) -> None:
         super().__init__()
-        self.mortal = MortalWriter(self.writer)
+        self.suffix = f" {next(NUMBERS)}"
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
-        self.tenant = f"tenant-{next(TENANTS)}-{id(self)}"
-        self.open: dict[str, Expected] = {}
-        self.closed: list[Expected] = []
+        self.open: dict[Person, Expected] = {}
+        self.closed: list[tuple[str, Expected]] = []
         self.numbers = itertools.count()
-        self.shares: dict[str, str] = {}
-        self.room: Room
-        self.restart()
+        self.shares: dict[tuple[str, ...], str] = {}
+        self.writers = [MortalWriter(writer) for _, writer in self.servers]
+        self.rooms: list[Room] = [self.room(number) for number in range(len(self.servers))]
+        self.beat()
 
-    def restart(self) -> None:
-        self.room = build_room(self.engine, self.mortal, self.tick, PILLARS)
-        for pillar in PILLARS:
-            self.room.presence.heartbeat(Caller(liaison_agent(pillar), self.tenant, "beat"), pillar, leaving=False)
+    def room(self, number: int) -> Room:
+        engine = self.servers[number][0]
+        return build_room(engine, self.writers[number], self.tick, PILLARS, direct_handover=self.directly)
+
+    def beat(self) -> None:
+        for tenant in {tenant for tenant, _ in PEOPLE}:
+            for pillar in PILLARS:
+                self.rooms[0].presence.heartbeat(self.caller(tenant, liaison_agent(pillar)), pillar, leaving=False)
 
     def tick(self) -> datetime:
         self.now += timedelta(milliseconds=1)
         return self.now
 
-    @property
-    def caller(self) -> Caller:
-        return Caller("guide-agent", self.tenant, f"request-{next(self.numbers)}")
+    def caller(self, tenant: str, agent: str = "guide-agent") -> Caller:
+        return Caller(agent, tenant + self.suffix, f"request-{next(self.numbers)}")
 
-    def perform(self, act: Callable[[], Any], death: str | None) -> Any:
+    def perform(self, server: int, act: Callable[[Room], Any], death: str | None = None) -> Any:
         """Perform a call; where the server is killed during it, start it again and repeat the call."""
-        self.mortal.death = death
+        self.writers[server].death = death
         try:
-            return act()
+            return act(self.rooms[server])
         except Killed:
-            self.mortal.death = None
-            self.restart()
-            return act()
+            self.writers[server].death = None
+            self.rooms[server] = self.room(server)
+            return act(self.rooms[server])
         finally:
-            self.mortal.death = None
+            self.writers[server].death = None
 
     deaths = st.sampled_from([None, None, None, "before", "after"])
-    users = st.sampled_from(USERS)
+    people = st.sampled_from(PEOPLE)
+    on = st.integers(0, 1)
+    pillars = st.sampled_from(PILLARS)
+    contexts = st.sampled_from(CONTEXTS)
+    texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=20)
+    values = st.sampled_from([1, True, "b", None])
 
-    @rule(user=users, death=deaths)
-    def open_session(self, user: str, death: str | None) -> None:
-        session, _ = self.perform(lambda: self.room.sessions.open(self.caller, user, None, {}), death)
-        if user in self.open:
-            assert session.id == self.open[user].id
-        else:
-            self.open[user] = Expected(session.id)
+    @rule(person=people, server=on, death=deaths)
+    def open_session(self, person: Person, server: int, death: str | None) -> None:
+        tenant, user = person
+        before = sum(each == tenant and user in past.id for each, past in self.closed)
+        session_id = f"session {before} of {user}"
+        session, _ = self.perform(
+            server, lambda room: room.sessions.open(self.caller(tenant), user, session_id, {}), death
+        )
+        self.open.setdefault(person, Expected(session_id))
+        self.check(session, self.open[person])
 
-    @precondition(lambda self: self.open)
-    @rule(
-        user=users,
-        text=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1),
-        death=deaths,
-    )
-    def append(self, user: str, text: str, death: str | None) -> None:
-        if user not in self.open:
+    @rule(person=people, server=on, text=texts, death=deaths)
+    def append(self, person: Person, server: int, text: str, death: str | None = None) -> None:
+        if (expected := self.open.get(person)) is None:
             return
-        expected = self.open[user]
-        said = MessageContent(MessageRole.USER, text, message_id=f"m-{next(self.numbers)}")
-        message = self.perform(lambda: self.room.sessions.append(self.caller, expected.id, said), death)
+        caller = self.caller(person[0])
+        said = MessageContent(MessageRole.USER, text, {"one": 1}, message_id=f"m-{next(self.numbers)}")
+        message = self.perform(server, lambda room: room.sessions.append(caller, expected.id, said), death)
         expected.said.append(text)
+        expected.had_by.append(expected.agent)
         assert (message.sequence, message.active_agent) == (len(expected.said), expected.agent)
 
-    @precondition(lambda self: self.open)
-    @rule(user=users, value=st.sampled_from(["a", "b", None]), death=deaths)
-    def update(self, user: str, value: str | None, death: str | None) -> None:
-        if user not in self.open:
+    @rule(person=people, server=on, value=values, death=deaths)
+    def update(self, person: Person, server: int, value: Any, death: str | None = None) -> None:
+        if (expected := self.open.get(person)) is None:
             return
-        expected = self.open[user]
-        changes = {"shared_intent": value}
+        caller, changes = self.caller(person[0]), {"shared_intent": value}
         session = self.perform(
-            lambda: self.room.sessions.update_context(self.caller, expected.id, changes, None), death
+            server, lambda room: room.sessions.update_context(caller, expected.id, changes, None), death
         )
-        expected.context = {key: item for key, item in changes.items() if item is not None}
-        assert session.context == expected.context
+        context = {} if value is None else changes
+        expected.version += repr(context) != repr(expected.context)
+        expected.context = context
+        self.check(session, expected)
 
-    @precondition(lambda self: self.open)
-    @rule(user=users, pillar=st.sampled_from(PILLARS), context=st.sampled_from(CONTEXTS), death=deaths)
-    def route(self, user: str, pillar: str, context: dict[str, Any] | None, death: str | None) -> None:
-        if user not in self.open:
+    @rule(person=people, server=on, pillar=pillars, context=contexts, death=deaths)
+    def route(
+        self, person: Person, server: int, pillar: str, context: dict[str, Any] | None, death: str | None = None
+    ) -> None:
+        if (expected := self.open.get(person)) is None:
             return
-        expected = self.open[user]
-        request = RoutingRequest(pillar, user, expected.id, "because", context)
+        caller, request = self.caller(person[0]), RoutingRequest(pillar, person[1], expected.id, "because", context)
+        known = expected.latest if expected.routed == (pillar, expected.shared(context)) else None
         try:
-            activation = self.perform(lambda: self.room.router.route(self.caller, request), death)
+            activation = self.perform(server, lambda room: room.router.route(caller, request), death)
         except SessionWithAnotherAgent:
             assert expected.agent != GUIDE
+            assert known is None
+            assert not self.directly
             return
-        if expected.agent == GUIDE:
-            assert activation.key not in expected.activations
-            assert (activation.decision.from_agent, activation.session.message_count) == (GUIDE, len(expected.said))
-            expected.agent = liaison_agent(pillar)
-            expected.activations[activation.key] = activation
-            expected.last = (request, activation)
-        assert expected.activations[activation.key] == activation
-        assert activation.decision.to_agent == expected.agent == liaison_agent(pillar)
+        if known is not None:
+            assert activation == known
+        else:
+            self.activated(expected, pillar, context, activation)
 
-    @precondition(lambda self: any(expected.last for expected in self.open.values()))
-    @rule(user=users)
-    def route_again(self, user: str) -> None:
-        expected = self.open.get(user)
-        if expected is None or expected.last is None or expected.agent == GUIDE or expected.last[0].context is None:
-            return
-        request, activation = expected.last
-        assert self.room.router.route(self.caller, request) == activation
+    def activated(
+        self, expected: Expected, pillar: str, context: dict[str, Any] | None, activation: Activation
+    ) -> None:
+        """Expect what a new activation makes of a session."""
+        assert self.directly or expected.agent == GUIDE
+        assert activation.key not in expected.activations
+        assert activation.decision.from_agent == expected.agent
+        expected.move(liaison_agent(pillar), expected.epoch + (expected.agent != GUIDE))
+        expected.activations[activation.key] = activation
+        expected.routed, expected.latest = (pillar, expected.shared(context)), activation
+        self.check(activation.session, expected)
+        history = activation.shared_context.get("conversation_history", [])
+        assert [entry["content"] for entry in history] == ([] if context is not None else expected.said)
 
-    @precondition(lambda self: self.open)
-    @rule(user=users, death=deaths)
-    def give_back(self, user: str, death: str | None) -> None:
-        if user not in self.open:
+    @rule(
+        person=people,
+        server=on,
+        pillar=pillars,
+        context=contexts,
+        what=st.sampled_from(["append", "update", "give_back", "close", "same", "elsewhere"]),
+        other=on,
+        value=values,
+    )
+    def route_while_something_happens(
+        self,
+        person: Person,
+        server: int,
+        pillar: str,
+        context: dict[str, Any] | None,
+        what: str,
+        other: int,
+        value: Any,
+    ) -> None:
+        expected = self.open.get(person)
+        if expected is None or (expected.agent != GUIDE and not self.directly):
             return
-        expected = self.open[user]
-        session, _ = self.perform(lambda: self.room.router.return_to_guide(self.caller, expected.id, "", None), death)
+        if expected.routed == (pillar, expected.shared(context)):
+            return
+        caller, request = self.caller(person[0]), RoutingRequest(pillar, person[1], expected.id, "because", context)
+        before = (expected.version, expected.shared(context))
+        acts: dict[str, Callable[[], None]] = {
+            "append": lambda: self.append(person, other, "meanwhile"),
+            "update": lambda: self.update(person, other, value),
+            "give_back": lambda: self.give_back(person, other),
+            "close": lambda: self.close(person, other),
+            "same": lambda: self.route(person, other, pillar, context),
+            "elsewhere": lambda: self.route(person, other, pillar, {"topic": "elsewhere"}),
+        }
+        self.rooms[server].judge.meanwhile = acts[what]
+        try:
+            activation = self.rooms[server].router.route(caller, request)
+        except SessionUpdateFailed:
+            assert what != "same"
+            assert (expected.version, expected.shared(context)) != before
+            return
+        if what == "same":
+            assert activation == expected.latest
+            return
+        assert (expected.version, expected.shared(context)) == before
+        self.activated(expected, pillar, context, activation)
+
+    @rule(person=people, server=on, death=deaths)
+    def give_back(self, person: Person, server: int, death: str | None = None) -> None:
+        if (expected := self.open.get(person)) is None:
+            return
+        caller = self.caller(person[0])
+        session, _ = self.perform(
+            server, lambda room: room.router.return_to_guide(caller, expected.id, "", None), death
+        )
         if expected.agent != GUIDE:
-            expected.agent, expected.epoch, expected.last = GUIDE, expected.epoch + 1, None
-        assert (session.active_agent, session.routing_epoch) == (GUIDE, expected.epoch)
+            expected.move(GUIDE, expected.epoch + 1)
+        self.check(session, expected)
 
-    @rule(pillar=st.sampled_from(PILLARS), topic=st.sampled_from(["x", "y"]), death=deaths)
-    def share(self, pillar: str, topic: str, death: str | None) -> None:
-        request = ShareRequest(GUIDE, liaison_agent(pillar), {"topic": topic})
-        share = self.perform(lambda: self.room.sharing.share(self.caller, request), death)
-        assert self.shares.setdefault(f"{pillar} {topic}", share.id) == share.id
-
-    @precondition(lambda self: self.open)
-    @rule(user=users, death=deaths)
-    def close(self, user: str, death: str | None) -> None:
-        if user not in self.open:
+    @rule(person=people, server=on, instance=st.sampled_from(["one", "two"]), death=deaths)
+    def claim(self, person: Person, server: int, instance: str, death: str | None) -> None:
+        if (expected := self.open.get(person)) is None:
             return
-        expected = self.open.pop(user)
-        self.perform(lambda: self.room.sessions.close(self.caller, expected.id, None), death)
-        self.closed.append(expected)
+        caller = self.caller(person[0], expected.agent)
+        free = expected.claimed_until is None or expected.claimed_until <= self.now
+        try:
+            session, activation = self.perform(
+                server, lambda room: room.presence.claim(caller, expected.id, instance), death
+            )
+        except SessionWithAnotherAgent:
+            assert expected.agent == GUIDE
+            return
+        except Conflict:
+            assert not free
+            assert expected.claimed_by != instance
+            return
+        assert free or expected.claimed_by == instance
+        expected.claimed_by, expected.claimed_until = instance, session.claimed_until
+        assert activation == expected.latest
+        self.check(session, expected)
 
-    @rule()
-    def crash(self) -> None:
-        self.restart()
+    @rule(time=st.sampled_from([HEARTBEAT, CLAIM]))
+    def wait(self, time: timedelta) -> None:
+        self.now += time
+        self.beat()
+
+    @rule(person=people, server=on, pillar=pillars, topic=st.sampled_from(["x", "y"]), death=deaths)
+    def share(self, person: Person, server: int, pillar: str, topic: str, death: str | None) -> None:
+        caller, request = self.caller(person[0]), ShareRequest(GUIDE, liaison_agent(pillar), {"topic": topic})
+        share = self.perform(server, lambda room: room.sharing.share(caller, request), death)
+        assert self.shares.setdefault((person[0], pillar, topic), share.id) == share.id
+
+    @rule(person=people, server=on, death=deaths)
+    def close(self, person: Person, server: int, death: str | None = None) -> None:
+        if (expected := self.open.pop(person, None)) is None:
+            return
+        caller = self.caller(person[0])
+        self.perform(server, lambda room: room.sessions.close(caller, expected.id, None), death)
+        expected.version += 1
+        self.closed.append((person[0], expected))
+
+    @rule(server=on)
+    def crash(self, server: int) -> None:
+        self.rooms[server] = self.room(server)
+
+    def check(self, session: Session, expected: Expected) -> None:
+        """Compare a session with what it must look like."""
+        assert (session.id, session.active_agent, session.routing_epoch, session.version, session.message_count) == (
+            expected.id,
+            expected.agent,
+            expected.epoch,
+            expected.version,
+            len(expected.said),
+        )
+        assert repr(session.context) == repr(expected.context)
+        assert (session.claimed_by, session.claimed_until) == (expected.claimed_by, expected.claimed_until)
+        assert session.activation_key == (expected.latest.key if expected.latest else None)
 
     @invariant()
     def sessions_are_as_expected(self) -> None:
-        for user, expected in self.open.items():
-            session = self.room.sessions.get(self.caller, None, user)
-            assert (session.id, session.active_agent, session.routing_epoch) == (
-                expected.id,
-                expected.agent,
-                expected.epoch,
-            )
-            assert session.context == expected.context
-        active = self.room.sessions.page(SessionFilter(self.tenant, status=SessionStatus.ACTIVE), PageRequest())
-        assert sorted(session.id for session in active.items) == sorted(expected.id for expected in self.open.values())
+        for (tenant, user), expected in self.open.items():
+            self.check(self.rooms[1].sessions.get(self.caller(tenant), None, user), expected)
+        for tenant in {tenant for tenant, _ in PEOPLE}:
+            wanted = SessionFilter(tenant + self.suffix, status=SessionStatus.ACTIVE)
+            active = self.rooms[0].sessions.page(wanted, PageRequest())
+            expected_ids = [expected.id for (each, _), expected in self.open.items() if each == tenant]
+            assert sorted(session.id for session in active.items) == sorted(expected_ids)
 
     @invariant()
     def no_message_is_lost(self) -> None:
-        for expected in [*self.open.values(), *self.closed[-1:]]:
-            page = self.room.sessions.messages(self.caller, expected.id, PageRequest(100))
-            assert [message.said.content for message in page.items] == expected.said[:100]
-            assert [message.sequence for message in page.items] == list(range(1, len(page.items) + 1))
+        ended = [(tenant, expected) for tenant, expected in self.closed[-1:]]
+        for tenant, expected in [*((tenant, expected) for (tenant, _), expected in self.open.items()), *ended]:
+            page = self.rooms[0].sessions.messages(self.caller(tenant), expected.id, PageRequest(100))
+            assert [message.said.content for message in page.items] == expected.said
+            assert [message.active_agent for message in page.items] == expected.had_by
+            assert [message.sequence for message in page.items] == list(range(1, len(expected.said) + 1))
 
     @invariant()
     def every_activation_happened_once(self) -> None:
-        wanted = EventFilter(self.tenant, types=(EventType.LIAISON_AGENT_ACTIVATED.value,))
-        events = self.room.history.events(wanted, 0, 100).events
-        keys = [event.data["routing_decision"]["idempotency_key"] for event in events]
-        known = [key for expected in [*self.open.values(), *self.closed] for key in expected.activations]
-        assert len(keys) == len(set(keys))
-        assert sorted(keys) == sorted(known)[:100]
+        every = [*((tenant, expected) for (tenant, _), expected in self.open.items()), *self.closed]
+        for tenant in {tenant for tenant, _ in PEOPLE}:
+            wanted = EventFilter(tenant + self.suffix, types=(EventType.LIAISON_AGENT_ACTIVATED.value,))
+            events = self.rooms[1].history.events(wanted, 0, 100).events
+            keys = [event.data["routing_decision"]["idempotency_key"] for event in events]
+            assert len(keys) == len(set(keys))
+            assert sorted(keys) == sorted(key for each, past in every if each == tenant for key in past.activations)
 
 
-def test_conversations(engine: Engine, writer: Writer, database_kind: str) -> None:
-    machine = type("Machine", (Conversations,), {"engine": engine, "writer": writer})
+@pytest.mark.parametrize("directly", [False, True], ids=["by_the_guide", "directly"])
+def test_conversations(engine: Engine, writer: Writer, database_kind: str, directly: bool) -> None:
     examples = 40 if database_kind == "sqlite" else 15
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    with second_server(engine, writer) as other:
+        members = {"engine": engine, "servers": [(engine, writer), other], "directly": directly}
+        run_state_machine_as_test(
+            type("Machine", (Conversations,), members),
+            settings=settings(
+                max_examples=examples,
+                stateful_step_count=40,
+                deadline=None,
+                phases=[phase for phase in Phase if phase is not Phase.explain],
+                suppress_health_check=list(HealthCheck),
+            ),
+        )

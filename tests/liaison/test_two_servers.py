@@ -364,6 +364,8 @@ class Chronicle:
 
     def __init__(self, directly: bool) -> None:
         self._directly = directly
+        self.counts: dict[str, int] = {}
+        """How many messages there were when a session was handed over, by the keys."""
         self.sessions: dict[str, Past] = {}
 
     def tell(self, event: Event) -> None:
@@ -400,6 +402,7 @@ class Chronicle:
         past.epoch += past.agent != GUIDE
         past.agent, past.claimed = decision["to"], False
         past.keys.append(decision["idempotency_key"])
+        self.counts[decision["idempotency_key"]] = len(past.said)
 
 
 def messages_of(room: Room, session_id: str) -> list[Message]:
@@ -447,10 +450,10 @@ def test_whatever_callers_do_at_once_might_have_been_done_one_after_the_other(
         )
         assert (session.status is SessionStatus.ACTIVE, session.claimed_by is not None) == (past.is_open, past.claimed)
         assert [message.active_agent for message in messages_of(rooms[1], session_id)] == past.said
-    assert_kept(rooms[0], told, events)
+    assert_kept(rooms[0], told, events, chronicle.counts)
 
 
-def assert_kept(room: Room, told: Told, events: Sequence[Event]) -> None:
+def assert_kept(room: Room, told: Told, events: Sequence[Event], counts: Mapping[str, int]) -> None:
     """Make sure that everything that callers were told is done."""
     kept = {session_id: messages_of(room, session_id) for session_id, _ in told.messages}
     assert all(message in kept[session_id] for session_id, message in told.messages)
@@ -460,6 +463,7 @@ def assert_kept(room: Room, told: Told, events: Sequence[Event]) -> None:
         assert answers.setdefault(activation.key, activation) == activation
         assert activation.event in events
         session, history = activation.session, activation.shared_context.get("conversation_history")
+        assert session.message_count == counts[activation.key]
         if history is not None:
             assert [entry["sequence"] for entry in history] == list(range(1, session.message_count + 1))
     activated = [event for event in events if event.type is EventType.LIAISON_AGENT_ACTIVATED]
