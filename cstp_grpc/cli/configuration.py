@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import click
@@ -14,7 +15,7 @@ from cstp_grpc.cli.output import Output
 from cstp_grpc.client.contract import methods
 from cstp_grpc.config import Settings
 from cstp_grpc.server.interceptors.rate_limit import RateLimiting
-from cstp_grpc.server.liaison import redaction_of, remote_agents
+from cstp_grpc.server.liaison import names_of, redaction_of, remote_agents
 from cstp_grpc.storage.engine import create_engine, parse_url
 from cstp_grpc.storage.migrate import current, head
 from cstp_grpc.storage.migrate import migrate as migrate_database
@@ -62,6 +63,8 @@ def check(out: Output) -> None:
         out.line(f"{name:14} {value}")
     if settings.auth.enabled and not agents:
         out.note("Nobody could call this server: auth.tokens is empty. `cstp serve --dev` makes a token.")
+    for key, name in strangers(settings):
+        out.note(f"{key}: no token of auth.tokens belongs to {name}, so that it could not serve the pillar.")
 
 
 def check_liaison(settings: Settings) -> None:
@@ -69,6 +72,16 @@ def check_liaison(settings: Settings) -> None:
     redaction_of(settings)
     with ExitStack() as opened:
         remote_agents(opened, settings)
+
+
+def strangers(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the local liaison agents that are named without having a token, each after its key."""
+    known = {token.name for token in settings.auth.tokens}
+    for pillar, configured in settings.liaison.pillars.items():
+        if settings.auth.enabled and configured.agent is not None:
+            for name in names_of(pillar, configured):
+                if name not in known:
+                    yield f"liaison.pillars.{pillar}.agent", name
 
 
 @config.command()

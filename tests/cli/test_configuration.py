@@ -96,6 +96,15 @@ def test_a_configuration_that_lets_nobody_in_is_pointed_out(invoke: Invoke) -> N
     assert "auth.tokens is empty" in result.stderr
 
 
+def test_liaison_agents_that_nobody_can_be_are_pointed_out(invoke: Invoke, home: Path) -> None:
+    tokens = "auth: {tokens: [{name: ada, token: a-long-secret}]}\n"
+    (home / "cstp.yaml").write_text(tokens + "liaison: {pillars: {content: {agent: [ada, adda]}, insights: {}}}\n")
+    result = invoke("config", "check", "--config", "cstp.yaml")
+    assert result.exit_code == 0
+    [note] = result.stderr.splitlines()
+    assert note.startswith("liaison.pillars.content.agent: no token of auth.tokens belongs to adda,")
+
+
 def test_migrating_creates_the_tables_and_can_be_repeated(invoke: Invoke, home: Path) -> None:
     assert "it was at nothing" in invoke("migrate").stdout
     assert (home / "var" / "journal.db").exists()
