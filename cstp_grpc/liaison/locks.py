@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 
@@ -12,17 +12,18 @@ class KeyedLocks:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._locks: dict[str, tuple[threading.Lock, int]] = {}
+        self._locks: dict[Hashable, tuple[threading.Lock, int]] = {}
 
     @contextmanager
-    def holding(self, key: str) -> Iterator[None]:
-        """Hold the lock of a key for the length of a block."""
+    def holding(self, key: Hashable) -> Iterator[bool]:
+        """Hold the lock of a key for the length of a block; gives whether somebody else had it first."""
         with self._guard:
             lock, wanted = self._locks.get(key, (threading.Lock(), 0))
             self._locks[key] = lock, wanted + 1
+        waited = wanted > 0
         try:
             with lock:
-                yield
+                yield waited
         finally:
             with self._guard:
                 lock, wanted = self._locks[key]

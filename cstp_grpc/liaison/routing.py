@@ -134,8 +134,9 @@ class Router:
             verdict = self._sharing.judge(caller, plan.handover)
             act = replace(act, verdict=verdict)
             require_allowed(verdict, plan.handover)
-            with self._confirming.holding(plan.key) if agent.confirms else nullcontext():
-                return self._hand_over(caller, agent, plan, act)
+            key = caller.tenant, plan.key
+            with self._confirming.holding(key) if agent.confirms else nullcontext(enter_result=False) as waited:
+                return self._hand_over(caller, agent, plan, act, again=waited)
         except CstpError as error:
             explain(error, request.target_pillar)
             self._recorder.refusal(replace(act, error=error.reason))
@@ -228,10 +229,16 @@ class Router:
                 },
             )
 
-    def _hand_over(self, caller: Caller, agent: LiaisonAgent, plan: Plan, act: Act) -> Activation:
+    def _hand_over(self, caller: Caller, agent: LiaisonAgent, plan: Plan, act: Act, *, again: bool) -> Activation:
         """Carry a routing out: ask an agent that must accept first, then change everything in one transaction."""
         if agent.confirms and (known := self._known(plan)):
             return known
+        if again:
+            # Whoever waited does not ask a second time, or many would wait for each other at an agent that hangs.
+            raise ContextSharingFailed(
+                "the same routing was tried at the same time, and failed; try again",
+                metadata={"reason": "the same routing failed at the same time"},
+            )
         decision = RoutingDecision(
             plan.session.active_agent, liaison_agent(plan.pillar), plan.reason, self._clock(), plan.key
         )

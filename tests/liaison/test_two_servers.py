@@ -6,7 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,6 +22,7 @@ from cstp_grpc.errors import (
     SessionUpdateFailed,
     SessionWithAnotherAgent,
 )
+from cstp_grpc.liaison.agents import DeliveryRefused, Parcel, Receipt
 from cstp_grpc.liaison.canonical import digest
 from cstp_grpc.liaison.model import (
     GUIDE,
@@ -41,8 +42,9 @@ from cstp_grpc.liaison.routing import RoutingRequest, routing_key
 from cstp_grpc.liaison.sharing import ShareRequest
 from cstp_grpc.storage.paging import PageRequest
 from cstp_grpc.storage.writer import Writer
-from tests.liaison.room import REMEMBERED, Room
+from tests.liaison.room import REMEMBERED, Room, build_room
 from tests.liaison.servers import PILLARS, two_rooms
+from tests.waiting import wait_until
 
 TENANT = "acme"
 GUIDES = Caller("alice", TENANT, "request-1")
@@ -250,6 +252,64 @@ def test_a_key_that_shared_something_else_routes_nothing(rooms: list[Room]) -> N
     with pytest.raises(ContextSharingFailed):
         here.router.route(GUIDES, asked(context=CONTEXT))
     assert state(here) == before
+
+
+class Confirming:
+    """A remote agent that must accept a context first, and answers when it may."""
+
+    remote = True
+    confirms = True
+
+    def __init__(self, answer: Receipt | DeliveryRefused) -> None:
+        self.may_answer = threading.Event()
+        self.parcels: list[Parcel] = []
+        self._answer = answer
+
+    def check(self, tenant: str) -> None:
+        """It is there."""
+
+    def deliver(self, parcel: Parcel) -> Receipt:
+        self.parcels.append(parcel)
+        assert self.may_answer.wait(SECONDS)
+        if isinstance(self._answer, DeliveryRefused):
+            raise self._answer
+        return self._answer
+
+
+def routed_at_once(room: Room, agent: Confirming) -> list[Activation | str]:
+    """Return what becomes of identical routings of which one is with its agent when the others come."""
+
+    def route(number: int) -> Activation | str:
+        try:
+            return room.router.route(replace(GUIDES, request_id=f"request-{number}"), asked("files", CONTEXT))
+        except ContextSharingFailed as error:
+            return error.reason
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        waiting = [pool.submit(route, number) for number in range(THREADS)]
+        wait_until(lambda: len(room.judge.judged) == THREADS, "all are about to ask")
+        agent.may_answer.set()
+        return [each.result(SECONDS) for each in waiting]
+
+
+def test_an_agent_that_must_accept_first_is_asked_once(engine: Engine, writer: Writer, clock: Clock) -> None:
+    agent = Confirming(Receipt("task-1"))
+    room = build_room(engine, writer, clock, PILLARS, remote={"files": agent})
+    opened(room)
+    answers = routed_at_once(room, agent)
+    assert isinstance(answers[0], Activation)
+    assert answers == [answers[0]] * THREADS
+    assert [parcel.share.id for parcel in agent.parcels] == [answers[0].key]
+
+
+def test_of_routings_that_an_agent_refuses_few_ask_it(engine: Engine, writer: Writer, clock: Clock) -> None:
+    agent = Confirming(DeliveryRefused("not mine"))
+    room = build_room(engine, writer, clock, PILLARS, remote={"files": agent})
+    opened(room)
+    before = state(room)
+    assert routed_at_once(room, agent) == ["CONTEXT_SHARING_FAILED"] * THREADS
+    assert len(agent.parcels) < THREADS
+    assert state(room) == before
 
 
 USERS = ("ada", "ben")
