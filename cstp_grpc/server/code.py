@@ -22,6 +22,8 @@ from cstp_grpc.storage.paging import MAX_BYTES, estimated_size, fitting
 
 CONTRACTS, PITFALLS, CHECKS, BOUNDARIES = SECTIONS = ("contracts", "pitfalls", "checks", "boundaries")
 ITEMISED = (PITFALLS, CHECKS, BOUNDARIES)
+MAX_SECTION_BYTES = 1024 * 1024
+"""How much of what nodes say is told, all sections together: texts, which take no more in a message than here."""
 MAX_LISTED_BYTES = MAX_BYTES // 4
 """How much the items of checks may take in an answer, and the pending learnings."""
 REMEMBERED_CHARACTERS = 16_777_216
@@ -168,7 +170,7 @@ def _notes(
     depths = {file.path: depth for depth, node in enumerate(nodes) for file in node.files}
     notes = [(key, CodeNote(part.file, part.text, part.line)) for key in merged for part in merged[key].parts]
     nearest = sorted(notes, key=lambda keyed: depths[keyed[1].file], reverse=True)
-    count = fitting(nearest, lambda keyed: estimated_size([keyed[1].file, keyed[1].text]))
+    count = fitting(nearest, lambda keyed: estimated_size([keyed[1].file, keyed[1].text]), MAX_SECTION_BYTES)
     if count < len(nearest):
         report(f"{len(nearest) - count} sections are too large together with the others; announce fewer paths at once")
     kept = set(nearest[:count])
