@@ -16,6 +16,7 @@ from sqlalchemy import Engine
 from cstp_grpc.errors import (
     Conflict,
     ContextSharingFailed,
+    InvalidPillar,
     LiaisonAgentUnavailable,
     PermissionDenied,
     SessionNotFound,
@@ -252,6 +253,21 @@ def test_a_key_that_shared_something_else_routes_nothing(rooms: list[Room]) -> N
     with pytest.raises(ContextSharingFailed):
         here.router.route(GUIDES, asked(context=CONTEXT))
     assert state(here) == before
+
+
+def test_a_session_outlives_its_pillar(rooms: list[Room], engine: Engine, writer: Writer, clock: Clock) -> None:
+    opened(rooms[0])
+    rooms[0].router.route(GUIDES, asked(context=CONTEXT))
+    configured_anew = build_room(engine, writer, clock, ["insights"])
+    with pytest.raises(InvalidPillar):
+        configured_anew.router.route(GUIDES, asked(context=CONTEXT))
+    with pytest.raises(SessionWithAnotherAgent):
+        configured_anew.presence.claim(serving("content"), "s-1", "instance-1")
+    say(configured_anew)
+    session, _ = configured_anew.router.return_to_guide(GUIDES, "s-1", "", None)
+    assert (session.active_agent, session.routing_epoch, session.message_count) == (GUIDE, 1, 2)
+    route_elsewhere(configured_anew)
+    assert state(rooms[0])[0].active_agent == "liaison_insights"
 
 
 class Confirming:
