@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
 from cstp_grpc.errors import (
     Conflict,
@@ -172,6 +172,39 @@ def test_what_was_changed_meanwhile_is_not_routed(
     with pytest.raises(SessionUpdateFailed):
         here.router.route(GUIDES, asked(context=context))
     assert [state(here)] == seen
+
+
+def test_what_is_about_to_be_said_is_waited_for(
+    rooms: list[Room], engine: Engine, clock: Clock, database_kind: str
+) -> None:
+    if database_kind == "sqlite":
+        pytest.skip("SQLite has one transaction that writes at a time")
+    here, there = rooms
+    opened(here)
+    with ThreadPoolExecutor(1) as pool, engine.connect() as saying:
+        said = MessageContent(MessageRole.USER, "One more thing")
+
+        def begin_to_say() -> None:
+            there.session_store.append(saying, TENANT, "s-1", said, "alice", clock())
+            pool.submit(finish)
+
+        def finish() -> None:
+            try:
+                wait_until(lambda: someone_waits(engine), "the routing waits for the message")
+            finally:
+                saying.commit()
+
+        here.judge.meanwhile = begin_to_say
+        with pytest.raises(SessionUpdateFailed):
+            here.router.route(GUIDES, asked())
+    session = state(there)[0]
+    assert (session.active_agent, session.message_count) == (GUIDE, 2)
+
+
+def someone_waits(engine: Engine) -> bool:
+    """Whether a transaction waits for another one."""
+    with engine.connect() as connection:
+        return bool(connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar())
 
 
 def test_a_message_does_not_keep_a_given_context_from_being_routed(rooms: list[Room]) -> None:
