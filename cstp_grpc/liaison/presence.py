@@ -16,6 +16,7 @@ from cstp_grpc.liaison.recorder import Recorder
 from cstp_grpc.liaison.sessions import event_in, locked, overtaken
 from cstp_grpc.liaison.sharing import missing_parameter
 from cstp_grpc.liaison.store import RoutingStore, SessionStore
+from cstp_grpc.storage.text import storable
 
 
 class Heartbeats:
@@ -138,6 +139,8 @@ class Presence:
         Raises SessionNotFound where it is not active, SessionWithAnotherAgent where no local agent has it,
         PermissionDenied where another one has, and Conflict where another instance does.
         """
+        # As it will be read again, so that a repetition is known by it.
+        claimant = storable(claimant)
 
         def job(connection: Connection) -> tuple[Session, Activation]:
             session = locked(self._sessions, connection, caller, session_id)

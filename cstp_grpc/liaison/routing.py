@@ -31,7 +31,7 @@ from cstp_grpc.liaison.model import (
 )
 from cstp_grpc.liaison.recorder import Recorder
 from cstp_grpc.liaison.redaction import Redacted
-from cstp_grpc.liaison.sessions import changed, closed_already, event_in, found, locked, overtaken
+from cstp_grpc.liaison.sessions import changed, check_version, closed_already, event_in, found, locked, overtaken
 from cstp_grpc.liaison.sharing import Handover, Sharing, explain, missing_parameter, require_allowed
 from cstp_grpc.liaison.store import RoutingStore, SessionStore
 
@@ -152,9 +152,10 @@ class Router:
         """
 
         def job(connection: Connection) -> tuple[Session, Event | None]:
-            session = locked(self._sessions, connection, caller, session_id, version)
+            session = locked(self._sessions, connection, caller, session_id)
             if session.active_agent == GUIDE:
                 return session, None
+            check_version(session, version)
             now = self._clock()
             returned = moved(session, now, GUIDE, session.routing_epoch + 1, None)
             if not self._sessions.replace(connection, returned):
