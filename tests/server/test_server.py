@@ -260,6 +260,17 @@ def test_known_callers_that_send_nothing_hold_their_threads_for_a_while_only(tmp
         assert {call.exception(TIMEOUT).code() for call in calls} == {grpc.StatusCode.CANCELLED}
 
 
+def test_an_agent_that_sends_nothing_cannot_keep_others_waiting_for_long(tmp_path: Path) -> None:
+    patient = settings(tmp_path, grpc={"workers": 6, "message_seconds": 10 * TIMEOUT})
+    path = methods()["cstp.getAccess"].path
+    bob = (("authorization", f"Bearer {TOKENS['bob']}"),)
+    with running(patient) as app, silent_calls(app.target, path, bob, 6) as calls:
+        with grpc.insecure_channel(app.target) as channel:
+            stub = cstp_pb2_grpc.CstpServiceStub(channel)
+            assert stub.CheckGuardrails(CHECK, metadata=ALICE, timeout=TIMEOUT).allowed
+        assert {call.exception(TIMEOUT).code() for call in calls[:2]} == {grpc.StatusCode.CANCELLED}
+
+
 @pytest.mark.parametrize("rpc", ["Check", "Watch"])
 def test_strangers_that_ask_for_health_and_send_nothing_keep_nobody_from_anything(tmp_path: Path, rpc: str) -> None:
     hurried = settings(tmp_path, grpc={"message_seconds": 0.2})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -12,16 +14,33 @@ import grpc
 from cstp_grpc.errors import DeadlineExceeded, InvalidArgument
 from cstp_grpc.server.interceptors.chain import Call, Proceed
 
+CROWD = 4
+"""How many calls of one agent may wait for their messages before each of them has less time."""
+
+CROWD_SECONDS = 1.0
+"""How long each of a crowd may wait."""
+
+
+@dataclass(slots=True)
+class Wait:
+    """A call that waits for its message; `agent` is None where nobody has asked who it is."""
+
+    agent: str | None
+    since: float
+    ended: bool = False
+    """Whether it was ended because it waited too long."""
+
 
 class Receiving:
     """Waits for messages, for each at most `seconds`; a thread ends the calls whose message has not come by then.
 
-    Whoever waits holds a thread of the server, and callers may be slow, or mean it.
+    Whoever waits holds a thread of the server, and callers may be slow, or mean it: so that an agent cannot hold them
+    all, each of its calls has CROWD_SECONDS at the most where more than CROWD of them wait.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._waiting: dict[grpc.ServicerContext, float] = {}
+        self._waiting: dict[grpc.ServicerContext, Wait] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="receiving", daemon=True)
@@ -40,45 +59,55 @@ class Receiving:
         """Read the message of a unary call; a stream's messages are left to who reads them. Raises as `message`."""
         if call.method.client_streaming:
             return proceed(call, request)
-        return proceed(call, self.message(request, call.context))
+        return proceed(call, self.message(request, call.context, call.agent))
 
-    def message(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+    def message(self, requests: Iterator[Any], context: grpc.ServicerContext, agent: str | None = None) -> Any:
         """Return the message of a unary call.
 
         Raises InvalidArgument where none is sent, DeadlineExceeded where none came in time, and RpcError where the
         caller leaves.
         """
-        until = time.monotonic() + self._seconds
+        wait = Wait(agent, time.monotonic())
         with self._lock:
-            self._waiting[context] = until
+            self._waiting[context] = wait
         try:
             return next(requests)
         except StopIteration:
             raise InvalidArgument("The method takes one message, and none was sent") from None
         except grpc.RpcError:
-            if time.monotonic() < until:
+            if not wait.ended:
                 raise
-            raise DeadlineExceeded(f"The message did not arrive within {self._seconds:g} s") from None
+            waited = time.monotonic() - wait.since
+            raise DeadlineExceeded(f"The message did not arrive within {waited:.1f} s") from None
         finally:
             with self._lock:
                 self._waiting.pop(context, None)
 
     def _run(self) -> None:
-        pause = self._seconds
+        pause = self._longest_pause()
         while not self._stopping.wait(pause):
             pause = self._end_overdue()
+
+    def _longest_pause(self) -> float:
+        """Return for how many seconds a call that begins now may surely wait."""
+        return min(self._seconds, CROWD_SECONDS)
 
     def _end_overdue(self) -> float:
         """End the calls that waited long enough, and return the seconds until the next one may have.
 
-        Under the lock, so that no call is ended whose message has arrived. Those that wait are in the order in which
-        they began, and one that begins later waits longer than the thread pauses.
+        Under the lock, so that no call is ended whose message has arrived.
         """
+        pause = self._longest_pause()
         with self._lock:
             now = time.monotonic()
-            for context, until in list(self._waiting.items()):
-                if until > now:
-                    return until - now
+            crowds = Counter(wait.agent for wait in self._waiting.values())
+            for context, wait in list(self._waiting.items()):
+                crowded = wait.agent is not None and crowds[wait.agent] > CROWD
+                left = wait.since + (self._longest_pause() if crowded else self._seconds) - now
+                if left > 0:
+                    pause = min(pause, left)
+                    continue
+                wait.ended = True
                 context.cancel()
                 del self._waiting[context]
-        return self._seconds
+        return pause
