@@ -109,7 +109,7 @@ class GrpcSettings(Section):
     max_message_bytes: int = Field(default=4_194_304, ge=65_536)
     """The largest message, in and out."""
     message_seconds: float = Field(default=10.0, gt=0)
-    """How long the message of a unary call may take to arrive: a second at the most, where many of one agent's do not."""
+    """How long the message of a unary call may take to arrive; a second, where many of one agent's do not."""
     max_depth: int = Field(default=24, ge=1, le=24)
     """How deep structured data may be nested."""
     drain_seconds: float = Field(default=10.0, ge=0)
