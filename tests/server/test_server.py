@@ -22,6 +22,8 @@ from cstp_grpc.storage.lock import AlreadyRunning
 from tests.harness import TIMEOUT, TOKENS, GrpcCaller, decoded, running, settings
 from tests.waiting import wait_until
 
+ENDED = {grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
+"""How a call ends that the server ends: its cancellation, or the status after it, whichever comes first."""
 ALICE = (("authorization", f"Bearer {TOKENS['alice']}"),)
 CHECK = cstp_pb2.CheckGuardrailsRequest(action=cstp_pb2.Action(description="deploy"))
 
@@ -257,7 +259,7 @@ def test_known_callers_that_send_nothing_hold_their_threads_for_a_while_only(tmp
         with grpc.insecure_channel(app.target) as channel:
             stub = cstp_pb2_grpc.CstpServiceStub(channel)
             assert stub.CheckGuardrails(CHECK, metadata=ALICE, timeout=TIMEOUT).allowed
-        assert {call.exception(TIMEOUT).code() for call in calls} == {grpc.StatusCode.CANCELLED}
+        assert {call.exception(TIMEOUT).code() for call in calls} <= ENDED
 
 
 def test_an_agent_that_sends_nothing_cannot_keep_others_waiting_for_long(tmp_path: Path) -> None:
@@ -268,7 +270,8 @@ def test_an_agent_that_sends_nothing_cannot_keep_others_waiting_for_long(tmp_pat
         with grpc.insecure_channel(app.target) as channel:
             stub = cstp_pb2_grpc.CstpServiceStub(channel)
             assert stub.CheckGuardrails(CHECK, metadata=ALICE, timeout=TIMEOUT).allowed
-        assert {call.exception(TIMEOUT).code() for call in calls[:2]} == {grpc.StatusCode.CANCELLED}
+        wait_until(lambda: sum(call.done() for call in calls) >= 2, "two calls are ended")
+        assert {call.exception().code() for call in calls if call.done()} <= ENDED
 
 
 @pytest.mark.parametrize("rpc", ["Check", "Watch"])

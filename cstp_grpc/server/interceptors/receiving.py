@@ -73,12 +73,14 @@ class Receiving:
         try:
             return next(requests)
         except StopIteration:
+            # A call that was ended may look as if its caller had sent all.
+            if wait.ended:
+                raise late(wait) from None
             raise InvalidArgument("The method takes one message, and none was sent") from None
         except grpc.RpcError:
-            if not wait.ended:
-                raise
-            waited = time.monotonic() - wait.since
-            raise DeadlineExceeded(f"The message did not arrive within {waited:.1f} s") from None
+            if wait.ended:
+                raise late(wait) from None
+            raise
         finally:
             with self._lock:
                 self._waiting.pop(context, None)
@@ -111,3 +113,8 @@ class Receiving:
                 context.cancel()
                 del self._waiting[context]
         return pause
+
+
+def late(wait: Wait) -> DeadlineExceeded:
+    """Return the error for a call that was ended."""
+    return DeadlineExceeded(f"The message did not arrive within {time.monotonic() - wait.since:.1f} s")
