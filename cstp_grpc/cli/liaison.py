@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from typing import Any
 
@@ -260,16 +260,14 @@ def watch(
         after=after,
         on_failure=interruptions.tell,
     )
-    with closing(events):
-        try:
-            for event in islice(events, limit):
-                interruptions.over()
-                if out.json_wanted:
-                    out.json_line(event)
-                else:
-                    out.line(render.event_line(event))
-        except KeyboardInterrupt:
-            pass
+    # Ctrl-C is how a watch is meant to end.
+    with suppress(KeyboardInterrupt), closing(events):
+        for event in islice(events, limit):
+            interruptions.over()
+            if out.json_wanted:
+                out.json_line(event)
+            else:
+                out.line(render.event_line(event))
 
 
 class Interruptions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from cstp_grpc.errors import FieldViolation, InvalidPillar
 from cstp_grpc.liaison.model import LIAISON, RoutingDecision, Share
@@ -41,21 +41,19 @@ class LiaisonAgent(Protocol):
     """Serves a pillar."""
 
     @property
-    def remote(self) -> bool:
-        """Whether contexts are delivered to it; a local one takes them by itself."""
-
-    @property
     def confirms(self) -> bool:
         """Whether it must accept a context before a session is handed over."""
 
     def check(self, tenant: str) -> None:
         """Return where the agent serves the tenant now. Raises LiaisonAgentUnavailable."""
 
-    def deliver(self, parcel: Parcel) -> Receipt:
-        """Hand over a parcel; the same one again is the same to the agent. For remote agents only.
 
-        Raises DeliveryRefused, DeliveryFailed.
-        """
+@runtime_checkable
+class RemoteLiaisonAgent(LiaisonAgent, Protocol):
+    """One that contexts are delivered to; any other takes them by itself."""
+
+    def deliver(self, parcel: Parcel) -> Receipt:
+        """Hand over a parcel; the same one again is the same to the agent. Raises DeliveryRefused, DeliveryFailed."""
 
 
 class LiaisonAgents:

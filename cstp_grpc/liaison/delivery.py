@@ -7,6 +7,7 @@ import random as system_random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from threading import Lock, Timer
@@ -14,7 +15,15 @@ from threading import Lock, Timer
 from sqlalchemy import Connection
 
 from cstp_grpc.errors import InvalidPillar
-from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryRefused, LiaisonAgent, LiaisonAgents, Parcel, Receipt
+from cstp_grpc.liaison.agents import (
+    DeliveryFailed,
+    DeliveryRefused,
+    LiaisonAgent,
+    LiaisonAgents,
+    Parcel,
+    Receipt,
+    RemoteLiaisonAgent,
+)
 from cstp_grpc.liaison.model import LIAISON, Activation, DeliveryState, Event, EventType, Share
 from cstp_grpc.liaison.store import RoutingStore
 from cstp_grpc.storage.periodic import Periodic
@@ -49,7 +58,7 @@ class Delivery:
 
     share: Share
     activation: Activation | None
-    agent: LiaisonAgent
+    agent: RemoteLiaisonAgent
 
     @property
     def parcel(self) -> Parcel:
@@ -173,13 +182,12 @@ class Deliverer:
                 self._store.delivered(connection, replace(share, next_attempt_at=self._slot(share, now)))
         return deliveries, self._store.next_due(connection)
 
-    def _agent_of(self, share: Share) -> LiaisonAgent | None:
+    def _agent_of(self, share: Share) -> RemoteLiaisonAgent | None:
         """Return the remote agent that a share is for; None where it is not configured any more."""
-        try:
+        agent: LiaisonAgent | None = None
+        with suppress(InvalidPillar):
             _, agent = self._agents.of_agent(share.target_agent)
-        except InvalidPillar:
-            agent = None
-        if agent is not None and agent.remote:
+        if isinstance(agent, RemoteLiaisonAgent):
             return agent
         if share.target_agent not in self._unknown:
             logger.warning("no remote agent %s is configured: what was shared with it waits", share.target_agent)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from cstp_grpc.errors import Conflict, LiaisonAgentUnavailable, PermissionDenied, SessionWithAnotherAgent
 from cstp_grpc.liaison.acts import Act, ActKind
-from cstp_grpc.liaison.agents import LiaisonAgents, Parcel, Receipt
+from cstp_grpc.liaison.agents import LiaisonAgents
 from cstp_grpc.liaison.model import LIAISON, Activation, Caller, EventType, Session, liaison_agent
 from cstp_grpc.liaison.recorder import Recorder
 from cstp_grpc.liaison.sessions import event_in, locked, overtaken
@@ -66,7 +66,6 @@ class LocalAgent:
     `names`.
     """
 
-    remote = False
     confirms = False
 
     def __init__(self, pillar: str, names: Iterable[str], heartbeats: Heartbeats, lasting: timedelta) -> None:
@@ -84,10 +83,6 @@ class LocalAgent:
                 metadata={"target_pillar": self.pillar, "reason": "no heartbeat"},
                 retry_after=self._lasting.total_seconds(),
             )
-
-    def deliver(self, parcel: Parcel) -> Receipt:
-        """Never called: a local agent takes what is on disk."""
-        raise NotImplementedError(f"{self.pillar} is served by a local agent")
 
     def beat(self, tenant: str) -> datetime:
         """Return until when the agent counts as available from now on."""

@@ -20,7 +20,14 @@ from cstp_grpc.errors import (
 )
 from cstp_grpc.guardrails.model import Action, Verdict
 from cstp_grpc.liaison.acts import Act, ActKind
-from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryRefused, LiaisonAgent, LiaisonAgents, Parcel
+from cstp_grpc.liaison.agents import (
+    DeliveryFailed,
+    DeliveryRefused,
+    LiaisonAgent,
+    LiaisonAgents,
+    Parcel,
+    RemoteLiaisonAgent,
+)
 from cstp_grpc.liaison.canonical import digest
 from cstp_grpc.liaison.model import Caller, DeliveryState, Event, EventType, RoutingDecision, Share
 from cstp_grpc.liaison.recorder import Recorder
@@ -140,7 +147,7 @@ class Sharing:
 
         Raises ContextSharingFailed where it does not.
         """
-        if not agent.remote:
+        if not isinstance(agent, RemoteLiaisonAgent):
             # It is there for the agent, which watches, as soon as it is on disk.
             return replace(share, delivery=DeliveryState.DELIVERED, delivered_at=share.shared_at)
         if not agent.confirms:

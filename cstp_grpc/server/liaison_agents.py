@@ -81,8 +81,6 @@ class Link(Protocol):
 class RemoteAgent:
     """The liaison agent of a pillar at the other end of a link."""
 
-    remote = True
-
     def __init__(
         self,
         pillar: str,

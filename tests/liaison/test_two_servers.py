@@ -306,7 +306,6 @@ def test_a_session_outlives_its_pillar(rooms: list[Room], engine: Engine, writer
 class Confirming:
     """A remote agent that must accept a context first, and answers when it may."""
 
-    remote = True
     confirms = True
 
     def __init__(self, answer: Receipt | DeliveryRefused) -> None:

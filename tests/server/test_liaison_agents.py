@@ -26,7 +26,7 @@ from pydantic import SecretStr
 from cstp_grpc.client import CstpClient
 from cstp_grpc.config.sections import LiaisonSettings, PillarSettings
 from cstp_grpc.errors import ConfigError, ContextSharingFailed, LiaisonAgentUnavailable
-from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryRefused, Parcel
+from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryRefused, Parcel, RemoteLiaisonAgent
 from cstp_grpc.liaison.canonical import digest
 from cstp_grpc.liaison.model import RoutingDecision, Share
 from cstp_grpc.server.liaison_agents import MAX_HOPS, RemoteAgent, build_remote
@@ -403,7 +403,7 @@ def test_a_bridge_whose_server_is_away_is_not_serving(tmp_path: Path, free_port:
 @pytest.mark.parametrize(("delivery", "confirms"), [("outbox", False), ("confirm", True)])
 def test_it_must_accept_first_where_the_settings_say_so(delivery: str, confirms: bool) -> None:
     with remote("grpc", "grpc://127.0.0.1:1", delivery=delivery) as agent:
-        assert agent.remote
+        assert isinstance(agent, RemoteLiaisonAgent)
         assert agent.confirms is confirms
 
 
