@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 import tempfile
 from importlib import resources
 from pathlib import Path
 
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pb2 import FileDescriptorSet, MethodDescriptorProto, MethodOptions
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,6 +19,23 @@ SOURCES = (ROOT / "proto", ROOT / "third_party")
 
 # protoc names Python modules after the proto path; ours live below cstp_grpc.gen.
 IMPORT = re.compile(r"^(from |import )(cstp|intent_layer|liaison|buf)([ .])", re.MULTILINE)
+
+KINDS = {".py", ".pyi", ".json"}
+"""The suffixes of what is kept."""
+
+HEALTHY_SERVICE = "cstp.v1.CstpService"
+"""The service by whose health a server is chosen."""
+
+TIMEOUT = "30s"
+"""How long a call may take, repetitions included, unless the caller says otherwise."""
+
+RETRY_POLICY = {
+    "maxAttempts": 4,
+    "initialBackoff": "0.1s",
+    "maxBackoff": "5s",
+    "backoffMultiplier": 2,
+    "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
+}
 
 
 def generate(target: Path) -> None:
@@ -34,7 +52,9 @@ def generate(target: Path) -> None:
     for path in [*target.rglob("*.py"), *target.rglob("*.pyi")]:
         path.write_text(relocate(path.read_text()))
     prune_empty_stubs(target)
-    (target / "comments.py").write_text(comments_module(FileDescriptorSet.FromString(described.read_bytes())))
+    files = FileDescriptorSet.FromString(described.read_bytes())
+    (target / "comments.py").write_text(comments_module(files))
+    (target / "service_config.json").write_text(json.dumps(service_config(files), indent=2) + "\n")
     for folder in [target, *(p for p in target.rglob("*") if p.is_dir())]:
         (folder / "__init__.py").touch()
 
@@ -51,6 +71,38 @@ def comments_module(files: FileDescriptorSet) -> str:
     lines = "".join(f"    {path!r}: {comment!r},\n" for path, comment in sorted(found.items()))
     head = '"""The comments before the rpcs of the contract, by gRPC path."""'
     return f"{head}\n\nRPC_COMMENTS: dict[str, str] = {{\n{lines}}}\n"
+
+
+def service_config(files: FileDescriptorSet) -> dict[str, object]:
+    """Return how every client calls the contract: the gRPC service config.
+
+    What the contract declares idempotent is repeated. A server that knows how long to wait, or that waiting is of no
+    use, says so with `grpc-retry-pushback-ms`. Streams of answers need not have an end, so nothing bounds them.
+    """
+    rpcs = [
+        ({"service": f"{file.package}.{service.name}", "method": rpc.name}, rpc)
+        for file in files.file
+        for service in file.service
+        for rpc in service.method
+    ]
+    bounded = [(name, rpc) for name, rpc in rpcs if not rpc.server_streaming]
+    return {
+        "loadBalancingConfig": [{"round_robin": {}}],
+        "healthCheckConfig": {"serviceName": HEALTHY_SERVICE},
+        "methodConfig": [
+            {
+                "name": [name for name, rpc in bounded if repeatable(rpc)],
+                "timeout": TIMEOUT,
+                "retryPolicy": RETRY_POLICY,
+            },
+            {"name": [name for name, rpc in bounded if not repeatable(rpc)], "timeout": TIMEOUT},
+        ],
+    }
+
+
+def repeatable(rpc: MethodDescriptorProto) -> bool:
+    """Whether the contract declares an rpc idempotent."""
+    return rpc.options.idempotency_level != MethodOptions.IDEMPOTENCY_UNKNOWN
 
 
 def relocate(text: str) -> str:
@@ -77,8 +129,8 @@ def prune_empty_stubs(target: Path) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the Python files below `folder` by their relative paths."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*.py*") if p.suffix in (".py", ".pyi")}
+    """Return the generated files below `folder` by their relative paths."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.suffix in KINDS}
 
 
 def main() -> None:

@@ -28,6 +28,7 @@ class AuditEvent(StrEnum):
     SESSION_RETURNED = "session_returned"
     SESSION_CLAIMED = "session_claimed"
     SESSION_CLOSED = "session_closed"
+    VERDICTS_MERGED = "verdicts_merged"
 
 
 @dataclass(frozen=True, slots=True)

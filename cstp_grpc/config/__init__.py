@@ -1,5 +1,12 @@
 """The settings, and the only reader of file and environment."""
 
+from cstp_grpc.config.federation import (
+    CallbackSettings,
+    FederationSettings,
+    PeerSettings,
+    QuorumSettings,
+    ShareSettings,
+)
 from cstp_grpc.config.hosts import is_loopback, join, reachable
 from cstp_grpc.config.reading import (
     ENV_PREFIX,
@@ -26,6 +33,7 @@ from cstp_grpc.config.sections import (
     RateLimitSettings,
     ServerSettings,
     Settings,
+    TlsSettings,
     TokenSettings,
 )
 from cstp_grpc.errors import ConfigError
@@ -35,17 +43,23 @@ __all__ = [
     "A2aSettings",
     "AgentSettings",
     "AuthSettings",
+    "CallbackSettings",
     "CommandEnvironment",
     "ConfigError",
     "EmbeddingSettings",
+    "FederationSettings",
     "GrpcSettings",
     "IndexSettings",
     "LiaisonSettings",
+    "PeerSettings",
     "PillarSettings",
     "ProviderSettings",
+    "QuorumSettings",
     "RateLimitSettings",
     "ServerSettings",
     "Settings",
+    "ShareSettings",
+    "TlsSettings",
     "TokenSettings",
     "command_environment",
     "describe",

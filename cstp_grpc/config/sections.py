@@ -6,28 +6,22 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from cstp_grpc.config.federation import FederationSettings
 from cstp_grpc.config.hosts import is_loopback
+from cstp_grpc.config.section import URL, AgentName, Section
 from cstp_grpc.errors import ConfigError
 from cstp_grpc.vocabulary import DEFAULT_TENANT, INTENT_LAYER_AGENT, Permission
 
 PROJECT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 RATE = r"^[1-9]\d*\s*(/|per)\s*([1-9]\d*\s*)?(second|minute|hour|day)s?$"
 
-URL = r"^https?://[^\s/]+\S*$"
 TARGET = r"^(\[[0-9A-Fa-f:.]+\]|[^\s/:]+):[0-9]{1,5}$"
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Rate = Annotated[str, Field(pattern=RATE)]
-AgentName = Annotated[str, Field(min_length=1, max_length=200)]
-
-
-class Section(BaseModel):
-    """A group of settings; unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class ProviderSettings(Section):
@@ -72,9 +66,23 @@ class ServerSettings(Section):
     max_batch: int = Field(default=50, ge=1, le=1000)
     """The most calls in one JSON-RPC batch."""
     grpc_target: str | None = None
-    """The gRPC server it forwards to; when absent, the one of this configuration."""
+    """The gRPC server it forwards to, `host:port` or with `grpcs://` before it; when absent, the one of this
+    configuration."""
+    grpc_ca_file: Path | None = None
+    """A PEM file of the authorities that certify the gRPC server, in place of the system's."""
     timeout_seconds: float = Field(default=30.0, gt=0)
     """How long a forwarded call may take."""
+    tls: TlsSettings | None = None
+    """The certificate of the bridge, for HTTP and for A2A over gRPC; without one both are plain."""
+
+
+class TlsSettings(Section):
+    """With which certificate a server shows who it is. New files are taken without a restart."""
+
+    certificate: Path
+    """A PEM file with the certificate of the server, followed by those that certify it."""
+    key: Path
+    """A PEM file with its private key."""
 
 
 class A2aSettings(Section):
@@ -114,6 +122,8 @@ class GrpcSettings(Section):
     """How deep structured data may be nested."""
     drain_seconds: float = Field(default=10.0, ge=0)
     """How long calls in progress may go on after a stop signal."""
+    tls: TlsSettings | None = None
+    """The certificate of the server; without one it is plain."""
 
 
 class TokenSettings(Section):
@@ -127,6 +137,8 @@ class TokenSettings(Section):
     """What the agent may do: query, check, announce, record, review, admin, converse, route."""
     tenant: str = Field(default=DEFAULT_TENANT, min_length=1, max_length=200)
     """The tenant whose chat sessions the agent sees; all tokens of an agent have the same one."""
+    peer: bool = False
+    """True for the token of a peer, another server; `federation.share` narrows what it sees."""
 
 
 class AuthSettings(Section):
@@ -424,6 +436,8 @@ class Settings(BaseSettings):
     """The Intent Layer."""
     liaison: LiaisonSettings = LiaisonSettings()
     """Handing chat sessions to liaison agents."""
+    federation: FederationSettings = FederationSettings()
+    """Agents that are asked too."""
     logging: LoggingSettings = LoggingSettings()
     """The log."""
 
@@ -447,6 +461,13 @@ class Settings(BaseSettings):
             for key, host in hosts.items():
                 if not is_loopback(host):
                     raise ValueError(f"auth.enabled: false is accepted on loopback only, but {key} is {host}")
+        return self
+
+    @model_validator(mode="after")
+    def check_federation(self) -> Settings:
+        """Refuse a peer that would be mistaken for this agent."""
+        if any(peer.name == self.agent.name for peer in self.federation.peers):
+            raise ValueError(f"federation.peers: {self.agent.name} is the name of this agent itself")
         return self
 
     @model_validator(mode="after")

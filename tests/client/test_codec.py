@@ -174,6 +174,7 @@ def test_fields_without_presence_are_printed_and_others_only_where_they_are_set(
         "warnings": [],
         "evaluated": 0,
         "agent": "",
+        "responses": [],
     }
     assert to_json(cstp_pb2.DecisionSummary(category="", confidence=0.0)) == {
         "id": "",

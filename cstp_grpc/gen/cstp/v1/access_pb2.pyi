@@ -47,10 +47,13 @@ class GetAccessResponse(_message.Message):
     GUARDRAILS_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     requesting_agent: _builtins.str
     """The agent that the token identifies."""
     agent: _builtins.str
     """The name of the agent that answers."""
+    version: _builtins.str
+    """The version of its software."""
     @_builtins.property
     def permissions(self) -> _containers.RepeatedScalarFieldContainer[_options_pb2.Permission.ValueType]:
         """What it may do."""
@@ -71,10 +74,11 @@ class GetAccessResponse(_message.Message):
         guardrails: Global___GuardrailSet | None = ...,
         limits: Global___Limits | None = ...,
         agent: _builtins.str = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["guardrails", b"guardrails", "limits", b"limits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "guardrails", b"guardrails", "limits", b"limits", "permissions", b"permissions", "requesting_agent", b"requesting_agent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "guardrails", b"guardrails", "limits", b"limits", "permissions", b"permissions", "requesting_agent", b"requesting_agent", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -66,6 +66,8 @@ class _AuditEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditEvent
     """An instance of a liaison agent took a chat session."""
     AUDIT_EVENT_SESSION_CLOSED: _AuditEvent.ValueType  # 18
     """A chat session was closed."""
+    AUDIT_EVENT_VERDICTS_MERGED: _AuditEvent.ValueType  # 19
+    """The verdicts of peers on an action or an intent were merged with the own one, which has an entry of its own."""
 
 class AuditEvent(_AuditEvent, metaclass=_AuditEventEnumTypeWrapper):
     """What an entry is about."""
@@ -108,6 +110,8 @@ AUDIT_EVENT_SESSION_CLAIMED: AuditEvent.ValueType  # 17
 """An instance of a liaison agent took a chat session."""
 AUDIT_EVENT_SESSION_CLOSED: AuditEvent.ValueType  # 18
 """A chat session was closed."""
+AUDIT_EVENT_VERDICTS_MERGED: AuditEvent.ValueType  # 19
+"""The verdicts of peers on an action or an intent were merged with the own one, which has an entry of its own."""
 Global___AuditEvent: _TypeAlias = AuditEvent  # noqa: Y015
 
 @_typing.final
@@ -131,6 +135,7 @@ class AuditEntry(_message.Message):
     CORRELATION_ID_FIELD_NUMBER: _builtins.int
     DECISION_ID_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identifier; later entries have greater numbers."""
     event: Global___AuditEvent.ValueType
@@ -169,6 +174,10 @@ class AuditEntry(_message.Message):
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The identifiers of the guardrails that warned."""
 
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditedPeer]:
+        """What each peer said, where verdicts were merged."""
+
     def __init__(
         self,
         *,
@@ -187,10 +196,11 @@ class AuditEntry(_message.Message):
         correlation_id: _builtins.str | None = ...,
         decision_id: _builtins.str | None = ...,
         error: _builtins.str | None = ...,
+        peers: _abc.Iterable[Global___AuditedPeer] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_action", b"_action", "_allowed", b"_allowed", "_claimed_agent", b"_claimed_agent", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_rule_set_version", b"_rule_set_version", "action", b"action", "allowed", b"allowed", "claimed_agent", b"claimed_agent", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "rule_set_version", b"rule_set_version", "timestamp", b"timestamp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_action", b"_action", "_allowed", b"_allowed", "_claimed_agent", b"_claimed_agent", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_rule_set_version", b"_rule_set_version", "action", b"action", "allowed", b"allowed", "claimed_agent", b"claimed_agent", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "evaluated", b"evaluated", "event", b"event", "id", b"id", "request_id", b"request_id", "requesting_agent", b"requesting_agent", "rule_set_version", b"rule_set_version", "timestamp", b"timestamp", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_action", b"_action", "_allowed", b"_allowed", "_claimed_agent", b"_claimed_agent", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_rule_set_version", b"_rule_set_version", "action", b"action", "allowed", b"allowed", "claimed_agent", b"claimed_agent", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "evaluated", b"evaluated", "event", b"event", "id", b"id", "peers", b"peers", "request_id", b"request_id", "requesting_agent", b"requesting_agent", "rule_set_version", b"rule_set_version", "timestamp", b"timestamp", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__action: _TypeAlias = _typing.Literal["action"]  # noqa: Y015
     _WhichOneofArgType__action: _TypeAlias = _typing.Literal["_action", b"_action"]  # noqa: Y015
@@ -222,6 +232,38 @@ class AuditEntry(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rule_set_version) -> _WhichOneofReturnType__rule_set_version | None: ...
 
 Global___AuditEntry: _TypeAlias = AuditEntry  # noqa: Y015
+
+@_typing.final
+class AuditedPeer(_message.Message):
+    """What a peer said of an action or an intent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    ALLOWED_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    """The peer, by the name that it is configured with."""
+    status: _types_pb2.PeerStatus.ValueType
+    """What became of asking it."""
+    allowed: _builtins.bool
+    """Its verdict; absent where it gave none."""
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str = ...,
+        status: _types_pb2.PeerStatus.ValueType = ...,
+        allowed: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "allowed", b"allowed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "agent", b"agent", "allowed", b"allowed", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__allowed: _TypeAlias = _typing.Literal["allowed"]  # noqa: Y015
+    _WhichOneofArgType__allowed: _TypeAlias = _typing.Literal["_allowed", b"_allowed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__allowed) -> _WhichOneofReturnType__allowed | None: ...
+
+Global___AuditedPeer: _TypeAlias = AuditedPeer  # noqa: Y015
 
 @_typing.final
 class ListAuditEntriesRequest(_message.Message):

@@ -38,6 +38,8 @@ class AnnounceIntentRequest(_message.Message):
     METADATA_FIELD_NUMBER: _builtins.int
     PROJECT_FIELD_NUMBER: _builtins.int
     PATHS_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    AGENTS_FIELD_NUMBER: _builtins.int
     intent: _builtins.str
     """What the agent intends to do; 1 to 8000 characters, not blank."""
     context: _builtins.str
@@ -56,6 +58,8 @@ class AnnounceIntentRequest(_message.Message):
     """The project that the paths are in, as the server is configured with it; when absent and there are paths, the only
     one that is configured.
     """
+    scope: _types_pb2.Scope.ValueType
+    """Who answers; when absent, as the server is configured for the category and stakes."""
     @_builtins.property
     def agent(self) -> _types_pb2.AgentInfo:
         """Who the agent says it is."""
@@ -72,6 +76,12 @@ class AnnounceIntentRequest(_message.Message):
         4096 characters. They need not exist yet.
         """
 
+    @_builtins.property
+    def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The peers to ask where the scope is federated; when empty, all that speak for the category. Required peers that
+        do are always asked. At most 32.
+        """
+
     def __init__(
         self,
         *,
@@ -85,10 +95,12 @@ class AnnounceIntentRequest(_message.Message):
         metadata: _struct_pb2.Struct | None = ...,
         project: _builtins.str | None = ...,
         paths: _abc.Iterable[_builtins.str] | None = ...,
+        scope: _types_pb2.Scope.ValueType = ...,
+        agents: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_correlation_id", b"_correlation_id", "_project", b"_project", "agent", b"agent", "category", b"category", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "metadata", b"metadata", "project", b"project"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_correlation_id", b"_correlation_id", "_project", b"_project", "agent", b"agent", "category", b"category", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "intent", b"intent", "metadata", b"metadata", "paths", b"paths", "project", b"project", "stakes", b"stakes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_correlation_id", b"_correlation_id", "_project", b"_project", "agent", b"agent", "agents", b"agents", "category", b"category", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "intent", b"intent", "metadata", b"metadata", "paths", b"paths", "project", b"project", "scope", b"scope", "stakes", b"stakes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
@@ -127,6 +139,7 @@ class AnnounceIntentResponse(_message.Message):
     SUGGESTIONS_FIELD_NUMBER: _builtins.int
     RESPONDING_AGENT_FIELD_NUMBER: _builtins.int
     CODE_CONTEXT_FIELD_NUMBER: _builtins.int
+    RESPONSES_FIELD_NUMBER: _builtins.int
     received: _builtins.bool
     """Always true: the intent is on disk."""
     correlation_id: _builtins.str
@@ -155,6 +168,10 @@ class AnnounceIntentResponse(_message.Message):
     def code_context(self) -> _code_pb2.CodeContext:
         """What governs the code at the paths of the request; absent where none were given."""
 
+    @_builtins.property
+    def responses(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentResponse]:
+        """What each peer answered, in the order of their names, where the scope was federated."""
+
     def __init__(
         self,
         *,
@@ -166,10 +183,11 @@ class AnnounceIntentResponse(_message.Message):
         suggestions: _abc.Iterable[_builtins.str] | None = ...,
         responding_agent: _builtins.str = ...,
         code_context: _code_pb2.CodeContext | None = ...,
+        responses: _abc.Iterable[Global___AgentResponse] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["code_context", b"code_context", "guardrail_status", b"guardrail_status", "received_at", b"received_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_context", b"code_context", "correlation_id", b"correlation_id", "guardrail_status", b"guardrail_status", "received", b"received", "received_at", b"received_at", "responding_agent", b"responding_agent", "similar_decisions", b"similar_decisions", "suggestions", b"suggestions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_context", b"code_context", "correlation_id", b"correlation_id", "guardrail_status", b"guardrail_status", "received", b"received", "received_at", b"received_at", "responding_agent", b"responding_agent", "responses", b"responses", "similar_decisions", b"similar_decisions", "suggestions", b"suggestions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -188,6 +206,7 @@ class SimilarDecision(_message.Message):
     DISTANCE_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The decision's identifier."""
     title: _builtins.str
@@ -200,6 +219,8 @@ class SimilarDecision(_message.Message):
     """1 - distance."""
     notes: _builtins.str
     """The lesson; absent where none was noted."""
+    origin: _builtins.str
+    """The agent whose memory it is in, in federated answers alone; `a/b` is the peer b of the peer a."""
     @_builtins.property
     def date(self) -> _timestamp_pb2.Timestamp:
         """When it was decided."""
@@ -214,14 +235,20 @@ class SimilarDecision(_message.Message):
         distance: _builtins.float = ...,
         score: _builtins.float = ...,
         notes: _builtins.str | None = ...,
+        origin: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_notes", b"_notes", "date", b"date", "notes", b"notes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_notes", b"_notes", "_origin", b"_origin", "date", b"date", "notes", b"notes", "origin", b"origin"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_notes", b"_notes", "date", b"date", "distance", b"distance", "id", b"id", "notes", b"notes", "outcome", b"outcome", "score", b"score", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_notes", b"_notes", "_origin", b"_origin", "date", b"date", "distance", b"distance", "id", b"id", "notes", b"notes", "origin", b"origin", "outcome", b"outcome", "score", b"score", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__notes: _TypeAlias = _typing.Literal["notes"]  # noqa: Y015
     _WhichOneofArgType__notes: _TypeAlias = _typing.Literal["_notes", b"_notes"]  # noqa: Y015
+    _WhichOneofReturnType__origin: _TypeAlias = _typing.Literal["origin"]  # noqa: Y015
+    _WhichOneofArgType__origin: _TypeAlias = _typing.Literal["_origin", b"_origin"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__notes) -> _WhichOneofReturnType__notes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__origin) -> _WhichOneofReturnType__origin | None: ...
 
 Global___SimilarDecision: _TypeAlias = SimilarDecision  # noqa: Y015
 
@@ -235,6 +262,7 @@ class GuardrailStatus(_message.Message):
     VIOLATIONS_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     EVALUATED_FIELD_NUMBER: _builtins.int
+    QUORUM_FIELD_NUMBER: _builtins.int
     allowed: _builtins.bool
     """True when nothing blocks."""
     evaluated: _builtins.int
@@ -247,6 +275,10 @@ class GuardrailStatus(_message.Message):
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Violation]:
         """What only warns."""
 
+    @_builtins.property
+    def quorum(self) -> Global___Quorum:
+        """The votes of the required peers, where a quorum decided."""
+
     def __init__(
         self,
         *,
@@ -254,14 +286,213 @@ class GuardrailStatus(_message.Message):
         violations: _abc.Iterable[_types_pb2.Violation] | None = ...,
         warnings: _abc.Iterable[_types_pb2.Violation] | None = ...,
         evaluated: _builtins.int = ...,
+        quorum: Global___Quorum | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["quorum", b"quorum"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "evaluated", b"evaluated", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed", b"allowed", "evaluated", b"evaluated", "quorum", b"quorum", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GuardrailStatus: _TypeAlias = GuardrailStatus  # noqa: Y015
+
+@_typing.final
+class Quorum(_message.Message):
+    """A decision of several agents, as it is configured for the category and stakes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NEEDED_FIELD_NUMBER: _builtins.int
+    ALLOWING_FIELD_NUMBER: _builtins.int
+    VOTES_FIELD_NUMBER: _builtins.int
+    needed: _builtins.int
+    """How many required peers must allow it."""
+    allowing: _builtins.int
+    """How many do."""
+    @_builtins.property
+    def votes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Vote]:
+        """The vote of each required peer, in the order of their names."""
+
+    def __init__(
+        self,
+        *,
+        needed: _builtins.int = ...,
+        allowing: _builtins.int = ...,
+        votes: _abc.Iterable[Global___Vote] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowing", b"allowing", "needed", b"needed", "votes", b"votes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Quorum: _TypeAlias = Quorum  # noqa: Y015
+
+@_typing.final
+class Vote(_message.Message):
+    """The vote of a required peer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    ALLOW_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    """The peer."""
+    allow: _builtins.bool
+    """Whether it allows the action; one that did not judge does not."""
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str = ...,
+        allow: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "allow", b"allow"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Vote: _TypeAlias = Vote  # noqa: Y015
+
+@_typing.final
+class AgentResponse(_message.Message):
+    """What one peer answered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    LATENCY_MS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    GUARDRAIL_STATUS_FIELD_NUMBER: _builtins.int
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    FEEDBACK_FIELD_NUMBER: _builtins.int
+    agent: _builtins.str
+    """The peer, by the name that it is configured with."""
+    status: _types_pb2.PeerStatus.ValueType
+    """What became of asking it."""
+    latency_ms: _builtins.float
+    """How long it took, in milliseconds."""
+    @_builtins.property
+    def error(self) -> Global___PeerError:
+        """Why there is no answer; absent where there is one."""
+
+    @_builtins.property
+    def guardrail_status(self) -> Global___GuardrailStatus:
+        """Its verdict, where guardrails were asked."""
+
+    @_builtins.property
+    def decisions(self) -> Global___PeerDecisions:
+        """What it found, where decisions were asked for."""
+
+    @_builtins.property
+    def feedback(self) -> Global___PeerFeedback:
+        """Its feedback beside the verdict, where an intent was announced to it."""
+
+    def __init__(
+        self,
+        *,
+        agent: _builtins.str = ...,
+        status: _types_pb2.PeerStatus.ValueType = ...,
+        latency_ms: _builtins.float = ...,
+        error: Global___PeerError | None = ...,
+        guardrail_status: Global___GuardrailStatus | None = ...,
+        decisions: Global___PeerDecisions | None = ...,
+        feedback: Global___PeerFeedback | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "error", b"error", "feedback", b"feedback", "guardrail_status", b"guardrail_status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "decisions", b"decisions", "error", b"error", "feedback", b"feedback", "guardrail_status", b"guardrail_status", "latency_ms", b"latency_ms", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgentResponse: _TypeAlias = AgentResponse  # noqa: Y015
+
+@_typing.final
+class PeerError(_message.Message):
+    """Why a peer did not answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """The reason as in ErrorReason, for instance `UNAVAILABLE`."""
+    message: _builtins.str
+    """In words."""
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerError: _TypeAlias = PeerError  # noqa: Y015
+
+@_typing.final
+class PeerDecisions(_message.Message):
+    """The decisions that a peer found."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionSummary]:
+        """Most similar first."""
+
+    def __init__(
+        self,
+        *,
+        decisions: _abc.Iterable[Global___DecisionSummary] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerDecisions: _TypeAlias = PeerDecisions  # noqa: Y015
+
+@_typing.final
+class PeerFeedback(_message.Message):
+    """What a peer says of an intent beside its verdict."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECEIVED_AT_FIELD_NUMBER: _builtins.int
+    SIMILAR_DECISIONS_FIELD_NUMBER: _builtins.int
+    SUGGESTIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def received_at(self) -> _timestamp_pb2.Timestamp:
+        """When it received the intent, which it has recorded."""
+
+    @_builtins.property
+    def similar_decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SimilarDecision]:
+        """At most five similar decisions."""
+
+    @_builtins.property
+    def suggestions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """At most five suggestions."""
+
+    def __init__(
+        self,
+        *,
+        received_at: _timestamp_pb2.Timestamp | None = ...,
+        similar_decisions: _abc.Iterable[Global___SimilarDecision] | None = ...,
+        suggestions: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["received_at", b"received_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["received_at", b"received_at", "similar_decisions", b"similar_decisions", "suggestions", b"suggestions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerFeedback: _TypeAlias = PeerFeedback  # noqa: Y015
 
 @_typing.final
 class QueryDecisionsRequest(_message.Message):
@@ -275,6 +506,8 @@ class QueryDecisionsRequest(_message.Message):
     MIN_SCORE_FIELD_NUMBER: _builtins.int
     INCLUDE_REASONS_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    AGENTS_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """What to look for; 1 to 8000 characters, not blank."""
     limit: _builtins.int
@@ -283,6 +516,8 @@ class QueryDecisionsRequest(_message.Message):
     """The least score (1 - cosine distance) of an answer, 0 to 1; when absent the server's configured one, 0.3 by default."""
     include_reasons: _builtins.bool
     """Whether to answer with the types of the decisions' reasons. Their texts are never part of a query's answer."""
+    scope: _types_pb2.Scope.ValueType
+    """Who answers; when absent, as the server is configured for the category and stakes."""
     @_builtins.property
     def filters(self) -> _types_pb2.DecisionFilters:
         """Conditions that answers must meet."""
@@ -290,6 +525,10 @@ class QueryDecisionsRequest(_message.Message):
     @_builtins.property
     def agent(self) -> _types_pb2.AgentInfo:
         """Who the agent says it is."""
+
+    @_builtins.property
+    def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The peers to ask where the scope is federated; when empty, all that speak for the category. At most 32."""
 
     def __init__(
         self,
@@ -300,10 +539,12 @@ class QueryDecisionsRequest(_message.Message):
         min_score: _builtins.float | None = ...,
         include_reasons: _builtins.bool = ...,
         agent: _types_pb2.AgentInfo | None = ...,
+        scope: _types_pb2.Scope.ValueType = ...,
+        agents: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_min_score", b"_min_score", "agent", b"agent", "filters", b"filters", "limit", b"limit", "min_score", b"min_score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_min_score", b"_min_score", "agent", b"agent", "filters", b"filters", "include_reasons", b"include_reasons", "limit", b"limit", "min_score", b"min_score", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_min_score", b"_min_score", "agent", b"agent", "agents", b"agents", "filters", b"filters", "include_reasons", b"include_reasons", "limit", b"limit", "min_score", b"min_score", "query", b"query", "scope", b"scope"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
     _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
@@ -322,11 +563,33 @@ class QueryDecisionsResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class TotalsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     DECISIONS_FIELD_NUMBER: _builtins.int
     TOTAL_FIELD_NUMBER: _builtins.int
     QUERY_FIELD_NUMBER: _builtins.int
     QUERY_TIME_MS_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
+    RESPONSES_FIELD_NUMBER: _builtins.int
+    TOTALS_FIELD_NUMBER: _builtins.int
     total: _builtins.int
     """How many decisions are in this answer."""
     query: _builtins.str
@@ -339,6 +602,14 @@ class QueryDecisionsResponse(_message.Message):
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionSummary]:
         """The decisions, most similar first."""
 
+    @_builtins.property
+    def responses(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentResponse]:
+        """What each peer answered, in the order of their names, where the scope was federated."""
+
+    @_builtins.property
+    def totals(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """How many decisions each agent found, by its name, where the scope was federated."""
+
     def __init__(
         self,
         *,
@@ -347,10 +618,12 @@ class QueryDecisionsResponse(_message.Message):
         query: _builtins.str = ...,
         query_time_ms: _builtins.int = ...,
         agent: _builtins.str = ...,
+        responses: _abc.Iterable[Global___AgentResponse] | None = ...,
+        totals: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "decisions", b"decisions", "query", b"query", "query_time_ms", b"query_time_ms", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "decisions", b"decisions", "query", b"query", "query_time_ms", b"query_time_ms", "responses", b"responses", "total", b"total", "totals", b"totals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -376,6 +649,7 @@ class DecisionSummary(_message.Message):
     TAGS_FIELD_NUMBER: _builtins.int
     PROJECT_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The decision's identifier."""
     title: _builtins.str
@@ -398,6 +672,8 @@ class DecisionSummary(_message.Message):
     """Its project; absent where it has none."""
     agent: _builtins.str
     """The agent that recorded it."""
+    origin: _builtins.str
+    """The agent whose memory it is in, in federated answers alone; `a/b` is the peer b of the peer a."""
     @_builtins.property
     def date(self) -> _timestamp_pb2.Timestamp:
         """When it was decided."""
@@ -427,10 +703,11 @@ class DecisionSummary(_message.Message):
         tags: _abc.Iterable[_builtins.str] | None = ...,
         project: _builtins.str | None = ...,
         agent: _builtins.str = ...,
+        origin: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_notes", b"_notes", "_project", b"_project", "category", b"category", "confidence", b"confidence", "date", b"date", "notes", b"notes", "project", b"project"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_notes", b"_notes", "_origin", b"_origin", "_project", b"_project", "category", b"category", "confidence", b"confidence", "date", b"date", "notes", b"notes", "origin", b"origin", "project", b"project"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_notes", b"_notes", "_project", b"_project", "agent", b"agent", "category", b"category", "confidence", b"confidence", "date", b"date", "distance", b"distance", "id", b"id", "notes", b"notes", "outcome", b"outcome", "project", b"project", "reasons", b"reasons", "stakes", b"stakes", "status", b"status", "tags", b"tags", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_notes", b"_notes", "_origin", b"_origin", "_project", b"_project", "agent", b"agent", "category", b"category", "confidence", b"confidence", "date", b"date", "distance", b"distance", "id", b"id", "notes", b"notes", "origin", b"origin", "outcome", b"outcome", "project", b"project", "reasons", b"reasons", "stakes", b"stakes", "status", b"status", "tags", b"tags", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
@@ -438,6 +715,8 @@ class DecisionSummary(_message.Message):
     _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
     _WhichOneofReturnType__notes: _TypeAlias = _typing.Literal["notes"]  # noqa: Y015
     _WhichOneofArgType__notes: _TypeAlias = _typing.Literal["_notes", b"_notes"]  # noqa: Y015
+    _WhichOneofReturnType__origin: _TypeAlias = _typing.Literal["origin"]  # noqa: Y015
+    _WhichOneofArgType__origin: _TypeAlias = _typing.Literal["_origin", b"_origin"]  # noqa: Y015
     _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
     _WhichOneofArgType__project: _TypeAlias = _typing.Literal["_project", b"_project"]  # noqa: Y015
     @_typing.overload
@@ -446,6 +725,8 @@ class DecisionSummary(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__confidence) -> _WhichOneofReturnType__confidence | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__notes) -> _WhichOneofReturnType__notes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__origin) -> _WhichOneofReturnType__origin | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__project) -> _WhichOneofReturnType__project | None: ...
 
@@ -459,6 +740,10 @@ class CheckGuardrailsRequest(_message.Message):
 
     ACTION_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    AGENTS_FIELD_NUMBER: _builtins.int
+    scope: _types_pb2.Scope.ValueType
+    """Who answers; when absent, as the server is configured for the category and stakes."""
     @_builtins.property
     def action(self) -> Global___Action:
         """What the agent wants to do."""
@@ -467,15 +752,23 @@ class CheckGuardrailsRequest(_message.Message):
     def agent(self) -> _types_pb2.AgentInfo:
         """Who the agent says it is."""
 
+    @_builtins.property
+    def agents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The peers to ask where the scope is federated; when empty, all that speak for the category. Required peers that
+        do are always asked. At most 32.
+        """
+
     def __init__(
         self,
         *,
         action: Global___Action | None = ...,
         agent: _types_pb2.AgentInfo | None = ...,
+        scope: _types_pb2.Scope.ValueType = ...,
+        agents: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "agent", b"agent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "agent", b"agent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "agent", b"agent", "agents", b"agents", "scope", b"scope"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -540,6 +833,8 @@ class CheckGuardrailsResponse(_message.Message):
     EVALUATED_FIELD_NUMBER: _builtins.int
     EVALUATED_AT_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
+    RESPONSES_FIELD_NUMBER: _builtins.int
+    QUORUM_FIELD_NUMBER: _builtins.int
     allowed: _builtins.bool
     """True when nothing blocks."""
     evaluated: _builtins.int
@@ -558,6 +853,14 @@ class CheckGuardrailsResponse(_message.Message):
     def evaluated_at(self) -> _timestamp_pb2.Timestamp:
         """When."""
 
+    @_builtins.property
+    def responses(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentResponse]:
+        """What each peer answered, in the order of their names, where the scope was federated."""
+
+    @_builtins.property
+    def quorum(self) -> Global___Quorum:
+        """The votes of the required peers, where a quorum decided."""
+
     def __init__(
         self,
         *,
@@ -567,10 +870,12 @@ class CheckGuardrailsResponse(_message.Message):
         evaluated: _builtins.int = ...,
         evaluated_at: _timestamp_pb2.Timestamp | None = ...,
         agent: _builtins.str = ...,
+        responses: _abc.Iterable[Global___AgentResponse] | None = ...,
+        quorum: Global___Quorum | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["evaluated_at", b"evaluated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["evaluated_at", b"evaluated_at", "quorum", b"quorum"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "allowed", b"allowed", "evaluated", b"evaluated", "evaluated_at", b"evaluated_at", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "allowed", b"allowed", "evaluated", b"evaluated", "evaluated_at", b"evaluated_at", "quorum", b"quorum", "responses", b"responses", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -164,6 +164,70 @@ VISIBILITY_SHARED: Visibility.ValueType  # 2
 """Every agent with the query permission; its context and the text of its reasons stay private."""
 Global___Visibility: _TypeAlias = Visibility  # noqa: Y015
 
+class _Scope:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ScopeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Scope.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SCOPE_UNSPECIFIED: _Scope.ValueType  # 0
+    """Not stated; the server's configuration decides by category and stakes, and says local where it says nothing."""
+    SCOPE_LOCAL: _Scope.ValueType  # 1
+    """The agent that is called, alone."""
+    SCOPE_FEDERATED: _Scope.ValueType  # 2
+    """The agent that is called and its peers, merged."""
+
+class Scope(_Scope, metaclass=_ScopeEnumTypeWrapper):
+    """Who answers a call."""
+
+SCOPE_UNSPECIFIED: Scope.ValueType  # 0
+"""Not stated; the server's configuration decides by category and stakes, and says local where it says nothing."""
+SCOPE_LOCAL: Scope.ValueType  # 1
+"""The agent that is called, alone."""
+SCOPE_FEDERATED: Scope.ValueType  # 2
+"""The agent that is called and its peers, merged."""
+Global___Scope: _TypeAlias = Scope  # noqa: Y015
+
+class _PeerStatus:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PeerStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PeerStatus.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PEER_STATUS_UNSPECIFIED: _PeerStatus.ValueType  # 0
+    """Never sent."""
+    PEER_STATUS_ANSWERED: _PeerStatus.ValueType  # 1
+    """It answered."""
+    PEER_STATUS_REFUSED: _PeerStatus.ValueType  # 2
+    """It answered that it does not answer this, for instance because it does not know the token."""
+    PEER_STATUS_UNREACHABLE: _PeerStatus.ValueType  # 3
+    """Nobody answers at its address, or it fails."""
+    PEER_STATUS_TIMED_OUT: _PeerStatus.ValueType  # 4
+    """It did not answer in time."""
+    PEER_STATUS_NOT_UNDERSTOOD: _PeerStatus.ValueType  # 5
+    """What it answered is no answer."""
+    PEER_STATUS_SKIPPED: _PeerStatus.ValueType  # 6
+    """It failed so often that it is not asked for a while."""
+
+class PeerStatus(_PeerStatus, metaclass=_PeerStatusEnumTypeWrapper):
+    """What became of asking a peer."""
+
+PEER_STATUS_UNSPECIFIED: PeerStatus.ValueType  # 0
+"""Never sent."""
+PEER_STATUS_ANSWERED: PeerStatus.ValueType  # 1
+"""It answered."""
+PEER_STATUS_REFUSED: PeerStatus.ValueType  # 2
+"""It answered that it does not answer this, for instance because it does not know the token."""
+PEER_STATUS_UNREACHABLE: PeerStatus.ValueType  # 3
+"""Nobody answers at its address, or it fails."""
+PEER_STATUS_TIMED_OUT: PeerStatus.ValueType  # 4
+"""It did not answer in time."""
+PEER_STATUS_NOT_UNDERSTOOD: PeerStatus.ValueType  # 5
+"""What it answered is no answer."""
+PEER_STATUS_SKIPPED: PeerStatus.ValueType  # 6
+"""It failed so often that it is not asked for a while."""
+Global___PeerStatus: _TypeAlias = PeerStatus  # noqa: Y015
+
 @_typing.final
 class AgentInfo(_message.Message):
     """Who an agent says it is. The server never trusts it: identity is the token's, and this is kept beside it."""
@@ -209,6 +273,7 @@ class Violation(_message.Message):
     SEVERITY_FIELD_NUMBER: _builtins.int
     SUGGESTION_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
     guardrail_id: _builtins.str
     """The identifier of the guardrail in its rulebook."""
     name: _builtins.str
@@ -221,8 +286,10 @@ class Violation(_message.Message):
     """How to resolve it; absent where the rulebook says nothing."""
     code: _builtins.str
     """`EVALUATION_ERROR` where the guardrail could not be evaluated, for instance because an input without a default is
-    missing; absent where it matched.
+    missing; `FEDERATION_UNREACHABLE` where a peer did not judge; absent where it matched.
     """
+    agent: _builtins.str
+    """The agent whose guardrail it is, in federated answers alone; `a/b` is the peer b of the peer a."""
     def __init__(
         self,
         *,
@@ -232,15 +299,20 @@ class Violation(_message.Message):
         severity: Global___Severity.ValueType = ...,
         suggestion: _builtins.str | None = ...,
         code: _builtins.str | None = ...,
+        agent: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_suggestion", b"_suggestion", "code", b"code", "suggestion", b"suggestion"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_code", b"_code", "_suggestion", b"_suggestion", "agent", b"agent", "code", b"code", "suggestion", b"suggestion"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_code", b"_code", "_suggestion", b"_suggestion", "code", b"code", "guardrail_id", b"guardrail_id", "message", b"message", "name", b"name", "severity", b"severity", "suggestion", b"suggestion"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_code", b"_code", "_suggestion", b"_suggestion", "agent", b"agent", "code", b"code", "guardrail_id", b"guardrail_id", "message", b"message", "name", b"name", "severity", b"severity", "suggestion", b"suggestion"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__agent: _TypeAlias = _typing.Literal["agent"]  # noqa: Y015
+    _WhichOneofArgType__agent: _TypeAlias = _typing.Literal["_agent", b"_agent"]  # noqa: Y015
     _WhichOneofReturnType__code: _TypeAlias = _typing.Literal["code"]  # noqa: Y015
     _WhichOneofArgType__code: _TypeAlias = _typing.Literal["_code", b"_code"]  # noqa: Y015
     _WhichOneofReturnType__suggestion: _TypeAlias = _typing.Literal["suggestion"]  # noqa: Y015
     _WhichOneofArgType__suggestion: _TypeAlias = _typing.Literal["_suggestion", b"_suggestion"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__agent) -> _WhichOneofReturnType__agent | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__code) -> _WhichOneofReturnType__code | None: ...
     @_typing.overload
