@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,9 @@ from cstp_grpc import errors
 DOMAIN = "cstp"
 DETAILS = "grpc-status-details-bin"
 REQUEST_ID = "x-request-id"
+PUSHBACK = "grpc-retry-pushback-ms"
+"""The key under which gRPC clients that repeat calls look for how long to wait, or that waiting is of no use."""
+NEVER = "-1"
 BLOCKS_BYTES = 4_096
 """The room for guardrails that block, of which the first is always named: many clients refuse more than 8 KiB of
 trailing metadata, in which errors travel."""
@@ -38,6 +42,9 @@ CODES: Mapping[type[errors.CstpError], grpc.StatusCode] = {
     errors.SessionWithAnotherAgent: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
+FINAL = (errors.QueryFailed, errors.LiaisonAgentUnavailable)
+"""What has the status of a passing failure and is not to be repeated: others decide when there is sense in it."""
+
 
 @dataclass(frozen=True)
 class RichStatus(grpc.Status):
@@ -48,13 +55,26 @@ class RichStatus(grpc.Status):
     trailing_metadata: tuple[tuple[str, str | bytes], ...]
 
 
-def to_status(error: errors.CstpError, request_id: str) -> RichStatus:
-    """Return the status of an error, with ErrorInfo, and BadRequest, PreconditionFailure and RetryInfo where needed."""
+def to_status(error: errors.CstpError, request_id: str, remaining: float | None = None) -> RichStatus:
+    """Return the status of an error, with ErrorInfo, and BadRequest, PreconditionFailure and RetryInfo where needed.
+
+    `remaining` is the seconds until the caller's deadline; None where it has none.
+    """
     code = next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
     details = [packed(detail) for detail in error_details(error, request_id)]
     status = status_pb2.Status(code=code_pb2.Code.Value(code.name), message=error.message, details=details)
-    trailing = ((DETAILS, status.SerializeToString()), (REQUEST_ID, request_id))
+    trailing = ((DETAILS, status.SerializeToString()), (REQUEST_ID, request_id), *pushback(error, remaining))
     return RichStatus(code, error.message, trailing)
+
+
+def pushback(error: errors.CstpError, remaining: float | None) -> tuple[tuple[str, str], ...]:
+    """Return what tells a client that repeats calls by itself when to do so; nothing leaves it to the client."""
+    wait = error.retry_after
+    if wait is None and not isinstance(error, (errors.RateLimited, *FINAL)):
+        return ()
+    if wait is None or isinstance(error, FINAL) or (remaining is not None and wait >= remaining):
+        return ((PUSHBACK, NEVER),)
+    return ((PUSHBACK, str(math.ceil(wait * 1000))),)
 
 
 def error_details(error: errors.CstpError, request_id: str) -> list[Message]:

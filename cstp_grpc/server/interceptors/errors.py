@@ -28,7 +28,7 @@ def answer_errors(call: Call, request: Any, proceed: Proceed) -> Any:
     except Exception:
         logger.exception("%s %s failed unexpectedly", call.request_id, call.method.name)
         failure = InternalError("Something unforeseen happened; the server's log tells more under the request id")
-    return call.context.abort_with_status(to_status(failure, call.request_id))
+    return call.context.abort_with_status(to_status(failure, call.request_id, call.context.time_remaining()))
 
 
 def refuse_expired(call: Call, request: Any, proceed: Proceed) -> Any:
