@@ -1,0 +1,1 @@
+"""Asking several agents at once and merging what they answer."""
