@@ -62,6 +62,17 @@ class TaskState(StrEnum):
     CANCELED = "canceled"
 
 
+class PeerStatus(StrEnum):
+    """What became of asking a peer."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    UNREACHABLE = "unreachable"
+    TIMED_OUT = "timed_out"
+    NOT_UNDERSTOOD = "not_understood"
+    SKIPPED = "skipped"
+
+
 class Permission(StrEnum):
     """What an agent may have been granted."""
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from cstp_grpc.vocabulary import PeerStatus
+
 
 class AuditEvent(StrEnum):
     """What an entry is about."""
@@ -32,6 +34,15 @@ class AuditEvent(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class AuditedPeer:
+    """What a peer said of an action or an intent; `allowed` is None where it gave no verdict."""
+
+    agent: str
+    status: PeerStatus
+    allowed: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AuditEntry:
     """One thing that happened; the fields are those of the contract's AuditEntry, which says what each means.
 
@@ -52,6 +63,7 @@ class AuditEntry:
     correlation_id: str | None = None
     decision_id: str | None = None
     error: str | None = None
+    peers: tuple[AuditedPeer, ...] = ()
     id: int | None = None
 
 

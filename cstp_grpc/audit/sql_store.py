@@ -19,13 +19,14 @@ from sqlalchemy import (
     tuple_,
 )
 
-from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditFilter
+from cstp_grpc.audit.model import AuditedPeer, AuditEntry, AuditEvent, AuditFilter
 from cstp_grpc.storage.driver_statement import DriverStatement, parameters
 from cstp_grpc.storage.page_token import from_microseconds, read_token, to_microseconds, write_token
 from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
 from cstp_grpc.storage.reading import reading
 from cstp_grpc.storage.tables import BLOCKED, NOT_A_CHECK, audit_entries, audit_guardrails
 from cstp_grpc.storage.text import storable
+from cstp_grpc.vocabulary import PeerStatus
 
 
 class SqlAuditStore:
@@ -125,6 +126,7 @@ def row_of(entry: AuditEntry) -> dict[str, object]:
         "correlation_id": storable(entry.correlation_id),
         "decision_id": entry.decision_id,
         "error": entry.error,
+        "peers": [[peer.agent, peer.status, peer.allowed] for peer in entry.peers] or None,
     }
 
 
@@ -134,6 +136,9 @@ def entry_of(row: Row[tuple[object, ...]]) -> AuditEntry:
     values["event"] = AuditEvent(values["event"])
     values["violations"] = tuple(values["violations"] or ())
     values["warnings"] = tuple(values["warnings"] or ())
+    values["peers"] = tuple(
+        AuditedPeer(agent, PeerStatus(status), allowed) for agent, status, allowed in values["peers"] or ()
+    )
     return AuditEntry(**values)
 
 
@@ -155,4 +160,4 @@ def size_of(entry: AuditEntry) -> int:
         entry.decision_id,
         entry.error,
     )
-    return estimated_size((*texts, *entry.violations, *entry.warnings))
+    return estimated_size((*texts, *entry.violations, *entry.warnings, *(peer.agent for peer in entry.peers)))

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 
 from sqlalchemy import Engine
 
 from cstp_grpc.audit.sql_store import SqlAuditStore
 from cstp_grpc.audit.trail import AuditTrail
+from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.config import Settings, forbid_telemetry, inherited_environment, join, reachable
 from cstp_grpc.decisions.embedding import Embedder
 from cstp_grpc.decisions.embedding.build import build_embedder
@@ -41,7 +43,7 @@ from cstp_grpc.intent_layer.tree import Tree
 from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.server.code import ProjectCode, ProjectSources
-from cstp_grpc.server.grpc_server import GrpcServer, Servicer, interceptors
+from cstp_grpc.server.grpc_server import LOOPBACK, GrpcServer, Listening, Servicer, interceptors
 from cstp_grpc.server.health import INDEX
 from cstp_grpc.server.interceptors.receiving import Receiving
 from cstp_grpc.server.liaison import build_liaison, redaction_of, remote_agents
@@ -80,7 +82,7 @@ class App:
     def __init__(self, settings: Settings, clock: Callable[[], datetime] = now) -> None:
         forbid_telemetry()
         self._settings = settings
-        self._port: int | None = None
+        self._listening: Listening | None = None
         self._resources = ExitStack()
         with ExitStack() as opened:
             self._server = self._build(opened, clock)
@@ -89,17 +91,27 @@ class App:
     @property
     def port(self) -> int:
         """The port that the server listens on, once it is started."""
-        assert self._port is not None, "the server is not started"
-        return self._port
+        return self._ports.port
 
     @property
     def target(self) -> str:
         """Where local clients find the server: `host:port`."""
         return join(reachable(self._settings.grpc.host), self.port)
 
-    def start(self) -> None:
-        """Listen and serve."""
-        self._port = self._server.start()
+    @property
+    def url(self) -> str:
+        """The same with its scheme: `grpc://host:port`, or `grpcs://host:port` where the server speaks TLS."""
+        return f"{'grpcs' if self._settings.grpc.tls else 'grpc'}://{self.target}"
+
+    @property
+    def private_target(self) -> str:
+        """Where this process and its children find the server without TLS: `host:port`."""
+        private = self._ports.private
+        return self.target if private is None else join(LOOPBACK, private)
+
+    def start(self, *, private: bool = False) -> None:
+        """Listen and serve. A server that speaks TLS serves `private_target` too where `private` asks for it."""
+        self._listening = self._server.start(private=private)
 
     def stop(self, drain_seconds: float | None = None) -> None:
         """Let calls in progress end, up to the configured time, and close everything."""
@@ -108,11 +120,19 @@ class App:
         self._server.stop(self._settings.grpc.drain_seconds if drain_seconds is None else drain_seconds)
         self._resources.close()
 
+    @property
+    def _ports(self) -> Listening:
+        assert self._listening is not None, "the server is not started"
+        return self._listening
+
     def _build(self, opened: ExitStack, clock: Callable[[], datetime]) -> GrpcServer:
         settings = self._settings
-        # What may be unusable comes first: limits, rules, projects, liaison agents. Nothing on disk has been touched.
+        # What may be unusable comes first: limits, certificate, rules, projects, liaison agents. Nothing on disk has been
+        # touched.
         receiving = Receiving(settings.grpc.message_seconds)
         around = interceptors(settings, receiving)
+        tls = settings.grpc.tls
+        certificate = ServerCertificate(tls.certificate, tls.key, "grpc.tls") if tls else None
         rule_set = load(rulebook_path(settings))
         settings.intent_layer.check_roots()
         redaction = redaction_of(settings)
@@ -157,7 +177,10 @@ class App:
             (cstp_pb2_grpc.add_CstpServiceServicer_to_server, cstp),
             (journal_pb2_grpc.add_JournalServiceServicer_to_server, JournalService(memory.journal)),
             (audit_pb2_grpc.add_AuditServiceServicer_to_server, AuditService(audit, intents)),
-            (access_pb2_grpc.add_AccessServiceServicer_to_server, AccessService(settings, rule_set)),
+            (
+                access_pb2_grpc.add_AccessServiceServicer_to_server,
+                AccessService(settings, rule_set, version("cstp-grpc")),
+            ),
             (tasks_pb2_grpc.add_TaskServiceServicer_to_server, TaskService(tasks)),
             (intent_layer_pb2_grpc.add_IntentLayerServiceServicer_to_server, IntentLayerService(projects)),
             (liaison_pb2_grpc.add_LiaisonServiceServicer_to_server, LiaisonService(liaison)),

@@ -20,8 +20,9 @@ PER = re.compile(r"\s*(?:/|per)\s*")
 class AccessService(access_pb2_grpc.AccessServiceServicer):
     """Serves cstp.v1.AccessService."""
 
-    def __init__(self, settings: Settings, rule_set: RuleSet) -> None:
+    def __init__(self, settings: Settings, rule_set: RuleSet, version: str) -> None:
         self._name = settings.agent.name
+        self._version = version
         self._guardrails = access_pb2.GuardrailSet(version=rule_set.version, count=len(rule_set.guardrails))
         self._limits = limits(settings)
 
@@ -36,6 +37,7 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
             guardrails=self._guardrails,
             limits=self._limits,
             agent=self._name,
+            version=self._version,
         )
 
 

@@ -83,6 +83,12 @@ def entry_message(entry: AuditEntry) -> audit_pb2.AuditEntry:
         correlation_id=entry.correlation_id,
         decision_id=entry.decision_id,
         error=entry.error,
+        peers=[
+            audit_pb2.AuditedPeer(
+                agent=peer.agent, status=convert.PEER_STATUS.number(peer.status), allowed=peer.allowed
+            )
+            for peer in entry.peers
+        ],
     )
 
 

@@ -13,7 +13,7 @@ from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.decisions.model import Decision, DecisionFilter, ImportAction, Links, Reason
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2, types_pb2
 from cstp_grpc.guardrails.model import Violation
-from cstp_grpc.vocabulary import DecisionStatus, Outcome, Severity, Stakes, Visibility
+from cstp_grpc.vocabulary import DecisionStatus, Outcome, PeerStatus, Severity, Stakes, Visibility
 
 if TYPE_CHECKING:
     from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
@@ -58,6 +58,7 @@ STATUS = EnumWords(types_pb2.DecisionStatus, DecisionStatus)
 SEVERITY = EnumWords(types_pb2.Severity, Severity)
 VISIBILITY = EnumWords(types_pb2.Visibility, Visibility)
 AUDIT_EVENT = EnumWords(audit_pb2.AuditEvent, AuditEvent)
+PEER_STATUS = EnumWords(types_pb2.PeerStatus, PeerStatus)
 IMPORT_ACTION = EnumWords(journal_pb2.ImportAction, ImportAction)
 
 

@@ -172,6 +172,7 @@ audit_entries = Table(
     Column("correlation_id", Text),
     Column("decision_id", IDENTIFIER),
     Column("error", Text),
+    Column("peers", OPTIONAL_JSON),
     Index(None, "timestamp", "id"),
     Index(None, "requesting_agent", "timestamp", "id"),
     Index(None, "request_id"),
@@ -181,7 +182,7 @@ audit_entries = Table(
     partial_index("event", "timestamp", "id", where=NOT_A_CHECK),
     partial_index("allowed", "timestamp", "id", where=BLOCKED),
 )
-"""The audit trail; triggers refuse every UPDATE and DELETE. `violations` and `warnings` are NULL where empty."""
+"""The audit trail; triggers refuse every UPDATE and DELETE. `violations`, `warnings`, `peers` are NULL where empty."""
 
 audit_guardrails = Table(
     "audit_guardrails",
