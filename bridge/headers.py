@@ -16,7 +16,7 @@ from bridge.status import REQUEST_ID, Failure, Row
 REQUEST_ID_HEADER: Final = "X-Request-Id"
 REQUEST_ID_FORM: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
-FORWARDED: Final = {"authorization": 4096, "traceparent": 128, "tracestate": 1024}
+FORWARDED: Final = {"authorization": 4096, "traceparent": 128, "tracestate": 1024, "x-cstp-federation": 1536}
 """Headers that the server gets as metadata, each with its greatest length: together they stay within the 8 KiB of
 metadata that gRPC takes."""
 PRINTABLE: Final = re.compile(r"[ -~]+")

@@ -130,6 +130,22 @@ def test_credentials_and_traces_reach_the_server(bridge: Client, server: Scripte
     assert "cookie" not in seen.metadata
 
 
+def test_how_far_a_call_between_agents_has_come_reaches_the_server(bridge: Client, server: Scripted) -> None:
+    journey = "id=intent-1;hops=2;path=alice,bob"
+    bridge.post(QUERY, {"Content-Type": JSON, "X-CSTP-Federation": journey})
+    (seen,) = server.seen
+    assert seen.metadata["x-cstp-federation"] == journey
+
+
+def test_all_that_is_passed_on_fits_what_grpc_takes_together(bridge: Client, server: Scripted) -> None:
+    longest = {"Authorization": 4096, "traceparent": 128, "tracestate": 1024, "X-CSTP-Federation": 1536}
+    told = {name: "x" * length for name, length in longest.items()}
+    answer = bridge.post(QUERY, {"Content-Type": JSON, "X-Request-Id": "r" * 128, **told})
+    assert "result" in answer.json
+    (seen,) = server.seen
+    assert {name: len(seen.metadata[name.lower()]) for name in told} == longest
+
+
 @pytest.mark.parametrize("given", ["Bearer é", "Bearer " + "x" * 5000, "Bearer a\tb", ""])
 def test_credentials_that_grpc_cannot_carry_identify_nobody(bridge: Client, server: Scripted, given: str) -> None:
     answer = bridge.post(QUERY, {"Content-Type": JSON, "Authorization": given})

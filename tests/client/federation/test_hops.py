@@ -1,0 +1,87 @@
+"""How far a call between agents has come."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cstp_grpc.client.federation.hops import MAX_CHARACTERS, MAX_HOPS, MAX_PATH, Journey
+
+SHOWN = st.characters(blacklist_categories=("Cs",)).filter(str.isprintable)
+IDS = st.text(SHOWN, max_size=40)
+NAMES = st.text(SHOWN, min_size=1, max_size=12)
+JOURNEYS = st.builds(Journey, IDS, st.integers(0, MAX_HOPS), st.lists(NAMES, max_size=MAX_PATH).map(tuple))
+
+
+@given(JOURNEYS)
+def test_what_is_sent_is_what_arrives_or_ends(journey: Journey) -> None:
+    text = journey.encode()
+    arrived = Journey.decode(text)
+    assert arrived is not None
+    assert arrived == journey if len(text) <= MAX_CHARACTERS else arrived.hops == 0
+
+
+@given(JOURNEYS)
+def test_metadata_can_carry_it(journey: Journey) -> None:
+    assert all("!" <= character <= "~" for character in journey.encode())
+
+
+@given(st.text())
+def test_what_is_not_understood_ends(text: str) -> None:
+    arrived = Journey.decode(text)
+    assert arrived is not None
+    assert arrived.hops == 0
+
+
+@given(JOURNEYS, NAMES)
+def test_every_agent_is_one_hop_less_and_tells_of_itself(journey: Journey, agent: str) -> None:
+    further = journey.onward(agent)
+    if further.hops:
+        assert further == Journey(journey.id, journey.hops - 1, (*journey.path, agent))
+        assert Journey.decode(further.encode()) == further
+    else:
+        assert further.id == journey.id
+
+
+@given(JOURNEYS, st.lists(NAMES, min_size=MAX_HOPS, max_size=MAX_HOPS))
+def test_no_journey_is_without_an_end(journey: Journey, agents: list[str]) -> None:
+    for agent in agents:
+        journey = journey.onward(agent)
+    assert journey.hops == 0
+
+
+def test_a_call_without_the_metadata_is_on_no_journey() -> None:
+    assert Journey.decode(None) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "?",
+        "id=a;hops=1",
+        "id=a;hops=-1;path=",
+        "id=a;hops=+1;path=",
+        "id=a;hops=1.5;path=",
+        "id=a;hops=1e1;path=",
+        "id=a;hops=٣;path=",
+        "id=a;hops=65;path=",
+        "id=a;hops=999999999999;path=",
+        "id=a;hops=1;path=,",
+        "id=a;hops=1;path=b;path=c",
+        "id=a;hops=1;path=\n",
+        "id=a\x00;hops=1;path=",
+        "id=%00;hops=1;path=",
+        "id=%1B%5B31m;hops=1;path=",
+        "id=a;hops=1;path=%E2%80%AEb",
+        "id=%ff;hops=1;path=",
+        "id=%FF;hops=1;path=",
+        "id=%E;hops=1;path=",
+        f"id={'a' * MAX_CHARACTERS};hops=1;path=",
+        f"id=a;hops=1;path={','.join('b' * 65)}",
+        " id=a;hops=1;path=",
+    ],
+)
+def test_a_hostile_value_ends(text: str) -> None:
+    assert Journey.decode(text) == Journey("", 0)
