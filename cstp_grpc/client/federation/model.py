@@ -50,9 +50,10 @@ class Finding:
         return self.agent, self.guardrail_id
 
     @property
-    def rank(self) -> tuple[bool, str, str, str, str]:
+    def rank(self) -> tuple[bool, str, str, tuple[str, ...], tuple[str, ...]]:
         """By which the greatest of several findings with the same key is chosen."""
-        return self.blocks, self.message, self.name, self.suggestion or "", self.code or ""
+        suggestion = () if self.suggestion is None else (self.suggestion,)
+        return self.blocks, self.message, self.name, suggestion, () if self.code is None else (self.code,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Judgement:
 class Opinion:
     """What a peer that was asked says of an action.
 
-    `judgement` is None where it did not judge; then `why` says so in words that fit behind "did not judge".
+    `judgement` is None where it did not judge; then `why` is a sentence that says so.
     """
 
     agent: str

@@ -1,0 +1,144 @@
+"""What became of asking each peer, read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from cstp_grpc.client.federation.model import Judgement, Opinion, Recollection, Status
+from cstp_grpc.client.federation.reading import (
+    NotUnderstood,
+    check_receipt,
+    judgement_of,
+    recollection_of,
+    similar_of,
+    suggestions_of,
+)
+from cstp_grpc.client.words import told
+from cstp_grpc.errors import CstpError, DeadlineExceeded, InternalError, PermissionDenied, Unavailable
+from cstp_grpc.gen.cstp.v1 import cstp_pb2
+
+SAID: Final[Mapping[Status, tuple[str, str]]] = {
+    Status.REFUSED: (PermissionDenied.reason, "It refuses to answer"),
+    Status.UNREACHABLE: (Unavailable.reason, "It cannot be reached or fails"),
+    Status.TIMED_OUT: (DeadlineExceeded.reason, "It did not answer in time"),
+    Status.NOT_UNDERSTOOD: (InternalError.reason, "Its answer was not understood"),
+    Status.SKIPPED: (Unavailable.reason, "It failed so often that it is not asked for a while"),
+}
+"""What is told of a peer that did not answer: the reason, where its error has none, and words."""
+NO_VERDICT: Final = "It answered without a verdict"
+
+
+class Reply(Protocol):
+    """What became of asking one peer: an answer where the status is ANSWERED, else an error where one is known."""
+
+    @property
+    def agent(self) -> str:
+        """The peer, by the name that it is configured with."""
+
+    @property
+    def status(self) -> Status:
+        """What became of it."""
+
+    @property
+    def answer(self) -> Message | None:
+        """What it answered."""
+
+    @property
+    def error(self) -> CstpError | None:
+        """Why it did not."""
+
+    @property
+    def latency_ms(self) -> float:
+        """How long it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a peer gave no answer: a reason of the contract, and words on one line."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What a peer says of an intent beside its verdict; `similar` has messages of SimilarDecision as contents."""
+
+    received_at: Timestamp
+    similar: Recollection
+    suggestions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAnswer:
+    """What a peer answered, or why it did not: there is a `failure` exactly where the status is not ANSWERED.
+
+    There is a `judgement` where guardrails were asked and judged, a `recollection` where decisions were asked for, with
+    messages of DecisionSummary as contents, and `feedback` where an intent was announced.
+    """
+
+    agent: str
+    required: bool
+    status: Status
+    latency_ms: float
+    failure: Failure | None = None
+    judgement: Judgement | None = None
+    recollection: Recollection | None = None
+    feedback: Feedback | None = None
+
+    @property
+    def opinion(self) -> Opinion:
+        """What it says of an action."""
+        if self.judgement is not None:
+            return Opinion(self.agent, self.required, self.status, self.judgement)
+        why = self.failure.message if self.failure else NO_VERDICT
+        return Opinion(self.agent, self.required, self.status, why=f"{why}.")
+
+
+def understand(reply: Reply, *, required: bool, trust: float) -> PeerAnswer:
+    """Return what a peer replied; an answer that makes no sense is a failure."""
+    if reply.status is not Status.ANSWERED:
+        return failed(reply, required, reply.status, reply.error)
+    try:
+        return answered(reply, required, trust)
+    except NotUnderstood as problem:
+        return failed(reply, required, Status.NOT_UNDERSTOOD, InternalError(str(problem)))
+
+
+def answered(reply: Reply, required: bool, trust: float) -> PeerAnswer:
+    """Return what a peer answered. Raises NotUnderstood."""
+    message, judgement, recollection, feedback = reply.answer, None, None, None
+    match message:
+        case cstp_pb2.CheckGuardrailsResponse():
+            judgement = judgement_of(message, reply.agent, itself=message.agent)
+        case cstp_pb2.QueryDecisionsResponse():
+            recollection = recollection_of(message, reply.agent, trust)
+        case cstp_pb2.AnnounceIntentResponse():
+            check_receipt(message)
+            if message.HasField("guardrail_status"):
+                judgement = judgement_of(message.guardrail_status, reply.agent, itself=message.responding_agent)
+            similar = similar_of(message, reply.agent, trust)
+            feedback = Feedback(message.received_at, similar, suggestions_of(message))
+        case _:
+            raise NotUnderstood("it is no answer to this")
+    return PeerAnswer(
+        reply.agent,
+        required,
+        Status.ANSWERED,
+        reply.latency_ms,
+        judgement=judgement,
+        recollection=recollection,
+        feedback=feedback,
+    )
+
+
+def failed(reply: Reply, required: bool, status: Status, error: CstpError | None) -> PeerAnswer:
+    """Return what became of asking a peer that gave no answer."""
+    reason, words = SAID[status]
+    failure = Failure(error.reason, told(words, error.message)) if error else Failure(reason, words)
+    return PeerAnswer(reply.agent, required, status, reply.latency_ms, failure)

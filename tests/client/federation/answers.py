@@ -1,0 +1,120 @@
+"""What peers answer, made up: plain values for properties, and messages as peers send them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import strategies as st
+
+from cstp_grpc.client.federation.merge import by_id, by_key, judgement
+from cstp_grpc.client.federation.model import Finding, Found, Judgement, Opinion, Recollection, Status
+from cstp_grpc.errors import CstpError
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
+
+NOON = Timestamp(seconds=1_767_268_800)
+BLOCK, WARN = types_pb2.SEVERITY_BLOCK, types_pb2.SEVERITY_WARN
+
+agents = st.sampled_from(["ann", "ben", "ben/cleo", "dan"])
+few_texts = st.sampled_from(["", "a", "b"])
+findings = st.builds(
+    Finding,
+    agent=agents,
+    guardrail_id=st.sampled_from(["one", "two"]),
+    name=few_texts,
+    message=few_texts,
+    blocks=st.booleans(),
+    suggestion=st.none() | few_texts,
+    code=st.none() | few_texts,
+)
+counts = st.dictionaries(agents, st.integers(0, 9), max_size=3)
+judgements: st.SearchStrategy[Judgement] = st.builds(
+    judgement,
+    st.lists(findings, max_size=3).map(by_key),
+    st.lists(findings, max_size=3).map(by_key),
+    counts,
+)
+decisions = st.builds(
+    Found,
+    id=st.sampled_from(["dec-1", "dec-2", "dec-3"]),
+    agent=agents,
+    weight=st.floats(0, 1),
+    content=st.binary(max_size=2),
+)
+recollections: st.SearchStrategy[Recollection] = st.builds(
+    Recollection, st.lists(decisions, max_size=5).map(by_id), counts
+)
+
+
+@st.composite
+def opinions(draw: st.DrawFn) -> Opinion:
+    name, required = draw(agents), draw(st.booleans())
+    if draw(st.booleans()):
+        return Opinion(name, required, Status.ANSWERED, draw(judgements))
+    failures = [status for status in Status if status is not Status.ANSWERED]
+    return Opinion(name, required, draw(st.sampled_from(failures)), why="It is away.")
+
+
+@dataclass(frozen=True, slots=True)
+class Replied:
+    """What became of asking one peer."""
+
+    agent: str
+    answer: Message | None = None
+    status: Status = Status.ANSWERED
+    error: CstpError | None = None
+    latency_ms: float = 1.5
+
+
+def violation(
+    guardrail_id: str = "rule", severity: types_pb2.Severity.ValueType = BLOCK, **more: str
+) -> types_pb2.Violation:
+    return types_pb2.Violation(
+        **{"name": "A rule", "message": "Not so", **more}, guardrail_id=guardrail_id, severity=severity
+    )
+
+
+def check(
+    *violations: types_pb2.Violation, warnings: tuple[types_pb2.Violation, ...] = (), evaluated: int = 3
+) -> cstp_pb2.CheckGuardrailsResponse:
+    return cstp_pb2.CheckGuardrailsResponse(
+        allowed=not violations,
+        violations=violations,
+        warnings=warnings,
+        evaluated=evaluated,
+        evaluated_at=NOON,
+        agent="its own name",
+    )
+
+
+def summary(id: str = "dec-1", distance: float = 0.25, **more: str) -> cstp_pb2.DecisionSummary:  # noqa: A002
+    return cstp_pb2.DecisionSummary(**{"title": "What was done", **more}, id=id, distance=distance, date=NOON)
+
+
+def query(*decisions: cstp_pb2.DecisionSummary) -> cstp_pb2.QueryDecisionsResponse:
+    return cstp_pb2.QueryDecisionsResponse(
+        decisions=decisions, total=len(decisions), query="what", query_time_ms=2, agent="its own name"
+    )
+
+
+def similar(id: str = "dec-1", distance: float = 0.25, **more: str) -> cstp_pb2.SimilarDecision:  # noqa: A002
+    return cstp_pb2.SimilarDecision(
+        **{"title": "What was done", **more}, id=id, distance=distance, score=1 - distance, date=NOON
+    )
+
+
+def announcement(
+    *decisions: cstp_pb2.SimilarDecision,
+    verdict: cstp_pb2.GuardrailStatus | None = None,
+    suggestions: tuple[str, ...] = (),
+) -> cstp_pb2.AnnounceIntentResponse:
+    return cstp_pb2.AnnounceIntentResponse(
+        received=True,
+        correlation_id="c-1",
+        received_at=NOON,
+        similar_decisions=decisions,
+        guardrail_status=verdict,
+        suggestions=suggestions,
+        responding_agent="its own name",
+    )

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cstp_grpc.client.codec import to_json
+from cstp_grpc.client.federation.merge import NOTHING_FOUND, NOTHING_JUDGED, decide
+from cstp_grpc.client.federation.model import Finding, Judgement, Status
+from cstp_grpc.client.federation.reading import judgement_of, named, recollection_of, similar_of
+from cstp_grpc.client.federation.replies import understand
+from cstp_grpc.client.federation.writing import write_announcement, write_check, write_query
+from cstp_grpc.errors import PermissionDenied
+from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, types_pb2
+from tests.client.federation.answers import (
+    NOON,
+    WARN,
+    Replied,
+    announcement,
+    check,
+    query,
+    similar,
+    summary,
+    violation,
+)
+from tests.client.strategies import messages
+
+ANSWERS = (cstp_pb2.CheckGuardrailsResponse, cstp_pb2.QueryDecisionsResponse, cstp_pb2.AnnounceIntentResponse)
+
+
+def changed(message: Message, **values: Any) -> Message:
+    """Return a message with other values; None takes a field away."""
+    for name, value in values.items():
+        if value is None:
+            message.ClearField(name)
+        elif isinstance(value, Message):
+            getattr(message, name).CopyFrom(value)
+        else:
+            setattr(message, name, value)
+    return message
+
+
+def test_a_verdict_is_read_with_the_peers_name() -> None:
+    message = check(
+        violation("prod", suggestion="Wait", code="EVALUATION_ERROR"),
+        violation("own", agent="its own name"),
+        violation("far", agent="cleo"),
+        warnings=(violation("soft", WARN), violation("outvoted")),
+    )
+    judgement = judgement_of(message, "ben", itself="its own name")
+    assert judgement.blocking["ben", "prod"] == Finding(
+        "ben", "prod", "A rule", "Not so", blocks=True, suggestion="Wait", code="EVALUATION_ERROR"
+    )
+    assert judgement.blocking.keys() == {("ben", "prod"), ("ben", "own"), ("ben/cleo", "far")}
+    assert {key: finding.blocks for key, finding in judgement.warning.items()} == {
+        ("ben", "soft"): False,
+        ("ben", "outvoted"): True,
+    }
+    assert judgement.evaluated == {"ben": 3}
+
+
+def test_a_warning_of_a_guardrail_that_blocks_too_is_not_repeated() -> None:
+    judgement = judgement_of(check(violation("rule"), warnings=(violation("rule", WARN),)), "ben")
+    assert (list(judgement.blocking), list(judgement.warning)) == ([("ben", "rule")], [])
+
+
+def test_decisions_are_weighed_and_counted_by_who_has_them() -> None:
+    message = query(summary("dec-1", 0.25), summary("dec-2", 0.5, origin="cleo"), summary("dec-3", 1.5))
+    found = recollection_of(message, "ben", 0.5)
+    assert {each.id: (each.agent, each.weight) for each in found.best.values()} == {
+        "dec-1": ("ben", 0.375),
+        "dec-2": ("ben/cleo", 0.25),
+        "dec-3": ("ben", 0.0),
+    }
+    assert found.totals == {"ben": 2, "ben/cleo": 1}
+
+
+def test_an_agent_that_found_nothing_is_counted_too() -> None:
+    assert recollection_of(query(), "ben", 1.0).totals == {"ben": 0}
+
+
+def test_similar_decisions_are_weighed_as_well() -> None:
+    found = similar_of(announcement(similar("dec-1", 0.25)), "ben", 0.5)
+    assert [(each.agent, each.weight) for each in found.best.values()] == [("ben", 0.375)]
+
+
+def test_ones_own_answer_is_read_as_it_is() -> None:
+    message = query(summary("dec-1", title="x" * 600))
+    assert list(recollection_of(message, "self", 1.0, ours=True).best) == ["dec-1"]
+    assert judgement_of(check(violation("rule", message="x" * 30_000)), "self", ours=True).blocking
+
+
+NONSENSE: dict[str, Callable[[], Message]] = {
+    "nothing": cstp_pb2.CheckGuardrailsResponse,
+    "another answer": access_pb2.GetAccessResponse,
+    "no agent": lambda: changed(check(), agent=None),
+    "no instant": lambda: changed(check(), evaluated_at=None),
+    "an instant that JSON cannot write": lambda: changed(check(), evaluated_at=Timestamp(seconds=10**15)),
+    "nanoseconds beyond a second": lambda: changed(check(), evaluated_at=Timestamp(nanos=-1)),
+    "allows what it blocks": lambda: changed(check(violation()), allowed=True),
+    "denies without a violation": lambda: changed(check(), allowed=False),
+    "fewer than no guardrails": lambda: check(evaluated=-1),
+    "more guardrails than there can be": lambda: check(evaluated=2**31 - 1),
+    "too many violations": lambda: check(*[violation(f"r{n}", name="", message="") for n in range(1_001)]),
+    "too much to tell on": lambda: check(*[violation(f"r{n}", message="x" * 20_000) for n in range(14)]),
+    "an empty guardrail": lambda: check(violation("")),
+    "a blank guardrail": lambda: check(violation(" ")),
+    "a long guardrail": lambda: check(violation("x" * 201)),
+    "a guardrail that steers a terminal": lambda: check(violation("\x1b[2J")),
+    "a long message": lambda: check(violation(message="x" * 20_001)),
+    "a long suggestion": lambda: check(warnings=(violation("r", WARN, suggestion="x" * 20_001),)),
+    "a code of two lines": lambda: check(violation(code="A\nB")),
+    "a long agent": lambda: check(violation(agent="x" * 501)),
+    "an agent that turns around": lambda: check(violation(agent="ben\u202e")),
+    "no agent of a query": lambda: changed(query(), agent=None),
+    "too many decisions": lambda: query(*[summary(f"dec-{n}") for n in range(51)]),
+    "a decision without an identifier": lambda: query(summary("")),
+    "a decision without a title": lambda: query(summary(title=" ")),
+    "a decision without a date": lambda: query(changed(summary(), date=None)),  # type: ignore[arg-type]
+    "a decision of another era": lambda: query(changed(summary(), date=Timestamp(seconds=-(10**15)))),  # type: ignore[arg-type]
+    "a long title": lambda: query(summary(title="x" * 501)),
+    "long notes": lambda: query(summary(notes="x" * 20_001)),
+    "a distance that is no number": lambda: query(summary(distance=math.nan)),
+    "an endless distance": lambda: query(summary(distance=math.inf)),
+    "a negative distance": lambda: query(summary(distance=-0.1)),
+    "a distance beyond the farthest": lambda: query(summary(distance=2.1)),
+    "a confidence that is no number": lambda: query(changed(summary(), confidence=math.nan)),  # type: ignore[arg-type]
+    "more than sure": lambda: query(changed(summary(), confidence=1.1)),  # type: ignore[arg-type]
+    "too many tags": lambda: query(cstp_pb2.DecisionSummary(id="d", title="t", date=NOON, tags=["t"] * 101)),
+    "a long tag": lambda: query(cstp_pb2.DecisionSummary(id="d", title="t", date=NOON, tags=["t" * 201])),
+    "no agent of an announcement": lambda: changed(announcement(), responding_agent=None),
+    "not received": lambda: changed(announcement(), received=False),
+    "received at no time": lambda: changed(announcement(), received_at=None),
+    "a score of another distance": lambda: announcement(changed(similar(), score=0.9)),  # type: ignore[arg-type]
+    "a score that is no number": lambda: announcement(changed(similar(), score=math.nan)),  # type: ignore[arg-type]
+    "a verdict that contradicts itself": lambda: announcement(verdict=cstp_pb2.GuardrailStatus()),
+    "a suggestion without end": lambda: announcement(suggestions=("x" * 20_001,)),
+}
+
+
+@pytest.mark.parametrize("message", NONSENSE.values(), ids=NONSENSE.keys())
+def test_an_answer_that_makes_no_sense_is_a_failure_and_never_allows(message: Callable[[], Message]) -> None:
+    answer = understand(Replied("ben", message()), required=True, trust=1.0)
+    assert (answer.status, answer.judgement, answer.recollection, answer.feedback) == (
+        Status.NOT_UNDERSTOOD,
+        None,
+        None,
+        None,
+    )
+    assert answer.failure is not None
+    assert answer.failure.reason == "INTERNAL"
+    assert answer.failure.message.startswith("Its answer was not understood: ")
+    assert not decide("self", NOTHING_JUDGED, [answer.opinion]).allowed
+
+
+def test_nothing_a_peer_wrote_is_told_of_an_answer_that_makes_no_sense() -> None:
+    answer = understand(Replied("ben", check(violation("secret" * 100))), required=True, trust=1.0)
+    assert answer.failure is not None
+    assert "secret" not in answer.failure.message
+
+
+def test_a_required_peer_that_announces_without_a_verdict_did_not_judge() -> None:
+    answer = understand(Replied("ben", announcement()), required=True, trust=1.0)
+    assert answer.status is Status.ANSWERED
+    assert "It answered without a verdict." in [
+        finding.message.partition("this. ")[2]
+        for finding in decide("self", NOTHING_JUDGED, [answer.opinion]).judgement.blocking.values()
+    ]
+
+
+def test_what_cannot_be_printed_becomes_spaces_and_lines_stay() -> None:
+    judgement = judgement_of(check(violation(message="one\ntwo\x1b[31m\u202ered\x00")), "ben")
+    assert judgement.blocking["ben", "rule"].message == "one\ntwo [31m red "
+
+
+def test_words_of_a_later_contract_are_left_out() -> None:
+    odd = summary()
+    odd.MergeFromString(b"\x30\x63\x38\x63\x28\x63\xc2\x3e\x03abc")
+    found = recollection_of(query(odd), "ben", 1.0).best["dec-1"]
+    assert cstp_pb2.DecisionSummary.FromString(found.content) == summary(origin="ben")
+
+
+def test_the_words_of_an_error_are_told_on_one_short_line() -> None:
+    error = PermissionDenied("no\nway \x1b" + "x" * 2_000)
+    answer = understand(Replied("ben", None, Status.REFUSED, error), required=True, trust=1.0)
+    assert answer.failure is not None
+    assert answer.failure.reason == "PERMISSION_DENIED"
+    assert answer.failure.message.startswith("It refuses to answer: no way xxx")
+    assert len(answer.failure.message) < 600
+    assert answer.failure.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (Status.UNREACHABLE, "UNAVAILABLE"),
+        (Status.TIMED_OUT, "DEADLINE_EXCEEDED"),
+        (Status.NOT_UNDERSTOOD, "INTERNAL"),
+        (Status.SKIPPED, "UNAVAILABLE"),
+        (Status.REFUSED, "PERMISSION_DENIED"),
+    ],
+)
+def test_a_failure_without_an_error_has_a_reason_all_the_same(status: Status, reason: str) -> None:
+    answer = understand(Replied("ben", None, status), required=False, trust=1.0)
+    assert answer.failure is not None
+    assert (answer.status, answer.failure.reason) == (status, reason)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "name"),
+    [("", "ben"), ("itself", "ben"), ("cleo", "ben/cleo"), ("cleo/dan", "ben/cleo/dan"), ("a\n\x1bb", "ben/a b")],
+)
+def test_peers_of_peers_are_named_by_the_way_to_them(theirs: str, name: str) -> None:
+    assert named("ben", theirs, "itself") == name
+
+
+def test_a_name_is_never_longer_than_it_may_be() -> None:
+    assert len(named("ben", "x" * 2_000)) == 500
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+@given(data=st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_a_peer_answers_what_comes_of_it_can_be_sent(kind: type[Message], data: st.DataObject) -> None:
+    message = data.draw(messages(kind.DESCRIPTOR))
+    answer = understand(Replied("ben", message), required=True, trust=1.0)
+    verdict = decide("self", Judgement(), [answer.opinion])
+    checked, asked, announced = check(), query(), announcement()
+    write_check(checked, verdict, [answer])
+    write_query(asked, answer.recollection or NOTHING_FOUND, 10, [answer])
+    write_announcement(announced, verdict, answer.feedback.similar if answer.feedback else NOTHING_FOUND, [answer])
+    for written in (checked, asked, announced):
+        to_json(written)
+        assert type(written).FromString(written.SerializeToString()) == written
+    assert checked.allowed == (answer.judgement is not None and answer.judgement.allowed)
+    assert types_pb2.PEER_STATUS_UNSPECIFIED not in {each.status for each in checked.responses}
