@@ -11,6 +11,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+from bridge.channel import SECURE, Upstream
 from bridge.listening import CannotListen
 from bridge.running import running
 from cstp_grpc import config
@@ -29,8 +30,8 @@ def main() -> int:
             stream=sys.stderr,
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         )
-        target = arguments.grpc_target or target_of(settings)
-        asyncio.run(serve(settings, target, arguments.port_file, arguments.a2a_port_file))
+        upstream = upstream_of(settings, arguments.grpc_target, arguments.announced_target)
+        asyncio.run(serve(settings, upstream, arguments.port_file, arguments.a2a_port_file))
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
@@ -47,22 +48,35 @@ def read_arguments() -> argparse.Namespace:
     """Return what the command line says."""
     parser = argparse.ArgumentParser(prog="python -m bridge", description="JSON-RPC 2.0 and A2A for the CSTP server.")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the settings, a YAML file")
-    parser.add_argument("--grpc-target", metavar="HOST:PORT", help="the gRPC server; overrides the settings")
+    parser.add_argument(
+        "--grpc-target", metavar="TARGET", help="the gRPC server, [grpcs://]HOST:PORT; overrides the settings"
+    )
+    parser.add_argument(
+        "--announced-target", metavar="TARGET", help="how others reach the gRPC server, where that is another way"
+    )
     parser.add_argument("--port-file", type=Path, metavar="PATH", help="a file to write HOST:PORT to when listening")
     parser.add_argument("--a2a-port-file", type=Path, metavar="PATH", help="the same for A2A over gRPC")
     return parser.parse_args()
 
 
-def target_of(settings: Settings) -> str:
-    """Return the gRPC server that the settings name. Raises ConfigError where they leave its port open."""
-    if settings.server.grpc_target:
-        return settings.server.grpc_target
+def upstream_of(settings: Settings, target: str | None, announced: str | None) -> Upstream:
+    """Return the gRPC server that the command line or else the settings name.
+
+    Raises ConfigError where neither does and its port is left open.
+    """
+    configured = target or settings.server.grpc_target
+    if configured:
+        return Upstream(configured, settings.server.grpc_ca_file, announced)
     if settings.grpc.port == 0:
         raise ConfigError("server.grpc_target: is needed where grpc.port is 0")
-    return join(reachable(settings.grpc.host), settings.grpc.port)
+    address = join(reachable(settings.grpc.host), settings.grpc.port)
+    if settings.grpc.tls is None:
+        return Upstream(address, announced=announced)
+    # Our own server has the certificate that the settings name, whoever certifies it.
+    return Upstream(f"{SECURE}://{address}", settings.server.grpc_ca_file or settings.grpc.tls.certificate, announced)
 
 
-async def serve(settings: Settings, target: str, port_file: Path | None, a2a_port_file: Path | None) -> None:
+async def serve(settings: Settings, upstream: Upstream, port_file: Path | None, a2a_port_file: Path | None) -> None:
     """Serve until SIGTERM or SIGINT, then let the requests in progress end.
 
     Raises OSError, ConfigError and CannotListen.
@@ -70,12 +84,12 @@ async def serve(settings: Settings, target: str, port_file: Path | None, a2a_por
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with running(settings, target, version("cstp-grpc")) as addresses:
+    async with running(settings, upstream, version("cstp-grpc")) as addresses:
         # Who waits for the first file finds the other one too.
         for path, address in ((a2a_port_file, addresses.grpc), (port_file, addresses.http)):
             if path:
                 write_atomically(path, address)
-        logger.info("listening on http://%s, forwarding to %s", addresses.http, target)
+        logger.info("listening on %s, forwarding to %s", addresses.url, upstream.announced or upstream.target)
         logger.info("A2A over gRPC on %s", addresses.grpc)
         await stop.wait()
         logger.info("stopping")

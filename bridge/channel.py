@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import grpc
+
+from cstp_grpc.config import ConfigError
 
 OPTIONS: Final = [
     # The server bounds its answers and their error details; the bridge does not judge them again.
@@ -19,7 +23,51 @@ OPTIONS: Final = [
     ("grpc.enable_http_proxy", 0),
 ]
 
+PLAIN: Final = "grpc"
+SECURE: Final = "grpcs"
 
-def connect(target: str) -> grpc.aio.Channel:
-    """Return a channel to a server, `host:port`; it connects at the first call, and again whenever that is needed."""
-    return grpc.aio.insecure_channel(target, options=OPTIONS)
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """The gRPC server behind the bridge, `host:port` or with `grpc://` or `grpcs://` before it."""
+
+    target: str
+    ca_file: Path | None = None
+    """The authorities that certify it, in place of the system's."""
+    announced: str | None = None
+    """How others reach it, in the same form; None where that is how the bridge does."""
+
+
+def connect(upstream: Upstream) -> grpc.aio.Channel:
+    """Return a channel to a server; it connects at the first call, and again whenever that is needed.
+
+    Raises ConfigError.
+    """
+    address = address_of(upstream.target)
+    if not is_secure(upstream.target):
+        return grpc.aio.insecure_channel(address, options=OPTIONS)
+    credentials = grpc.ssl_channel_credentials(authorities(upstream.ca_file))
+    return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
+
+
+def address_of(target: str) -> str:
+    """Return the `host:port` of a target. Raises ConfigError."""
+    scheme, _, address = target.rpartition("://")
+    if scheme not in ("", PLAIN, SECURE) or not address or "/" in address:
+        raise ConfigError(f"server.grpc_target: {target} is not of the form HOST:PORT or grpcs://HOST:PORT")
+    return address
+
+
+def is_secure(target: str) -> bool:
+    """Whether a target speaks TLS."""
+    return target.startswith(f"{SECURE}://")
+
+
+def authorities(path: Path | None) -> bytes | None:
+    """Return the certificates in a file; None leaves it to the system's. Raises ConfigError."""
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"server.grpc_ca_file: {path} cannot be read: {error.strerror}") from error

@@ -16,9 +16,10 @@ from bridge.a2a.conversations import Conversations
 from bridge.a2a.grpc_server import A2aGrpcServer
 from bridge.a2a.peer import build_peer
 from bridge.app import create_app
-from bridge.channel import connect
+from bridge.channel import Upstream, connect, is_secure
 from bridge.forwarded import checked_url
 from bridge.listening import CannotListen
+from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.config import ServerSettings, Settings, join, reachable
 
 logger = logging.getLogger(__name__)
@@ -31,18 +32,27 @@ class Addresses:
     http: str
     grpc: str
     """A2A over gRPC."""
+    secure: bool
+    """Whether both speak TLS."""
+
+    @property
+    def url(self) -> str:
+        """The address over HTTP as a URL."""
+        return f"{scheme(secure=self.secure)}://{self.http}"
 
 
 @asynccontextmanager
-async def running(settings: Settings, target: str, version: str) -> AsyncIterator[Addresses]:
-    """Run the bridge to the server at `target`, `host:port`, for the length of a block.
+async def running(settings: Settings, upstream: Upstream, version: str) -> AsyncIterator[Addresses]:
+    """Run the bridge to a server for the length of a block.
 
     In the end it accepts nothing more, lets the requests in progress end for up to `grpc.drain_seconds`, then the work
     on tasks for as long again, and closes the connection to the server last. Raises ConfigError and CannotListen.
     """
-    async with connect(target) as channel:
-        grpc_server = A2aGrpcServer(settings)
-        ports = Ports(cstp=port_in(target, settings.grpc.port), a2a=grpc_server.port)
+    certificate = ServerCertificate.of(settings.server.tls, "server.tls")
+    async with connect(upstream) as channel:
+        grpc_server = A2aGrpcServer(settings, certificate)
+        announced = upstream.announced or upstream.target
+        ports = Ports(port_in(announced, settings.grpc.port), grpc_server.port, cstp_secure=is_secure(announced))
         peer = build_peer(settings, version, channel, ports)
         # Compressed bodies are refused, so nothing of them must be unpacked while they are read off the connection.
         runner = web.AppRunner(
@@ -53,9 +63,13 @@ async def running(settings: Settings, target: str, version: str) -> AsyncIterato
             shutdown_timeout=settings.grpc.drain_seconds,
         )
         try:
-            host, port = await listen(runner, settings.server)
+            host, port = await listen(runner, settings.server, certificate)
             await grpc_server.start(peer, public_address(settings.server, port))
-            yield Addresses(http=join(host, port), grpc=join(settings.a2a.grpc_host, grpc_server.port))
+            yield Addresses(
+                http=join(host, port),
+                grpc=join(settings.a2a.grpc_host, grpc_server.port),
+                secure=certificate is not None,
+            )
         finally:
             await asyncio.gather(runner.cleanup(), grpc_server.stop(settings.grpc.drain_seconds))
             await end_work(peer.conversations, settings.grpc.drain_seconds)
@@ -70,11 +84,14 @@ async def end_work(conversations: Conversations, seconds: float) -> None:
         logger.warning("some tasks are still at work after %g s; they will be shown as interrupted", seconds)
 
 
-async def listen(runner: web.AppRunner, settings: ServerSettings) -> tuple[str, int]:
-    """Serve HTTP and return the address and the port. Raises CannotListen."""
+async def listen(
+    runner: web.AppRunner, settings: ServerSettings, certificate: ServerCertificate | None
+) -> tuple[str, int]:
+    """Serve HTTP, over TLS with a certificate, and return the address and the port. Raises CannotListen."""
     await runner.setup()
+    context = certificate.https_context() if certificate else None
     try:
-        await web.TCPSite(runner, settings.host, settings.port).start()
+        await web.TCPSite(runner, settings.host, settings.port, ssl_context=context).start()
     except OSError as error:
         raise CannotListen(join(settings.host, settings.port), "server.port") from error
     host, port = runner.addresses[0][:2]
@@ -101,7 +118,12 @@ def public_address(settings: ServerSettings, port: int) -> str:
     """Return the address of the bridge over HTTP where no request tells it: the configured one, else the own one."""
     if settings.public_url:
         return checked_url(settings.public_url)
-    return f"http://{join(reachable(settings.host), port)}"
+    return f"{scheme(secure=settings.tls is not None)}://{join(reachable(settings.host), port)}"
+
+
+def scheme(*, secure: bool) -> str:
+    """Return the scheme of the bridge's URLs."""
+    return "https" if secure else "http"
 
 
 def port_in(target: str, default: int) -> int:

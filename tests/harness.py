@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 
+from bridge.channel import Upstream
 from bridge.running import Addresses
 from bridge.running import running as running_bridge
 from cstp_grpc import config
@@ -86,7 +87,7 @@ def peering(wanted: config.Settings, target: str) -> Iterator[Peers]:
     stopped = asyncio.Event()
 
     async def serve() -> None:
-        async with running_bridge(wanted, target, "1.2.3") as addresses:
+        async with running_bridge(wanted, Upstream(target, wanted.server.grpc_ca_file), "1.2.3") as addresses:
             found.set_result(addresses)
             await stopped.wait()
 
@@ -103,7 +104,7 @@ def peering(wanted: config.Settings, target: str) -> Iterator[Peers]:
     thread.start()
     try:
         addresses = found.result(TIMEOUT)
-        yield Peers(f"http://{addresses.http}", addresses.grpc)
+        yield Peers(addresses.url, addresses.grpc)
     finally:
         if not loop.is_closed():
             loop.call_soon_threadsafe(stopped.set)

@@ -50,6 +50,8 @@ class Ports:
     """The port of the gRPC server of CSTP."""
     a2a: int
     """The port of A2A over gRPC."""
+    cstp_secure: bool = False
+    """Whether the gRPC server of CSTP speaks TLS."""
 
 
 class Cards:
@@ -134,6 +136,11 @@ class Cards:
         for url, binding, version in rows:
             yield a2a_pb2.AgentInterface(url=url, protocol_binding=binding, protocol_version=version)
 
+    def _cstp_target(self, address: str) -> str:
+        """Return where the gRPC server of CSTP is, with `grpcs://` before it where it speaks TLS."""
+        found = self._a2a.public_cstp_target or target(address, self._ports.cstp)
+        return f"grpcs://{found}" if self._ports.cstp_secure and "://" not in found else found
+
     def _capabilities(self, address: str) -> a2a_pb2.AgentCapabilities:
         """Return what the agent can do, our extension being the only one."""
         extension = a2a_pb2.AgentExtension(
@@ -142,7 +149,7 @@ class Cards:
         extension.params.update(
             {
                 "endpoint": f"{address}{CSTP_PATH}",
-                "grpcTarget": self._a2a.public_cstp_target or target(address, self._ports.cstp),
+                "grpcTarget": self._cstp_target(address),
                 "methods": [method.name for method in self._methods],
             }
         )

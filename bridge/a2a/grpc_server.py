@@ -46,6 +46,7 @@ from bridge.a2a.peer import Peer
 from bridge.listening import CannotListen
 from bridge.methods import Metadata
 from bridge.status import REQUEST_ID, Failure
+from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.config import Settings, join
 
 logger = logging.getLogger(__name__)
@@ -105,17 +106,21 @@ class A2aGrpcServer:
 
     Building it takes the port, so that the agent card can name it before anything is answered; `start` begins to
     answer. Health and reflection are open, everything else asks for what the gRPC server asks for. Requests are bounded
-    as they are over HTTP: in bytes, and in the time they take to arrive. Raises CannotListen.
+    as they are over HTTP: in bytes, and in the time they take to arrive. With a certificate it speaks TLS. Raises
+    CannotListen.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, certificate: ServerCertificate | None) -> None:
         self._timeout = settings.server.timeout_seconds
         self._server = grpc.aio.server(options=options(settings), maximum_concurrent_rpcs=CONCURRENT_CALLS)
         self._open_streams = Places(OPEN_STREAMS)
         self._health = Health(self._open_streams)
         address = join(settings.a2a.grpc_host, settings.a2a.grpc_port)
         try:
-            self.port = self._server.add_insecure_port(address)
+            if certificate:
+                self.port = self._server.add_secure_port(address, certificate.grpc_credentials())
+            else:
+                self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
             raise CannotListen(address, "a2a.grpc_port") from error
 

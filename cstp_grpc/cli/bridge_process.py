@@ -39,7 +39,8 @@ class BridgeProcess:
     """A bridge to the server at `target`, started again when it dies.
 
     `port_file` is where it writes its address over HTTP; the one of A2A over gRPC is in a file beside it. It has
-    `stop_seconds` to stop before it is ended.
+    `stop_seconds` to stop before it is ended. `announced` is how others reach the server, where that is another way;
+    `secure` says that the bridge is configured to speak TLS.
     """
 
     def __init__(
@@ -49,13 +50,19 @@ class BridgeProcess:
         port_file: Path,
         clock: Callable[[], float] = time.monotonic,
         stop_seconds: float = process.GRACE_SECONDS,
+        announced: str | None = None,
+        *,
+        secure: bool = False,
     ) -> None:
         self._port_file = port_file
         self._a2a_port_file = port_file.with_name(f"{port_file.name}.a2a")
         self._arguments = ["--grpc-target", target]
+        if announced:
+            self._arguments += ["--announced-target", announced]
         self._arguments += ["--port-file", str(self._port_file), "--a2a-port-file", str(self._a2a_port_file)]
         if config_file:
             self._arguments += ["--config", str(config_file)]
+        self._scheme = "https" if secure else "http"
         self._clock = clock
         self._stop_seconds = stop_seconds
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
@@ -73,7 +80,8 @@ class BridgeProcess:
             if self._clock() > deadline:
                 raise BridgeFailed(f"The bridge did not listen within {START_SECONDS:g} s.")
         # The file of A2A is written first.
-        return BridgeAddress(f"http://{read_address(self._port_file)}", read_address(self._a2a_port_file))
+        url = f"{self._scheme}://{read_address(self._port_file)}"
+        return BridgeAddress(url, read_address(self._a2a_port_file))
 
     def revive(self) -> BridgeAddress | None:
         """Start it again if it has died, and return its address then. Raises BridgeFailed where it keeps dying."""

@@ -116,6 +116,10 @@ config_option = click.option(
     help="The configuration file; CSTP_CONFIG when absent.",
 )
 
+ca_option = click.option(
+    "--ca-file", type=FILE, help="The authorities that certify the server, a PEM file; CSTP_CA_FILE when absent."
+)
+
 
 def prints(command: Callable[Concatenate[Output, P], None]) -> Command:
     """Give a command the option --json, and as its first argument where to print."""
@@ -153,13 +157,20 @@ def server_options(command: Command) -> Command:
     @click.option("--agent", metavar="NAME|URL", help="The agent to call; when absent, this machine's server.")
     @click.option("--token", metavar="TOKEN", help="The bearer token; CSTP_TOKEN when absent.")
     @click.option("--agents-file", type=FILE, help="Where agents are named; CSTP_AGENTS_FILE when absent.")
+    @ca_option
     @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="How long to wait.")
     @functools.wraps(command)
     def wrapper(
-        *args: Any, agent: str | None, token: str | None, agents_file: Path | None, timeout: float | None, **kwargs: Any
+        *args: Any,
+        agent: str | None,
+        token: str | None,
+        agents_file: Path | None,
+        ca_file: Path | None,
+        timeout: float | None,
+        **kwargs: Any,
     ) -> None:
         from cstp_grpc.cli.endpoint import Choice
 
-        command(*args, choice=Choice(agent, token, agents_file), timeout=timeout, **kwargs)
+        command(*args, choice=Choice(agent, token, agents_file, ca_file), timeout=timeout, **kwargs)
 
     return wrapper

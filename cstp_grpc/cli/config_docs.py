@@ -27,8 +27,9 @@ cstp:
   guardrails: {config_path: guardrails/production.yaml}
 ```
 
-The commands that call a server read three more variables: `CSTP_CONFIG` (the configuration file), `CSTP_AGENTS_FILE`
-(where agents are named) and `CSTP_TOKEN` (the bearer token for a server that no agents file describes).
+The commands that call a server read four more variables: `CSTP_CONFIG` (the configuration file), `CSTP_AGENTS_FILE`
+(where agents are named) and, for a server that no agents file describes, `CSTP_TOKEN` (the bearer token) and
+`CSTP_CA_FILE` (a PEM file of the authorities that certify it).
 """
 HEADINGS = ("key", "type", "default", "meaning", "environment")
 
@@ -48,7 +49,7 @@ def section(path: str, schema: Schema, definitions: Schema) -> Iterator[str]:
     rows = []
     for name, described in schema["properties"].items():
         key = f"{path}.{name}" if path else name
-        target = referenced(described, definitions)
+        target = referenced(described, definitions) or optional(described, definitions)
         if target is None:
             rows.append(row(key, described))
         else:
@@ -73,6 +74,13 @@ def referenced(described: Schema, definitions: Schema) -> Schema | None:
     """Return the group of settings that a schema refers to; None for a plain value."""
     target = definitions.get(described.get("$ref", "").removeprefix("#/$defs/"))
     return target if target and "properties" in target else None
+
+
+def optional(described: Schema, definitions: Schema) -> Schema | None:
+    """Return the group of settings that may be absent as a whole, with its meaning; None for anything else."""
+    groups = [referenced(option, definitions) for option in described.get("anyOf", ())]
+    group = next((found for found in groups if found is not None), None)
+    return None if group is None else {**group, "description": described["description"]}
 
 
 def row(key: str, described: Schema) -> str:

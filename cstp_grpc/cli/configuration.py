@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import click
 
+from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.cli import config_docs
 from cstp_grpc.cli.command import config_option, prints, state
 from cstp_grpc.cli.failures import startup
@@ -44,6 +45,8 @@ def check(out: Output) -> None:
         parse_url(settings.storage_url)
     settings.intent_layer.check_roots()
     check_liaison(settings)
+    ServerCertificate.of(settings.grpc.tls, "grpc.tls")
+    ServerCertificate.of(settings.server.tls, "server.tls")
     agents = sorted({token.name for token in settings.auth.tokens})
     facts = {
         "configuration": str(state().config_path or "defaults and environment"),

@@ -37,7 +37,7 @@ def demo() -> None:
         settings = demo_settings(Path(folder))
         out.line(f"Starting a server with the embedder {settings.embedding.provider} …")
         with Stack(settings, bridge_config(Path(folder)), bridge=True) as stack:
-            grpc_target, bridge_url = f"grpc://{stack.app.target}", str(stack.bridge_url)
+            grpc_target, bridge_url = stack.app.url, str(stack.bridge_url)
             with CstpClient(grpc_target, TOKEN) as client:
                 out.line(f"{development.import_examples(client)} example decisions were imported.")
             for target, transport in ((grpc_target, "gRPC"), (bridge_url, "JSON-RPC")):
@@ -61,7 +61,7 @@ def demo_settings(folder: Path) -> Settings:
         None,
         data_dir=folder,
         agent={"name": "demo"},
-        grpc={"host": "127.0.0.1", "port": 0},
+        grpc={"host": "127.0.0.1", "port": 0, "tls": None},
         storage={"url": None},
         index={"mode": "off"},
         embedding={"provider": provider()},

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from cstp_grpc.cli.endpoint import AGENTS_FILE
 from cstp_grpc.cli.records import to_request
 from cstp_grpc.client import CstpClient
-from cstp_grpc.config import ConfigError, Settings, TokenSettings
+from cstp_grpc.config import ConfigError, Settings, TlsSettings, TokenSettings
 from cstp_grpc.decisions.importing import Parsed, read
 from cstp_grpc.decisions.model import ImportRecord, SourceLinks
 from cstp_grpc.liaison.model import liaison_agent
@@ -86,17 +86,22 @@ def with_local_agents(settings: Settings, name: str) -> Settings:
     return settings.model_copy(update={"liaison": settings.liaison.model_copy(update={"pillars": pillars})})
 
 
-def write_agents_file(data_dir: Path, target: str, bridge: str | None, token: str | None) -> Path:
+def write_agents_file(settings: Settings, url: str, bridge: str | None, token: str | None) -> Path:
     """Write the agents file by which commands find this server and its bridge, and return its path."""
     secret = {} if token is None else {"token": token}
-    agents = [{"name": DEVELOPER, "url": f"grpc://{target}", **secret}]
+    agents = [{"name": DEVELOPER, "url": url, **secret, **authority(settings.grpc.tls)}]
     if bridge:
-        agents.append({"name": f"{DEVELOPER}-http", "url": bridge, **secret})
-    path = data_dir / AGENTS_FILE
+        agents.append({"name": f"{DEVELOPER}-http", "url": bridge, **secret, **authority(settings.server.tls)})
+    path = settings.data_dir / AGENTS_FILE
     unfinished = path.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
     write_private(unfinished, yaml.safe_dump({"agents": agents}, sort_keys=False))
     return unfinished.replace(path)
+
+
+def authority(tls: TlsSettings | None) -> dict[str, str]:
+    """Return what an agents file says of a server's certificate: only itself certifies it, wherever commands run."""
+    return {} if tls is None else {"ca_file": str(tls.certificate.absolute())}
 
 
 def import_examples(client: CstpClient) -> int:

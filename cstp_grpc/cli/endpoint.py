@@ -29,6 +29,7 @@ class Endpoint:
     """Whether it is this machine's own server."""
     defaults: Defaults = field(default_factory=Defaults)
     ca_file: Path | None = None
+    """A PEM file of the authorities that certify it; None leaves it to the system's."""
 
     def connect(self, timeout: float | None) -> CstpClient:
         """Return a client. Raises InvalidArgument and ConfigError."""
@@ -48,6 +49,7 @@ class Choice:
     agent: str | None = None
     token: str | None = None
     agents_file: Path | None = None
+    ca_file: Path | None = None
 
 
 def resolve(choice: Choice, environment: CommandEnvironment, settings: Callable[[], Settings]) -> Endpoint:
@@ -58,21 +60,23 @@ def resolve(choice: Choice, environment: CommandEnvironment, settings: Callable[
     """
     named_file = choice.agents_file or environment.agents_file
     if choice.agent and "://" in choice.agent:
-        return preferring(Endpoint(choice.agent, "--agent"), choice.token, environment.token)
+        return preferring(Endpoint(choice.agent, "--agent"), choice, environment)
     if choice.agent:
-        return preferring(by_name(choice.agent, agents_files(named_file, settings)), choice.token)
+        return preferring(by_name(choice.agent, agents_files(named_file, settings)), choice)
     if named_file:
-        return preferring(only_agent(named_file), choice.token)
-    return preferring(local_server(settings()), choice.token, environment.token)
+        return preferring(only_agent(named_file), choice)
+    return preferring(local_server(settings()), choice, environment)
 
 
-def preferring(endpoint: Endpoint, option: str | None, environment: str | None = None) -> Endpoint:
-    """Return the endpoint with the token of the command line or the environment, where one is given."""
-    if option:
-        return replace(endpoint, token=option, identified_by="--token")
-    if environment:
-        return replace(endpoint, token=environment, identified_by="CSTP_TOKEN")
-    return endpoint
+def preferring(endpoint: Endpoint, choice: Choice, environment: CommandEnvironment | None = None) -> Endpoint:
+    """Return the endpoint with the token and the authorities of the command line or the environment, where given."""
+    named = choice.ca_file or (environment.ca_file if environment else None)
+    found = replace(endpoint, ca_file=named or endpoint.ca_file)
+    if choice.token:
+        return replace(found, token=choice.token, identified_by="--token")
+    if environment and environment.token:
+        return replace(found, token=environment.token, identified_by="CSTP_TOKEN")
+    return found
 
 
 def agents_files(named: Path | None, settings: Callable[[], Settings]) -> list[Path]:
@@ -116,7 +120,10 @@ def local_server(settings: Settings) -> Endpoint:
     if settings.grpc.port == 0:
         raise ConfigError("grpc.port: is 0, so the port is not known; name the server with --agent grpc://HOST:PORT")
     address = join(reachable(settings.grpc.host), settings.grpc.port)
-    endpoint = Endpoint(f"grpc://{address}", "the configuration", local=True)
+    # Our own server has the certificate that the settings name, whoever certifies it.
+    tls = settings.grpc.tls
+    url, ca_file = (f"grpcs://{address}", tls.certificate) if tls else (f"grpc://{address}", None)
+    endpoint = Endpoint(url, "the configuration", local=True, ca_file=ca_file)
     if len(settings.auth.tokens) != 1:
         return endpoint
     token = settings.auth.tokens[0].token.get_secret_value()

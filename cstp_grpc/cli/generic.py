@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import sys
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
-from cstp_grpc.cli.command import calls, config_option, prints, state
-from cstp_grpc.cli.endpoint import AGENTS_FILE, read_agents
+from cstp_grpc import config
+from cstp_grpc.cli.command import ca_option, calls, config_option, prints, state
+from cstp_grpc.cli.endpoint import AGENTS_FILE, Endpoint, read_agents, read_bytes
 from cstp_grpc.cli.options import parse_json
 from cstp_grpc.cli.output import Output
 from cstp_grpc.client import CstpClient, codec
@@ -59,9 +61,10 @@ def find_method(name: str) -> Method:
 
 @click.command(name="agent-card")
 @click.argument("url", required=False)
+@ca_option
 @config_option
 @prints
-def agent_card(out: Output, url: str | None) -> None:
+def agent_card(out: Output, url: str | None, ca_file: Path | None) -> None:
     """Show the agent card of the bridge at URL; when absent, of this machine's bridge.
 
     \b
@@ -69,29 +72,34 @@ def agent_card(out: Output, url: str | None) -> None:
       cstp agent-card
       cstp agent-card https://security.example.com --json
     """
-    card = fetch_card(url or bridge_url(state().settings()))
+    roots = ca_file or config.command_environment().ca_file
+    found = Endpoint(url, "URL") if url else local_bridge(state().settings())
+    card = fetch_card(found.url, roots or found.ca_file)
     if out.json_wanted:
         out.document(card)
     else:
         out.line(json.dumps(card, indent=2, ensure_ascii=True))
 
 
-def bridge_url(settings: Settings) -> str:
-    """Return where this machine's bridge answers, as `cstp serve --dev` describes it or else as it is configured."""
+def local_bridge(settings: Settings) -> Endpoint:
+    """Return this machine's own bridge, as `cstp serve --dev` describes it or else as it is configured."""
     described = settings.data_dir / AGENTS_FILE
     for agent in read_agents(described).agents if described.exists() else ():
         if scheme_of(agent.url) in {"http", "https"}:
-            return agent.url
-    return f"http://{join(reachable(settings.server.host), settings.server.port)}"
+            return Endpoint(agent.url, str(described), ca_file=agent.ca_file)
+    address, tls = join(reachable(settings.server.host), settings.server.port), settings.server.tls
+    url, ca_file = (f"https://{address}", tls.certificate) if tls else (f"http://{address}", None)
+    return Endpoint(url, "the configuration", ca_file=ca_file)
 
 
-def fetch_card(url: str) -> Any:
-    """Return the agent card of a bridge. Raises CstpError and click.ClickException."""
+def fetch_card(url: str, ca_file: Path | None) -> Any:
+    """Return the agent card of a bridge. Raises CstpError, ConfigError and click.ClickException."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise click.UsageError(f"{url!r} is not of the form http://HOST:PORT.")
     address = parts._replace(path=parts.path.rstrip("/").removesuffix(CARD_PATH) + CARD_PATH, query="", fragment="")
-    answer = exchange("GET", address, {"accept": "application/json"}, None, CARD_TIMEOUT, tls_context(None))
+    tls = tls_context(None if ca_file is None else read_bytes(ca_file))
+    answer = exchange("GET", address, {"accept": "application/json"}, None, CARD_TIMEOUT, tls)
     if answer.status != 200:
         raise click.ClickException(f"{address.geturl()} answered HTTP {answer.status}.")
     try:

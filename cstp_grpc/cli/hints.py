@@ -11,12 +11,21 @@ from cstp_grpc.client.errors import ServerUnreachable, request_id
 from cstp_grpc.errors import CstpError
 from cstp_grpc.liaison.model import GUIDE
 
+SECURE = {"grpc": "grpcs", "http": "https"}
+"""The schemes of servers that speak TLS, by those of servers that do not."""
+MISNAMED = ("hostname verification", "hostname mismatch", "ip address mismatch")
+UNTRUSTED = ("certificate_verify_failed",)
+PLAIN = ("wrong_version_number",)
+CUT_OFF = ("socket closed", "connection reset", "without response")
+"""How gRPC and Python say what is wrong with a connection: the certificate's name, its authority, that the server
+speaks no TLS, that it broke a plain connection off."""
+
 
 def hint(error: CstpError, endpoint: Endpoint | None) -> str | None:
     """Return what to do next about a failed call; None where its message says it all."""
     match error:
         case ServerUnreachable():
-            return reach(endpoint)
+            return trust(error, endpoint) or reach(endpoint)
         case errors.AuthenticationRequired():
             return authenticate(endpoint)
         case errors.PermissionDenied() if needed := error.metadata.get("permission"):
@@ -40,11 +49,32 @@ def hint(error: CstpError, endpoint: Endpoint | None) -> str | None:
     return None
 
 
+def trust(error: CstpError, endpoint: Endpoint | None) -> str | None:
+    """Return how to come to terms over TLS with a server; None where that is not what failed."""
+    told = f"{error.message} {error.__cause__}".lower()
+    if endpoint is None or not any(sign in told for sign in (*UNTRUSTED, *MISNAMED, *PLAIN, *CUT_OFF)):
+        return None
+    scheme, _, address = endpoint.url.partition("://")
+    if scheme in SECURE:
+        return f"If it speaks TLS, its address is {SECURE[scheme]}://{address}."
+    if any(sign in told for sign in PLAIN):
+        return f"It does not speak TLS; its address is {'http' if scheme == 'https' else 'grpc'}://{address}."
+    if any(sign in told for sign in MISNAMED):
+        return "Its certificate is for another name; call it by that one, with --agent URL or in the agents file."
+    if any(sign in told for sign in UNTRUSTED):
+        known = f"{endpoint.ca_file} does not certify it" if endpoint.ca_file else "The system knows nobody who does"
+        return f"{known}: name the authority with --ca-file FILE, CSTP_CA_FILE, or ca_file in the agents file."
+    return None
+
+
 def reach(endpoint: Endpoint | None) -> str:
     """Return how to reach a server."""
     if endpoint is None or endpoint.local:
         return "Start one with `cstp serve --dev`, or name one that runs with --agent NAME or --agent URL."
-    return f"Is it running, and is {endpoint.url} its address? It is from {endpoint.origin}."
+    scheme, _, address = endpoint.url.partition("://")
+    secure = SECURE.get(scheme)
+    other = f", and not {secure}://{address}" if secure else ""
+    return f"Is it running, and is {endpoint.url} its address{other}? It is from {endpoint.origin}."
 
 
 def authenticate(endpoint: Endpoint | None) -> str:

@@ -69,7 +69,7 @@ def serve(dev: bool, bridge: bool) -> None:
         if settings.auth.enabled and not settings.auth.tokens:
             raise ConfigError("auth.tokens: is empty, so nobody could call; add a token, or start with --dev")
         log_to_stderr(settings)
-        with Stack(settings, state().config_path, bridge=bridge) as stack:
+        with Stack(settings, state().config_path, bridge=bridge, private=dev) as stack:
             announced = Announcement(out, settings, token, dev=dev)
             announced.ready(stack)
             watch(stack, announced, stop)
@@ -89,7 +89,7 @@ class Announcement:
         """Say that everything runs and what to do with it."""
         imported = self._describe(stack) if self.dev else 0
         self.out.line(Text("CSTP is ready.", style="bold"))
-        self.out.line(f"  gRPC      {stack.app.target}")
+        self.out.line(f"  gRPC      {stack.app.url if self.settings.grpc.tls else stack.app.target}")
         if bridge := stack.bridge_address:
             self.out.line(f"  JSON-RPC  {bridge.url}/cstp")
             self.out.line(f"  A2A       {bridge.url}/.well-known/agent-card.json, gRPC {bridge.a2a_target}")
@@ -111,13 +111,13 @@ class Announcement:
     def _describe(self, stack: Stack) -> int:
         """Write the agents file, and import the examples into an empty journal; return how many were imported."""
         self._write_agents(stack)
-        with CstpClient(stack.app.target, self.token.text if self.token else None) as client:
+        with CstpClient(stack.app.private_target, self.token.text if self.token else None) as client:
             empty = next(client.list_decisions(page_size=1), None) is None
             return development.import_examples(client) if empty else 0
 
     def _write_agents(self, stack: Stack) -> None:
         token = self.token.text if self.token else None
-        development.write_agents_file(self.settings.data_dir, stack.app.target, stack.bridge_url, token)
+        development.write_agents_file(self.settings, stack.app.url, stack.bridge_url, token)
 
     def _suggest(self, stack: Stack) -> None:
         self.out.line(Text("Try, in another terminal:", style="bold"))
@@ -127,7 +127,12 @@ class Announcement:
             announce += ["--config", str(config_file)]
         self.out.line(f"  {shlex.join(announce)}")
         if stack.bridge_url:
-            self.out.line(f"  curl -s {stack.bridge_url}/cstp{self._header()} -H {JSON_HEADER} -d '{QUERY}'")
+            request = f"{stack.bridge_url}/cstp{self._header()} -H {JSON_HEADER} -d '{QUERY}'"
+            self.out.line(f"  curl -s{self._authority()} {request}")
+
+    def _authority(self) -> str:
+        tls = self.settings.server.tls
+        return f" --cacert {shlex.quote(str(tls.certificate))}" if tls else ""
 
     def _header(self) -> str:
         if self.token is None:
@@ -193,15 +198,18 @@ def command_name() -> str:
 
 @click.command()
 @config_option
-@click.option("--grpc-target", metavar="HOST:PORT", help="The gRPC server; when absent, the configured one.")
+@click.option(
+    "--grpc-target", metavar="TARGET", help="The gRPC server, [grpcs://]HOST:PORT; when absent, the configured one."
+)
 @click.option("--port-file", type=FILE, help="A file to write HOST:PORT to when it listens.")
 @click.option("--a2a-port-file", type=FILE, help="The same for A2A over gRPC.")
 def bridge(grpc_target: str | None, port_file: Path | None, a2a_port_file: Path | None) -> None:
     """Run the HTTP bridge alone until Ctrl-C or SIGTERM, for a gRPC server elsewhere.
 
     \b
-    Example:
+    Examples:
       cstp bridge --config cstp.yaml --grpc-target 10.0.0.5:50051
+      cstp bridge --config cstp.yaml --grpc-target grpcs://cstp.example.com:50051
     """
     given = {
         "--config": state().config_path,

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.cli.bridge_process import BridgeAddress, BridgeProcess
 from cstp_grpc.config import Settings
 from cstp_grpc.process import GRACE_SECONDS
@@ -20,24 +21,29 @@ BRIDGE_PORT_FILE = "bridge.port"
 class Stack:
     """A running server, with a bridge where `bridge` asks for one; both are stopped at the end of a `with` block.
 
-    `config_file` is what the bridge reads; None leaves it to the defaults and the environment. Raises what App and
-    BridgeProcess raise.
+    `config_file` is what the bridge reads; None leaves it to the defaults and the environment. The bridge calls the
+    server at its `private_target`, since the certificate need not be for this machine; `private` asks for it without a
+    bridge too. Raises what App and BridgeProcess raise, and ConfigError where the bridge's certificate is unusable.
     """
 
-    def __init__(self, settings: Settings, config_file: Path | None, *, bridge: bool) -> None:
+    def __init__(self, settings: Settings, config_file: Path | None, *, bridge: bool, private: bool = False) -> None:
+        if bridge:
+            ServerCertificate.of(settings.server.tls, "server.tls")
         with ExitStack() as opened:
             self.app = App(settings)
             opened.callback(self.app.stop)
-            self.app.start()
+            self.app.start(private=private or bridge)
             self.bridge: BridgeProcess | None = None
             self.bridge_address: BridgeAddress | None = None
             if bridge:
                 self.bridge = BridgeProcess(
                     config_file,
-                    self.app.target,
+                    self.app.private_target,
                     settings.data_dir / BRIDGE_PORT_FILE,
                     # Once for its requests, and once for its work on tasks.
                     stop_seconds=2 * settings.grpc.drain_seconds + GRACE_SECONDS,
+                    announced=self.app.url,
+                    secure=settings.server.tls is not None,
                 )
                 # The bridge stops first, so that nobody calls through it any more when the server drains.
                 opened.callback(self.bridge.stop)

@@ -49,6 +49,8 @@ class CommandEnvironment:
     """CSTP_AGENTS_FILE: the agents file where none is named."""
     token: str | None
     """CSTP_TOKEN: the bearer token for a server that no agents file describes."""
+    ca_file: Path | None
+    """CSTP_CA_FILE: a PEM file of the authorities that certify such a server."""
 
 
 def forbid_telemetry() -> None:
@@ -58,11 +60,12 @@ def forbid_telemetry() -> None:
 
 def command_environment() -> CommandEnvironment:
     """Return what the environment tells the commands that call servers."""
-    config, agents_file = (os.environ.get(ENV_PREFIX + name) for name in ("CONFIG", "AGENTS_FILE"))
+    config, agents_file, ca_file = (os.environ.get(ENV_PREFIX + name) for name in ("CONFIG", "AGENTS_FILE", "CA_FILE"))
     return CommandEnvironment(
         config=Path(config) if config else None,
         agents_file=Path(agents_file) if agents_file else None,
         token=os.environ.get(f"{ENV_PREFIX}TOKEN") or None,
+        ca_file=Path(ca_file) if ca_file else None,
     )
 
 

@@ -18,7 +18,9 @@ from cstp_grpc.vocabulary import DEFAULT_TENANT, INTENT_LAYER_AGENT, Permission
 PROJECT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 RATE = r"^[1-9]\d*\s*(/|per)\s*([1-9]\d*\s*)?(second|minute|hour|day)s?$"
 
-TARGET = r"^(\[[0-9A-Fa-f:.]+\]|[^\s/:]+):[0-9]{1,5}$"
+HOST_AND_PORT = r"(\[[0-9A-Fa-f:.]+\]|[^\s/:]+):[0-9]{1,5}"
+TARGET = rf"^{HOST_AND_PORT}$"
+SECURE_TARGET = rf"^(grpcs://)?{HOST_AND_PORT}$"
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Rate = Annotated[str, Field(pattern=RATE)]
@@ -77,10 +79,11 @@ class ServerSettings(Section):
 
 
 class TlsSettings(Section):
-    """With which certificate a server shows who it is. New files are taken without a restart."""
+    """With which certificate a server shows who it is."""
 
     certificate: Path
-    """A PEM file with the certificate of the server, followed by those that certify it."""
+    """A PEM file with the certificate of the server, followed by those that certify it. New connections get what is
+    new in the files, without a restart."""
     key: Path
     """A PEM file with its private key."""
 
@@ -94,9 +97,9 @@ class A2aSettings(Section):
     """The port that A2A over gRPC listens on; 0 chooses a free one."""
     public_grpc_target: str | None = Field(default=None, pattern=TARGET)
     """The `host:port` by which others reach A2A over gRPC; when absent, the host of the request and the port above."""
-    public_cstp_target: str | None = Field(default=None, pattern=TARGET)
-    """The `host:port` by which others reach the gRPC server of CSTP, for the agent card; when absent, the host of the
-    request and the port of the server."""
+    public_cstp_target: str | None = Field(default=None, pattern=SECURE_TARGET)
+    """The `host:port` by which others reach the gRPC server of CSTP, for the agent card, with `grpcs://` before it
+    where they do so over TLS; when absent, the host of the request and the port of the server."""
     require_extension: bool = False
     """True refuses A2A clients that do not activate the CSTP extension."""
     task_days: float = Field(default=30, gt=0, le=3650)

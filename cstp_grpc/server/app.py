@@ -105,7 +105,7 @@ class App:
 
     @property
     def private_target(self) -> str:
-        """Where this process and its children find the server without TLS: `host:port`."""
+        """Where this process and its children find the server, without TLS if it was started so: `host:port`."""
         private = self._ports.private
         return self.target if private is None else join(LOOPBACK, private)
 
@@ -127,12 +127,10 @@ class App:
 
     def _build(self, opened: ExitStack, clock: Callable[[], datetime]) -> GrpcServer:
         settings = self._settings
-        # What may be unusable comes first: limits, certificate, rules, projects, liaison agents. Nothing on disk has been
-        # touched.
+        # What may be unusable comes first, before anything on disk is touched: limits, rules, projects, liaison agents.
         receiving = Receiving(settings.grpc.message_seconds)
         around = interceptors(settings, receiving)
-        tls = settings.grpc.tls
-        certificate = ServerCertificate(tls.certificate, tls.key, "grpc.tls") if tls else None
+        certificate = ServerCertificate.of(settings.grpc.tls, "grpc.tls")
         rule_set = load(rulebook_path(settings))
         settings.intent_layer.check_roots()
         redaction = redaction_of(settings)
@@ -185,7 +183,8 @@ class App:
             (intent_layer_pb2_grpc.add_IntentLayerServiceServicer_to_server, IntentLayerService(projects)),
             (liaison_pb2_grpc.add_LiaisonServiceServicer_to_server, LiaisonService(liaison)),
         ]
-        return GrpcServer(settings.grpc, around, servicers, memory.health, receiving, settings.liaison.max_watchers)
+        watchers = settings.liaison.max_watchers
+        return GrpcServer(settings.grpc, around, servicers, memory.health, receiving, watchers, certificate)
 
     def _build_memory(
         self,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.client.contract import methods
 from cstp_grpc.config import GrpcSettings, Settings, join
 from cstp_grpc.server.health import Health
@@ -37,6 +39,8 @@ SENDING_GRACE = 1.0
 INTERRUPTED_GRACE = 1.0
 """Seconds for calls that are interrupted after draining to notice it."""
 
+LOOPBACK = "127.0.0.1"
+
 PING_MILLISECONDS = 30_000
 """How long a caller with open calls may be silent before it is asked whether it is there, and may take to answer."""
 
@@ -49,11 +53,19 @@ class CannotListen(Exception):
     """The server cannot listen where it was told to."""
 
 
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """The ports of a server; `private` is the loopback one without TLS, None where there is none."""
+
+    port: int
+    private: int | None
+
+
 class GrpcServer:
     """Serves the contract, health and reflection; `details` are what health tells beside the services.
 
     `receiving` is the one among the interceptors; it begins and ends with the server. `answer_streams` is how many
-    streams of answers the servicers let be open at once.
+    streams of answers the servicers let be open at once. With a certificate it speaks TLS.
     """
 
     def __init__(
@@ -64,8 +76,10 @@ class GrpcServer:
         details: Mapping[str, Callable[[], bool]],
         receiving: Receiving,
         answer_streams: int,
+        certificate: ServerCertificate | None = None,
     ) -> None:
         self._settings = settings
+        self._certificate = certificate
         self._receiving = receiving
         self._sending = Sending()
         self._calls = ThreadPoolExecutor(settings.workers, thread_name_prefix="call")
@@ -85,18 +99,26 @@ class GrpcServer:
         shown = [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME]
         reflection.enable_server_reflection(shown, self._server)
 
-    def start(self) -> int:
-        """Listen, and return the port. Raises CannotListen."""
-        address = join(self._settings.host, self._settings.port)
-        try:
-            port = self._server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise CannotListen(f"cannot listen on {address}: is the port taken? Set grpc.port to another") from error
+    def start(self, *, private: bool = False) -> Listening:
+        """Listen, and say where. Raises CannotListen.
+
+        With `private` a server that speaks TLS listens without it too, on a free loopback port.
+        """
+        port = self._listen(join(self._settings.host, self._settings.port))
+        secret = self._server.add_insecure_port(join(LOOPBACK, 0)) if private and self._certificate else None
         self._receiving.start()
         self._server.start()
         for service in self._services:
             self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
-        return port
+        return Listening(port, secret)
+
+    def _listen(self, address: str) -> int:
+        try:
+            if self._certificate:
+                return self._server.add_secure_port(address, self._certificate.grpc_credentials())
+            return self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise CannotListen(f"cannot listen on {address}: is the port taken? Set grpc.port to another") from error
 
     def stop(self, drain_seconds: float) -> None:
         """Refuse new calls, let those in progress end for up to `drain_seconds`, then stop.
