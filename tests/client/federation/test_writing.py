@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+import pytest
+from google.protobuf.message import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cstp_grpc.client.federation.merge import decide, join_recollections, remembered
+from cstp_grpc.client.federation.model import Status
+from cstp_grpc.client.federation.reading import judgement_of, recollection_of, similar_of
+from cstp_grpc.client.federation.replies import PeerAnswer, understand
+from cstp_grpc.client.federation.writing import write_announcement, write_check, write_query
+from cstp_grpc.errors import Unavailable
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
+from tests.client.federation.answers import (
+    BLOCK,
+    NOON,
+    WARN,
+    Replied,
+    announcement,
+    check,
+    query,
+    similar,
+    summary,
+    violation,
+)
+
+NAMES = ["ann", "ben", "cleo", "dan"]
+
+violations = st.builds(
+    violation,
+    st.sampled_from(["one", "two"]),
+    message=st.sampled_from(["a", "b"]),
+    agent=st.sampled_from(["", "its own name", "eve"]),
+    suggestion=st.sampled_from(["Wait", "wait", "Ask"]),
+)
+checks = st.builds(
+    lambda blocks, warns: check(*blocks, warnings=tuple(warns)),
+    st.lists(violations, max_size=2),
+    st.lists(violations, max_size=2),
+)
+identifiers = st.sampled_from(["dec-1", "dec-2", "dec-3"])
+distances = st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0])
+titles = st.sampled_from(["This", "That"])
+queries = st.lists(st.builds(summary, identifiers, distances, title=titles), max_size=3).map(lambda d: query(*d))
+announcements = st.builds(
+    lambda decisions, verdict, suggestions: announcement(*decisions, verdict=verdict, suggestions=tuple(suggestions)),
+    st.lists(st.builds(similar, identifiers, distances, title=titles), max_size=3),
+    checks.map(lambda c: status(c)),
+    st.lists(st.sampled_from(["Wait", "Roll back", "Ask"]), max_size=3),
+)
+
+
+def status(message: cstp_pb2.CheckGuardrailsResponse) -> cstp_pb2.GuardrailStatus:
+    return cstp_pb2.GuardrailStatus(
+        allowed=message.allowed,
+        violations=message.violations,
+        warnings=message.warnings,
+        evaluated=message.evaluated,
+    )
+
+
+def understood(replies: Sequence[Replied]) -> list[PeerAnswer]:
+    return [
+        understand(reply, required=reply.agent != "dan", trust=0.5 if reply.agent == "ben" else 1.0)
+        for reply in replies
+    ]
+
+
+def checked(
+    own: cstp_pb2.CheckGuardrailsResponse, replies: Sequence[Replied], quorum: int | None = None
+) -> cstp_pb2.CheckGuardrailsResponse:
+    answer, peers = cstp_pb2.CheckGuardrailsResponse(), understood(replies)
+    answer.CopyFrom(own)
+    verdict = decide("self", judgement_of(own, "self", ours=True), [peer.opinion for peer in peers], quorum)
+    write_check(answer, verdict, peers)
+    return answer
+
+
+def asked(
+    own: cstp_pb2.QueryDecisionsResponse, replies: Sequence[Replied], limit: int = 3
+) -> cstp_pb2.QueryDecisionsResponse:
+    answer, peers = cstp_pb2.QueryDecisionsResponse(), understood(replies)
+    answer.CopyFrom(own)
+    found = [peer.recollection for peer in peers if peer.recollection]
+    write_query(answer, remembered(recollection_of(own, "self", 1.0, ours=True), found), limit, peers)
+    return answer
+
+
+def announced(own: cstp_pb2.AnnounceIntentResponse, replies: Sequence[Replied]) -> cstp_pb2.AnnounceIntentResponse:
+    answer, peers = cstp_pb2.AnnounceIntentResponse(), understood(replies)
+    answer.CopyFrom(own)
+    verdict = decide("self", judgement_of(own.guardrail_status, "self", ours=True), [peer.opinion for peer in peers])
+    found = [peer.feedback.similar for peer in peers if peer.feedback]
+    write_announcement(answer, verdict, remembered(similar_of(own, "self", 1.0, ours=True), found), peers)
+    return answer
+
+
+def bytes_of(message: Message) -> bytes:
+    return message.SerializeToString(deterministic=True)
+
+
+Federate = Callable[..., Message]
+
+
+@pytest.mark.parametrize(
+    ("federate", "answers"),
+    [(checked, checks), (asked, queries), (announced, announcements)],
+    ids=["check", "query", "announcement"],
+)
+@given(data=st.data())
+def test_the_same_answers_in_any_order_give_the_same_bytes(
+    federate: Federate, answers: st.SearchStrategy[Message], data: st.DataObject
+) -> None:
+    own = data.draw(answers)
+    failure = st.sampled_from([s for s in Status if s is not Status.ANSWERED])
+    replies = [
+        Replied(name, status=data.draw(failure))
+        if data.draw(st.integers(0, 3)) == 0
+        else Replied(name, data.draw(answers))
+        for name in NAMES
+    ]
+    assert bytes_of(federate(own, data.draw(st.permutations(replies)))) == bytes_of(federate(own, replies))
+
+
+@given(st.lists(queries, min_size=4, max_size=4), st.integers(1, 3))
+def test_the_same_answers_in_any_grouping_give_the_same_bytes(
+    answers: list[cstp_pb2.QueryDecisionsResponse], split: int
+) -> None:
+    found = [recollection_of(answer, name, 1.0) for name, answer in zip(NAMES, answers, strict=True)]
+    grouped = [reduce(join_recollections, found[:split]), reduce(join_recollections, found[split:])]
+    merged = [cstp_pb2.QueryDecisionsResponse(), cstp_pb2.QueryDecisionsResponse()]
+    write_query(merged[0], reduce(join_recollections, found), 10, [])
+    write_query(merged[1], reduce(join_recollections, reversed(grouped)), 10, [])
+    assert bytes_of(merged[0]) == bytes_of(merged[1])
+
+
+@given(checks, st.lists(checks, min_size=2, max_size=4), st.none() | st.integers(1, 3))
+def test_an_answer_is_allowed_exactly_where_it_has_no_violations(
+    own: cstp_pb2.CheckGuardrailsResponse, answers: list[cstp_pb2.CheckGuardrailsResponse], quorum: int | None
+) -> None:
+    merged = checked(own, [Replied(*pair) for pair in zip(NAMES, answers, strict=False)], quorum)
+    assert merged.allowed == (not merged.violations)
+    assert merged.HasField("quorum") == (quorum is not None)
+
+
+def test_a_check_tells_whose_guardrails_matched_and_what_each_peer_said() -> None:
+    own = check(violation("z"), evaluated=4)
+    replies = [
+        Replied("dan", check(violation("d"))),
+        Replied("ben", check(violation("b"), violation("a", agent="eve"), warnings=(violation("w", WARN),))),
+        Replied("ann", status=Status.UNREACHABLE, error=Unavailable("It stops")),
+    ]
+    merged = checked(own, replies)
+    assert [(v.agent, v.guardrail_id, v.severity) for v in merged.violations] == [
+        ("ann", "federation-unreachable", BLOCK),
+        ("ben", "b", BLOCK),
+        ("ben/eve", "a", BLOCK),
+        ("self", "z", BLOCK),
+    ]
+    assert [(v.agent, v.guardrail_id, v.severity) for v in merged.warnings] == [("dan", "d", BLOCK), ("ben", "w", WARN)]
+    assert (merged.allowed, merged.evaluated, merged.evaluated_at, merged.agent) == (False, 10, NOON, own.agent)
+    ann, ben, dan = merged.responses
+    assert (ann.agent, ann.status, ann.latency_ms) == ("ann", types_pb2.PEER_STATUS_UNREACHABLE, 1.5)
+    assert ann.error == cstp_pb2.PeerError(reason="UNAVAILABLE", message="It cannot be reached or fails: It stops")
+    assert not ann.HasField("guardrail_status")
+    assert (ben.agent, ben.status, ben.guardrail_status.allowed) == ("ben", types_pb2.PEER_STATUS_ANSWERED, False)
+    assert [v.agent for v in ben.guardrail_status.violations] == ["ben", "ben/eve"]
+    assert ben.guardrail_status.evaluated == 3
+    assert not ben.HasField("error")
+    assert [v.guardrail_id for v in dan.guardrail_status.violations] == ["d"]
+
+
+def test_a_check_by_quorum_tells_the_votes() -> None:
+    replies = [Replied("cleo", check(violation("c"))), Replied("ann", check()), Replied("dan", check())]
+    merged = checked(check(), replies, 1)
+    assert merged.allowed
+    assert [(v.agent, v.severity) for v in merged.warnings] == [("cleo", BLOCK)]
+    assert merged.quorum == cstp_pb2.Quorum(
+        needed=1,
+        allowing=1,
+        votes=[cstp_pb2.Vote(agent="ann", allow=True), cstp_pb2.Vote(agent="cleo", allow=False)],
+    )
+
+
+def test_a_query_tells_the_nearest_decisions_of_all_and_how_many_each_found() -> None:
+    own = query(summary("dec-1", 0.5))
+    replies = [
+        Replied("ann", query(summary("dec-2", 0.25), summary("dec-1", 0.0, title="Forged"))),
+        Replied("ben", query(summary("dec-3", 0.0), summary("dec-4", 0.75))),
+        Replied("cleo", query()),
+        Replied("dan", status=Status.TIMED_OUT),
+    ]
+    merged = asked(own, replies, 3)
+    assert [(d.id, d.origin, d.title) for d in merged.decisions] == [
+        ("dec-2", "ann", "What was done"),
+        ("dec-1", "self", "What was done"),
+        ("dec-3", "ben", "What was done"),
+    ]
+    assert (merged.total, merged.query, merged.agent) == (3, own.query, own.agent)
+    assert dict(merged.totals) == {"self": 1, "ann": 2, "ben": 2, "cleo": 0}
+    assert [[d.id for d in response.decisions.decisions] for response in merged.responses] == [
+        ["dec-1", "dec-2"],
+        ["dec-3", "dec-4"],
+        [],
+        [],
+    ]
+    assert [response.HasField("decisions") for response in merged.responses] == [True, True, True, False]
+
+
+def test_an_announcement_merges_the_feedback_of_all() -> None:
+    own = announcement(similar("dec-1", 0.5), verdict=status(check(evaluated=2)), suggestions=("Test it", "Wait"))
+    own.code_context.project = "shop"
+    theirs = announcement(
+        *[similar(f"dec-{n}", 0.25) for n in range(2, 8)],
+        verdict=status(check(violation("b", suggestion="Take a copy"))),
+        suggestions=("wait", "Roll back", "Ask", "Think", "Sleep", "Never told"),
+    )
+    merged = announced(own, [Replied("ann", theirs)])
+    assert [(d.id, d.origin) for d in merged.similar_decisions] == [(f"dec-{n}", "ann") for n in range(2, 7)]
+    assert [(v.agent, v.guardrail_id) for v in merged.guardrail_status.violations] == [("ann", "b")]
+    assert (merged.guardrail_status.allowed, merged.guardrail_status.evaluated) == (False, 5)
+    assert list(merged.suggestions) == ["Test it", "Wait", "Take a copy", "Roll back", "Ask"]
+    assert merged.code_context == own.code_context
+    assert (merged.received_at, merged.correlation_id) == (NOON, "c-1")
+    (ann,) = merged.responses
+    assert ann.feedback.received_at == NOON
+    assert len(ann.feedback.similar_decisions) == 5
+    assert list(ann.feedback.suggestions) == ["wait", "Roll back", "Ask", "Think", "Sleep"]
+    assert [v.guardrail_id for v in ann.guardrail_status.violations] == ["b"]
+
+
+def test_an_announcement_without_a_verdict_to_tell_keeps_none() -> None:
+    own, peers = announcement(), understood([Replied("ann", announcement(suggestions=("Wait",)))])
+    write_announcement(own, None, similar_of(own, "self", 1.0, ours=True), peers)
+    assert not own.HasField("guardrail_status")
+    assert list(own.suggestions) == ["Wait"]
