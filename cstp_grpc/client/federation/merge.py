@@ -102,7 +102,7 @@ def voiced(opinion: Opinion) -> Judgement:
     finding = Finding(
         agent=opinion.agent,
         guardrail_id=UNREACHABLE,
-        name="Peers judge",
+        name="A peer did not judge",
         message=f"The {role} peer {opinion.agent} did not judge this. {opinion.why}".rstrip(),
         blocks=opinion.required,
         code=UNREACHABLE_CODE,
@@ -130,7 +130,7 @@ def not_carried(agent: str, poll: Poll) -> Finding:
     return Finding(
         agent=agent,
         guardrail_id=QUORUM,
-        name="Enough peers allow it",
+        name="Too few peers allow it",
         message=f"{poll.allowing} of {len(poll.votes)} required peers allow this, and {poll.needed} must",
         blocks=True,
     )

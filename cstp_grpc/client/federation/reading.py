@@ -35,6 +35,9 @@ SPACES: Final = "\n\t\r"
 """What texts may have in them although it cannot be printed."""
 
 BLOCK: Final = types_pb2.SEVERITY_BLOCK
+OUTCOMES: Final = frozenset(types_pb2.Outcome.values())
+STAKES: Final = frozenset(types_pb2.Stakes.values())
+STATES: Final = frozenset(types_pb2.DecisionStatus.values())
 
 
 class NotUnderstood(Exception):
@@ -160,12 +163,12 @@ def tidy(message: cstp_pb2.DecisionSummary | cstp_pb2.SimilarDecision) -> None:
     message.title = clean(message.title)
     if message.notes:
         message.notes = clean(message.notes)
-    if message.outcome not in types_pb2.Outcome.values():
+    if message.outcome not in OUTCOMES:
         message.outcome = types_pb2.OUTCOME_UNSPECIFIED
     if isinstance(message, cstp_pb2.DecisionSummary):
-        if message.stakes not in types_pb2.Stakes.values():
+        if message.stakes not in STAKES:
             message.stakes = types_pb2.STAKES_UNSPECIFIED
-        if message.status not in types_pb2.DecisionStatus.values():
+        if message.status not in STATES:
             message.status = types_pb2.DECISION_STATUS_UNSPECIFIED
 
 
@@ -242,8 +245,10 @@ def named(agent: str, theirs: str, itself: str = "") -> str:
 
     It is `agent` or `agent/theirs`, at most 500 characters on one line.
     """
+    if not theirs or theirs == itself:
+        return agent
     words = one_line(theirs)
-    return agent if words in ("", itself) else f"{agent}/{words}"[:MAX_AGENT]
+    return f"{agent}/{words}"[:MAX_AGENT] if words else agent
 
 
 def clean(text: str) -> str:

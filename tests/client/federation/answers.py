@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -68,7 +69,7 @@ class Replied:
 
 
 def violation(
-    guardrail_id: str = "rule", severity: types_pb2.Severity.ValueType = BLOCK, **more: str
+    guardrail_id: str = "rule", severity: types_pb2.Severity.ValueType = BLOCK, **more: Any
 ) -> types_pb2.Violation:
     return types_pb2.Violation(
         **{"name": "A rule", "message": "Not so", **more}, guardrail_id=guardrail_id, severity=severity
@@ -88,7 +89,7 @@ def check(
     )
 
 
-def summary(id: str = "dec-1", distance: float = 0.25, **more: str) -> cstp_pb2.DecisionSummary:  # noqa: A002
+def summary(id: str = "dec-1", distance: float = 0.25, **more: Any) -> cstp_pb2.DecisionSummary:  # noqa: A002
     return cstp_pb2.DecisionSummary(**{"title": "What was done", **more}, id=id, distance=distance, date=NOON)
 
 
@@ -98,7 +99,7 @@ def query(*decisions: cstp_pb2.DecisionSummary) -> cstp_pb2.QueryDecisionsRespon
     )
 
 
-def similar(id: str = "dec-1", distance: float = 0.25, **more: str) -> cstp_pb2.SimilarDecision:  # noqa: A002
+def similar(id: str = "dec-1", distance: float = 0.25, **more: Any) -> cstp_pb2.SimilarDecision:  # noqa: A002
     return cstp_pb2.SimilarDecision(
         **{"title": "What was done", **more}, id=id, distance=distance, score=1 - distance, date=NOON
     )
