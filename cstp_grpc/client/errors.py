@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -19,6 +20,9 @@ TOO_LARGE: Mapping[str, type[CstpError]] = {
     "Sent message larger": errors.InternalError,
 }
 """By what gRPC says of messages beyond its limits: only its text tells them from other exhaustion."""
+
+HANDSHAKE = re.compile(r"OPENSSL_internal:([A-Z_]+(: self signed certificate)?)")
+"""What gRPC says of a failed handshake; what comes after it is no part of the cause."""
 
 
 class ParseError(errors.InvalidArgument):
@@ -148,8 +152,13 @@ def bare(code: grpc.StatusCode, details: str, target: str) -> CstpError:
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         error = next((meaning for mark, meaning in TOO_LARGE.items() if mark in details), error)
     if error is ServerUnreachable:
-        # gRPC tells the whole way to the failure; its end is what matters.
-        return ServerUnreachable(f"No server answers at {target}: {details.rpartition(': ')[2]}")
+        return ServerUnreachable(f"No server answers at {target}: {cause(details)}")
     if error is errors.DeadlineExceeded:
         return errors.DeadlineExceeded(f"{target} did not answer in time")
     return error(f"{target} answered {code.name}: {details}")
+
+
+def cause(details: str) -> str:
+    """Return why a server cannot be reached. gRPC tells the whole way to the failure; its end is what matters."""
+    handshake = HANDSHAKE.search(details)
+    return f"the TLS handshake failed, {handshake[1]}" if handshake else details.rpartition(": ")[2]

@@ -164,9 +164,12 @@ def tls_context(root_certificates: bytes | None) -> ssl.SSLContext:
     if root_certificates is None:
         return ssl.create_default_context()
     try:
-        return ssl.create_default_context(cadata=root_certificates.decode("ascii"))
+        context = ssl.create_default_context(cadata=root_certificates.decode("ascii"))
     except (ssl.SSLError, UnicodeDecodeError) as error:
         raise InvalidArgument.field("root_certificates", "are no certificates in PEM") from error
+    # What is given is trusted, also where it is the certificate of the server itself; gRPC does likewise.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
 
 
 def exchange(
