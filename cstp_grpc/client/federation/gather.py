@@ -1,0 +1,116 @@
+"""Asking several peers at once, with one deadline for all."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from google.protobuf.message import Message
+
+from cstp_grpc.client.contract import Method
+from cstp_grpc.client.federation import results
+from cstp_grpc.client.federation.links import Cancel, Peer
+from cstp_grpc.client.federation.model import Status
+from cstp_grpc.client.federation.results import Metadata, Result
+from cstp_grpc.errors import CstpError
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What became of asking one peer: an answer where the status is ANSWERED, else an error where one is known."""
+
+    agent: str
+    status: Status
+    answer: Message | None
+    error: CstpError | None
+    latency_ms: float
+
+
+def gather(
+    peers: Iterable[Peer],
+    method: Method,
+    request: Message,
+    seconds: float,
+    metadata: Metadata = (),
+    clock: Callable[[], float] = time.monotonic,
+    late: Callable[[Reply], None] | None = None,
+    late_seconds: float = 0.0,
+) -> list[Reply]:
+    """Ask all peers at once and return what became of each, in the order of their names. Raises nothing.
+
+    Each has its own timeout, and none more than `seconds`; who did not answer by then timed out. With `late` it may
+    take `late_seconds` all the same: `late` then gets its reply, whatever it is, once and on another thread.
+    """
+    gathering = Gathering(sorted(peers, key=lambda peer: peer.name), clock, late)
+    return gathering.run(method, request, seconds, metadata, late_seconds)
+
+
+class Gathering:
+    """The questions to some peers, and what became of them so far."""
+
+    def __init__(self, peers: list[Peer], clock: Callable[[], float], late: Callable[[Reply], None] | None) -> None:
+        self._peers = peers
+        self._clock = clock
+        self._late = late
+        self._started = clock()
+        self._changed = threading.Condition(threading.Lock())
+        self._replies: list[Reply | None] = [None] * len(peers)
+        self._left = len(peers)
+        self._over = False
+
+    def run(
+        self, method: Method, request: Message, seconds: float, metadata: Metadata, late_seconds: float
+    ) -> list[Reply]:
+        """Ask all peers and return what became of each."""
+        limits = [min(peer.timeout, seconds) for peer in self._peers]
+        cancels = [
+            peer.ask(
+                method, request, limit if self._late is None else max(limit, late_seconds), metadata, self._take(at)
+            )
+            for at, (peer, limit) in enumerate(zip(self._peers, limits, strict=True))
+        ]
+        self._wait(limits)
+        return self._end(cancels)
+
+    def _take(self, at: int) -> Callable[[Result], None]:
+        """Return what takes the result of one peer."""
+
+        def take(result: Result) -> None:
+            reply = self._reply(at, result)
+            with self._changed:
+                in_time = not self._over
+                if in_time:
+                    self._replies[at] = reply
+                    self._left -= 1
+                    if not self._left:
+                        self._changed.notify()
+            if not in_time and self._late is not None:
+                self._late(reply)
+
+        return take
+
+    def _reply(self, at: int, result: Result) -> Reply:
+        latency_ms = (self._clock() - self._started) * 1000
+        return Reply(self._peers[at].name, result.status, result.answer, result.error, latency_ms)
+
+    def _wait(self, limits: list[float]) -> None:
+        """Wait for all replies, and for none longer than its limit."""
+        with self._changed:
+            while self._left:
+                last = max(limit for limit, reply in zip(limits, self._replies, strict=True) if reply is None)
+                left = self._started + last - self._clock()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+            self._over = True
+
+    def _end(self, cancels: list[Cancel]) -> list[Reply]:
+        """Return the replies; who has not replied timed out."""
+        found = []
+        for at, (reply, cancel) in enumerate(zip(self._replies, cancels, strict=True)):
+            if reply is None and self._late is None:
+                cancel()
+            found.append(reply or self._reply(at, results.TIMED_OUT))
+        return found
