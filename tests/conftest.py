@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from cstp_grpc.storage.engine import create_engine
 from cstp_grpc.storage.migrate import migrate
 from cstp_grpc.storage.writer import Writer
-from tests.certificates import Certificate, make_certificate
+from tests.certificates import Authority, Certificate, make_certificate
 from tests.databases import POOL_SIZE, PostgresMissing, PostgresServer, postgres_server, unique_name
 
 # How long an example takes says more of the machine than of the code.
@@ -108,3 +108,11 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is needed to make a certificate")
     return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Who certifies servers."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is needed to make a certificate")
+    return Authority(tmp_path_factory.mktemp("authority"))

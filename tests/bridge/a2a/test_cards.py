@@ -102,6 +102,28 @@ def test_grpc_is_on_the_host_of_the_address(address: str, host: str) -> None:
     assert params(card)["endpoint"] == f"{address}/cstp"
 
 
+@pytest.mark.parametrize(
+    ("given", "grpc_target"),
+    [
+        ({}, "grpcs://agent.example.com:4711"),
+        ({"public_cstp_target": "cstp.example.com:443"}, "grpcs://cstp.example.com:443"),
+        ({"public_cstp_target": "grpcs://cstp.example.com:443"}, "grpcs://cstp.example.com:443"),
+    ],
+)
+def test_a_server_that_speaks_tls_is_named_so(given: dict[str, str], grpc_target: str) -> None:
+    settings = Settings(a2a=given)  # type: ignore[arg-type]
+    described = Cards(settings, "1.2.3", methods().values(), Ports(cstp=4711, a2a=4712, cstp_secure=True))
+    card = described.public(ADDRESS)
+    assert params(card)["grpcTarget"] == grpc_target
+    # Clients of A2A give it to their gRPC libraries as it stands.
+    assert "agent.example.com:4712" in {one.url for one in card.supported_interfaces}
+
+
+def test_a_proxy_may_speak_tls_for_the_server() -> None:
+    card = cards({"public_cstp_target": "grpcs://cstp.example.com:443"}).public(ADDRESS)
+    assert params(card)["grpcTarget"] == "grpcs://cstp.example.com:443"
+
+
 def test_configured_targets_win() -> None:
     given = {"public_grpc_target": "a2a.example.com:443", "public_cstp_target": "[2001:db8::2]:444"}
     card = cards(given).public(ADDRESS)
