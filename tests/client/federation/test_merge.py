@@ -136,6 +136,11 @@ def test_peers_do_not_outvote_the_agent_itself() -> None:
     assert keys(verdict) == ([("self", "rule")], [])
 
 
+def test_a_peer_that_is_asked_twice_allows_only_what_it_allows_both_times() -> None:
+    for peers in ([said("ann", None), said("ann", allowing("ann"))], [said("ann", allowing("ann")), said("ann", None)]):
+        assert not decide("self", allowing("self"), peers, 1).allowed
+
+
 def test_advisory_peers_only_warn_and_have_no_vote() -> None:
     peers = [said("ann", blocking("ann"), required=False), said("ben", None, required=False)]
     verdict = decide("self", allowing("self"), peers)

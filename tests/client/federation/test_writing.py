@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.client.federation.merge import decide, join_recollections, remembered
+from cstp_grpc.client.federation.merge import NOTHING_FOUND, decide, join_recollections, remembered
 from cstp_grpc.client.federation.model import Status
 from cstp_grpc.client.federation.reading import judgement_of, recollection_of, similar_of
 from cstp_grpc.client.federation.replies import PeerAnswer, understand
@@ -50,7 +50,7 @@ announcements = st.builds(
     lambda decisions, verdict, suggestions: announcement(*decisions, verdict=verdict, suggestions=tuple(suggestions)),
     st.lists(st.builds(similar, identifiers, distances, title=titles), max_size=3),
     checks.map(lambda c: status(c)),
-    st.lists(st.sampled_from(["Wait", "Roll back", "Ask"]), max_size=3),
+    st.lists(st.sampled_from(["Wait", "Roll back", "Test it", "Sleep", "Think"]), max_size=3),
 )
 
 
@@ -238,3 +238,14 @@ def test_an_announcement_without_a_verdict_to_tell_keeps_none() -> None:
     write_announcement(own, None, similar_of(own, "self", 1.0, ours=True), peers)
     assert not own.HasField("guardrail_status")
     assert list(own.suggestions) == ["Wait"]
+
+
+def test_what_is_written_again_replaces_what_was_there() -> None:
+    answer, own, peers = check(), judgement_of(check(), "self", ours=True), understood([Replied("ann", check())])
+    write_check(answer, decide("self", own, [peer.opinion for peer in peers], 1), peers)
+    write_check(answer, decide("self", own, []), [])
+    assert answer == check()
+    found, nothing = query(), query()
+    write_query(found, recollection_of(query(summary()), "ann", 1.0), 5, [])
+    write_query(found, NOTHING_FOUND, 5, [])
+    assert found == nothing
