@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from cstp_grpc.client.federation.gather import Reply
 from cstp_grpc.client.federation.model import Judgement, Opinion, Recollection, Status
 from cstp_grpc.client.federation.reading import (
     NotUnderstood,
@@ -31,30 +31,6 @@ SAID: Final[Mapping[Status, tuple[str, str]]] = {
 }
 """What is told of a peer that did not answer: the reason, where its error has none, and words."""
 NO_VERDICT: Final = "It answered without a verdict"
-
-
-class Reply(Protocol):
-    """What became of asking one peer: an answer where the status is ANSWERED, else an error where one is known."""
-
-    @property
-    def agent(self) -> str:
-        """The peer, by the name that it is configured with."""
-
-    @property
-    def status(self) -> Status:
-        """What became of it."""
-
-    @property
-    def answer(self) -> Message | None:
-        """What it answered."""
-
-    @property
-    def error(self) -> CstpError | None:
-        """Why it did not."""
-
-    @property
-    def latency_ms(self) -> float:
-        """How long it took."""
 
 
 @dataclass(frozen=True, slots=True)

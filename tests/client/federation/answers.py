@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import strategies as st
 
+from cstp_grpc.client.federation.gather import Reply
 from cstp_grpc.client.federation.merge import by_id, by_key, judgement
 from cstp_grpc.client.federation.model import Finding, Found, Judgement, Opinion, Recollection, Status
 from cstp_grpc.errors import CstpError
@@ -57,15 +57,13 @@ def opinions(draw: st.DrawFn) -> Opinion:
     return Opinion(name, required, draw(st.sampled_from(failures)), why="It is away.")
 
 
-@dataclass(frozen=True, slots=True)
-class Replied:
-    """What became of asking one peer."""
-
-    agent: str
-    answer: Message | None = None
-    status: Status = Status.ANSWERED
-    error: CstpError | None = None
-    latency_ms: float = 1.5
+def replied(
+    agent: str,
+    answer: Message | None = None,
+    status: Status = Status.ANSWERED,
+    error: CstpError | None = None,
+) -> Reply:
+    return Reply(agent, status, answer, error, latency_ms=1.5)
 
 
 def violation(

@@ -21,10 +21,10 @@ from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, types_pb2
 from tests.client.federation.answers import (
     NOON,
     WARN,
-    Replied,
     announcement,
     check,
     query,
+    replied,
     similar,
     summary,
     violation,
@@ -150,7 +150,7 @@ NONSENSE: dict[str, Callable[[], Message]] = {
 
 @pytest.mark.parametrize("message", NONSENSE.values(), ids=NONSENSE.keys())
 def test_an_answer_that_makes_no_sense_is_a_failure_and_never_allows(message: Callable[[], Message]) -> None:
-    answer = understand(Replied("ben", message()), required=True, trust=1.0)
+    answer = understand(replied("ben", message()), required=True, trust=1.0)
     assert (answer.status, answer.judgement, answer.recollection, answer.feedback) == (
         Status.NOT_UNDERSTOOD,
         None,
@@ -164,13 +164,13 @@ def test_an_answer_that_makes_no_sense_is_a_failure_and_never_allows(message: Ca
 
 
 def test_nothing_a_peer_wrote_is_told_of_an_answer_that_makes_no_sense() -> None:
-    answer = understand(Replied("ben", check(violation("secret" * 100))), required=True, trust=1.0)
+    answer = understand(replied("ben", check(violation("secret" * 100))), required=True, trust=1.0)
     assert answer.failure is not None
     assert "secret" not in answer.failure.message
 
 
 def test_a_required_peer_that_announces_without_a_verdict_did_not_judge() -> None:
-    answer = understand(Replied("ben", announcement()), required=True, trust=1.0)
+    answer = understand(replied("ben", announcement()), required=True, trust=1.0)
     assert answer.status is Status.ANSWERED
     assert "It answered without a verdict." in [
         finding.message.partition("this. ")[2]
@@ -192,7 +192,7 @@ def test_words_of_a_later_contract_are_left_out() -> None:
 
 def test_the_words_of_an_error_are_told_on_one_short_line() -> None:
     error = PermissionDenied("no\nway \x1b" + "x" * 2_000)
-    answer = understand(Replied("ben", None, Status.REFUSED, error), required=True, trust=1.0)
+    answer = understand(replied("ben", None, Status.REFUSED, error), required=True, trust=1.0)
     assert answer.failure is not None
     assert answer.failure.reason == "PERMISSION_DENIED"
     assert answer.failure.message.startswith("It refuses to answer: no way xxx")
@@ -211,7 +211,7 @@ def test_the_words_of_an_error_are_told_on_one_short_line() -> None:
     ],
 )
 def test_a_failure_without_an_error_has_a_reason_all_the_same(status: Status, reason: str) -> None:
-    answer = understand(Replied("ben", None, status), required=False, trust=1.0)
+    answer = understand(replied("ben", None, status), required=False, trust=1.0)
     assert answer.failure is not None
     assert (answer.status, answer.failure.reason) == (status, reason)
 
@@ -236,7 +236,7 @@ def test_whatever_a_peer_answers_what_comes_of_it_can_be_sent(
 ) -> None:
     message = sensible()
     message.MergeFrom(data.draw(st.just(type(message)()) | messages(message.DESCRIPTOR)))
-    answer = understand(Replied("ben", message), required=True, trust=1.0)
+    answer = understand(replied("ben", message), required=True, trust=1.0)
     verdict = decide("self", Judgement(), [answer.opinion])
     checked, asked, announced = check(), query(), announcement()
     write_check(checked, verdict, [answer])

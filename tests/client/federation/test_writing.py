@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cstp_grpc.client.federation.gather import Reply
 from cstp_grpc.client.federation.merge import NOTHING_FOUND, decide, join_recollections, remembered
 from cstp_grpc.client.federation.model import Status
 from cstp_grpc.client.federation.reading import judgement_of, recollection_of, similar_of
@@ -19,10 +20,10 @@ from tests.client.federation.answers import (
     BLOCK,
     NOON,
     WARN,
-    Replied,
     announcement,
     check,
     query,
+    replied,
     similar,
     summary,
     violation,
@@ -63,7 +64,7 @@ def status(message: cstp_pb2.CheckGuardrailsResponse) -> cstp_pb2.GuardrailStatu
     )
 
 
-def understood(replies: Sequence[Replied]) -> list[PeerAnswer]:
+def understood(replies: Sequence[Reply]) -> list[PeerAnswer]:
     return [
         understand(reply, required=reply.agent != "dan", trust=0.5 if reply.agent == "ben" else 1.0)
         for reply in replies
@@ -71,7 +72,7 @@ def understood(replies: Sequence[Replied]) -> list[PeerAnswer]:
 
 
 def checked(
-    own: cstp_pb2.CheckGuardrailsResponse, replies: Sequence[Replied], quorum: int | None = None
+    own: cstp_pb2.CheckGuardrailsResponse, replies: Sequence[Reply], quorum: int | None = None
 ) -> cstp_pb2.CheckGuardrailsResponse:
     answer, peers = cstp_pb2.CheckGuardrailsResponse(), understood(replies)
     answer.CopyFrom(own)
@@ -81,7 +82,7 @@ def checked(
 
 
 def asked(
-    own: cstp_pb2.QueryDecisionsResponse, replies: Sequence[Replied], limit: int = 3
+    own: cstp_pb2.QueryDecisionsResponse, replies: Sequence[Reply], limit: int = 3
 ) -> cstp_pb2.QueryDecisionsResponse:
     answer, peers = cstp_pb2.QueryDecisionsResponse(), understood(replies)
     answer.CopyFrom(own)
@@ -90,7 +91,7 @@ def asked(
     return answer
 
 
-def announced(own: cstp_pb2.AnnounceIntentResponse, replies: Sequence[Replied]) -> cstp_pb2.AnnounceIntentResponse:
+def announced(own: cstp_pb2.AnnounceIntentResponse, replies: Sequence[Reply]) -> cstp_pb2.AnnounceIntentResponse:
     answer, peers = cstp_pb2.AnnounceIntentResponse(), understood(replies)
     answer.CopyFrom(own)
     verdict = decide("self", judgement_of(own.guardrail_status, "self", ours=True), [peer.opinion for peer in peers])
@@ -118,9 +119,9 @@ def test_the_same_answers_in_any_order_give_the_same_bytes(
     own = data.draw(answers)
     failure = st.sampled_from([s for s in Status if s is not Status.ANSWERED])
     replies = [
-        Replied(name, status=data.draw(failure))
+        replied(name, status=data.draw(failure))
         if data.draw(st.integers(0, 3)) == 0
-        else Replied(name, data.draw(answers))
+        else replied(name, data.draw(answers))
         for name in NAMES
     ]
     assert bytes_of(federate(own, data.draw(st.permutations(replies)))) == bytes_of(federate(own, replies))
@@ -142,7 +143,7 @@ def test_the_same_answers_in_any_grouping_give_the_same_bytes(
 def test_an_answer_is_allowed_exactly_where_it_has_no_violations(
     own: cstp_pb2.CheckGuardrailsResponse, answers: list[cstp_pb2.CheckGuardrailsResponse], quorum: int | None
 ) -> None:
-    merged = checked(own, [Replied(*pair) for pair in zip(NAMES, answers, strict=False)], quorum)
+    merged = checked(own, [replied(*pair) for pair in zip(NAMES, answers, strict=False)], quorum)
     assert merged.allowed == (not merged.violations)
     assert merged.HasField("quorum") == (quorum is not None)
 
@@ -150,9 +151,9 @@ def test_an_answer_is_allowed_exactly_where_it_has_no_violations(
 def test_a_check_tells_whose_guardrails_matched_and_what_each_peer_said() -> None:
     own = check(violation("z"), evaluated=4)
     replies = [
-        Replied("dan", check(violation("d"))),
-        Replied("ben", check(violation("b"), violation("a", agent="eve"), warnings=(violation("w", WARN),))),
-        Replied("ann", status=Status.UNREACHABLE, error=Unavailable("It stops")),
+        replied("dan", check(violation("d"))),
+        replied("ben", check(violation("b"), violation("a", agent="eve"), warnings=(violation("w", WARN),))),
+        replied("ann", status=Status.UNREACHABLE, error=Unavailable("It stops")),
     ]
     merged = checked(own, replies)
     assert [(v.agent, v.guardrail_id, v.severity) for v in merged.violations] == [
@@ -175,7 +176,7 @@ def test_a_check_tells_whose_guardrails_matched_and_what_each_peer_said() -> Non
 
 
 def test_a_check_by_quorum_tells_the_votes() -> None:
-    replies = [Replied("cleo", check(violation("c"))), Replied("ann", check()), Replied("dan", check())]
+    replies = [replied("cleo", check(violation("c"))), replied("ann", check()), replied("dan", check())]
     merged = checked(check(), replies, 1)
     assert merged.allowed
     assert [(v.agent, v.severity) for v in merged.warnings] == [("cleo", BLOCK)]
@@ -189,10 +190,10 @@ def test_a_check_by_quorum_tells_the_votes() -> None:
 def test_a_query_tells_the_nearest_decisions_of_all_and_how_many_each_found() -> None:
     own = query(summary("dec-1", 0.5))
     replies = [
-        Replied("ann", query(summary("dec-2", 0.25), summary("dec-1", 0.0, title="Forged"))),
-        Replied("ben", query(summary("dec-3", 0.0), summary("dec-4", 0.75))),
-        Replied("cleo", query()),
-        Replied("dan", status=Status.TIMED_OUT),
+        replied("ann", query(summary("dec-2", 0.25), summary("dec-1", 0.0, title="Forged"))),
+        replied("ben", query(summary("dec-3", 0.0), summary("dec-4", 0.75))),
+        replied("cleo", query()),
+        replied("dan", status=Status.TIMED_OUT),
     ]
     merged = asked(own, replies, 3)
     assert [(d.id, d.origin, d.title) for d in merged.decisions] == [
@@ -219,7 +220,7 @@ def test_an_announcement_merges_the_feedback_of_all() -> None:
         verdict=status(check(violation("b", suggestion="Take a copy"))),
         suggestions=("wait", "Roll back", "Ask", "Think", "Sleep", "Never told"),
     )
-    merged = announced(own, [Replied("ann", theirs)])
+    merged = announced(own, [replied("ann", theirs)])
     assert [(d.id, d.origin) for d in merged.similar_decisions] == [(f"dec-{n}", "ann") for n in range(2, 7)]
     assert [(v.agent, v.guardrail_id) for v in merged.guardrail_status.violations] == [("ann", "b")]
     assert (merged.guardrail_status.allowed, merged.guardrail_status.evaluated) == (False, 5)
@@ -234,14 +235,14 @@ def test_an_announcement_merges_the_feedback_of_all() -> None:
 
 
 def test_an_announcement_without_a_verdict_to_tell_keeps_none() -> None:
-    own, peers = announcement(), understood([Replied("ann", announcement(suggestions=("Wait",)))])
+    own, peers = announcement(), understood([replied("ann", announcement(suggestions=("Wait",)))])
     write_announcement(own, None, similar_of(own, "self", 1.0, ours=True), peers)
     assert not own.HasField("guardrail_status")
     assert list(own.suggestions) == ["Wait"]
 
 
 def test_what_is_written_again_replaces_what_was_there() -> None:
-    answer, own, peers = check(), judgement_of(check(), "self", ours=True), understood([Replied("ann", check())])
+    answer, own, peers = check(), judgement_of(check(), "self", ours=True), understood([replied("ann", check())])
     write_check(answer, decide("self", own, [peer.opinion for peer in peers], 1), peers)
     write_check(answer, decide("self", own, []), [])
     assert answer == check()
