@@ -99,7 +99,7 @@ class FederationSettings(Section):
     max_hops: int = Field(default=1, ge=1, le=8)
     """How many agents one after the other may ask each other; with 1 peers answer by themselves."""
     max_peers: int = Field(default=16, ge=1, le=64)
-    """The most peers that one call asks; a call that would have to ask more is refused."""
+    """The most peers there may be, each of which one call may ask."""
     max_calls: int = Field(default=4, ge=1, le=256)
     """How many calls may wait for peers at once, each on a thread of `grpc.workers`; more are refused."""
     breaker_failures: int = Field(default=5, ge=1, le=1000)
@@ -117,6 +117,13 @@ class FederationSettings(Section):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"named more than once: {', '.join(twice)}")
         return peers
+
+    @model_validator(mode="after")
+    def check_count(self) -> FederationSettings:
+        """Refuse more peers than a call may ask."""
+        if len(self.peers) > self.max_peers:
+            raise ValueError(f"peers: are {len(self.peers)}, and max_peers is {self.max_peers}")
+        return self
 
     @model_validator(mode="after")
     def check_quorums(self) -> FederationSettings:

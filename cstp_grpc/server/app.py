@@ -43,6 +43,7 @@ from cstp_grpc.intent_layer.tree import Tree
 from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.server.code import ProjectCode, ProjectSources
+from cstp_grpc.server.federation import federated, open_peers
 from cstp_grpc.server.grpc_server import LOOPBACK, GrpcServer, Listening, Servicer, interceptors
 from cstp_grpc.server.health import INDEX
 from cstp_grpc.server.interceptors.receiving import Receiving
@@ -127,7 +128,7 @@ class App:
 
     def _build(self, opened: ExitStack, clock: Callable[[], datetime]) -> GrpcServer:
         settings = self._settings
-        # What may be unusable comes first, before anything on disk is touched: limits, rules, projects, liaison agents.
+        # What may be unusable comes first, before anything on disk is touched: limits, rules, projects, other agents.
         receiving = Receiving(settings.grpc.message_seconds)
         around = interceptors(settings, receiving)
         certificate = ServerCertificate.of(settings.grpc.tls, "grpc.tls")
@@ -135,6 +136,7 @@ class App:
         settings.intent_layer.check_roots()
         redaction = redaction_of(settings)
         remote = remote_agents(opened, settings)
+        peers = open_peers(opened, settings.federation)
         opened.enter_context(DataLock(settings.data_dir))
         embedder = build_embedder(**settings.embedding.model_dump(), data_dir=settings.data_dir)
 
@@ -170,7 +172,8 @@ class App:
         projects = self._build_projects(opened, sources, memory.journal, embedder, trail, clock)
         liaison = build_liaison(opened, settings, redaction, remote, engine, writer, trail, checks, clock)
         self._feed = liaison.feed
-        cstp = CstpService(settings.agent.name, announcer, memory.search, checks, limits)
+        alone = CstpService(settings.agent.name, announcer, memory.search, checks, limits)
+        cstp = federated(settings, peers, alone, trail, clock, limits)
         servicers: list[Servicer] = [
             (cstp_pb2_grpc.add_CstpServiceServicer_to_server, cstp),
             (journal_pb2_grpc.add_JournalServiceServicer_to_server, JournalService(memory.journal)),

@@ -25,6 +25,7 @@ from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryRefused, Parcel, Re
 from cstp_grpc.liaison.canonical import digest
 from cstp_grpc.liaison.documents import decision_json
 from cstp_grpc.liaison.model import Share, liaison_agent
+from cstp_grpc.server.authorities import read_authorities
 from cstp_grpc.vocabulary import DEFAULT_TENANT
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ class A2aLink:
 
         self._errors = a2a_peer
         self._peer: A2aPeer = a2a_peer.A2aPeer(
-            address_of(settings), token_of(settings), root_certificates=authorities_of(settings)
+            address_of(settings), token_of(settings), root_certificates=read_authorities(settings.ca_file)
         )
 
     def probe(self, seconds: float) -> None:
@@ -244,7 +245,7 @@ class CstpLink:
             address_of(settings),
             token_of(settings),
             retries=ONCE,
-            root_certificates=authorities_of(settings),
+            root_certificates=read_authorities(settings.ca_file),
         )
 
     def probe(self, seconds: float) -> None:
@@ -291,7 +292,7 @@ class GrpcHealth:
         target = address_of(settings)
         address = grpc_address(target)
         if scheme_of(target) == "grpcs":
-            credentials = grpc.ssl_channel_credentials(authorities_of(settings))
+            credentials = grpc.ssl_channel_credentials(read_authorities(settings.ca_file))
             self._channel = grpc.secure_channel(address, credentials, channel_options(address))
         else:
             self._channel = grpc.insecure_channel(address, channel_options(address))
@@ -317,7 +318,7 @@ class BridgeHealth:
     def __init__(self, settings: PillarSettings) -> None:
         url = endpoint(address_of(settings))
         self._url = url._replace(path=url.path.removesuffix(ENDPOINT) + "/health")
-        self._tls = tls_context(authorities_of(settings))
+        self._tls = tls_context(read_authorities(settings.ca_file))
 
     def probe(self, seconds: float) -> None:
         """Return where the bridge and its server are well. Raises Away."""
@@ -365,19 +366,6 @@ def address_of(settings: PillarSettings) -> str:
 def token_of(settings: PillarSettings) -> str | None:
     """Return the token for the remote agent."""
     return None if settings.token is None else settings.token.get_secret_value()
-
-
-def authorities_of(settings: PillarSettings) -> bytes | None:
-    """Return the authorities that certify the remote agent, in PEM. Raises OSError, InvalidArgument."""
-    if settings.ca_file is None:
-        return None
-    authorities = settings.ca_file.read_bytes()
-    if not authorities.strip():
-        # Without any, the system's would be believed.
-        raise InvalidArgument.field("root_certificates", "are no certificates in PEM")
-    # gRPC itself would only notice when it connects.
-    tls_context(authorities)
-    return authorities
 
 
 def parcel_json(parcel: Parcel) -> dict[str, Any]:

@@ -65,12 +65,11 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
     ) -> cstp_pb2.QueryDecisionsResponse:
         """Search the decision memory."""
         started = time.perf_counter()
-        limit = request.limit if request.HasField("limit") else DEFAULT_LIMIT
         matches = self._search.search(
             request.query,
             convert.decision_filter(request.filters),
             current_caller.get().agent,
-            min(limit, self._limits.max_results),
+            query_limit(request, self._limits),
             request.min_score if request.HasField("min_score") else self._limits.min_score,
         )
         return cstp_pb2.QueryDecisionsResponse(
@@ -97,6 +96,11 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             evaluated_at=convert.timestamp(check.evaluated_at),
             agent=self._name,
         )
+
+
+def query_limit(request: cstp_pb2.QueryDecisionsRequest, limits: QueryLimits) -> int:
+    """Return how many decisions a query is answered with at the most."""
+    return min(request.limit if request.HasField("limit") else DEFAULT_LIMIT, limits.max_results)
 
 
 def action(message: cstp_pb2.Action) -> Action:

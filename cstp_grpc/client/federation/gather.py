@@ -43,15 +43,34 @@ def gather(
     Each has its own timeout, and none more than `seconds`; who did not answer by then timed out. With `late` it may
     take `late_seconds` all the same: `late` then gets its reply, whatever it is, once and on another thread.
     """
-    gathering = Gathering(sorted(peers, key=lambda peer: peer.name), clock, late)
-    return gathering.run(method, request, seconds, metadata, late_seconds)
+    return ask(peers, method, request, seconds, metadata, clock, late, late_seconds).replies()
 
 
-class Gathering:
+def ask(
+    peers: Iterable[Peer],
+    method: Method,
+    request: Message,
+    seconds: float,
+    metadata: Metadata = (),
+    clock: Callable[[], float] = time.monotonic,
+    late: Callable[[Reply], None] | None = None,
+    late_seconds: float = 0.0,
+) -> Asking:
+    """Ask all peers at once, as `gather` does, without waiting for them; `replies` must follow. Raises nothing."""
+    asking = Asking(sorted(peers, key=lambda peer: peer.name), seconds, clock, late)
+    asking.begin(method, request, metadata, late_seconds)
+    return asking
+
+
+class Asking:
     """The questions to some peers, and what became of them so far."""
 
-    def __init__(self, peers: list[Peer], clock: Callable[[], float], late: Callable[[Reply], None] | None) -> None:
+    def __init__(
+        self, peers: list[Peer], seconds: float, clock: Callable[[], float], late: Callable[[Reply], None] | None
+    ) -> None:
         self._peers = peers
+        self._limits = [min(peer.timeout, seconds) for peer in peers]
+        self._cancels: list[Cancel] = []
         self._clock = clock
         self._late = late
         self._started = clock()
@@ -60,19 +79,16 @@ class Gathering:
         self._left = len(peers)
         self._over = False
 
-    def run(
-        self, method: Method, request: Message, seconds: float, metadata: Metadata, late_seconds: float
-    ) -> list[Reply]:
-        """Ask all peers and return what became of each."""
-        limits = [min(peer.timeout, seconds) for peer in self._peers]
-        cancels = [
-            peer.ask(
-                method, request, limit if self._late is None else max(limit, late_seconds), metadata, self._take(at)
-            )
-            for at, (peer, limit) in enumerate(zip(self._peers, limits, strict=True))
-        ]
-        self._wait(limits)
-        return self._end(cancels)
+    def begin(self, method: Method, request: Message, metadata: Metadata, late_seconds: float) -> None:
+        """Ask all peers."""
+        for at, (peer, limit) in enumerate(zip(self._peers, self._limits, strict=True)):
+            seconds = limit if self._late is None else max(limit, late_seconds)
+            self._cancels.append(peer.ask(method, request, seconds, metadata, self._take(at)))
+
+    def replies(self) -> list[Reply]:
+        """Wait, and return what became of each."""
+        self._wait(self._limits)
+        return self._end(self._cancels)
 
     def _take(self, at: int) -> Callable[[Result], None]:
         """Return what takes the result of one peer."""

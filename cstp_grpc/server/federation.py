@@ -1,0 +1,86 @@
+"""Federation from the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import datetime
+
+from cstp_grpc.client.federation.breaker import CircuitBreaker
+from cstp_grpc.client.federation.links import Peer, open_peer
+from cstp_grpc.config import ConfigError, FederationSettings, PeerSettings, Settings
+from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.server.authorities import read_authorities
+from cstp_grpc.server.trails import Trail
+from cstp_grpc.services.cstp import QueryLimits
+from cstp_grpc.services.federation import Alone, FederatedCstpService
+from cstp_grpc.services.federation_policy import Matters, Policy
+from cstp_grpc.services.federation_rounds import Rounds
+
+SETTING_OF = {"token": "token", "root_certificates": "ca_file"}
+"""The settings of a peer by the fields of errors that are about them; others are about its url."""
+
+
+def open_peers(opened: ExitStack, settings: FederationSettings) -> list[Peer]:
+    """Return the configured peers, which `opened` closes; none is called yet. Raises ConfigError."""
+    peers = []
+    for number, configured in enumerate(settings.peers):
+        peer = peer_of(configured, settings, f"federation.peers.{number}")
+        opened.callback(peer.close)
+        peers.append(peer)
+    return peers
+
+
+def peer_of(configured: PeerSettings, settings: FederationSettings, key: str) -> Peer:
+    """Return a configured peer, which must be closed; `key` names it in what is said. Raises ConfigError."""
+    try:
+        return open_peer(
+            configured.name,
+            configured.url,
+            configured.token.get_secret_value() if configured.token else None,
+            required=configured.role == "required",
+            trust=configured.trust,
+            timeout=configured.timeout_seconds,
+            categories=frozenset(configured.categories),
+            root_certificates=read_authorities(configured.ca_file),
+            breaker=CircuitBreaker(settings.breaker_failures, settings.breaker_seconds),
+        )
+    except InvalidArgument as error:
+        violation = error.violations[0]
+        raise ConfigError(f"{key}.{SETTING_OF.get(violation.field, 'url')}: {violation.description}") from error
+    except OSError as error:
+        raise ConfigError(f"{key}.ca_file: {configured.ca_file} cannot be read: {error.strerror}") from error
+
+
+def federated(
+    settings: Settings,
+    peers: list[Peer],
+    alone: Alone,
+    trail: Trail,
+    clock: Callable[[], datetime],
+    limits: QueryLimits,
+) -> FederatedCstpService:
+    """Return the servicer that asks the peers too, where calls or the settings want it."""
+    federation = settings.federation
+    rounds = Rounds(
+        settings.agent.name,
+        policy_of(federation, peers),
+        max_hops=federation.max_hops,
+        max_calls=federation.max_calls,
+        seconds=federation.timeout_seconds,
+    )
+    stores_content = settings.cstp.intent.store_received
+    return FederatedCstpService(settings.agent.name, alone, rounds, trail, clock, limits, stores_content=stores_content)
+
+
+def policy_of(settings: FederationSettings, peers: list[Peer]) -> Policy[Peer]:
+    """Return what the settings say of which calls ask which peers."""
+    by_default = settings.default_for
+    return Policy(
+        peers,
+        Matters(frozenset(by_default.categories), frozenset(by_default.stakes)),
+        [
+            (Matters(frozenset(quorum.categories), frozenset(quorum.stakes)), quorum.allow)
+            for quorum in settings.quorums
+        ],
+    )

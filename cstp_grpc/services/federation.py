@@ -1,0 +1,207 @@
+"""The protocol's three methods, answered by this agent alone or together with its peers."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Protocol, TypeVar
+
+import grpc
+
+from cstp_grpc.audit.model import AuditedPeer, AuditEntry, AuditEvent
+from cstp_grpc.client.federation.merge import decide, ordered, remembered
+from cstp_grpc.client.federation.model import Finding, Verdict
+from cstp_grpc.client.federation.reading import judgement_of, recollection_of, similar_of
+from cstp_grpc.client.federation.replies import PeerAnswer
+from cstp_grpc.client.federation.writing import write_announcement, write_check, write_query
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, types_pb2
+from cstp_grpc.services import convert
+from cstp_grpc.services.caller import current_caller
+from cstp_grpc.services.cstp import QueryLimits, query_limit
+from cstp_grpc.services.federation_policy import Matter
+from cstp_grpc.services.federation_rounds import Round, Rounds
+from cstp_grpc.vocabulary import PeerStatus, Stakes
+
+RequestT = TypeVar(
+    "RequestT", cstp_pb2.AnnounceIntentRequest, cstp_pb2.QueryDecisionsRequest, cstp_pb2.CheckGuardrailsRequest
+)
+
+
+class Trail(Protocol):
+    """Keeps audit entries."""
+
+    def record(self, entry: AuditEntry) -> None:
+        """Add an entry and return when it is on disk. Raises Unavailable."""
+
+
+class Alone(Protocol):
+    """The three methods as this agent answers them by itself."""
+
+    def AnnounceIntent(
+        self, request: cstp_pb2.AnnounceIntentRequest, context: grpc.ServicerContext
+    ) -> cstp_pb2.AnnounceIntentResponse:
+        """Announce an intent."""
+
+    def QueryDecisions(
+        self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext
+    ) -> cstp_pb2.QueryDecisionsResponse:
+        """Search the decision memory."""
+
+    def CheckGuardrails(
+        self, request: cstp_pb2.CheckGuardrailsRequest, context: grpc.ServicerContext
+    ) -> cstp_pb2.CheckGuardrailsResponse:
+        """Judge an action."""
+
+
+class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
+    """Serves cstp.v1.CstpService: `alone`, or together with peers; `name` is the agent's that answers.
+
+    What a merged verdict says is on record before the answer; `stores_content` False keeps the texts of intents out.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        alone: Alone,
+        rounds: Rounds,
+        trail: Trail,
+        clock: Callable[[], datetime],
+        limits: QueryLimits,
+        *,
+        stores_content: bool,
+    ) -> None:
+        self._name = name
+        self._alone = alone
+        self._rounds = rounds
+        self._trail = trail
+        self._clock = clock
+        self._limits = limits
+        self._stores_content = stores_content
+
+    def AnnounceIntent(
+        self, request: cstp_pb2.AnnounceIntentRequest, context: grpc.ServicerContext
+    ) -> cstp_pb2.AnnounceIntentResponse:
+        """Announce an intent, and to peers once it is recorded here."""
+        matter = Matter(convert.optional(request, "category"), convert.STAKES.word(request.stakes) or Stakes.MEDIUM)
+        if self._rounds.is_local(request, matter):
+            return self._alone.AnnounceIntent(request, context)
+        if not request.HasField("correlation_id"):
+            request.correlation_id = str(uuid.uuid4())
+        with self._rounds.begin(request, matter, context, request.correlation_id, judging=True) as asked:
+            answer = self._alone.AnnounceIntent(request, context)
+            if asked is None:
+                return answer
+            told = outward(request, asked)
+            told.ClearField("project")
+            told.ClearField("paths")
+            peers = asked.answers(asked.ask("cstp.announceIntent", told))
+        verdict = self._verdict(answer.guardrail_status, peers, asked) if answer.HasField("guardrail_status") else None
+        own = similar_of(answer, self._name, 1.0, ours=True)
+        similar = remembered(own, [peer.feedback.similar for peer in peers if peer.feedback])
+        write_announcement(answer, verdict, similar, peers)
+        action = request.intent if self._stores_content else None
+        self._record(action, request, verdict, peers, answer.correlation_id)
+        return answer
+
+    def QueryDecisions(
+        self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext
+    ) -> cstp_pb2.QueryDecisionsResponse:
+        """Search the decision memories of this agent and of its peers."""
+        matter = Matter(convert.optional(request.filters, "category"))
+        if self._rounds.is_local(request, matter):
+            return self._alone.QueryDecisions(request, context)
+        started = time.perf_counter()
+        about = current_caller.get().request_id
+        with self._rounds.begin(request, matter, context, about, judging=False) as asked:
+            if asked is None:
+                return self._alone.QueryDecisions(request, context)
+            asking = asked.ask("cstp.queryDecisions", outward(request, asked))
+            answer = self._alone.QueryDecisions(request, context)
+            peers = asked.answers(asking)
+        own = recollection_of(answer, self._name, 1.0, ours=True)
+        found = remembered(own, [peer.recollection for peer in peers if peer.recollection])
+        write_query(answer, found, query_limit(request, self._limits), peers)
+        answer.query_time_ms = round((time.perf_counter() - started) * 1000)
+        return answer
+
+    def CheckGuardrails(
+        self, request: cstp_pb2.CheckGuardrailsRequest, context: grpc.ServicerContext
+    ) -> cstp_pb2.CheckGuardrailsResponse:
+        """Judge an action, and have peers judge it."""
+        action = request.action
+        matter = Matter(convert.optional(action, "category"), convert.STAKES.word(action.stakes) or Stakes.MEDIUM)
+        if self._rounds.is_local(request, matter):
+            return self._alone.CheckGuardrails(request, context)
+        about = current_caller.get().request_id
+        with self._rounds.begin(request, matter, context, about, judging=True) as asked:
+            if asked is None:
+                return self._alone.CheckGuardrails(request, context)
+            asking = asked.ask("cstp.checkGuardrails", outward(request, asked))
+            answer = self._alone.CheckGuardrails(request, context)
+            peers = asked.answers(asking)
+        verdict = self._verdict(answer, peers, asked)
+        write_check(answer, verdict, peers)
+        self._record(action.description, request, verdict, peers)
+        return answer
+
+    def _verdict(
+        self,
+        own: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus,
+        peers: Sequence[PeerAnswer],
+        asked: Round,
+    ) -> Verdict:
+        """Return what comes of the own verdict and those of peers."""
+        judgement = judgement_of(own, self._name, ours=True)
+        return decide(self._name, judgement, [peer.opinion for peer in peers], asked.quorum)
+
+    def _record(
+        self,
+        action: str | None,
+        request: cstp_pb2.AnnounceIntentRequest | cstp_pb2.CheckGuardrailsRequest,
+        verdict: Verdict | None,
+        peers: Sequence[PeerAnswer],
+        correlation_id: str | None = None,
+    ) -> None:
+        """Take down what was merged; the own verdict is on record already."""
+        caller = current_caller.get()
+        judgement = verdict.judgement if verdict else None
+        entry = AuditEntry(
+            timestamp=self._clock(),
+            event=AuditEvent.VERDICTS_MERGED,
+            requesting_agent=caller.agent,
+            request_id=caller.request_id,
+            claimed_agent=convert.claimed_agent(request),
+            action=action,
+            allowed=verdict.allowed if verdict else None,
+            violations=self._guardrails(judgement.blocking.values()) if judgement else (),
+            warnings=self._guardrails(judgement.warning.values()) if judgement else (),
+            evaluated=sum(judgement.evaluated.values()) if judgement else 0,
+            correlation_id=correlation_id,
+            peers=tuple(audited(peer) for peer in peers),
+        )
+        self._trail.record(entry)
+
+    def _guardrails(self, findings: Iterable[Finding]) -> tuple[str, ...]:
+        """Return the guardrails of findings, those of peers with the names of these before them."""
+        return tuple(
+            finding.guardrail_id if finding.agent == self._name else f"{finding.agent}/{finding.guardrail_id}"
+            for finding in ordered(findings)
+        )
+
+
+def outward(request: RequestT, asked: Round) -> RequestT:
+    """Return a request as peers get it: with the name of who calls here, and not with where that can be reached."""
+    told = type(request)()
+    told.CopyFrom(request)
+    told.scope = types_pb2.SCOPE_FEDERATED if asked.journey.hops else types_pb2.SCOPE_LOCAL
+    told.ClearField("agents")
+    name = request.agent.id or current_caller.get().agent
+    told.agent.CopyFrom(types_pb2.AgentInfo(id=name))
+    return told
+
+
+def audited(peer: PeerAnswer) -> AuditedPeer:
+    """Return what a peer said as the trail keeps it."""
+    return AuditedPeer(peer.agent, PeerStatus(peer.status), peer.judgement.allowed if peer.judgement else None)
