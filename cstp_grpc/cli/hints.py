@@ -72,9 +72,13 @@ def reach(endpoint: Endpoint | None) -> str:
     if endpoint is None or endpoint.local:
         return "Start one with `cstp serve --dev`, or name one that runs with --agent NAME or --agent URL."
     scheme, _, address = endpoint.url.partition("://")
-    secure = SECURE.get(scheme)
-    other = f", and not {secure}://{address}" if secure else ""
-    return f"Is it running, and is {endpoint.url} its address{other}? It is from {endpoint.origin}."
+    asked = f"Is it running, and is {endpoint.url} its address"
+    if scheme in SECURE:
+        return f"{asked}, and not {SECURE[scheme]}://{address}? It is from {endpoint.origin}."
+    # A name with several addresses is told the failure of the last one, where another may have failed over TLS.
+    return (
+        f"{asked}? It is from {endpoint.origin}. --ca-file FILE names who certifies it, where the system does not know."
+    )
 
 
 def authenticate(endpoint: Endpoint | None) -> str:

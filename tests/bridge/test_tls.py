@@ -107,7 +107,7 @@ def test_a2a_over_grpc_has_the_same_certificate(tmp_path: Path, app: App, author
         assert healthy(peers.grpc_target, authority.certificate.read_bytes())
         with pytest.raises(grpc.RpcError) as caught:
             healthy(peers.grpc_target, None)
-    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
 def test_a_renewed_certificate_is_shown_to_new_connections(
