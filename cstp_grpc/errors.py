@@ -52,6 +52,8 @@ class CstpError(Exception):
         """Seconds to wait before trying again; None where waiting does not help."""
         self.blocks = tuple(blocks)
         """The guardrails that forbid it."""
+        self.final = False
+        """Whether whoever answered asks not to repeat the call, although the reason may pass."""
 
 
 class ConfigError(Exception):

@@ -10,6 +10,7 @@ import tempfile
 from importlib import resources
 from pathlib import Path
 
+import generate_client
 from google.protobuf.descriptor_pb2 import FileDescriptorSet, MethodDescriptorProto, MethodOptions
 from grpc_tools import protoc
 
@@ -44,7 +45,7 @@ def generate(target: Path) -> None:
     outputs = [f"--{kind}={target}" for kind in ("python_out", "grpc_python_out")]
     outputs += [f"--{kind}=quiet:{target}" for kind in ("mypy_out", "mypy_grpc_out")]
     described = target / "contract.binpb"
-    outputs += [f"--descriptor_set_out={described}", "--include_source_info"]
+    outputs += [f"--descriptor_set_out={described}", "--include_source_info", "--include_imports"]
     well_known = resources.files("grpc_tools") / "_proto"
     includes = [f"-I{base}" for base in SOURCES] + [f"-I{well_known}"]
     if protoc.main(["protoc", *includes, *outputs, *protos]) != 0:
@@ -54,6 +55,8 @@ def generate(target: Path) -> None:
     prune_empty_stubs(target)
     files = FileDescriptorSet.FromString(described.read_bytes())
     (target / "comments.py").write_text(comments_module(files))
+    for name, text in generate_client.modules(files).items():
+        (target / name).write_text(text)
     (target / "service_config.json").write_text(json.dumps(service_config(files), indent=2) + "\n")
     for folder in [target, *(p for p in target.rglob("*") if p.is_dir())]:
         (folder / "__init__.py").touch()

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from cstp_grpc.calling import Json
 from cstp_grpc.cli import conversations as render
 from cstp_grpc.cli.command import calls
 from cstp_grpc.cli.hints import as_json
@@ -18,7 +19,6 @@ from cstp_grpc.cli.options import LIMIT, Command, object_options, words
 from cstp_grpc.cli.output import Output, printable
 from cstp_grpc.cli.protocol import BLOCKED
 from cstp_grpc.client import CstpClient, codec
-from cstp_grpc.client.messages import Json
 from cstp_grpc.errors import CstpError, PermissionDenied
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
 from cstp_grpc.liaison.model import GUIDE, LIAISON, EventType, MessageRole, SessionStatus

@@ -14,7 +14,7 @@ import click
 from cstp_grpc.vocabulary import DecisionStatus, Outcome, Stakes
 
 if TYPE_CHECKING:
-    from cstp_grpc.client.messages import Json
+    from cstp_grpc.calling import Json
 
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]

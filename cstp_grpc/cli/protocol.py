@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
+from cstp_grpc.calling import Json
 from cstp_grpc.cli import render
 from cstp_grpc.cli.command import calls
 from cstp_grpc.cli.options import CONFIDENCE, filter_options, inputs_options, judged_options
 from cstp_grpc.cli.output import Output
 from cstp_grpc.client import CstpClient
-from cstp_grpc.client.messages import Json
 from cstp_grpc.gen.cstp.v1 import types_pb2
 
 BLOCKED = 3

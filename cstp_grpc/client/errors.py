@@ -14,6 +14,7 @@ from cstp_grpc import errors
 from cstp_grpc.errors import Block, CstpError, FieldViolation
 
 DETAILS = "grpc-status-details-bin"
+PUSHBACK = "grpc-retry-pushback-ms"
 REQUEST_ID = "requestId"
 TOO_LARGE: Mapping[str, type[CstpError]] = {
     "Received message larger": errors.InvalidArgument,
@@ -111,6 +112,17 @@ def build(
 def from_rpc(error: grpc.RpcError, target: str) -> CstpError:
     """Return the exception for a failed gRPC call to `target`."""
     call = cast(grpc.Call, error)  # every error of a channel's call is the call too
+    found = described(call, target)
+    if (pushback := told(call, PUSHBACK)) is not None:
+        wait = milliseconds(pushback)
+        found.final = wait is None
+        if found.retry_after is None and wait is not None:
+            found.retry_after = wait / 1000
+    return found
+
+
+def described(call: grpc.Call, target: str) -> CstpError:
+    """Return the exception for a failed gRPC call by what its status and details say."""
     status = rich_status(call)
     info = error_details_pb2.ErrorInfo()
     if status is None or not unpack(status, info):
@@ -130,15 +142,26 @@ def from_rpc(error: grpc.RpcError, target: str) -> CstpError:
     )
 
 
+def told(call: grpc.Call, key: str) -> str | bytes | None:
+    """Return what a server sent along under a key."""
+    return next((value for name, value in call.trailing_metadata() or () if name == key), None)
+
+
+def milliseconds(pushback: str | bytes) -> int | None:
+    """Return how long a server asks to wait; None where it asks not to repeat the call, as what is no number does."""
+    text = pushback if isinstance(pushback, str) else ""
+    return int(text) if text.isascii() and text.isdecimal() else None
+
+
 def rich_status(call: grpc.Call) -> status_pb2.Status | None:
     """Return the google.rpc.Status that a server sent along; None where there is none that can be read."""
-    for key, value in call.trailing_metadata() or ():
-        if key == DETAILS and isinstance(value, bytes):
-            try:
-                return status_pb2.Status.FromString(value)
-            except DecodeError:
-                return None
-    return None
+    details = told(call, DETAILS)
+    if not isinstance(details, bytes):
+        return None
+    try:
+        return status_pb2.Status.FromString(details)
+    except DecodeError:
+        return None
 
 
 def unpack(status: status_pb2.Status, detail: Message) -> bool:

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar, cast
 
 from google.protobuf import struct_pb2, timestamp_pb2
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from cstp_grpc.calling import Json
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.gen.cstp.v1 import types_pb2
 
-if TYPE_CHECKING:
-    from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
-
-NumberT = TypeVar("NumberT", bound=int)
 MessageT = TypeVar("MessageT", bound=Message)
-
-Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
-"""A value that JSON can write."""
 
 
 def decision_filters(
@@ -41,59 +36,84 @@ def decision_filters(
     Bounds are inclusive and dates aware; `stakes`, `status` and `outcome` mean any of, `tags` all of.
     Raises InvalidArgument.
     """
-    return types_pb2.DecisionFilters(
-        category=category,
-        min_confidence=min_confidence,
-        max_confidence=max_confidence,
-        date_after=timestamp(date_after, "date_after"),
-        date_before=timestamp(date_before, "date_before"),
-        stakes=[number(types_pb2.Stakes, word, "stakes") for word in stakes],
-        status=[number(types_pb2.DecisionStatus, word, "status") for word in status],
-        outcome=[number(types_pb2.Outcome, word, "outcome") for word in outcome],
-        tags=tags,
-        project=project,
-        agent=agent,
-    )
+    values = {
+        "category": category,
+        "min_confidence": min_confidence,
+        "max_confidence": max_confidence,
+        "date_after": date_after,
+        "date_before": date_before,
+        "stakes": stakes,
+        "status": status,
+        "outcome": outcome,
+        "tags": tags,
+        "project": project,
+        "agent": agent,
+    }
+    return message_of(types_pb2.DecisionFilters, values)
 
 
-def number(enum: _EnumTypeWrapper[NumberT], word: str | None, field: str) -> NumberT:
-    """Return the number of a plain word in an enum of the contract, unspecified for None. Raises InvalidArgument."""
-    unspecified = enum.DESCRIPTOR.values_by_number[0].name
+def message_of(kind: type[MessageT], values: Mapping[str, Any]) -> MessageT:
+    """Return a message with fields of plain values; None leaves one out. Raises InvalidArgument, and TypeError.
+
+    Enums are words, instants aware datetimes, JSON objects mappings; other messages are messages, or mappings of
+    their fields.
+    """
+    message = kind()
+    fill(message, values)
+    return message
+
+
+def fill(message: Message, values: Mapping[str, Any]) -> None:
+    """Set fields of a message."""
+    fields = cast(Descriptor, message.DESCRIPTOR).fields_by_name
+    for name, value in values.items():
+        if value is None:
+            continue
+        field = fields[name]
+        if field.is_repeated:
+            getattr(message, name).extend(
+                [number(field.enum_type, item, name) if field.enum_type else item for item in value]
+            )
+        elif field.message_type:
+            fill_message(field, getattr(message, name), value)
+        else:
+            setattr(message, name, number(field.enum_type, value, name) if field.enum_type else value)
+
+
+def fill_message(field: FieldDescriptor, message: Message, value: Any) -> None:
+    """Set a field that is a message."""
+    message.SetInParent()
+    if isinstance(value, Message):
+        message.CopyFrom(value)
+    elif isinstance(message, timestamp_pb2.Timestamp):
+        fill_instant(message, value, field.name)
+    elif isinstance(message, struct_pb2.Struct):
+        fill_object(message, value, field.name)
+    else:
+        fill(message, value)
+
+
+def number(enum: EnumDescriptor, word: str, field: str) -> int:
+    """Return the number of a plain word in an enum of the contract. Raises InvalidArgument."""
+    unspecified = enum.values_by_number[0].name
     prefix = unspecified.removesuffix("UNSPECIFIED")
-    if word is None:
-        return enum.Value(unspecified)
-    name = prefix + word.upper()
-    if name == unspecified or name not in enum.keys():  # noqa: SIM118 - an enum's wrapper is no mapping
-        words = (name.removeprefix(prefix).lower() for name in enum.keys() if name != unspecified)  # noqa: SIM118
+    found = enum.values_by_name.get(prefix + word.upper())
+    if found is None or found.number == 0:
+        words = (name.removeprefix(prefix).lower() for name in enum.values_by_name if name != unspecified)
         raise InvalidArgument.field(field, f"{word!r} is not one of {', '.join(words)}")
-    return enum.Value(name)
+    return found.number
 
 
-def timestamp(moment: datetime | None, field: str) -> timestamp_pb2.Timestamp | None:
-    """Return an instant as a message; None for None. Raises InvalidArgument where it has no time zone."""
-    if moment is None:
-        return None
+def fill_instant(message: timestamp_pb2.Timestamp, moment: datetime, field: str) -> None:
+    """Set a message to an instant. Raises InvalidArgument where it has no time zone."""
     if moment.tzinfo is None:
         raise InvalidArgument.field(field, "needs a time zone")
-    stamp = timestamp_pb2.Timestamp()
-    stamp.FromDatetime(moment)
-    return stamp
+    message.FromDatetime(moment)
 
 
-def struct(content: Mapping[str, Json] | None, field: str) -> struct_pb2.Struct | None:
-    """Return a JSON object as a message; None for None. Raises InvalidArgument where it is not JSON."""
-    if content is None:
-        return None
-    message = struct_pb2.Struct()
+def fill_object(message: struct_pb2.Struct, content: Mapping[str, Json], field: str) -> None:
+    """Set a message to a JSON object. Raises InvalidArgument where it is none."""
     try:
         message.update(dict(content))
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidArgument.field(field, f"is not a JSON object: {error}") from error
-    return message
-
-
-def expect(answer: Message, kind: type[MessageT]) -> MessageT:
-    """Return the answer, known to be of a kind. Raises TypeError."""
-    if not isinstance(answer, kind):
-        raise TypeError(f"expected {kind.__name__}, got {type(answer).__name__}")
-    return answer

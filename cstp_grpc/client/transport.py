@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from cstp_grpc.client import errors
 from cstp_grpc.client.contract import Method
+from cstp_grpc.client.service_config import service_config
 from cstp_grpc.errors import InvalidArgument
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -88,7 +89,7 @@ class GrpcTransport:
         self._metadata = authorization(token)
         self._calls: dict[str, Any] = {}
         address = grpc_address(target)
-        options = channel_options(address)
+        options = [*channel_options(address), *balancing_options()]
         if secure:
             credentials = grpc.ssl_channel_credentials(root_certificates)
             self._channel = grpc.secure_channel(address, credentials, options)
@@ -161,6 +162,15 @@ def grpc_address(target: str) -> str:
     if not url.hostname or port is None or url.path.strip("/") or url.query:
         raise InvalidArgument.field("target", f"{target!r} is not of the form grpc://HOST:PORT")
     return f"[{url.hostname}]:{port}" if ":" in url.hostname else f"{url.hostname}:{port}"
+
+
+def balancing_options() -> list[tuple[str, int | str]]:
+    """Return how a channel chooses among servers: those that are well in turn, as the service config says."""
+    return [
+        ("grpc.service_config", service_config().balancing),
+        # What the names of servers say of it, as DNS may, is not the contract's.
+        ("grpc.service_config_disable_resolution", 1),
+    ]
 
 
 def channel_options(address: str) -> list[tuple[str, int | str]]:

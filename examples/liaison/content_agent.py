@@ -16,8 +16,7 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from cstp_grpc.client import CstpClient
-from cstp_grpc.client.liaison import Liaison
+from cstp_grpc.client import CstpClient, Liaison
 from cstp_grpc.errors import Conflict, CstpError, SessionNotFound, SessionUpdateFailed, SessionWithAnotherAgent
 
 PILLAR = "content"

@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from cstp_grpc.client import CstpClient
-from cstp_grpc.client.liaison import Liaison
-from cstp_grpc.client.messages import Json
+from cstp_grpc.client import CstpClient, Json, Liaison
 from cstp_grpc.errors import DeadlineExceeded, LiaisonAgentUnavailable
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
 

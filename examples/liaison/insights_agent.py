@@ -25,8 +25,7 @@ from a2a.utils.errors import A2AError, TaskNotCancelableError
 from aiohttp import web
 from google.protobuf import json_format
 
-from cstp_grpc.client import CstpClient
-from cstp_grpc.client.liaison import Liaison
+from cstp_grpc.client import CstpClient, Liaison
 from cstp_grpc.errors import CstpError
 
 HOST = "127.0.0.1"

@@ -14,7 +14,7 @@ import grpc
 from google.protobuf import any_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
-from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
 from cstp_grpc.client.contract import Method, methods
@@ -74,6 +74,7 @@ class Scripted:
                 m.rpc: self.handler(m) for m in methods().values() if m.service == service and not m.streaming
             }
             server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, of_service)])
+            self.health.set(service, health_pb2.HealthCheckResponse.SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
 
 

@@ -14,10 +14,9 @@ import pytest
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 
-from cstp_grpc.client import CstpClient, RetryPolicy
+from cstp_grpc.calling import Json
+from cstp_grpc.client import CstpClient, Liaison, RetryPolicy
 from cstp_grpc.client.contract import methods
-from cstp_grpc.client.liaison import Liaison
-from cstp_grpc.client.messages import Json
 from cstp_grpc.errors import (
     AuthenticationRequired,
     CstpError,

@@ -1,0 +1,587 @@
+"""What every call of the contract is, as `cstp_grpc.calling` writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from cstp_grpc.calling import Call, Json, Listing, Upload, Watch
+from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, cstp_pb2, journal_pb2, types_pb2
+from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
+from cstp_grpc.gen.liaison.v1 import liaison_pb2
+
+
+def get_access() -> Call[access_pb2.GetAccessResponse]:
+    """Describe getAccess of cstp.v1.AccessService."""
+    return Call("cstp.getAccess", {})
+
+
+def list_audit_entries(
+    *,
+    page_size: int = 0,
+    event: str | None = None,
+    requesting_agent: str | None = None,
+    allowed: bool | None = None,
+    guardrail_id: str | None = None,
+    request_id: str | None = None,
+    correlation_id: str | None = None,
+    decision_id: str | None = None,
+    after: datetime | None = None,
+    before: datetime | None = None,
+) -> Listing[audit_pb2.AuditEntry]:
+    """Describe listAuditEntries of cstp.v1.AuditService."""
+    return Listing(
+        "cstp.listAuditEntries",
+        {
+            "page_size": page_size,
+            "event": event,
+            "requesting_agent": requesting_agent,
+            "allowed": allowed,
+            "guardrail_id": guardrail_id,
+            "request_id": request_id,
+            "correlation_id": correlation_id,
+            "decision_id": decision_id,
+            "after": after,
+            "before": before,
+        },
+        "entries",
+    )
+
+
+def list_intents(
+    *,
+    page_size: int = 0,
+    agent: str | None = None,
+    correlation_id: str | None = None,
+    category: str | None = None,
+    stakes: Sequence[str] = (),
+    after: datetime | None = None,
+    before: datetime | None = None,
+) -> Listing[audit_pb2.IntentRecord]:
+    """Describe listIntents of cstp.v1.AuditService."""
+    return Listing(
+        "cstp.listIntents",
+        {
+            "page_size": page_size,
+            "agent": agent,
+            "correlation_id": correlation_id,
+            "category": category,
+            "stakes": stakes,
+            "after": after,
+            "before": before,
+        },
+        "intents",
+    )
+
+
+def announce_intent(
+    intent: str,
+    *,
+    context: str | None = None,
+    category: str | None = None,
+    stakes: str | None = None,
+    confidence: float | None = None,
+    agent: types_pb2.AgentInfo | None = None,
+    correlation_id: str | None = None,
+    metadata: Mapping[str, Json] | None = None,
+    project: str | None = None,
+    paths: Sequence[str] = (),
+    scope: str | None = None,
+    agents: Sequence[str] = (),
+) -> Call[cstp_pb2.AnnounceIntentResponse]:
+    """Describe announceIntent of cstp.v1.CstpService."""
+    return Call(
+        "cstp.announceIntent",
+        {
+            "intent": intent,
+            "context": context,
+            "category": category,
+            "stakes": stakes,
+            "confidence": confidence,
+            "agent": agent,
+            "correlation_id": correlation_id,
+            "metadata": metadata,
+            "project": project,
+            "paths": paths,
+            "scope": scope,
+            "agents": agents,
+        },
+    )
+
+
+def query_decisions(
+    query: str,
+    *,
+    filters: types_pb2.DecisionFilters | None = None,
+    limit: int | None = None,
+    min_score: float | None = None,
+    include_reasons: bool = False,
+    agent: types_pb2.AgentInfo | None = None,
+    scope: str | None = None,
+    agents: Sequence[str] = (),
+) -> Call[cstp_pb2.QueryDecisionsResponse]:
+    """Describe queryDecisions of cstp.v1.CstpService."""
+    return Call(
+        "cstp.queryDecisions",
+        {
+            "query": query,
+            "filters": filters,
+            "limit": limit,
+            "min_score": min_score,
+            "include_reasons": include_reasons,
+            "agent": agent,
+            "scope": scope,
+            "agents": agents,
+        },
+    )
+
+
+def check_guardrails(
+    description: str,
+    *,
+    category: str | None = None,
+    stakes: str | None = None,
+    confidence: float | None = None,
+    context: Mapping[str, Json] | None = None,
+    agent: types_pb2.AgentInfo | None = None,
+    scope: str | None = None,
+    agents: Sequence[str] = (),
+) -> Call[cstp_pb2.CheckGuardrailsResponse]:
+    """Describe checkGuardrails of cstp.v1.CstpService."""
+    return Call(
+        "cstp.checkGuardrails",
+        {
+            "action": {
+                "description": description,
+                "category": category,
+                "stakes": stakes,
+                "confidence": confidence,
+                "context": context,
+            },
+            "agent": agent,
+            "scope": scope,
+            "agents": agents,
+        },
+    )
+
+
+def record_decision(
+    title: str,
+    *,
+    request_id: str | None = None,
+    context: str | None = None,
+    category: str | None = None,
+    stakes: str | None = None,
+    confidence: float | None = None,
+    status: str | None = None,
+    outcome: str | None = None,
+    date: datetime | None = None,
+    notes: str | None = None,
+    reasons: Sequence[journal_pb2.Reason] = (),
+    tags: Sequence[str] = (),
+    project: str | None = None,
+    visibility: str | None = None,
+    links: journal_pb2.Links | None = None,
+) -> Call[journal_pb2.Decision]:
+    """Describe recordDecision of cstp.v1.JournalService."""
+    return Call(
+        "cstp.recordDecision",
+        {
+            "request_id": request_id,
+            "decision": {
+                "title": title,
+                "context": context,
+                "category": category,
+                "stakes": stakes,
+                "confidence": confidence,
+                "status": status,
+                "outcome": outcome,
+                "date": date,
+                "notes": notes,
+                "reasons": reasons,
+                "tags": tags,
+                "project": project,
+                "visibility": visibility,
+            },
+            "links": links,
+        },
+        "decision",
+    )
+
+
+def get_decision(id: str) -> Call[journal_pb2.Decision]:
+    """Describe getDecision of cstp.v1.JournalService."""
+    return Call("cstp.getDecision", {"id": id}, "decision")
+
+
+def list_decisions(
+    *,
+    page_size: int = 0,
+    filters: types_pb2.DecisionFilters | None = None,
+) -> Listing[journal_pb2.Decision]:
+    """Describe listDecisions of cstp.v1.JournalService."""
+    return Listing("cstp.listDecisions", {"page_size": page_size, "filters": filters}, "decisions")
+
+
+def review_decision(id: str, outcome: str, *, notes: str | None = None) -> Call[journal_pb2.Decision]:
+    """Describe reviewDecision of cstp.v1.JournalService."""
+    return Call("cstp.reviewDecision", {"id": id, "outcome": outcome, "notes": notes}, "decision")
+
+
+def share_decision(id: str) -> Call[journal_pb2.Decision]:
+    """Describe shareDecision of cstp.v1.JournalService."""
+    return Call("cstp.shareDecision", {"id": id}, "decision")
+
+
+def unshare_decision(id: str) -> Call[journal_pb2.Decision]:
+    """Describe unshareDecision of cstp.v1.JournalService."""
+    return Call("cstp.unshareDecision", {"id": id}, "decision")
+
+
+def import_decisions() -> Upload[journal_pb2.ImportDecisionsRequest, journal_pb2.ImportResult]:
+    """Describe importDecisions of cstp.v1.JournalService."""
+    return Upload("cstp.importDecisions", "results")
+
+
+def resolve_context(
+    project: str,
+    path: str,
+    *,
+    sections: Sequence[str] = (),
+    compact: bool = False,
+    with_pending: bool = False,
+    max_tokens: int | None = None,
+) -> Call[intent_layer_pb2.ResolveContextResponse]:
+    """Describe resolveContext of intent_layer.v1.IntentLayerService."""
+    return Call(
+        "intentLayer.resolveContext",
+        {
+            "project": project,
+            "path": path,
+            "sections": sections,
+            "compact": compact,
+            "with_pending": with_pending,
+            "max_tokens": max_tokens,
+        },
+    )
+
+
+def list_nodes(project: str, *, page_size: int = 0) -> Listing[intent_layer_pb2.NodeSummary]:
+    """Describe listNodes of intent_layer.v1.IntentLayerService."""
+    return Listing("intentLayer.listNodes", {"project": project, "page_size": page_size}, "nodes")
+
+
+def get_node(project: str, path: str) -> Call[intent_layer_pb2.GetNodeResponse]:
+    """Describe getNode of intent_layer.v1.IntentLayerService."""
+    return Call("intentLayer.getNode", {"project": project, "path": path})
+
+
+def validate_nodes(project: str, *, paths: Sequence[str] = ()) -> Call[intent_layer_pb2.ValidateNodesResponse]:
+    """Describe validateNodes of intent_layer.v1.IntentLayerService."""
+    return Call("intentLayer.validateNodes", {"project": project, "paths": paths})
+
+
+def place_fact(project: str, paths: Sequence[str]) -> Call[intent_layer_pb2.PlaceFactResponse]:
+    """Describe placeFact of intent_layer.v1.IntentLayerService."""
+    return Call("intentLayer.placeFact", {"project": project, "paths": paths})
+
+
+def init_node(project: str, path: str, *, dry_run: bool = False) -> Call[intent_layer_pb2.InitNodeResponse]:
+    """Describe initNode of intent_layer.v1.IntentLayerService."""
+    return Call("intentLayer.initNode", {"project": project, "path": path, "dry_run": dry_run})
+
+
+def report_learning(
+    project: str,
+    path: str,
+    title: str,
+    detail: str,
+    type: str,
+    *,
+    agent_id: str | None = None,
+    evidence: str | None = None,
+    also_paths: Sequence[str] = (),
+    operation: str | None = None,
+) -> Call[intent_layer_pb2.Learning]:
+    """Describe reportLearning of intent_layer.v1.IntentLayerService."""
+    return Call(
+        "intentLayer.reportLearning",
+        {
+            "project": project,
+            "path": path,
+            "type": type,
+            "title": title,
+            "detail": detail,
+            "agent_id": agent_id,
+            "evidence": evidence,
+            "also_paths": also_paths,
+            "operation": operation,
+        },
+        "learning",
+    )
+
+
+def list_learnings(
+    project: str,
+    *,
+    states: Sequence[str] = (),
+    types: Sequence[str] = (),
+    path: str | None = None,
+    page_size: int = 0,
+) -> Listing[intent_layer_pb2.Learning]:
+    """Describe listLearnings of intent_layer.v1.IntentLayerService."""
+    return Listing(
+        "intentLayer.listLearnings",
+        {
+            "project": project,
+            "states": states,
+            "types": types,
+            "path": path,
+            "page_size": page_size,
+        },
+        "learnings",
+    )
+
+
+def review_learning(
+    project: str,
+    id: str,
+    verdict: str,
+    *,
+    reviewer: str | None = None,
+    reason: str = "",
+    edits: intent_layer_pb2.Edits | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+) -> Call[intent_layer_pb2.ReviewLearningResponse]:
+    """Describe reviewLearning of intent_layer.v1.IntentLayerService."""
+    return Call(
+        "intentLayer.reviewLearning",
+        {
+            "project": project,
+            "id": id,
+            "verdict": verdict,
+            "reviewer": reviewer,
+            "reason": reason,
+            "edits": edits,
+            "force": force,
+            "dry_run": dry_run,
+        },
+    )
+
+
+def open_session(
+    *,
+    user_id: str | None = None,
+    chat_session_id: str | None = None,
+    context: Mapping[str, Json] | None = None,
+) -> Call[liaison_pb2.OpenSessionResponse]:
+    """Describe openSession of liaison.v1.LiaisonService."""
+    return Call(
+        "liaison.openSession",
+        {
+            "user_id": user_id,
+            "chat_session_id": chat_session_id,
+            "context": context,
+        },
+    )
+
+
+def get_session(chat_session_id: str | None = None, *, user_id: str | None = None) -> Call[liaison_pb2.ChatSession]:
+    """Describe getSession of liaison.v1.LiaisonService."""
+    return Call("liaison.getSession", {"chat_session_id": chat_session_id, "user_id": user_id}, "chat_session")
+
+
+def list_sessions(
+    *,
+    user_id: str | None = None,
+    active_agent: str | None = None,
+    status: str | None = None,
+    page_size: int = 0,
+) -> Listing[liaison_pb2.ChatSession]:
+    """Describe listSessions of liaison.v1.LiaisonService."""
+    return Listing(
+        "liaison.listSessions",
+        {
+            "user_id": user_id,
+            "active_agent": active_agent,
+            "status": status,
+            "page_size": page_size,
+        },
+        "chat_sessions",
+    )
+
+
+def append_message(
+    chat_session_id: str,
+    content: str,
+    role: str,
+    *,
+    metadata: Mapping[str, Json] | None = None,
+    message_id: str | None = None,
+) -> Call[liaison_pb2.ChatMessage]:
+    """Describe appendMessage of liaison.v1.LiaisonService."""
+    return Call(
+        "liaison.appendMessage",
+        {
+            "chat_session_id": chat_session_id,
+            "role": role,
+            "content": content,
+            "metadata": metadata,
+            "message_id": message_id,
+        },
+        "message",
+    )
+
+
+def list_messages(chat_session_id: str, *, page_size: int = 0) -> Listing[liaison_pb2.ChatMessage]:
+    """Describe listMessages of liaison.v1.LiaisonService."""
+    return Listing(
+        "liaison.listMessages",
+        {
+            "chat_session_id": chat_session_id,
+            "page_size": page_size,
+        },
+        "messages",
+    )
+
+
+def update_context(
+    chat_session_id: str,
+    context: Mapping[str, Json],
+    *,
+    version: int | None = None,
+) -> Call[liaison_pb2.ChatSession]:
+    """Describe updateContext of liaison.v1.LiaisonService."""
+    return Call(
+        "liaison.updateContext",
+        {
+            "chat_session_id": chat_session_id,
+            "context": context,
+            "version": version,
+        },
+        "chat_session",
+    )
+
+
+def close_session(chat_session_id: str, *, version: int | None = None) -> Call[liaison_pb2.ChatSession]:
+    """Describe closeSession of liaison.v1.LiaisonService."""
+    return Call("liaison.closeSession", {"chat_session_id": chat_session_id, "version": version}, "chat_session")
+
+
+def route_to_liaison_agent(
+    target_pillar: str,
+    *,
+    chat_session_id: str | None = None,
+    routing_reason: str | None = None,
+    context_to_share: Mapping[str, Json] | None = None,
+    user_id: str | None = None,
+) -> Call[liaison_pb2.RouteToLiaisonAgentResponse]:
+    """Describe routeToLiaisonAgent of liaison.v1.LiaisonService."""
+    return Call(
+        "liaison.routeToLiaisonAgent",
+        {
+            "target_pillar": target_pillar,
+            "chat_session_id": chat_session_id,
+            "routing_reason": routing_reason,
+            "context_to_share": context_to_share,
+            "user_id": user_id,
+        },
+    )
+
+
+def return_to_guide(
+    chat_session_id: str,
+    *,
+    reason: str | None = None,
+    version: int | None = None,
+) -> Call[liaison_pb2.ReturnToGuideResponse]:
+    """Describe returnToGuide of liaison.v1.LiaisonService."""
+    return Call(
+        "liaison.returnToGuide",
+        {
+            "chat_session_id": chat_session_id,
+            "reason": reason,
+            "version": version,
+        },
+    )
+
+
+def share_context_to_agent(
+    source_agent: str,
+    target_agent: str,
+    shared_context: Mapping[str, Json],
+    *,
+    conversation_id: str | None = None,
+    idempotency_key: str | None = None,
+) -> Call[liaison_pb2.ShareContextToAgentResponse]:
+    """Describe shareContextToAgent of liaison.v1.LiaisonService."""
+    return Call(
+        "liaison.shareContextToAgent",
+        {
+            "source_agent": source_agent,
+            "target_agent": target_agent,
+            "shared_context": shared_context,
+            "conversation_id": conversation_id,
+            "idempotency_key": idempotency_key,
+        },
+    )
+
+
+def get_share(share_id: str) -> Call[liaison_pb2.Share]:
+    """Describe getShare of liaison.v1.LiaisonService."""
+    return Call("liaison.getShare", {"share_id": share_id}, "share")
+
+
+def heartbeat(target_pillar: str, *, leaving: bool = False) -> Call[liaison_pb2.HeartbeatResponse]:
+    """Describe heartbeat of liaison.v1.LiaisonService."""
+    return Call("liaison.heartbeat", {"target_pillar": target_pillar, "leaving": leaving})
+
+
+def claim_session(chat_session_id: str, *, claimant: str | None = None) -> Call[liaison_pb2.ClaimSessionResponse]:
+    """Describe claimSession of liaison.v1.LiaisonService."""
+    return Call("liaison.claimSession", {"chat_session_id": chat_session_id, "claimant": claimant})
+
+
+def list_events(
+    *,
+    chat_session_id: str | None = None,
+    agent: str | None = None,
+    types: Sequence[str] = (),
+    after: int = 0,
+    page_size: int = 0,
+) -> Listing[liaison_pb2.Event]:
+    """Describe listEvents of liaison.v1.LiaisonService."""
+    return Listing(
+        "liaison.listEvents",
+        {
+            "chat_session_id": chat_session_id,
+            "agent": agent,
+            "types": types,
+            "after": after,
+            "page_size": page_size,
+        },
+        "events",
+        numbered=True,
+    )
+
+
+def watch_events(
+    *,
+    chat_session_id: str | None = None,
+    agent: str | None = None,
+    types: Sequence[str] = (),
+    after: int | None = None,
+) -> Watch[liaison_pb2.Event]:
+    """Describe watchEvents of liaison.v1.LiaisonService."""
+    return Watch(
+        "liaison.watchEvents",
+        {
+            "chat_session_id": chat_session_id,
+            "agent": agent,
+            "types": types,
+            "after": after,
+        },
+        "event",
+        "liaison.listEvents",
+    )

@@ -1,0 +1,1038 @@
+"""A method for every call of the contract; each raises CstpError."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+
+from cstp_grpc.calling import Caller, Json, OnFailure
+from cstp_grpc.gen import calls
+from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, cstp_pb2, journal_pb2, types_pb2
+from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
+from cstp_grpc.gen.liaison.v1 import liaison_pb2
+
+
+class Cstp:
+    """The methods of cstp.v1.AccessService, cstp.v1.AuditService, cstp.v1.CstpService, cstp.v1.JournalService."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    def get_access(self, *, timeout: float | None = None) -> access_pb2.GetAccessResponse:
+        """Tells which agent the caller's token identifies, what it may do, by which guardrails it is judged and which
+        limits hold for it.
+
+        Args:
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.get_access()
+        return self._caller.make(call, timeout=timeout)
+
+    def list_audit_entries(
+        self,
+        *,
+        page_size: int = 0,
+        event: str | None = None,
+        requesting_agent: str | None = None,
+        allowed: bool | None = None,
+        guardrail_id: str | None = None,
+        request_id: str | None = None,
+        correlation_id: str | None = None,
+        decision_id: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[audit_pb2.AuditEntry]:
+        """Lists entries of the trail, latest first, page by page.
+
+        Yields one after another and fetches pages as they are needed.
+
+        Args:
+            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            event: About exactly this. One of guardrail_check, intent_announced, decision_recorded, decision_imported,
+                decision_reviewed, decision_shared, decision_unshared, context_read, learning_reported,
+                learning_reviewed, node_created, session_opened, session_context_updated, context_shared,
+                session_routed, session_returned, session_claimed, session_closed, verdicts_merged.
+            requesting_agent: Caused by exactly this agent.
+            allowed: With exactly this verdict.
+            guardrail_id: Where exactly this guardrail blocked or warned.
+            request_id: Caused by exactly this request.
+            correlation_id: With exactly this correlation id.
+            decision_id: About exactly this decision.
+            after: At this instant or later.
+            before: At this instant or earlier.
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_audit_entries(
+            page_size=page_size,
+            event=event,
+            requesting_agent=requesting_agent,
+            allowed=allowed,
+            guardrail_id=guardrail_id,
+            request_id=request_id,
+            correlation_id=correlation_id,
+            decision_id=decision_id,
+            after=after,
+            before=before,
+        )
+        return self._caller.pages(call, timeout=timeout)
+
+    def list_intents(
+        self,
+        *,
+        page_size: int = 0,
+        agent: str | None = None,
+        correlation_id: str | None = None,
+        category: str | None = None,
+        stakes: Sequence[str] = (),
+        after: datetime | None = None,
+        before: datetime | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[audit_pb2.IntentRecord]:
+        """Lists announced intents, latest first, page by page.
+
+        Yields one after another and fetches pages as they are needed.
+
+        Args:
+            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            agent: Announced by exactly this agent.
+            correlation_id: With exactly this correlation id.
+            category: Of exactly this category.
+            stakes: With any of these stakes. One of low, medium, high, critical.
+            after: Received at this instant or later.
+            before: Received at this instant or earlier.
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_intents(
+            page_size=page_size,
+            agent=agent,
+            correlation_id=correlation_id,
+            category=category,
+            stakes=stakes,
+            after=after,
+            before=before,
+        )
+        return self._caller.pages(call, timeout=timeout)
+
+    def announce_intent(
+        self,
+        intent: str,
+        *,
+        context: str | None = None,
+        category: str | None = None,
+        stakes: str | None = None,
+        confidence: float | None = None,
+        agent: types_pb2.AgentInfo | None = None,
+        correlation_id: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        project: str | None = None,
+        paths: Sequence[str] = (),
+        scope: str | None = None,
+        agents: Sequence[str] = (),
+        timeout: float | None = None,
+    ) -> cstp_pb2.AnnounceIntentResponse:
+        """Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of
+        the guardrails and suggestions; where paths are given, also with what governs their code.
+
+        Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all the same), CONFLICT where the
+        correlation id was used for another content, and NOT_FOUND for an unknown project.
+
+        Args:
+            intent: What the agent intends to do; 1 to 8000 characters, not blank.
+            context: Further text that is searched together with the intent; at most 20000 characters.
+            category: The category of the decision; similar decisions of this category come first.
+            stakes: What is at risk; medium when absent. One of low, medium, high, critical.
+            confidence: How sure the agent is, 0 to 1.
+            agent: Who the agent says it is.
+            correlation_id: Chosen by the caller to tie answers together and to make a repetition safe: 1 to 128 visible
+                ASCII characters. Generated when absent.
+            metadata: Structured data; the guardrails read it as `context`. At most 24 levels deep. Checks that
+                `confirmedChecks` in it lists by their texts are not suggested.
+            project: The project that the paths are in, as the server is configured with it; when absent and there are
+                paths, the only one that is configured.
+            paths: The files and folders that the agent is about to touch, relative to the project's root; at most 100,
+                each of 1 to 4096 characters. They need not exist yet.
+            scope: Who answers; when absent, as the server is configured for the category and stakes. One of local,
+                federated.
+            agents: The peers to ask where the scope is federated; when empty, all that speak for the category. Required
+                peers that do are always asked. At most 32.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.announce_intent(
+            intent,
+            context=context,
+            category=category,
+            stakes=stakes,
+            confidence=confidence,
+            agent=agent,
+            correlation_id=correlation_id,
+            metadata=metadata,
+            project=project,
+            paths=paths,
+            scope=scope,
+            agents=agents,
+        )
+        return self._caller.make(call, timeout=timeout)
+
+    def query_decisions(
+        self,
+        query: str,
+        *,
+        filters: types_pb2.DecisionFilters | None = None,
+        limit: int | None = None,
+        min_score: float | None = None,
+        include_reasons: bool = False,
+        agent: types_pb2.AgentInfo | None = None,
+        scope: str | None = None,
+        agents: Sequence[str] = (),
+        timeout: float | None = None,
+    ) -> cstp_pb2.QueryDecisionsResponse:
+        """Finds past decisions that resemble a text, most similar first, among the shared ones and the caller's own.
+
+        Errors: QUERY_FAILED.
+
+        Args:
+            query: What to look for; 1 to 8000 characters, not blank.
+            filters: Conditions that answers must meet.
+            limit: How many decisions at the most, 1 to 50; 10 when absent. The server's configured maximum caps it.
+            min_score: The least score (1 - cosine distance) of an answer, 0 to 1; when absent the server's configured
+                one, 0.3 by default.
+            include_reasons: Whether to answer with the types of the decisions' reasons. Their texts are never part of a
+                query's answer.
+            agent: Who the agent says it is.
+            scope: Who answers; when absent, as the server is configured for the category and stakes. One of local,
+                federated.
+            agents: The peers to ask where the scope is federated; when empty, all that speak for the category. At most
+                32.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.query_decisions(
+            query,
+            filters=filters,
+            limit=limit,
+            min_score=min_score,
+            include_reasons=include_reasons,
+            agent=agent,
+            scope=scope,
+            agents=agents,
+        )
+        return self._caller.make(call, timeout=timeout)
+
+    def check_guardrails(
+        self,
+        description: str,
+        *,
+        category: str | None = None,
+        stakes: str | None = None,
+        confidence: float | None = None,
+        context: Mapping[str, Json] | None = None,
+        agent: types_pb2.AgentInfo | None = None,
+        scope: str | None = None,
+        agents: Sequence[str] = (),
+        timeout: float | None = None,
+    ) -> cstp_pb2.CheckGuardrailsResponse:
+        """Judges an action by the guardrails and records the check.
+
+        Errors: GUARDRAIL_EVAL_FAILED where there is no usable rule set; a single rule that cannot be evaluated is a
+        violation instead.
+
+        Args:
+            description: In words; 1 to 8000 characters, not blank.
+            category: The category of the decision.
+            stakes: What is at risk; medium when absent. One of low, medium, high, critical.
+            confidence: How sure the agent is, 0 to 1.
+            context: The inputs of the guardrails. A null means absent. At most 24 levels deep.
+            agent: Who the agent says it is.
+            scope: Who answers; when absent, as the server is configured for the category and stakes. One of local,
+                federated.
+            agents: The peers to ask where the scope is federated; when empty, all that speak for the category. Required
+                peers that do are always asked. At most 32.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.check_guardrails(
+            description,
+            category=category,
+            stakes=stakes,
+            confidence=confidence,
+            context=context,
+            agent=agent,
+            scope=scope,
+            agents=agents,
+        )
+        return self._caller.make(call, timeout=timeout)
+
+    def record_decision(
+        self,
+        title: str,
+        *,
+        request_id: str | None = None,
+        context: str | None = None,
+        category: str | None = None,
+        stakes: str | None = None,
+        confidence: float | None = None,
+        status: str | None = None,
+        outcome: str | None = None,
+        date: datetime | None = None,
+        notes: str | None = None,
+        reasons: Sequence[journal_pb2.Reason] = (),
+        tags: Sequence[str] = (),
+        project: str | None = None,
+        visibility: str | None = None,
+        links: journal_pb2.Links | None = None,
+        timeout: float | None = None,
+    ) -> journal_pb2.Decision:
+        """Records a decision of the caller's.
+
+        Errors: CONFLICT where the request id was used for another content.
+
+        Args:
+            title: What was decided; 1 to 500 characters, not blank.
+            request_id: Chosen by the caller to make a repetition safe: 1 to 128 visible ASCII characters.
+            context: The circumstances; private, never part of a query's answer, at most 200000 characters.
+            category: Its category, for instance "architecture"; 1 to 100 characters.
+            stakes: What was at risk. One of low, medium, high, critical.
+            confidence: How sure the agent was, 0 to 1.
+            status: Where it stands; decided when absent, reviewed when absent beside an outcome. One of proposed,
+                decided, reviewed, superseded.
+            outcome: How it turned out, where that is known already. One of success, failure, partial, abandoned.
+            date: When it was decided; the time of recording when absent.
+            notes: The lesson; readable wherever the decision is. At most 5000 characters.
+            reasons: Why.
+            tags: Words to find it by.
+            project: The project it belongs to; 1 to 200 characters.
+            visibility: Who may read it; private when absent. One of private, shared.
+            links: How it relates to others.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.record_decision(
+            title,
+            request_id=request_id,
+            context=context,
+            category=category,
+            stakes=stakes,
+            confidence=confidence,
+            status=status,
+            outcome=outcome,
+            date=date,
+            notes=notes,
+            reasons=reasons,
+            tags=tags,
+            project=project,
+            visibility=visibility,
+            links=links,
+        )
+        return self._caller.make(call, timeout=timeout)
+
+    def get_decision(self, id: str, *, timeout: float | None = None) -> journal_pb2.Decision:
+        """Reads one decision: the caller's own whole, another's shared one without its context and the text of its
+        reasons.
+
+        Errors: NOT_FOUND, also for another's private decision.
+
+        Args:
+            id: Its identifier.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.get_decision(id)
+        return self._caller.make(call, timeout=timeout)
+
+    def list_decisions(
+        self,
+        *,
+        page_size: int = 0,
+        filters: types_pb2.DecisionFilters | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[journal_pb2.Decision]:
+        """Lists the decisions the caller may read, latest first, page by page, without contexts and texts of reasons.
+
+        Yields one after another and fetches pages as they are needed.
+
+        Args:
+            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            filters: Conditions that decisions must meet.
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_decisions(page_size=page_size, filters=filters)
+        return self._caller.pages(call, timeout=timeout)
+
+    def review_decision(
+        self,
+        id: str,
+        outcome: str,
+        *,
+        notes: str | None = None,
+        timeout: float | None = None,
+    ) -> journal_pb2.Decision:
+        """Sets how a decision that the caller may read turned out, and the lesson.
+
+        Reviewing again replaces the review. Errors: NOT_FOUND.
+
+        Args:
+            id: Its identifier.
+            outcome: The outcome. One of success, failure, partial, abandoned.
+            notes: The lesson; the present one stays when absent. At most 5000 characters.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.review_decision(id, outcome, notes=notes)
+        return self._caller.make(call, timeout=timeout)
+
+    def share_decision(self, id: str, *, timeout: float | None = None) -> journal_pb2.Decision:
+        """Lets every agent find a decision of the caller's.
+
+        Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
+
+        Args:
+            id: Its identifier.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.share_decision(id)
+        return self._caller.make(call, timeout=timeout)
+
+    def unshare_decision(self, id: str, *, timeout: float | None = None) -> journal_pb2.Decision:
+        """Takes back the sharing of a decision of the caller's.
+
+        Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.
+
+        Args:
+            id: Its identifier.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.unshare_decision(id)
+        return self._caller.make(call, timeout=timeout)
+
+    def import_decisions(
+        self,
+        requests: Iterable[journal_pb2.ImportDecisionsRequest],
+        *,
+        batch: int = 100,
+        timeout: float | None = None,
+    ) -> Iterator[journal_pb2.ImportResult]:
+        """Imports decisions from other records, one message each.
+
+        Importing a source again changes nothing where its content is the same and updates the decision where it is not.
+        Records are stored batch by batch; after a broken stream, what was stored stays, and the import can simply be
+        repeated. They travel in batches, each of which is stored when its results are yielded; over gRPC only.
+
+        Args:
+            requests: What is sent.
+            batch: How many travel together.
+            timeout: Seconds that a batch may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.import_decisions()
+        return self._caller.upload(call, requests, batch=batch, timeout=timeout)
+
+
+class IntentLayer:
+    """The methods of intent_layer.v1.IntentLayerService."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    def resolve_context(
+        self,
+        project: str,
+        path: str,
+        *,
+        sections: Sequence[str] = (),
+        compact: bool = False,
+        with_pending: bool = False,
+        max_tokens: int | None = None,
+        timeout: float | None = None,
+    ) -> intent_layer_pb2.ResolveContextResponse:
+        """Returns what governs a path: the sections of the nodes from the project's root down to it, merged.
+
+        A path that does not exist yet is governed by its nearest existing ancestor. Errors: NOT_FOUND for an unknown
+        project, INVALID_ARGUMENT for a path that leaves it.
+
+        Args:
+            project: The project, as configured.
+            path: A file or folder of it; `.` is the root. It need not exist yet.
+            sections: Only these sections, in any case; all when empty.
+            compact: Whether the Markdown leaves the hierarchy out.
+            with_pending: Whether learnings that nobody has reviewed yet are included.
+            max_tokens: How many tokens the Markdown may have, 50 to 1000000; no limit when absent. The target's own
+                Pitfalls, Checks and Contracts stay longest.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.resolve_context(
+            project,
+            path,
+            sections=sections,
+            compact=compact,
+            with_pending=with_pending,
+            max_tokens=max_tokens,
+        )
+        return self._caller.make(call, timeout=timeout)
+
+    def list_nodes(
+        self,
+        project: str,
+        *,
+        page_size: int = 0,
+        timeout: float | None = None,
+    ) -> Iterator[intent_layer_pb2.NodeSummary]:
+        """Lists the nodes of a project, a parent before its children.
+
+        Errors: NOT_FOUND. Yields one after another and fetches pages as they are needed.
+
+        Args:
+            project: The project.
+            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_nodes(project, page_size=page_size)
+        return self._caller.pages(call, timeout=timeout)
+
+    def get_node(self, project: str, path: str, *, timeout: float | None = None) -> intent_layer_pb2.GetNodeResponse:
+        """Reads one node with its sections.
+
+        Errors: NOT_FOUND.
+
+        Args:
+            project: The project.
+            path: Its folder or its file.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.get_node(project, path)
+        return self._caller.make(call, timeout=timeout)
+
+    def validate_nodes(
+        self,
+        project: str,
+        *,
+        paths: Sequence[str] = (),
+        timeout: float | None = None,
+    ) -> intent_layer_pb2.ValidateNodesResponse:
+        """Judges nodes by the protocol: sections, budget, links, paths, freshness.
+
+        Errors: NOT_FOUND.
+
+        Args:
+            project: The project.
+            paths: A folder stands for the nodes in it and below, any other path for the node that covers it; all nodes
+                when empty.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.validate_nodes(project, paths=paths)
+        return self._caller.make(call, timeout=timeout)
+
+    def place_fact(
+        self,
+        project: str,
+        paths: Sequence[str],
+        *,
+        timeout: float | None = None,
+    ) -> intent_layer_pb2.PlaceFactResponse:
+        """Returns where a fact about several paths belongs: at their lowest common ancestor.
+
+        Errors: NOT_FOUND.
+
+        Args:
+            project: The project.
+            paths: The paths that it applies to. One that is not there is taken for a file unless it ends with `/`, and
+                a pattern such as `api/*` for the folder above its first wildcard.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.place_fact(project, paths)
+        return self._caller.make(call, timeout=timeout)
+
+    def init_node(
+        self,
+        project: str,
+        path: str,
+        *,
+        dry_run: bool = False,
+        timeout: float | None = None,
+    ) -> intent_layer_pb2.InitNodeResponse:
+        """Writes a commented skeleton of a node for a folder, from what can be seen there.
+
+        Errors: NOT_FOUND; CONFLICT where the folder has a node.
+
+        Args:
+            project: The project.
+            path: The folder.
+            dry_run: Whether to show it only.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.init_node(project, path, dry_run=dry_run)
+        return self._caller.make(call, timeout=timeout)
+
+    def report_learning(
+        self,
+        project: str,
+        path: str,
+        title: str,
+        detail: str,
+        type: str,
+        *,
+        agent_id: str | None = None,
+        evidence: str | None = None,
+        also_paths: Sequence[str] = (),
+        operation: str | None = None,
+        timeout: float | None = None,
+    ) -> intent_layer_pb2.Learning:
+        """Files what an agent learned for review; nodes stay as they are.
+
+        Errors: NOT_FOUND.
+
+        Args:
+            project: The project.
+            path: The file or folder that it is about.
+            title: In one line; 1 to 200 characters, not blank.
+            detail: In full; 1 to 20000 characters, not blank.
+            type: Its kind. One of pitfall, check, pattern, insight.
+            agent_id: Who learned it; the caller when absent.
+            evidence: What shows it: output, a commit, a link; at most 20000 characters.
+            also_paths: Further files or folders that it is about.
+            operation: What the agent was doing, in one line; at most 200 characters.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.report_learning(
+            project,
+            path,
+            title,
+            detail,
+            type,
+            agent_id=agent_id,
+            evidence=evidence,
+            also_paths=also_paths,
+            operation=operation,
+        )
+        return self._caller.make(call, timeout=timeout)
+
+    def list_learnings(
+        self,
+        project: str,
+        *,
+        states: Sequence[str] = (),
+        types: Sequence[str] = (),
+        path: str | None = None,
+        page_size: int = 0,
+        timeout: float | None = None,
+    ) -> Iterator[intent_layer_pb2.Learning]:
+        """Lists filed learnings, latest first.
+
+        Errors: NOT_FOUND. Yields one after another and fetches pages as they are needed.
+
+        Args:
+            project: The project.
+            states: In one of these states; any when empty. One of pending, integrated, rejected.
+            types: Of one of these kinds; any when empty. One of pitfall, check, pattern, insight.
+            path: Only those about this file or folder, or something in it.
+            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 1000 count as 1000.
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_learnings(project, states=states, types=types, path=path, page_size=page_size)
+        return self._caller.pages(call, timeout=timeout)
+
+    def review_learning(
+        self,
+        project: str,
+        id: str,
+        verdict: str,
+        *,
+        reviewer: str | None = None,
+        reason: str = "",
+        edits: intent_layer_pb2.Edits | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+        timeout: float | None = None,
+    ) -> intent_layer_pb2.ReviewLearningResponse:
+        """Accepts, rejects or defers a learning.
+
+        Accepting merges it into the node that covers its paths. Errors: NOT_FOUND; CONFLICT where it was reviewed
+        already, or where the node says likely the same and the review is not forced; the error's metadata says in which
+        `file` and `line`.
+
+        Args:
+            project: The project.
+            id: The learning.
+            verdict: The verdict. One of accept, reject, defer.
+            reviewer: Whom the caller reviews for, which is noted beside the caller; never trusted.
+            reason: Why; at most 2000 characters.
+            edits: What is merged in the place of what was reported.
+            force: Whether a likely duplicate is merged all the same.
+            dry_run: Whether to show only what would happen.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.review_learning(
+            project,
+            id,
+            verdict,
+            reviewer=reviewer,
+            reason=reason,
+            edits=edits,
+            force=force,
+            dry_run=dry_run,
+        )
+        return self._caller.make(call, timeout=timeout)
+
+
+class Liaison:
+    """The methods of liaison.v1.LiaisonService."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    def open_session(
+        self,
+        *,
+        user_id: str | None = None,
+        chat_session_id: str | None = None,
+        context: Mapping[str, Json] | None = None,
+        timeout: float | None = None,
+    ) -> liaison_pb2.OpenSessionResponse:
+        """Opens a chat session with the guide.
+
+        A user of a tenant has at most one that is active: the same call again returns it. Errors: CONFLICT where the
+        user has an active session that was opened with another content, or the identifier is taken.
+
+        Args:
+            user_id: The user; the calling agent itself when absent. 1 to 200 characters.
+            chat_session_id: The session's identifier: 1 to 128 visible ASCII characters. Made up when absent.
+            context: What the agents know at the start; `conversation_history` is not for it, since messages are
+                appended.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.open_session(user_id=user_id, chat_session_id=chat_session_id, context=context)
+        return self._caller.make(call, timeout=timeout)
+
+    def get_session(
+        self,
+        chat_session_id: str | None = None,
+        *,
+        user_id: str | None = None,
+        timeout: float | None = None,
+    ) -> liaison_pb2.ChatSession:
+        """Reads one chat session; its messages are listed by ListMessages.
+
+        Errors: SESSION_NOT_FOUND.
+
+        Args:
+            chat_session_id: Its identifier; when absent, the active session of the user.
+            user_id: The user whose active session is read where no identifier is given; the calling agent itself when
+                absent.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.get_session(chat_session_id, user_id=user_id)
+        return self._caller.make(call, timeout=timeout)
+
+    def list_sessions(
+        self,
+        *,
+        user_id: str | None = None,
+        active_agent: str | None = None,
+        status: str | None = None,
+        page_size: int = 0,
+        timeout: float | None = None,
+    ) -> Iterator[liaison_pb2.ChatSession]:
+        """Lists chat sessions, last opened first, page by page.
+
+        Yields one after another and fetches pages as they are needed.
+
+        Args:
+            user_id: Only those of this user.
+            active_agent: Only those that this agent has.
+            status: Only those that go on, or have ended; both when absent. One of active, closed.
+            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 100 count as 100.
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_sessions(user_id=user_id, active_agent=active_agent, status=status, page_size=page_size)
+        return self._caller.pages(call, timeout=timeout)
+
+    def append_message(
+        self,
+        chat_session_id: str,
+        content: str,
+        role: str,
+        *,
+        metadata: Mapping[str, Json] | None = None,
+        message_id: str | None = None,
+        timeout: float | None = None,
+    ) -> liaison_pb2.ChatMessage:
+        """Appends a message to the conversation history.
+
+        With a message_id, the same call again appends nothing. Errors: SESSION_NOT_FOUND, also where the session is
+        closed; CONFLICT where the message_id was used with another content.
+
+        Args:
+            chat_session_id: The session.
+            content: What is said; 1 to 100000 characters, without NUL.
+            role: Who speaks. One of user, assistant, system.
+            metadata: Structured data that belongs to it; at most 24 levels deep.
+            message_id: Makes a repetition safe: 1 to 128 visible ASCII characters, once within the session.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.append_message(chat_session_id, content, role, metadata=metadata, message_id=message_id)
+        return self._caller.make(call, timeout=timeout)
+
+    def list_messages(
+        self,
+        chat_session_id: str,
+        *,
+        page_size: int = 0,
+        timeout: float | None = None,
+    ) -> Iterator[liaison_pb2.ChatMessage]:
+        """Lists the messages of a chat session in their order, page by page.
+
+        Errors: SESSION_NOT_FOUND. Yields one after another and fetches pages as they are needed.
+
+        Args:
+            chat_session_id: The session.
+            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 100 count as 100.
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_messages(chat_session_id, page_size=page_size)
+        return self._caller.pages(call, timeout=timeout)
+
+    def update_context(
+        self,
+        chat_session_id: str,
+        context: Mapping[str, Json],
+        *,
+        version: int | None = None,
+        timeout: float | None = None,
+    ) -> liaison_pb2.ChatSession:
+        """Changes the context of a chat session, member by member.
+
+        Errors: SESSION_NOT_FOUND, also where the session is closed; SESSION_UPDATE_FAILED where it was changed since
+        the stated version.
+
+        Args:
+            chat_session_id: The session.
+            context: Members to set; null removes one. `conversation_history` is not for it, since messages are
+                appended.
+            version: The version that the session must have; any when absent.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.update_context(chat_session_id, context, version=version)
+        return self._caller.make(call, timeout=timeout)
+
+    def close_session(
+        self,
+        chat_session_id: str,
+        *,
+        version: int | None = None,
+        timeout: float | None = None,
+    ) -> liaison_pb2.ChatSession:
+        """Closes a chat session for good; one that is closed stays as it is.
+
+        Errors: SESSION_NOT_FOUND; SESSION_UPDATE_FAILED where it was changed since the stated version.
+
+        Args:
+            chat_session_id: The session.
+            version: The version that the session must have; any when absent.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.close_session(chat_session_id, version=version)
+        return self._caller.make(call, timeout=timeout)
+
+    def route_to_liaison_agent(
+        self,
+        target_pillar: str,
+        *,
+        chat_session_id: str | None = None,
+        routing_reason: str | None = None,
+        context_to_share: Mapping[str, Json] | None = None,
+        user_id: str | None = None,
+        timeout: float | None = None,
+    ) -> liaison_pb2.RouteToLiaisonAgentResponse:
+        """Hands a chat session that is with the guide to the liaison agent of a pillar, together with its context.
+
+        The same pillar and the same context again, until the session is returned, give the answer of the first call,
+        byte for byte. Errors: MISSING_PARAMETER, INVALID_PILLAR, SESSION_NOT_FOUND, SESSION_WITH_ANOTHER_AGENT,
+        LIAISON_AGENT_UNAVAILABLE, CONTEXT_SHARING_FAILED, SESSION_UPDATE_FAILED, and PERMISSION_DENIED where guardrails
+        block it, whose violations it names; after each of them nothing has changed.
+
+        Args:
+            target_pillar: The pillar: one of those that are configured, `content`, `insights`, `journey` and `solution`
+                by default.
+            chat_session_id: The session; when absent, the active session of the user.
+            routing_reason: Why; at most 2000 characters.
+            context_to_share: What to share; when absent, the whole context of the conversation, with its history. At
+                most 24 levels deep.
+            user_id: The user whose active session is routed where no identifier is given; the calling agent itself when
+                absent.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.route_to_liaison_agent(
+            target_pillar,
+            chat_session_id=chat_session_id,
+            routing_reason=routing_reason,
+            context_to_share=context_to_share,
+            user_id=user_id,
+        )
+        return self._caller.make(call, timeout=timeout)
+
+    def return_to_guide(
+        self,
+        chat_session_id: str,
+        *,
+        reason: str | None = None,
+        version: int | None = None,
+        timeout: float | None = None,
+    ) -> liaison_pb2.ReturnToGuideResponse:
+        """Gives a chat session back to the guide; one that is with the guide stays as it is.
+
+        Errors: SESSION_NOT_FOUND, also where the session is closed; SESSION_UPDATE_FAILED where it was changed since
+        the stated version.
+
+        Args:
+            chat_session_id: The session.
+            reason: Why; at most 2000 characters.
+            version: The version that the session must have; any when absent.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.return_to_guide(chat_session_id, reason=reason, version=version)
+        return self._caller.make(call, timeout=timeout)
+
+    def share_context_to_agent(
+        self,
+        source_agent: str,
+        target_agent: str,
+        shared_context: Mapping[str, Json],
+        *,
+        conversation_id: str | None = None,
+        idempotency_key: str | None = None,
+        timeout: float | None = None,
+    ) -> liaison_pb2.ShareContextToAgentResponse:
+        """Shares a context with a liaison agent without handing a session over.
+
+        The same agents and the same context, or the same idempotency_key, share once. Errors: MISSING_PARAMETER,
+        INVALID_PILLAR for an agent of no pillar, LIAISON_AGENT_UNAVAILABLE, CONTEXT_SHARING_FAILED, CONFLICT where the
+        key was used with another content, and PERMISSION_DENIED where guardrails block it.
+
+        Args:
+            source_agent: Who shares it, for instance `guide`; at most 200 characters.
+            target_agent: Whom it is for: `liaison_` and a pillar.
+            shared_context: The context; at most 24 levels deep.
+            conversation_id: The conversation that it belongs to, as the source names it; 1 to 200 characters.
+            idempotency_key: By which a repetition is known: 1 to 128 visible ASCII characters. When absent, made of
+                agents, conversation and the hash of the context.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.share_context_to_agent(
+            source_agent,
+            target_agent,
+            shared_context,
+            conversation_id=conversation_id,
+            idempotency_key=idempotency_key,
+        )
+        return self._caller.make(call, timeout=timeout)
+
+    def get_share(self, share_id: str, *, timeout: float | None = None) -> liaison_pb2.Share:
+        """Reads what was shared, and what became of its delivery.
+
+        Errors: NOT_FOUND.
+
+        Args:
+            share_id: Its identifier.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.get_share(share_id)
+        return self._caller.make(call, timeout=timeout)
+
+    def heartbeat(
+        self,
+        target_pillar: str,
+        *,
+        leaving: bool = False,
+        timeout: float | None = None,
+    ) -> liaison_pb2.HeartbeatResponse:
+        """Tells that the local liaison agent of a pillar is there; without it for some time, the agent counts as
+        unavailable.
+
+        Errors: MISSING_PARAMETER, INVALID_PILLAR, and PERMISSION_DENIED where the pillar is another agent's.
+
+        Args:
+            target_pillar: The pillar that the caller serves.
+            leaving: True tells that it goes away.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.heartbeat(target_pillar, leaving=leaving)
+        return self._caller.make(call, timeout=timeout)
+
+    def claim_session(
+        self,
+        chat_session_id: str,
+        *,
+        claimant: str | None = None,
+        timeout: float | None = None,
+    ) -> liaison_pb2.ClaimSessionResponse:
+        """Takes a chat session that was handed to the caller, the local liaison agent of its pillar, and returns the
+        activation with the shared context.
+
+        Of several instances of an agent one has the session; calling again keeps it. Errors: SESSION_NOT_FOUND;
+        SESSION_WITH_ANOTHER_AGENT; CONFLICT where another instance has it; PERMISSION_DENIED where the pillar is
+        another agent's.
+
+        Args:
+            chat_session_id: The session.
+            claimant: The instance of the agent that takes it; the calling agent's name when absent. 1 to 200
+                characters.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.claim_session(chat_session_id, claimant=claimant)
+        return self._caller.make(call, timeout=timeout)
+
+    def list_events(
+        self,
+        *,
+        chat_session_id: str | None = None,
+        agent: str | None = None,
+        types: Sequence[str] = (),
+        after: int = 0,
+        page_size: int = 0,
+        timeout: float | None = None,
+    ) -> Iterator[liaison_pb2.Event]:
+        """Lists what happened, in its order, from a sequence on.
+
+        Yields one after another and fetches pages as they are needed.
+
+        Args:
+            chat_session_id: Only those of this session.
+            agent: Only those that concern this agent.
+            types: Only those of these types; any when empty.
+            after: Only those after this sequence.
+            page_size: Of each page: how many at the most; 50 when absent or 0, and more than 100 count as 100.
+            timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_events(
+            chat_session_id=chat_session_id,
+            agent=agent,
+            types=types,
+            after=after,
+            page_size=page_size,
+        )
+        return self._caller.pages(call, timeout=timeout)
+
+    def watch_events(
+        self,
+        *,
+        chat_session_id: str | None = None,
+        agent: str | None = None,
+        types: Sequence[str] = (),
+        after: int | None = None,
+        resume: bool = True,
+        on_failure: OnFailure | None = None,
+        timeout: float | None = None,
+    ) -> Generator[liaison_pb2.Event, None, None]:
+        """Streams what happens, in its order, as it happens; over gRPC only.
+
+        Ask again with the last sequence that you saw to go on where a stream ended. Errors: UNAVAILABLE where as many
+        watch as may, or the server stops. Yields each as it comes, over gRPC only. After a passing failure it goes on
+        by itself behind the last one that was seen, pausing as the client's RetryPolicy says, anew after each, for as
+        long as it takes.
+
+        Args:
+            chat_session_id: Only those of this session.
+            agent: Only those that concern this agent.
+            types: Only those of these types; any when empty.
+            after: From the one after this sequence on; 0 is from the beginning, and when absent only what happens from
+                now on.
+            resume: Whether it goes on after a passing failure; it is else raised.
+            on_failure: Is told each such failure, and how many seconds the pause is.
+            timeout: Seconds after which it ends with DeadlineExceeded; without an end when absent.
+        """
+        call = calls.watch_events(chat_session_id=chat_session_id, agent=agent, types=types, after=after)
+        return self._caller.watch(call, resume=resume, on_failure=on_failure, timeout=timeout)
