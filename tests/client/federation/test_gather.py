@@ -1,0 +1,217 @@
+"""Asking several peers at once."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import pytest
+from google.protobuf.message import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cstp_grpc.client.contract import Method
+from cstp_grpc.client.federation.gather import Reply, gather
+from cstp_grpc.client.federation.model import Status
+from cstp_grpc.client.federation.results import Metadata, Result, answered
+from cstp_grpc.errors import Conflict
+from cstp_grpc.gen.cstp.v1 import cstp_pb2
+from tests.client.federation.servers import (
+    ANSWER,
+    QUERY,
+    REQUEST,
+    SECONDS,
+    SOON,
+    http,
+    peer_at,
+    saying,
+    silent_server,
+    tcp_server,
+)
+from tests.client.scripted import scripted_server
+
+Done = Callable[[Result], None]
+
+
+@dataclass
+class FakePeer:
+    """A peer that a test plays: it keeps its questions, and answers at once where it has a result."""
+
+    name: str
+    result: Result | None = None
+    required: bool = True
+    trust: float = 1.0
+    timeout: float = SECONDS
+    asked: list[tuple[float, Metadata, Done]] = field(default_factory=list)
+    cancelled: int = 0
+
+    def speaks_for(self, category: str) -> bool:
+        return True
+
+    def ask(
+        self, method: Method, request: Message, timeout: float, metadata: Metadata, done: Done
+    ) -> Callable[[], None]:
+        self.asked.append((timeout, metadata, done))
+        if self.result is not None:
+            done(self.result)
+        return self.cancel
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+        for _, _, done in self.asked:
+            done(Result(Status.TIMED_OUT))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def summary(replies: list[Reply]) -> list[tuple[str, Status]]:
+    return [(reply.agent, reply.status) for reply in replies]
+
+
+def test_nobody_asked_is_nobody_waited_for() -> None:
+    assert gather([], QUERY, REQUEST, SECONDS) == []
+
+
+def test_replies_are_in_the_order_of_names() -> None:
+    error = Conflict("no")
+    peers = [
+        FakePeer("c", answered(ANSWER)),
+        FakePeer("a", Result(Status.REFUSED, error=error)),
+        FakePeer("b", Result(Status.SKIPPED)),
+    ]
+    replies = gather(peers, QUERY, REQUEST, SECONDS)
+    assert summary(replies) == [("a", Status.REFUSED), ("b", Status.SKIPPED), ("c", Status.ANSWERED)]
+    assert [reply.answer for reply in replies] == [None, None, ANSWER]
+    assert [reply.error for reply in replies] == [error, None, None]
+    assert all(reply.latency_ms >= 0 for reply in replies)
+
+
+def test_each_has_its_own_timeout_and_no_more_than_is_left_for_all() -> None:
+    peers = [FakePeer("a", answered(ANSWER), timeout=1.0), FakePeer("b", answered(ANSWER), timeout=9.0)]
+    gather(peers, QUERY, REQUEST, 5.0, [("key", "value")])
+    assert [peer.asked[0][:2] for peer in peers] == [(1.0, [("key", "value")]), (5.0, [("key", "value")])]
+
+
+def test_who_does_not_answer_until_the_deadline_timed_out_and_is_waited_for_no_longer() -> None:
+    peers = [FakePeer("a"), FakePeer("b", answered(ANSWER))]
+    assert summary(gather(peers, QUERY, REQUEST, SOON)) == [("a", Status.TIMED_OUT), ("b", Status.ANSWERED)]
+    assert [peer.cancelled for peer in peers] == [1, 0]
+
+
+def test_a_peer_is_waited_for_no_longer_than_its_own_timeout() -> None:
+    peers = [FakePeer("a", timeout=SOON), FakePeer("b", answered(ANSWER))]
+    # Were it the common deadline, this would never end.
+    assert summary(gather(peers, QUERY, REQUEST, 1e6)) == [("a", Status.TIMED_OUT), ("b", Status.ANSWERED)]
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0])
+def test_without_time_nobody_answers(seconds: float) -> None:
+    peer = FakePeer("a")
+    assert summary(gather([peer], QUERY, REQUEST, seconds)) == [("a", Status.TIMED_OUT)]
+    assert peer.cancelled == 1
+
+
+def test_all_are_asked_before_any_is_waited_for() -> None:
+    """Each of these peers answers only when all of them have been asked."""
+    together = threading.Barrier(4)
+
+    class Together(FakePeer):
+        def ask(
+            self, method: Method, request: Message, timeout: float, metadata: Metadata, done: Done
+        ) -> Callable[[], None]:
+            def answer() -> None:
+                together.wait(SECONDS)
+                done(answered(ANSWER))
+
+            threading.Thread(target=answer).start()
+            return self.cancel
+
+    replies = gather([Together(name) for name in "abcd"], QUERY, REQUEST, SECONDS)
+    assert {reply.status for reply in replies} == {Status.ANSWERED}
+
+
+def test_a_late_reply_is_handed_on_once_it_comes() -> None:
+    late: list[Reply] = []
+    slow, quick = FakePeer("slow", timeout=SOON), FakePeer("quick", answered(ANSWER), timeout=SOON)
+    replies = gather([slow, quick], QUERY, REQUEST, SECONDS, late=late.append, late_seconds=30.0)
+    assert summary(replies) == [("quick", Status.ANSWERED), ("slow", Status.TIMED_OUT)]
+    ((timeout, _, done),) = slow.asked
+    assert (timeout, slow.cancelled, late) == (30.0, 0, [])
+    done(answered(ANSWER))
+    assert [(reply.agent, reply.status, reply.answer) for reply in late] == [("slow", Status.ANSWERED, ANSWER)]
+
+
+RESULTS = st.sampled_from([answered(ANSWER), Result(Status.UNREACHABLE), Result(Status.TIMED_OUT), None])
+
+
+@given(st.dictionaries(st.text("abcdef", min_size=1, max_size=3), RESULTS, max_size=8), st.booleans())
+def test_every_peer_has_one_reply_and_what_is_late_comes_once(
+    plays: dict[str, Result | None], wants_late: bool
+) -> None:
+    late: list[Reply] = []
+    peers = [FakePeer(name, result) for name, result in plays.items()]
+    handed = late.append if wants_late else None
+    replies = gather(peers, QUERY, REQUEST, 0.001, late=handed, late_seconds=60.0)
+    expected = {name: result.status if result else Status.TIMED_OUT for name, result in plays.items()}
+    assert dict(summary(replies)) == expected
+    assert [reply.agent for reply in replies] == sorted(plays)
+    silent = [peer for peer in peers if peer.result is None]
+    assert [peer.cancelled for peer in silent] == [0 if wants_late else 1] * len(silent)
+    if wants_late:
+        for peer in silent:
+            peer.asked[0][2](answered(ANSWER))
+    assert sorted(reply.agent for reply in late) == (sorted(peer.name for peer in silent) if wants_late else [])
+
+
+def test_each_kind_of_peer_fails_in_its_own_way_and_none_spoils_the_others() -> None:
+    with ExitStack() as everything:
+        enter = everything.enter_context
+        good, garbled = enter(scripted_server(ANSWER)), enter(tcp_server(saying(b"hello, this is no HTTP\r\n" * 9)))
+        silent, html = enter(silent_server()), enter(tcp_server(saying(http(b"<html>", "content-type: text/html\r\n"))))
+        urls = {
+            "answers": good.target,
+            "garbled": garbled,
+            "garbled-http": f"http://{garbled}",
+            "html": f"http://{html}",
+            "nobody": "grpc://127.0.0.1:1",
+            "nobody-http": "http://127.0.0.1:1",
+            "silent": silent,
+            "silent-card": f"http://{silent}/card.json",
+            "silent-http": f"http://{silent}",
+        }
+        peers = [enter(peer_at(url, name=name)) for name, url in urls.items()]
+        assert summary(gather(reversed(peers), QUERY, REQUEST, 1.0)) == [
+            ("answers", Status.ANSWERED),
+            ("garbled", Status.NOT_UNDERSTOOD),
+            ("garbled-http", Status.NOT_UNDERSTOOD),
+            ("html", Status.NOT_UNDERSTOOD),
+            ("nobody", Status.UNREACHABLE),
+            ("nobody-http", Status.UNREACHABLE),
+            ("silent", Status.TIMED_OUT),
+            ("silent-card", Status.TIMED_OUT),
+            ("silent-http", Status.TIMED_OUT),
+        ]
+
+
+def test_a_real_peer_may_answer_late() -> None:
+    go = threading.Event()
+    late: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+    with scripted_server(ANSWER) as server, peer_at(server.target, timeout=SOON) as peer:
+        answer = server.answer
+
+        def later(request: Message, context: object) -> Message:
+            go.wait(SECONDS)
+            return answer(request, context)  # type: ignore[arg-type]
+
+        server.answer = later  # type: ignore[method-assign]
+        try:
+            (reply,) = gather([peer], QUERY, REQUEST, SECONDS, late=late.put, late_seconds=SECONDS)
+            assert reply.status is Status.TIMED_OUT
+        finally:
+            go.set()
+        reply = late.get(timeout=SECONDS)
+        assert reply.answer == cstp_pb2.QueryDecisionsResponse(total=7)
