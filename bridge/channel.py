@@ -38,15 +38,15 @@ class Upstream:
     """How others reach it, in the same form; None where that is how the bridge does."""
 
 
-def connect(upstream: Upstream) -> grpc.aio.Channel:
+def connect(target: str, ca_file: Path | None = None) -> grpc.aio.Channel:
     """Return a channel to a server; it connects at the first call, and again whenever that is needed.
 
     Raises ConfigError.
     """
-    address = address_of(upstream.target)
-    if not is_secure(upstream.target):
+    address = address_of(target)
+    if not is_secure(target):
         return grpc.aio.insecure_channel(address, options=OPTIONS)
-    credentials = grpc.ssl_channel_credentials(authorities(upstream.ca_file))
+    credentials = grpc.ssl_channel_credentials(authorities(ca_file))
     return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
 
 

@@ -49,7 +49,7 @@ async def running(settings: Settings, upstream: Upstream, version: str) -> Async
     on tasks for as long again, and closes the connection to the server last. Raises ConfigError and CannotListen.
     """
     certificate = ServerCertificate.of(settings.server.tls, "server.tls")
-    async with connect(upstream) as channel:
+    async with connect(upstream.target, upstream.ca_file) as channel:
         grpc_server = A2aGrpcServer(settings, certificate)
         announced = upstream.announced or upstream.target
         ports = Ports(port_in(announced, settings.grpc.port), grpc_server.port, cstp_secure=is_secure(announced))
