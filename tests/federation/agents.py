@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from cstp_grpc.config import Settings
 from cstp_grpc.vocabulary import Permission
 from tests.harness import TOKENS, settings
 
 PEER_TOKEN = "peer-secret-token"
+NOTHING = {"id": "nothing", "when": "false"}
+"""A rule that matches nothing: a rulebook has one at the least."""
 
 
 def rulebook(*rules: dict[str, Any]) -> dict[str, Any]:
@@ -20,7 +24,7 @@ def rulebook(*rules: dict[str, Any]) -> dict[str, Any]:
         "apiVersion": "cstp.guardrails/v1",
         "metadata": {"name": "test", "version": "1"},
         "inputs": {name: {"type": "bool", "default": False} for name in ("production", "reviewed", "risky")},
-        "guardrails": [{"name": rule["id"], **given, **rule} for rule in rules],
+        "guardrails": [{"name": rule["id"], **given, **rule} for rule in rules or [NOTHING]],
     }
 
 
@@ -28,8 +32,6 @@ def agent_settings(
     folder: Path, name: str, *rules: dict[str, Any], peers: Sequence[dict[str, Any]] = (), **federation: Any
 ) -> Settings:
     """Return the settings of an agent: rules, peers, and whom it answers: alice, and peers by one token."""
-    import yaml
-
     folder.mkdir(parents=True, exist_ok=True)
     written = folder / "rules.yaml"
     written.write_text(yaml.safe_dump(rulebook(*rules)), encoding="utf-8")
