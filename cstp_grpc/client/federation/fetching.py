@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 CHUNK: Final = 65_536
+LEAST_SECONDS: Final = 0.001
+"""Sockets take 0 for not waiting at all, and less for a mistake."""
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -37,12 +39,15 @@ def fetch(
     """Send one request and return its whole answer; redirects are not followed and no proxies used.
 
     Raises TimeoutError after `seconds`, however the answer trickles, other OSErrors where nobody answers, and
-    HTTPException where what is answered is not HTTP or too large. Resolving the host's name takes what it takes.
+    HTTPException where what is answered is not HTTP or too large. Resolving the host's name takes what it takes, and so
+    long may each of its addresses take to accept the connection.
     """
+    if seconds <= 0:
+        raise TimeoutError
     deadline = clock() + seconds
     connection = open_connection(url, seconds, tls)
     try:
-        connection.sock = cast(socket.socket, TimedSocket(connected(url, seconds, tls), deadline, clock))
+        connection.sock = cast(socket.socket, connected(url, deadline, clock, tls))
         path = (url.path or "/") + (f"?{url.query}" if url.query else "")
         connection.request(verb, path, body, dict(headers))
         with connection.getresponse() as response:
@@ -62,17 +67,22 @@ def read_body(response: HTTPResponse) -> bytes:
     return bytes(received)
 
 
-def connected(url: SplitResult, seconds: float, tls: ssl.SSLContext | None) -> socket.socket:
+def connected(url: SplitResult, deadline: float, clock: Callable[[], float], tls: ssl.SSLContext | None) -> TimedSocket:
     """Return a connection to the host of a URL. Raises OSError."""
     host = url.hostname or ""
+    left = max(deadline - clock(), LEAST_SECONDS)
     try:
-        raw = socket.create_connection((host, url.port or DEFAULT_PORTS[url.scheme]), seconds)
+        raw = socket.create_connection((host, url.port or DEFAULT_PORTS[url.scheme]), left)
     except UnicodeError as error:
         raise OSError(f"{host} is no name of a host") from error
     try:
         # A request is sent in two pieces, the second of which would wait for the first to be acknowledged.
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return tls.wrap_socket(raw, server_hostname=host) if tls is not None and url.scheme == "https" else raw
+        timed = TimedSocket(raw, deadline, clock)
+        if tls is None or url.scheme != "https":
+            return timed
+        timed.wait_no_longer()
+        return TimedSocket(tls.wrap_socket(raw, server_hostname=host), deadline, clock)
     except BaseException:
         raw.close()
         raise

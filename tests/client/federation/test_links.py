@@ -307,7 +307,7 @@ def test_a_host_that_there_can_be_none_of_is_unreachable() -> None:
         assert ask(peer).status is Status.UNREACHABLE
 
 
-@TRANSPORTS
+@pytest.mark.parametrize("scheme", ["grpc", "grpcs", "http", "https"])
 def test_a_machine_that_accepts_and_never_answers_times_out(scheme: str) -> None:
     with silent_server() as address, peer_at(f"{scheme}://{address}") as peer:
         assert ask(peer, SOON) == Result(Status.TIMED_OUT)
