@@ -1,9 +1,23 @@
-"""The Python client."""
+"""The Python clients."""
 
 from cstp_grpc.calling import Json
+from cstp_grpc.client.async_client import AsyncCstpClient
 from cstp_grpc.client.client import CstpClient
 from cstp_grpc.client.messages import decision_filters
 from cstp_grpc.client.retry import RetryPolicy
+from cstp_grpc.gen.async_methods import AsyncCstp, AsyncIntentLayer, AsyncLiaison
 from cstp_grpc.gen.methods import Cstp, IntentLayer, Liaison
 
-__all__ = ["Cstp", "CstpClient", "IntentLayer", "Json", "Liaison", "RetryPolicy", "decision_filters"]
+__all__ = [
+    "AsyncCstp",
+    "AsyncCstpClient",
+    "AsyncIntentLayer",
+    "AsyncLiaison",
+    "Cstp",
+    "CstpClient",
+    "IntentLayer",
+    "Json",
+    "Liaison",
+    "RetryPolicy",
+    "decision_filters",
+]

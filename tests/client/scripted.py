@@ -30,12 +30,15 @@ class ScriptedServer:
     requests: list[Any] = field(default_factory=list)
     metadata: list[dict[str, str | bytes]] = field(default_factory=list)
     port: int = 0
+    before: Callable[[Any, grpc.ServicerContext], None] | None = None
 
     @property
     def target(self) -> str:
         return f"127.0.0.1:{self.port}"
 
     def answer(self, request: Any, context: grpc.ServicerContext) -> Message:
+        if self.before:
+            self.before(request, context)
         self.metadata.append(dict(context.invocation_metadata()))
         self.requests.append(request)
         given = self.script.pop(0) if len(self.script) > 1 else self.script[0]
@@ -48,9 +51,13 @@ class ScriptedServer:
 
 
 @contextmanager
-def scripted_server(*script: Answer, tls: Sequence[tuple[bytes, bytes]] = ()) -> Iterator[ScriptedServer]:
-    """Run a ScriptedServer for the length of a block; `tls` is its key and certificate."""
-    state = ScriptedServer(list(script))
+def scripted_server(
+    *script: Answer,
+    tls: Sequence[tuple[bytes, bytes]] = (),
+    before: Callable[[Any, grpc.ServicerContext], None] | None = None,
+) -> Iterator[ScriptedServer]:
+    """Run a ScriptedServer for the length of a block; `tls` is its key and certificate, `before` sees every call."""
+    state = ScriptedServer(list(script), before=before)
 
     class Handlers(grpc.GenericRpcHandler):
         def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
