@@ -3,16 +3,19 @@
 from cstp_grpc.calling import Json
 from cstp_grpc.client.async_client import AsyncCstpClient
 from cstp_grpc.client.client import CstpClient
+from cstp_grpc.client.guard import Announced, Blocked, guard
 from cstp_grpc.client.messages import decision_filters
 from cstp_grpc.client.retry import RetryPolicy
 from cstp_grpc.gen.async_methods import AsyncCstp, AsyncIntentLayer, AsyncLiaison
 from cstp_grpc.gen.methods import Cstp, IntentLayer, Liaison
 
 __all__ = [
+    "Announced",
     "AsyncCstp",
     "AsyncCstpClient",
     "AsyncIntentLayer",
     "AsyncLiaison",
+    "Blocked",
     "Cstp",
     "CstpClient",
     "IntentLayer",
@@ -20,4 +23,5 @@ __all__ = [
     "Liaison",
     "RetryPolicy",
     "decision_filters",
+    "guard",
 ]

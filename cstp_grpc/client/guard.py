@@ -1,0 +1,360 @@
+"""Acting under guard: announced before, recorded, and reviewed afterwards."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
+
+from cstp_grpc.calling import Call, Json
+from cstp_grpc.client.async_client import AsyncCstpClient
+from cstp_grpc.client.client import CstpClient
+from cstp_grpc.client.words import told
+from cstp_grpc.errors import PermissionDenied
+from cstp_grpc.gen import calls
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, types_pb2
+from cstp_grpc.vocabulary import DecisionStatus, Outcome
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MAX_TITLE = 500
+"""Characters of a decision's title."""
+
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+class Blocked(Exception):
+    """Guardrails forbid what was announced, or none judged it; it was not done.
+
+    `violations` and `warnings` are those of the verdict, `suggestions` what the server suggests, `response` its whole
+    answer.
+    """
+
+    def __init__(self, intent: str, response: cstp_pb2.AnnounceIntentResponse) -> None:
+        self.intent = intent
+        self.response = response
+        self.violations = tuple(response.guardrail_status.violations)
+        self.warnings = tuple(response.guardrail_status.warnings)
+        self.suggestions = tuple(response.suggestions)
+        super().__init__("\n".join(self._lines()))
+
+    def _lines(self) -> Iterator[str]:
+        if not self.response.HasField("guardrail_status"):
+            yield f"{self.intent!r} is not allowed: the server gave no verdict"
+            return
+        yield f"{self.intent!r} is blocked:"
+        for violation in self.violations:
+            by = f"{violation.guardrail_id} of {violation.agent}" if violation.agent else violation.guardrail_id
+            yield " ".join(filter(None, [f"- {by}: {violation.message}", violation.suggestion]))
+        if self.suggestions:
+            yield f"Suggestions: {'; '.join(self.suggestions)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What is under way: what the server answered, and the decision whose outcome is reviewed, if any."""
+
+    response: cstp_pb2.AnnounceIntentResponse
+    decision: journal_pb2.Decision | None
+
+
+class Options(TypedDict, total=False):
+    """What is announced beside the intent; all of it may be left out."""
+
+    context: str
+    """Further text that is searched together with the intent."""
+    category: str
+    """The category of the decision."""
+    stakes: str
+    """What is at risk: low, medium, high or critical."""
+    confidence: float
+    """How sure the agent is, 0 to 1."""
+    metadata: Mapping[str, Json] | Callable[..., Mapping[str, Json]]
+    """The inputs of the guardrails, or what makes them of the arguments."""
+    project: str
+    """The project that `paths` are in."""
+    paths: Sequence[str]
+    """The files and folders that are touched."""
+    agent: types_pb2.AgentInfo
+    """Who the agent says it is."""
+    scope: str
+    """Who answers: local or federated."""
+    agents: Sequence[str]
+    """The peers to ask where the scope is federated."""
+    record: bool
+    """Whether a decision is recorded and its outcome reviewed; True when left out."""
+    timeout: float
+    """Seconds that each call may take; what the client was made with when left out."""
+
+
+@overload
+def guard(client: CstpClient, intent: str | Callable[..., str], **options: Unpack[Options]) -> Guard: ...
+
+
+@overload
+def guard(client: AsyncCstpClient, intent: str | Callable[..., str], **options: Unpack[Options]) -> AsyncGuard: ...
+
+
+def guard(
+    client: CstpClient | AsyncCstpClient, intent: str | Callable[..., str], **options: Unpack[Options]
+) -> Guard | AsyncGuard:
+    """Return what lets a function, or a block, run only where the guardrails allow it, and reviews the outcome.
+
+    Around a function, each call of it is announced anew; `intent` and `metadata` may be functions of its arguments:
+
+        @guard(client, lambda table: f"Drop the table {table}", stakes="high", category="database")
+        def drop(table: str) -> None: ...
+
+    Around a block, it is announced once:
+
+        with guard(client, "Deploy the auth service", stakes="high") as announced:
+            deploy(announced.response.suggestions)
+
+    With an AsyncCstpClient it is for `async def` functions, and for `async with`.
+
+    Blocked is raised where the verdict is not that it is allowed; warnings do not block. A CstpError is raised where
+    the announcement or the record fails. In either case nothing has run. What runs is recorded as a private decision,
+    for which the token needs the permissions announce, record and review; afterwards its outcome is a success, a
+    failure with the exception in its notes, or abandoned where it was interrupted. Exceptions pass unchanged. That the
+    outcome could not be reviewed is only logged. `record=False` announces alone.
+    """
+    plan = Plan(intent, options)
+    return Guard(client, plan) if isinstance(client, CstpClient) else AsyncGuard(client, plan)
+
+
+class Plan:
+    """Says which calls a guard makes, and judges the answers."""
+
+    def __init__(self, intent: str | Callable[..., str], options: Options) -> None:
+        self._intent = intent
+        self._options = options
+
+    @property
+    def records(self) -> bool:
+        """Whether there is a decision to review."""
+        return self._options.get("record", True)
+
+    @property
+    def timeout(self) -> float | None:
+        """The seconds that each call may take."""
+        return self._options.get("timeout")
+
+    def announcement(self, arguments: Arguments) -> Call[cstp_pb2.AnnounceIntentResponse]:
+        """Return the call that announces what is done with some arguments."""
+        options = self._options
+        return calls.announce_intent(
+            resolved(self._intent, arguments),
+            context=options.get("context"),
+            category=options.get("category"),
+            stakes=options.get("stakes"),
+            confidence=options.get("confidence"),
+            agent=options.get("agent"),
+            correlation_id=str(uuid.uuid4()),
+            metadata=resolved(options.get("metadata"), arguments),
+            project=options.get("project"),
+            paths=options.get("paths", ()),
+            scope=options.get("scope"),
+            agents=options.get("agents", ()),
+        )
+
+    def admit(self, announcement: Call[Any], response: cstp_pb2.AnnounceIntentResponse) -> None:
+        """Raise Blocked where what was announced is not allowed."""
+        if not response.guardrail_status.allowed:
+            raise Blocked(announcement.values["intent"], response)
+
+    def recording(self, announcement: Call[Any]) -> Call[journal_pb2.Decision]:
+        """Return the call that records what was announced, under an identifier that follows from its own."""
+        announced = announcement.values
+        intent, context = announced["intent"], announced["context"]
+        if len(intent) > MAX_TITLE:
+            context = "\n\n".join(filter(None, [intent, context]))
+        return calls.record_decision(
+            intent if len(intent) <= MAX_TITLE else f"{intent[: MAX_TITLE - 1]}…",
+            context=context,
+            category=announced["category"],
+            stakes=announced["stakes"],
+            confidence=announced["confidence"],
+            status=DecisionStatus.DECIDED,
+            project=announced["project"],
+            request_id=str(uuid.uuid5(uuid.UUID(announced["correlation_id"]), "decision")),
+        )
+
+
+def resolved(value: Any, arguments: Arguments) -> Any:
+    """Return a value, or what it makes of the arguments."""
+    positional, named = arguments
+    return value(*positional, **named) if callable(value) else value
+
+
+def review(decision: journal_pb2.Decision, error: BaseException | None) -> Call[journal_pb2.Decision]:
+    """Return the call that says how a decision turned out."""
+    if error is None:
+        return calls.review_decision(decision.id, Outcome.SUCCESS)
+    outcome = Outcome.FAILURE if isinstance(error, Exception) else Outcome.ABANDONED
+    return calls.review_decision(decision.id, outcome, notes=told(type(error).__name__, str(error)))
+
+
+def unrecorded(error: PermissionDenied) -> PermissionDenied:
+    """Return what tells that the outcome could not be reviewed, because there would be no decision."""
+    message = (
+        f"Nothing was done, because there is no decision whose outcome to review: {error.message}. Recording one needs"
+        " the permission record; with record=False the guard announces alone"
+    )
+    return PermissionDenied(message, metadata=error.metadata)
+
+
+def note_unreviewed(decision: journal_pb2.Decision, error: Exception) -> None:
+    """Log that the outcome is not known to the server; what was done stays done."""
+    needed = ": the token lacks the permission review" if isinstance(error, PermissionDenied) else ""
+    logger.warning("The outcome of the decision %s could not be reviewed%s", decision.id, needed, exc_info=error)
+
+
+class Guard:
+    """A decorator for functions, and a context manager for one block at a time; see `guard`."""
+
+    def __init__(self, client: CstpClient, plan: Plan) -> None:
+        self._client = client
+        self._plan = plan
+        self._entered: AbstractContextManager[Announced] | None = None
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Return the function under guard; many threads may call it at once. Raises TypeError."""
+        if inspect.iscoroutinefunction(function):
+            raise TypeError("an async function is guarded with an AsyncCstpClient")
+        refuse_generators(function)
+
+        @functools.wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+            with self._acting((args, kwargs)):
+                return function(*args, **kwargs)
+
+        return guarded
+
+    def __enter__(self) -> Announced:
+        """Announce what the block does. Raises Blocked, CstpError, and RuntimeError within a block of this guard."""
+        refuse_reentry(self._entered)
+        entering = self._acting(((), {}))
+        announced = entering.__enter__()
+        self._entered = entering
+        return announced
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Review how the block ended."""
+        entered, self._entered = self._entered, None
+        if entered is not None:
+            entered.__exit__(kind, error, trace)
+
+    @contextmanager
+    def _acting(self, arguments: Arguments) -> Iterator[Announced]:
+        announcement = self._plan.announcement(arguments)
+        response = self._client.make(announcement, self._plan.timeout)
+        self._plan.admit(announcement, response)
+        decision = self._recorded(announcement) if self._plan.records else None
+        try:
+            yield Announced(response, decision)
+        except BaseException as error:
+            self._review(decision, error)
+            raise
+        self._review(decision, None)
+
+    def _recorded(self, announcement: Call[Any]) -> journal_pb2.Decision:
+        try:
+            return self._client.make(self._plan.recording(announcement), self._plan.timeout)
+        except PermissionDenied as error:
+            raise unrecorded(error) from error
+
+    def _review(self, decision: journal_pb2.Decision | None, error: BaseException | None) -> None:
+        if decision is None:
+            return
+        try:
+            self._client.make(review(decision, error), self._plan.timeout)
+        except Exception as unreviewed:  # noqa: BLE001 - whatever it is, what was done has a result
+            note_unreviewed(decision, unreviewed)
+
+
+class AsyncGuard:
+    """A decorator for async functions, and an async context manager for one block at a time; see `guard`."""
+
+    def __init__(self, client: AsyncCstpClient, plan: Plan) -> None:
+        self._client = client
+        self._plan = plan
+        self._entered: AbstractAsyncContextManager[Announced] | None = None
+
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        """Return the function under guard; many tasks may call it at once. Raises TypeError."""
+        refuse_generators(function)
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError("only an async function is guarded with an AsyncCstpClient; others are with a CstpClient")
+
+        @functools.wraps(function)
+        async def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+            async with self._acting((args, kwargs)):
+                return await function(*args, **kwargs)
+
+        return guarded
+
+    async def __aenter__(self) -> Announced:
+        """Announce what the block does. Raises Blocked, CstpError, and RuntimeError within a block of this guard."""
+        refuse_reentry(self._entered)
+        entering = self._acting(((), {}))
+        announced = await entering.__aenter__()
+        self._entered = entering
+        return announced
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Review how the block ended."""
+        entered, self._entered = self._entered, None
+        if entered is not None:
+            await entered.__aexit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def _acting(self, arguments: Arguments) -> AsyncIterator[Announced]:
+        announcement = self._plan.announcement(arguments)
+        response = await self._client.make(announcement, self._plan.timeout)
+        self._plan.admit(announcement, response)
+        decision = await self._recorded(announcement) if self._plan.records else None
+        try:
+            yield Announced(response, decision)
+        except BaseException as error:
+            await self._review(decision, error)
+            raise
+        await self._review(decision, None)
+
+    async def _recorded(self, announcement: Call[Any]) -> journal_pb2.Decision:
+        try:
+            return await self._client.make(self._plan.recording(announcement), self._plan.timeout)
+        except PermissionDenied as error:
+            raise unrecorded(error) from error
+
+    async def _review(self, decision: journal_pb2.Decision | None, error: BaseException | None) -> None:
+        if decision is None:
+            return
+        try:
+            await self._client.make(review(decision, error), self._plan.timeout)
+        except Exception as unreviewed:  # noqa: BLE001 - whatever it is, what was done has a result
+            note_unreviewed(decision, unreviewed)
+
+
+def refuse_generators(function: Callable[..., Any]) -> None:
+    """Raise TypeError for a function that returns before it has done anything."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError("a generator runs after it was called: guard what it does, or the block that uses it")
+
+
+def refuse_reentry(entered: object) -> None:
+    """Raise RuntimeError where a guard is around a block already."""
+    if entered is not None:
+        raise RuntimeError("this guard is around a block already: make one for each block")

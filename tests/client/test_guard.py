@@ -1,0 +1,279 @@
+"""What runs under guard, what does not, and what is known of it afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+
+from cstp_grpc.client import AsyncCstpClient, Blocked, CstpClient, RetryPolicy, guard
+from cstp_grpc.client.errors import ServerUnreachable
+from cstp_grpc.errors import PermissionDenied
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, types_pb2
+from cstp_grpc.server.app import App
+from cstp_grpc.vocabulary import Permission
+from tests.client.scripted import scripted_server
+from tests.harness import TOKENS, running, settings
+
+ONCE = RetryPolicy(attempts=1)
+LOSING = {"destroysData": True}
+ANNOUNCED = cstp_pb2.AnnounceIntentResponse(received=True, guardrail_status=cstp_pb2.GuardrailStatus(allowed=True))
+RECORDED = journal_pb2.RecordDecisionResponse(decision=journal_pb2.Decision(id="dec-1"))
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    granted = {"announcer": [Permission.ANNOUNCE], "recorder": [Permission.ANNOUNCE, Permission.RECORD]}
+    tokens = [
+        {"name": name, "token": f"{name}-secret-token", "permissions": sorted(permissions)}
+        for name, permissions in granted.items()
+    ]
+    tokens.append({"name": "alice", "token": TOKENS["alice"], "permissions": sorted(Permission)})
+    with running(settings(tmp_path_factory.mktemp("guard"), auth={"tokens": tokens})) as app:
+        yield app
+
+
+@pytest.fixture
+def client(app: App) -> Iterator[CstpClient]:
+    with CstpClient(app.target, TOKENS["alice"]) as client:
+        yield client
+
+
+def outcome_of(client: CstpClient, title: str) -> tuple[str, str]:
+    """Return outcome and notes of the only decision of a title."""
+    (found,) = [decision for decision in client.list_decisions() if decision.title == title]
+    return types_pb2.Outcome.Name(found.outcome).removeprefix("OUTCOME_").lower(), found.notes
+
+
+def titles(client: CstpClient) -> list[str]:
+    return [decision.title for decision in client.list_decisions()]
+
+
+def test_what_is_allowed_runs_and_is_a_success(client: CstpClient) -> None:
+    @guard(client, "Rename a variable", category="code", stakes="low")
+    def rename(old: str, *, new: str) -> str:
+        """Rename."""
+        return f"{old} to {new}"
+
+    assert rename("a", new="b") == "a to b"
+    assert (rename.__name__, rename.__doc__) == ("rename", "Rename.")
+    assert outcome_of(client, "Rename a variable") == ("success", "")
+
+
+def test_what_guardrails_forbid_does_not_run(client: CstpClient) -> None:
+    ran: list[str] = []
+
+    @guard(client, lambda table: f"Drop {table}", metadata=lambda table: {"destroysData": table != "scratch"})
+    def drop(table: str) -> None:
+        ran.append(table)
+
+    drop("scratch")
+    with pytest.raises(
+        Blocked, match="'Drop orders' is blocked:\n- no-data-loss-without-backup: Destroying data"
+    ) as caught:
+        drop("orders")
+    assert ran == ["scratch"]
+    blocked = caught.value
+    assert [violation.guardrail_id for violation in blocked.violations] == ["no-data-loss-without-backup"]
+    assert blocked.violations[0].suggestion in str(blocked)
+    assert blocked.suggestions == tuple(blocked.response.suggestions)
+    assert "Drop orders" not in titles(client)
+
+
+def test_a_warning_does_not_block(client: CstpClient) -> None:
+    inputs = {"affectsProduction": True, "codeReviewCompleted": True, "ciPassing": True, "rolloutPercent": 100}
+    with guard(client, "Roll out to everyone", metadata=inputs) as announced:
+        assert [warning.guardrail_id for warning in announced.response.guardrail_status.warnings] == [
+            "prefer-staged-rollout"
+        ]
+    assert outcome_of(client, "Roll out to everyone")[0] == "success"
+
+
+def test_an_exception_is_a_failure_and_passes_unchanged(client: CstpClient) -> None:
+    error = ValueError("no\nsuch table")
+
+    @guard(client, "Fail to migrate")
+    def migrate() -> None:
+        raise error
+
+    with pytest.raises(ValueError, match="no\nsuch table") as caught:
+        migrate()
+    assert caught.value is error
+    assert outcome_of(client, "Fail to migrate") == ("failure", "ValueError: no such table")
+
+
+def test_what_is_interrupted_is_abandoned(client: CstpClient) -> None:
+    with pytest.raises(KeyboardInterrupt), guard(client, "Wait for ever"):
+        raise KeyboardInterrupt
+    assert outcome_of(client, "Wait for ever") == ("abandoned", "KeyboardInterrupt")
+
+
+def test_an_intent_that_is_longer_than_a_title_is_kept_whole(client: CstpClient) -> None:
+    intent = "Tell a long story " * 100
+    with guard(client, intent, context="It is late") as announced:
+        pass
+    assert announced.decision is not None
+    assert announced.decision.title == intent[:499] + "…"
+    assert announced.decision.context == f"{intent}\n\nIt is late"
+
+
+def test_one_decorator_serves_many_threads(client: CstpClient) -> None:
+    @guard(client, lambda number: f"Count {number}")
+    def count(number: int) -> int:
+        if number % 2:
+            raise LookupError(number)
+        return number
+
+    with ThreadPoolExecutor(8) as pool:
+        results = [pool.submit(count, number) for number in range(16)]
+        failures = [result.exception() for result in results]
+    assert [failure is None for failure in failures] == [number % 2 == 0 for number in range(16)]
+    for number in range(16):
+        assert outcome_of(client, f"Count {number}")[0] == ("failure" if number % 2 else "success")
+
+
+def test_a_guard_is_around_one_block_at_a_time(client: CstpClient) -> None:
+    again = guard(client, "Do it twice", record=False)
+    with again, pytest.raises(RuntimeError, match="make one for each block"), again:
+        pass
+    with again as announced:
+        assert announced.decision is None
+
+
+def test_a_block_that_is_forbidden_does_not_run(client: CstpClient) -> None:
+    ran = False
+    with pytest.raises(Blocked), guard(client, "Lose data", metadata=LOSING):
+        ran = True
+    assert not ran
+
+
+def test_nothing_runs_where_the_server_is_away(free_port: int) -> None:
+    ran: list[bool] = []
+    with CstpClient(f"127.0.0.1:{free_port}", retries=ONCE) as client:
+        act = guard(client, "Act alone")(lambda: ran.append(True))
+        with pytest.raises(ServerUnreachable):
+            act()
+    assert ran == []
+
+
+def test_nothing_runs_without_a_verdict() -> None:
+    with scripted_server(cstp_pb2.AnnounceIntentResponse(received=True)) as server, CstpClient(server.target) as client:
+        with pytest.raises(Blocked, match="gave no verdict") as caught, guard(client, "Act unjudged"):
+            pytest.fail("it ran")
+        assert caught.value.violations == ()
+
+
+def test_who_may_not_record_is_told_so_before_anything_runs(app: App) -> None:
+    with CstpClient(app.target, "announcer-secret-token") as client:
+        with pytest.raises(PermissionDenied, match=r"the permission record; with record=False"), guard(client, "Act"):
+            pytest.fail("it ran")
+        with guard(client, "Act", record=False) as announced:
+            assert announced.response.received
+
+
+def test_who_may_not_review_loses_no_result(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    with CstpClient(app.target, "recorder-secret-token") as client, caplog.at_level(logging.WARNING):
+        assert guard(client, "Add")(lambda a, b: a + b)(1, 2) == 3
+    assert "could not be reviewed: the token lacks the permission review" in caplog.text
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_a_review_that_fails_loses_no_result(in_loop: bool, caplog: pytest.LogCaptureFixture) -> None:
+    script = (ANNOUNCED, RECORDED, grpc.StatusCode.INTERNAL)
+
+    async def run(target: str) -> int:
+        async with AsyncCstpClient(target, retries=ONCE) as client:
+
+            @guard(client, "Compute")
+            async def compute() -> int:
+                return 3
+
+            return await compute()
+
+    with scripted_server(*script) as server, caplog.at_level(logging.WARNING):
+        if in_loop:
+            assert asyncio.run(run(server.target)) == 3
+        else:
+            with CstpClient(server.target, retries=ONCE) as client:
+                assert guard(client, "Compute")(lambda: 3)() == 3
+    assert "dec-1 could not be reviewed" in caplog.text
+
+
+def test_a_record_is_known_by_its_announcement() -> None:
+    keys = []
+    for _ in range(2):
+        with scripted_server(ANNOUNCED, RECORDED, journal_pb2.ReviewDecisionResponse()) as server:
+            with CstpClient(server.target) as client, guard(client, "Act"):
+                pass
+            announcement, record, review = server.requests
+            keys += [announcement.correlation_id, record.request_id]
+            assert (review.id, review.outcome) == ("dec-1", types_pb2.OUTCOME_SUCCESS)
+    assert len(set(keys)) == 4
+
+
+def test_async_functions_and_blocks_run_under_guard(app: App, client: CstpClient) -> None:
+    async def run() -> None:
+        async with AsyncCstpClient(app.target, TOKENS["alice"]) as loop_client:
+
+            @guard(loop_client, lambda number: f"Count in a loop {number}", metadata=lambda number: {"n": number})
+            async def count(number: int) -> int:
+                await asyncio.sleep(0)
+                if number == 3:
+                    raise LookupError(number)
+                return number
+
+            results = await asyncio.gather(*(count(number) for number in range(5)), return_exceptions=True)
+            assert [type(result) for result in results] == [int, int, int, LookupError, int]
+            async with guard(loop_client, "Enter a block") as announced:
+                assert announced.decision is not None
+            with pytest.raises(Blocked, match="no-data-loss-without-backup"):
+                async with guard(loop_client, "Enter a forbidden block", metadata=LOSING):
+                    pytest.fail("it ran")
+
+    asyncio.run(run())
+    outcomes = [outcome_of(client, f"Count in a loop {number}")[0] for number in range(5)]
+    assert outcomes == ["success", "success", "success", "failure", "success"]
+    assert outcome_of(client, "Enter a block")[0] == "success"
+
+
+def test_a_task_that_is_cancelled_is_abandoned(app: App, client: CstpClient) -> None:
+    async def run() -> None:
+        begun = asyncio.Event()
+        async with AsyncCstpClient(app.target, TOKENS["alice"]) as loop_client:
+
+            @guard(loop_client, "Wait in a loop")
+            async def wait() -> None:
+                begun.set()
+                await asyncio.Event().wait()
+
+            task = asyncio.create_task(wait())
+            await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(run())
+    assert outcome_of(client, "Wait in a loop") == ("abandoned", "CancelledError")
+
+
+def test_what_cannot_be_guarded_is_refused_at_once() -> None:
+    async def in_loop() -> None: ...
+
+    def plain() -> None: ...
+
+    def generated() -> Iterator[int]:
+        yield 1
+
+    async def streamed() -> AsyncIterator[int]:
+        yield 1
+
+    sync: Any = guard(CstpClient("localhost:1"), "Act")
+    loop: Any = guard(AsyncCstpClient("localhost:1"), "Act")
+    for guarded, function in ((sync, in_loop), (sync, generated), (sync, streamed), (loop, plain), (loop, streamed)):
+        with pytest.raises(TypeError):
+            guarded(function)
