@@ -1,0 +1,6 @@
+export { Client, type ClientOptions } from "./client.js";
+export * from "./errors.js";
+export * from "./gen/cstp/v1/cstp_pb.js";
+export * from "./gen/cstp/v1/journal_pb.js";
+export * from "./gen/cstp/v1/types_pb.js";
+export { LiaisonService } from "./gen/liaison/v1/liaison_pb.js";
