@@ -1,5 +1,4 @@
 import { randomUUID } from "node:crypto";
-import { setTimeout as sleep } from "node:timers/promises";
 import { clone, create, type DescMethod, type DescService, type MessageInitShape as Init } from "@bufbuild/protobuf";
 import { ConnectError, createClient } from "@connectrpc/connect";
 import type { CallOptions, Client as Stub, Interceptor, Transport } from "@connectrpc/connect";
@@ -9,12 +8,11 @@ import { InvalidArgument, typed, Unavailable } from "./errors.js";
 import { AnnounceIntentRequestSchema as AnnounceIntent, CstpService } from "./gen/cstp/v1/cstp_pb.js";
 import { JournalService, type ImportDecisionsRequestSchema as ImportDecisions } from "./gen/cstp/v1/journal_pb.js";
 import { LiaisonService, type WatchEventsRequestSchema as WatchEvents } from "./gen/liaison/v1/liaison_pb.js";
-import { policyOf } from "./policy.js";
+import { policyOf, REAL_PACE, type Pace } from "./policy.js";
 
 const TARGET = /^(?:(grpcs?|https?):\/\/)?(\[[\da-f:.]+\]|[^\s:/?#@[\]]+)(:\d{1,5})?\/?$/i;
 const PINGS = { pingIntervalMs: 30_000, pingTimeoutMs: 30_000 };
 const MAX_BYTES = 64 * 1024 * 1024;
-const PACE = { now: () => performance.now(), random: Math.random, sleep };
 
 type Cstp = Stub<typeof CstpService>;
 type Limits = { signal: AbortSignal | undefined; timeoutMs: number | undefined };
@@ -96,7 +94,7 @@ export function retrying(
   target: string,
   ended: AbortSignal,
   attempts?: number,
-  pace = PACE,
+  pace: Pace = REAL_PACE,
 ): Transport {
   const told = (error: unknown, signal: AbortSignal): unknown =>
     signal.aborted ? signal.reason : error instanceof ConnectError ? typed(error, target) : error;
@@ -117,7 +115,7 @@ export function retrying(
       } catch (error) {
         const pause = tried < (attempts ?? usual) ? pauseAfter(tried, error, pace.random) : Infinity;
         if (signal.aborted || pause === Infinity || pause >= end - pace.now()) throw told(error, signal);
-        await pace.sleep(pause, undefined, { signal }).catch((stopped) => Promise.reject(told(stopped, signal)));
+        await pace.sleep(pause, signal).catch((stopped) => Promise.reject(told(stopped, signal)));
       }
     }
   }

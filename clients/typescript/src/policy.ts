@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import type { DescMethod } from "@bufbuild/protobuf";
 import { ConnectError } from "@connectrpc/connect";
 import { statusOf } from "./errors.js";
@@ -12,6 +13,22 @@ export interface Policy {
   /** How long to wait after an attempt, the first of which is 1, that failed; Infinity where it is not to be repeated. */
   pauseAfter(tried: number, error: unknown, random: () => number): number;
 }
+
+/** The clock that calls are timed and repeated by. */
+export interface Pace {
+  /** Milliseconds since any instant. */
+  now(): number;
+  /** A number from 0 to 1. */
+  random(): number;
+  /** Settles after `ms` milliseconds; rejects as soon as the signal is aborted. */
+  sleep(ms: number, signal: AbortSignal): Promise<void>;
+}
+
+export const REAL_PACE: Pace = {
+  now: () => performance.now(),
+  random: Math.random,
+  sleep: (ms, signal) => sleep(ms, undefined, { signal }),
+};
 
 type MethodConfig = (typeof serviceConfig.methodConfig)[number];
 
