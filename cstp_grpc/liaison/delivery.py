@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import logging
 import random as system_random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from threading import Lock, Timer
 
 from sqlalchemy import Connection
 
@@ -26,30 +23,13 @@ from cstp_grpc.liaison.agents import (
 )
 from cstp_grpc.liaison.model import LIAISON, Activation, DeliveryState, Event, EventType, Share
 from cstp_grpc.liaison.store import RoutingStore
-from cstp_grpc.storage.periodic import Periodic
+from cstp_grpc.storage.dispatch import LEASE_SECONDS, Attempted, Dispatcher, Errand, Patience
 from cstp_grpc.storage.writer import Writer
 
 logger = logging.getLogger(__name__)
 
-BATCH = 16
-"""How many shares are taken together; each may hold a large context."""
-AT_ONCE = 4
-"""How many deliveries to one agent go on at once; each agent has threads of its own."""
-FIRST_PAUSE = 1.0
-LONGEST_PAUSE = 300.0
-"""Seconds between two attempts; the pause grows with each."""
-FULL_PAUSE = 0.5
-"""Seconds before a share is looked at again for which an agent that is well has no thread now."""
-LEASE_SECONDS = 60.0
-"""How long a share is out of the reach of other servers while it is delivered, unless told otherwise."""
-SPACING = timedelta(milliseconds=20)
-"""How far apart the shares are put off for which an agent has no thread now: so often one is looked at again."""
 UNKNOWN = timedelta(minutes=5)
 """How long the shares of agents that are not configured, or no longer remote, are put off."""
-STOP_SECONDS = 1.0
-"""How long deliveries that go on when the deliverer stops are left alone."""
-RETRY_SECONDS = 5.0
-"""How soon the outbox is looked at again after the database failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,27 +61,11 @@ class Outcome:
         return self.share.next_attempt_at is not None
 
 
-@dataclass(slots=True)
-class Lane:
-    """The deliveries to one agent."""
-
-    pool: ThreadPoolExecutor
-    under_way: set[tuple[str, str]] = field(default_factory=set)
-    """Tenants and identifiers of the shares that are being delivered."""
-    failures: int = 0
-    """How many attempts have failed since the last that did not."""
-    last_slot: datetime | None = None
-    """Until when shares have been put off."""
-
-
 class Deliverer:
     """Hands over due shares in threads, each until its agent has it, refuses it, or `hours` are over.
 
-    A share is delivered at least once and always under the same identifier: where this process ends before it has
-    written down what became of a delivery, it is delivered again once its lease of `lease_seconds` is over, which must
-    be longer than any delivery takes. `feed_notify` is called after events were added. `refresh_seconds` is how often
-    the outbox is looked at without being woken, where other servers fill it; None where none do. `interrupt` makes
-    deliveries that go on fail soon. `random` returns a number from 0 to 1.
+    A share is delivered at least once and always under the same identifier; see `Dispatcher`. `feed_notify` is called
+    after events were added. `random` returns a number from 0 to 1.
     """
 
     def __init__(
@@ -118,69 +82,82 @@ class Deliverer:
         interrupt: Callable[[], None] = lambda: None,
         random: Callable[[], float] = system_random.random,
     ) -> None:
-        self._store = store
-        self._writer = writer
-        self._agents = agents
-        self._clock = clock
-        self._notify = feed_notify
-        self._patience = timedelta(hours=hours)
-        self._refresh_seconds = refresh_seconds
-        self._lease = timedelta(seconds=lease_seconds)
-        self._interrupt = interrupt
-        self._random = random
-        self._lock = Lock()
-        self._lanes: dict[str, Lane] = {}
-        self._unknown: set[str] = set()
-        self._taking = Periodic("delivery", self._take, RETRY_SECONDS, logger, "nothing is delivered to liaison agents")
+        shares = Shares(store, agents, clock, feed_notify, Patience(timedelta(hours=hours), random))
+        self._dispatcher = Dispatcher(
+            "delivery",
+            shares,
+            writer,
+            clock,
+            logger,
+            "nothing is delivered to liaison agents",
+            refresh_seconds=refresh_seconds,
+            lease_seconds=lease_seconds,
+            interrupt=interrupt,
+        )
 
     def start(self) -> None:
         """Begin, with what is due."""
-        self._taking.start()
+        self._dispatcher.start()
 
     def wake(self) -> None:
         """Look for due shares now, because some were added."""
-        self._taking.wake()
+        self._dispatcher.wake()
 
     def stop(self) -> None:
         """Begin no delivery any more, and wait for those that go on; they are interrupted where they take long."""
-        self._taking.stop()
-        impatient = Timer(STOP_SECONDS, self._interrupt)
-        impatient.start()
-        for lane in self._lanes.values():
-            lane.pool.shutdown(cancel_futures=True)
-        impatient.cancel()
-        impatient.join()
+        self._dispatcher.stop()
 
-    def _take(self) -> float | None:
-        """Begin what is due, and return in how many seconds there may be more."""
-        deliveries, due = self._writer.run(self._take_due)
-        for delivery in deliveries:
-            self._begin(delivery)
-        pauses = [] if self._refresh_seconds is None else [self._refresh_seconds]
-        if due is not None:
-            pauses.append(max((due - self._clock()).total_seconds(), 0.0))
-        return min(pauses, default=None)
 
-    def _take_due(self, connection: Connection) -> tuple[Sequence[Delivery], datetime | None]:
-        """Return what can be begun now, and when the next share is due; what cannot is put off."""
-        now = self._clock()
-        due = self._store.next_due(connection)
-        if due is None or due > now:
-            # Other servers are not kept waiting for nothing.
-            return [], due
-        deliveries: list[Delivery] = []
-        begun: Counter[str] = Counter()
-        for share in self._store.take_due(connection, now, now + self._lease, BATCH):
-            agent = self._agent_of(share)
-            if agent is None:
-                self._store.delivered(connection, replace(share, next_attempt_at=now + UNKNOWN))
-            elif self._has_room(share, begun[share.target_agent]):
-                begun[share.target_agent] += 1
-                activation = self._store.activation(connection, share.tenant, share.id)
-                deliveries.append(Delivery(share, activation, agent))
-            else:
-                self._store.delivered(connection, replace(share, next_attempt_at=self._slot(share, now)))
-        return deliveries, self._store.next_due(connection)
+class Shares:
+    """The shares that wait for their agents: the outbox of deliveries."""
+
+    def __init__(
+        self,
+        store: RoutingStore,
+        agents: LiaisonAgents,
+        clock: Callable[[], datetime],
+        feed_notify: Callable[[], None],
+        patience: Patience,
+    ) -> None:
+        self._store = store
+        self._agents = agents
+        self._clock = clock
+        self._notify = feed_notify
+        self._patience = patience
+        self._unknown: set[str] = set()
+
+    def next_due(self, connection: Connection) -> datetime | None:
+        """Return when the next delivery is due; None where none waits."""
+        return self._store.next_due(connection)
+
+    def take_due(self, connection: Connection, now: datetime, until: datetime, limit: int) -> Sequence[Share]:
+        """Return shares whose delivery is due, the longest due first, and put them off."""
+        return self._store.take_due(connection, now, until, limit)
+
+    def put_off(self, connection: Connection, item: Share, until: datetime) -> None:
+        """Let a share be due at an instant."""
+        self._store.delivered(connection, replace(item, next_attempt_at=until))
+
+    def prepare(self, connection: Connection, item: Share) -> Errand | None:
+        """Return what delivers a share; None where its agent is not configured any more."""
+        agent = self._agent_of(item)
+        if agent is None:
+            self.put_off(connection, item, self._clock() + UNKNOWN)
+            return None
+        delivery = Delivery(item, self._store.activation(connection, item.tenant, item.id), agent)
+        return lambda: self._deliver(delivery)
+
+    def key_of(self, item: Share) -> tuple[str, str]:
+        """Return what identifies a share."""
+        return item.tenant, item.id
+
+    def lane_of(self, item: Share) -> str:
+        """Return whom a share is for."""
+        return item.target_agent
+
+    def name_of(self, item: Share) -> str:
+        """Return what a share is called in the log."""
+        return f"the share {item.id}"
 
     def _agent_of(self, share: Share) -> RemoteLiaisonAgent | None:
         """Return the remote agent that a share is for; None where it is not configured any more."""
@@ -194,55 +171,11 @@ class Deliverer:
         self._unknown.add(share.target_agent)
         return None
 
-    def _has_room(self, share: Share, begun: int) -> bool:
-        """Whether a share can be delivered now, besides those that are about to be begun."""
-        lane = self._lane_of(share)
-        with self._lock:
-            return key_of(share) not in lane.under_way and len(lane.under_way) + begun < AT_ONCE
-
-    def _slot(self, share: Share, now: datetime) -> datetime:
-        """Return when a share is looked at again for which its agent has no thread now.
-
-        However many wait, only so many of them are looked at in a second.
-        """
-        lane = self._lane_of(share)
-        with self._lock:
-            pause = longest_pause(lane.failures) if lane.failures else FULL_PAUSE
-            slot = now + timedelta(seconds=pause)
-            if lane.last_slot is not None:
-                slot = max(slot, lane.last_slot + SPACING)
-            lane.last_slot = slot
-        return slot
-
-    def _lane_of(self, share: Share) -> Lane:
-        lane = self._lanes.get(share.target_agent)
-        if lane is None:
-            pool = ThreadPoolExecutor(AT_ONCE, f"deliver-{share.target_agent}")
-            lane = self._lanes[share.target_agent] = Lane(pool)
-        return lane
-
-    def _begin(self, delivery: Delivery) -> None:
-        lane = self._lane_of(delivery.share)
-        with self._lock:
-            lane.under_way.add(key_of(delivery.share))
-        lane.pool.submit(self._deliver, delivery, lane)
-
-    def _deliver(self, delivery: Delivery, lane: Lane) -> None:
-        """Hand over a share, and write down what became of it."""
+    def _deliver(self, delivery: Delivery) -> Attempted:
         outcome = self._attempt(delivery)
-        with self._lock:
-            lane.failures = lane.failures + 1 if outcome.passing else 0
-        try:
-            self._writer.run(lambda connection: self._record(connection, delivery, outcome))
-        except Exception:
-            logger.exception("what became of the share %s is not on disk: it is delivered again", delivery.share.id)
-        finally:
-            with self._lock:
-                lane.under_way.discard(key_of(delivery.share))
-        if outcome.passing:
-            self.wake()
-        else:
-            self._notify()
+        return Attempted(
+            lambda connection: self._record(connection, delivery, outcome), outcome.passing, settled=self._notify
+        )
 
     def _attempt(self, delivery: Delivery) -> Outcome:
         """Return what became of handing a share over."""
@@ -260,11 +193,8 @@ class Deliverer:
 
     def _retried(self, share: Share, reason: str) -> Outcome:
         """Return when a share that its agent does not have yet is delivered again, or that it is given up."""
-        now, end = self._clock(), share.shared_at + self._patience
-        if now >= end:
-            return given_up(share, reason)
-        pause = FIRST_PAUSE + self._random() * (longest_pause(share.attempts) - FIRST_PAUSE)
-        return Outcome(replace(share, next_attempt_at=min(now + timedelta(seconds=pause), end)))
+        due = self._patience.next_attempt(share.shared_at, share.attempts, self._clock())
+        return given_up(share, reason) if due is None else Outcome(replace(share, next_attempt_at=due))
 
     def _record(self, connection: Connection, delivery: Delivery, outcome: Outcome) -> None:
         """Write down what became of a share, unless that is known already, and what happened."""
@@ -297,13 +227,3 @@ def given_up(share: Share, reason: str) -> Outcome:
     """Return the outcome of a share that its agent will not have."""
     failed = replace(share, delivery=DeliveryState.FAILED, next_attempt_at=None)
     return Outcome(failed, EventType.DELIVERY_FAILED, {"reason": reason})
-
-
-def longest_pause(attempts: int) -> float:
-    """Return the most seconds that may pass after so many attempts in vain."""
-    return min(FIRST_PAUSE * 2.0 ** min(attempts, 30), LONGEST_PAUSE)
-
-
-def key_of(share: Share) -> tuple[str, str]:
-    """Return what identifies a share."""
-    return share.tenant, share.id
