@@ -3,7 +3,8 @@ import { clone, create, type DescMethod, type DescService, type MessageInitShape
 import { ConnectError, createClient } from "@connectrpc/connect";
 import type { CallOptions, Client as Stub, Interceptor, Transport } from "@connectrpc/connect";
 import { createAsyncIterable } from "@connectrpc/connect/protocol";
-import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
+import { createGrpcTransport } from "@connectrpc/connect-node";
+import { Connection } from "./connection.js";
 import { InvalidArgument, typed, Unavailable } from "./errors.js";
 import { AnnounceIntentRequestSchema as AnnounceIntent, CstpService } from "./gen/cstp/v1/cstp_pb.js";
 import { JournalService, type ImportDecisionsRequestSchema as ImportDecisions } from "./gen/cstp/v1/journal_pb.js";
@@ -31,7 +32,7 @@ export interface ClientOptions {
 /** Calls a server of CSTP over one gRPC connection, opened when needed. Calls that fail reject with CstpError. */
 export class Client {
   readonly #ended = new AbortController();
-  readonly #session: Http2SessionManager;
+  readonly #connection: Connection;
   readonly #transport: Transport;
 
   /** `target` is HOST:PORT, also behind grpc://, grpcs:// (TLS), http:// or https:// (TLS). Throws InvalidArgument. */
@@ -42,8 +43,8 @@ export class Client {
       return next(request);
     };
     const baseUrl = urlOf(target);
-    this.#session = new Http2SessionManager(baseUrl, PINGS, { ca: rootCertificates });
-    const options = { baseUrl, sessionManager: this.#session, readMaxBytes: MAX_BYTES, interceptors: [authorize] };
+    this.#connection = new Connection(baseUrl, PINGS, { ca: rootCertificates });
+    const options = { baseUrl, sessionManager: this.#connection, readMaxBytes: MAX_BYTES, interceptors: [authorize] };
     this.#transport = retrying(createGrpcTransport(options), target, this.#ended.signal, attempts);
   }
 
@@ -84,7 +85,7 @@ export class Client {
   /** Ends all calls and closes the connection. */
   close(): void {
     this.#ended.abort(new Unavailable("The client is closed"));
-    this.#session.abort();
+    this.#connection.close();
   }
 }
 
