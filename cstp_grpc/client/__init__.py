@@ -3,6 +3,7 @@
 from cstp_grpc.calling import Json
 from cstp_grpc.client.async_client import AsyncCstpClient
 from cstp_grpc.client.client import CstpClient
+from cstp_grpc.client.federation.client import Agent, FederatedClient
 from cstp_grpc.client.guard import Announced, Blocked, guard
 from cstp_grpc.client.messages import decision_filters
 from cstp_grpc.client.retry import RetryPolicy
@@ -10,6 +11,7 @@ from cstp_grpc.gen.async_methods import AsyncCstp, AsyncIntentLayer, AsyncLiaiso
 from cstp_grpc.gen.methods import Cstp, IntentLayer, Liaison
 
 __all__ = [
+    "Agent",
     "Announced",
     "AsyncCstp",
     "AsyncCstpClient",
@@ -18,6 +20,7 @@ __all__ = [
     "Blocked",
     "Cstp",
     "CstpClient",
+    "FederatedClient",
     "IntentLayer",
     "Json",
     "Liaison",

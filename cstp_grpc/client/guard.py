@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 from cstp_grpc.calling import Call, Json
 from cstp_grpc.client.async_client import AsyncCstpClient
 from cstp_grpc.client.client import CstpClient
+from cstp_grpc.client.federation.client import FederatedClient
 from cstp_grpc.client.words import told
 from cstp_grpc.errors import PermissionDenied
 from cstp_grpc.gen import calls
@@ -97,7 +98,9 @@ class Options(TypedDict, total=False):
 
 
 @overload
-def guard(client: CstpClient, intent: str | Callable[..., str], **options: Unpack[Options]) -> Guard: ...
+def guard(
+    client: CstpClient | FederatedClient, intent: str | Callable[..., str], **options: Unpack[Options]
+) -> Guard: ...
 
 
 @overload
@@ -105,7 +108,7 @@ def guard(client: AsyncCstpClient, intent: str | Callable[..., str], **options: 
 
 
 def guard(
-    client: CstpClient | AsyncCstpClient, intent: str | Callable[..., str], **options: Unpack[Options]
+    client: CstpClient | FederatedClient | AsyncCstpClient, intent: str | Callable[..., str], **options: Unpack[Options]
 ) -> Guard | AsyncGuard:
     """Return what lets a function, or a block, run only where the guardrails allow it, and reviews the outcome.
 
@@ -125,10 +128,10 @@ def guard(
     the announcement or the record fails. In either case nothing has run. What runs is recorded as a private decision,
     for which the token needs the permissions announce, record and review; afterwards its outcome is a success, a
     failure with the exception in its notes, or abandoned where it was interrupted. Exceptions pass unchanged. That the
-    outcome could not be reviewed is only logged. `record=False` announces alone.
+    outcome could not be reviewed is only logged. `record=False` announces alone, as a FederatedClient must.
     """
     plan = Plan(intent, options)
-    return Guard(client, plan) if isinstance(client, CstpClient) else AsyncGuard(client, plan)
+    return AsyncGuard(client, plan) if isinstance(client, AsyncCstpClient) else Guard(client, plan)
 
 
 class Plan:
@@ -221,7 +224,7 @@ def note_unreviewed(decision: journal_pb2.Decision, error: Exception) -> None:
 class Guard:
     """A decorator for functions, and a context manager for one block at a time; see `guard`."""
 
-    def __init__(self, client: CstpClient, plan: Plan) -> None:
+    def __init__(self, client: CstpClient | FederatedClient, plan: Plan) -> None:
         self._client = client
         self._plan = plan
         self._entered: AbstractContextManager[Announced] | None = None

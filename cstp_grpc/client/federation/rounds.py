@@ -1,0 +1,139 @@
+"""Calls that ask peers: which may, whom, and for how long."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+from google.protobuf.message import Message
+
+from cstp_grpc.client.contract import methods
+from cstp_grpc.client.federation.gather import Asking, ask
+from cstp_grpc.client.federation.hops import METADATA_KEY, Journey
+from cstp_grpc.client.federation.links import Peer
+from cstp_grpc.client.federation.policy import Matter, Policy
+from cstp_grpc.client.federation.replies import PeerAnswer, understand
+from cstp_grpc.errors import InvalidArgument, Unavailable
+from cstp_grpc.gen.cstp.v1 import types_pb2
+
+LEAST_MARGIN: Final = 0.05
+MOST_MARGIN: Final = 0.5
+MARGIN: Final = 0.1
+"""The part of the caller's time that is kept for merging and for the trail, within the two bounds in seconds."""
+BUSY_SECONDS: Final = 0.5
+"""After how long to call again where too many calls wait for peers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One call that asks peers; `quorum` is how many required ones must allow it, None where each has a veto.
+
+    `left` tells how many seconds they may take from now on.
+    """
+
+    peers: Sequence[Peer]
+    journey: Journey
+    quorum: int | None
+    left: Callable[[], float]
+
+    def ask(self, method: str, request: Message) -> Asking:
+        """Begin to ask the peers."""
+        metadata = ((METADATA_KEY, self.journey.encode()),)
+        return ask(self.peers, methods()[method], request, self.left(), metadata)
+
+    def answers(self, asking: Asking) -> list[PeerAnswer]:
+        """Return what the peers answer in time."""
+        asked = {peer.name: peer for peer in self.peers}
+        return [
+            understand(reply, required=asked[reply.agent].required, trust=asked[reply.agent].trust)
+            for reply in asking.replies()
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """How a call came here.
+
+    `said` is what its metadata says of its journey, None where that is nothing; `remaining` tells how many seconds its
+    caller waits, None where it sets no bound.
+    """
+
+    said: str | None
+    remaining: Callable[[], float | None]
+
+
+class Rounds:
+    """Lets calls ask peers: not too many at once, and none that came here before.
+
+    `name` is the agent's whose calls these are, `seconds` how long all peers together may take.
+    """
+
+    def __init__(self, name: str, policy: Policy[Peer], *, max_hops: int, max_calls: int, seconds: float) -> None:
+        self._name = name
+        self._policy = policy
+        self._max_hops = max_hops
+        self._seconds = seconds
+        self._places = threading.BoundedSemaphore(max_calls)
+        self._entering = threading.Lock()
+        self._under_way: Counter[str] = Counter()
+
+    def is_local(self, scope: types_pb2.Scope.ValueType, agents: Sequence[str], matter: Matter) -> bool:
+        """Whether a call asks nobody else, wherever it comes from. Raises InvalidArgument."""
+        if scope == types_pb2.SCOPE_LOCAL and agents:
+            raise InvalidArgument.field("agents", "are asked where the scope is federated, and it is local")
+        if scope or agents:
+            return scope == types_pb2.SCOPE_LOCAL
+        return not self._policy.is_federated_by_default(matter)
+
+    @contextmanager
+    def begin(
+        self, about: str, matter: Matter, agents: Sequence[str], arrival: Arrival, *, judging: bool
+    ) -> Iterator[Round | None]:
+        """Yield the round of a call; None where it came from agents that wait for this one, or nobody is to be asked.
+
+        `about` is the same for the same call at all agents; `agents` are those that it names. Raises InvalidArgument,
+        and Unavailable where too many calls wait for peers.
+        """
+        brought = Journey.decode(arrival.said)
+        peers = self._policy.chosen(matter, agents, judging=judging)
+        journey = brought or Journey(about, self._max_hops)
+        if not peers or journey.hops == 0 or self._name in journey.path:
+            yield None
+            return
+        with self._under_way_with(journey.id) as others:
+            if brought and others:
+                yield None
+                return
+            if not self._places.acquire(blocking=False):
+                raise Unavailable("Too many calls wait for peers; try again", retry_after=BUSY_SECONDS)
+            try:
+                onward = replace(journey, hops=min(journey.hops, self._max_hops)).onward(self._name)
+                quorum = self._policy.quorum(matter) if judging else None
+                yield Round(peers, onward, quorum, lambda: self._left(arrival.remaining()))
+            finally:
+                self._places.release()
+
+    @contextmanager
+    def _under_way_with(self, about: str) -> Iterator[bool]:
+        """Note that a call is under way, and yield whether others about the same were."""
+        with self._entering:
+            others = self._under_way[about] > 0
+            self._under_way[about] += 1
+        try:
+            yield others
+        finally:
+            with self._entering:
+                self._under_way[about] -= 1
+                if not self._under_way[about]:
+                    del self._under_way[about]
+
+    def _left(self, remaining: float | None) -> float:
+        """Return how many seconds peers may take, so that the caller gets an answer in time."""
+        if remaining is None:
+            return self._seconds
+        margin = min(max(remaining * MARGIN, LEAST_MARGIN), MOST_MARGIN)
+        return max(min(remaining - margin, self._seconds), 0.0)

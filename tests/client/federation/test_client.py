@@ -1,0 +1,135 @@
+"""FederatedClient against real servers: what several agents say, merged for their caller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+
+import pytest
+
+from cstp_grpc.client import CstpClient, guard
+from cstp_grpc.client.federation.client import Agent, FederatedClient
+from cstp_grpc.client.guard import Blocked
+from cstp_grpc.errors import InvalidArgument, MethodNotFound
+from cstp_grpc.gen.cstp.v1 import types_pb2
+from tests.federation.agents import agent_settings
+from tests.harness import TOKENS, running
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+RULES = {
+    "b": {"id": "no-production", "when": "context.production", "suggestion": "Ask for a window"},
+    "c": {"id": "no-risk", "when": "context.risky"},
+}
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    folder = tmp_path_factory.mktemp("agents")
+    with ExitStack() as opened:
+        found = {}
+        for name, rule in RULES.items():
+            app = opened.enter_context(running(agent_settings(folder / name, name, rule)))
+            found[name] = f"grpc://{app.target}"
+            with CstpClient(app.target, TOKENS["alice"]) as client:
+                client.record_decision(f"What {name} decided on queues", visibility="shared")
+        yield found
+
+
+def agents(targets: dict[str, str], *advisory: str) -> list[Agent]:
+    return [
+        Agent(name, target, TOKENS["alice"], required=name not in advisory) for name, target in sorted(targets.items())
+    ]
+
+
+def test_all_required_agents_must_allow_an_action(targets: dict[str, str]) -> None:
+    with FederatedClient(agents(targets), name="me", now=lambda: NOW) as client:
+        allowed = client.check_guardrails("Ship it")
+        blocked = client.check_guardrails("Ship it", context={"production": True, "risky": True})
+        narrowed = client.check_guardrails("Ship it", agents=["b"])
+    assert (allowed.allowed, allowed.evaluated, allowed.agent) == (True, 2, "me")
+    assert allowed.evaluated_at.ToDatetime(UTC) == NOW
+    assert [(each.agent, each.guardrail_id) for each in blocked.violations] == [
+        ("b", "no-production"),
+        ("c", "no-risk"),
+    ]
+    assert [response.agent for response in blocked.responses] == ["b", "c"]
+    assert [response.agent for response in narrowed.responses] == ["b", "c"]
+
+
+def test_advisory_agents_warn(targets: dict[str, str]) -> None:
+    with FederatedClient(agents(targets, "c")) as client:
+        answer = client.check_guardrails("Ship it", context={"risky": True})
+        named = client.check_guardrails("Ship it", agents=["c"])
+    assert answer.allowed
+    assert [each.agent for each in answer.warnings] == ["c"]
+    assert len(named.responses) == 2
+
+
+def test_a_quorum_is_enough(targets: dict[str, str]) -> None:
+    with FederatedClient(agents(targets), quorum=1) as client:
+        answer = client.check_guardrails("Ship it", context={"risky": True})
+    assert answer.allowed
+    assert (answer.quorum.needed, answer.quorum.allowing) == (1, 1)
+
+
+def test_decisions_come_from_all(targets: dict[str, str]) -> None:
+    with FederatedClient(agents(targets)) as client:
+        answer = client.query_decisions("queues", limit=5, min_score=0)
+        one = client.query_decisions("queues", agents=["c"], min_score=0)
+    assert {each.origin for each in answer.decisions} == {"b", "c"}
+    assert dict(answer.totals) == {"b": 1, "c": 1}
+    assert [response.agent for response in one.responses] == ["c"]
+
+
+def test_all_agents_record_an_announcement(targets: dict[str, str]) -> None:
+    with FederatedClient(agents(targets)) as client:
+        answer = client.announce_intent("Put the queues in order", category="architecture")
+    assert answer.received
+    assert answer.guardrail_status.allowed
+    for target in targets.values():
+        with CstpClient(target, TOKENS["alice"]) as one:
+            (kept,) = one.list_intents(correlation_id=answer.correlation_id)
+            assert kept.intent == "Put the queues in order"
+
+
+def test_nothing_is_allowed_where_nobody_judged(targets: dict[str, str]) -> None:
+    nobody = Agent("nobody", "grpc://127.0.0.1:1", required=False, timeout=1.0)
+    with FederatedClient([nobody]) as client:
+        answer = client.check_guardrails("Ship it")
+        announced = client.announce_intent("Ship it")
+    assert not answer.allowed
+    assert [(each.agent, each.guardrail_id) for each in answer.violations] == [("client", "federation-unreachable")]
+    assert answer.responses[0].status == types_pb2.PEER_STATUS_UNREACHABLE
+    assert not announced.received
+    assert not announced.guardrail_status.allowed
+
+
+def test_what_makes_no_sense_is_refused(targets: dict[str, str]) -> None:
+    for wrong in ([], [*agents(targets), *agents(targets)]):
+        with pytest.raises(InvalidArgument, match="agents"):
+            FederatedClient(wrong)
+    with FederatedClient(agents(targets)) as client:
+        with pytest.raises(InvalidArgument, match="scope"):
+            client.check_guardrails("Ship it", scope="local")
+        with pytest.raises(InvalidArgument, match="no peer of that name"):
+            client.query_decisions("queues", agents=["nobody"])
+        with pytest.raises(MethodNotFound):
+            client.get_access()
+        with pytest.raises(MethodNotFound):
+            list(client.list_decisions())
+
+
+def test_functions_are_guarded_by_all(targets: dict[str, str]) -> None:
+    with FederatedClient(agents(targets)) as client:
+
+        @guard(client, "Ship it", metadata={"risky": True}, record=False)
+        def ship() -> None:
+            pytest.fail("it is not allowed")
+
+        with pytest.raises(Blocked, match="no-risk"):
+            ship()
+
+
+def test_the_token_is_not_shown() -> None:
+    assert "secret" not in repr(Agent("b", "grpc://127.0.0.1:1", "secret-token"))
