@@ -8,13 +8,13 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import grpc
 
 from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
-from tests.bench import alone, corpus, intent_layer, liaison
+from tests.bench import alone, corpus, federation, intent_layer, liaison
 from tests.bench.clients import TOKEN, Parameters, a2a_grpc_call, a2a_message, grpc_call, http_call, noop_call
 from tests.bench.load import Series, measure
 from tests.bench.processes import bridge, server
@@ -75,6 +75,9 @@ def run(folder: Path, sizes: tuple[int, ...], rounds: int, calls: int, provider:
         measure([*noops.values(), *checks], rounds, calls, progress)
         groups.append(Group("audit off", [*noops.values(), *checks], noops))
     groups.append(routings(folder / "routing", rounds, calls))
+    asked, said = federation_checks(folder / "federation", rounds, calls)
+    groups.append(asked)
+    starts += said
     groups.append(large_project(folder / "project", rounds, calls))
     return groups, starts
 
@@ -91,6 +94,23 @@ def routings(folder: Path, rounds: int, calls: int) -> Group:
         series = [transaction, *liaison.series(channel, IN_FLIGHT)]
         measure([*noops.values(), *series], rounds, calls, progress)
     return Group("chat sessions", [*noops.values(), *series], noops)
+
+
+def federation_checks(folder: Path, rounds: int, calls: int) -> tuple[Group, list[str]]:
+    """Measure checks that ask peers, and return also what there is to say of the aim."""
+    with ExitStack() as opened:
+        peers = federation.peers(opened, folder)
+        flags = [flag for peer in peers for flag in ("--peer", str(peer.grpc))]
+        served = opened.enter_context(server(folder / "hub", "--provider", "lexical", *flags))
+        channel = opened.enter_context(dialled(served.grpc))
+        noops = no_ops(opened.enter_context(dialled(served.noop)))
+        alone = Series("CheckGuardrails, gRPC, nobody asked", 1, grpc_call(channel, *CHECK))
+        asked = [federation.asking(channel, count) for count in federation.ASKED]
+        measure([*noops.values(), alone, *(each.total for each in asked)], rounds, calls, progress)
+    for each in asked:
+        each.conclude()
+    series = [alone, *(series for each in asked for series in (each.total, each.slowest))]
+    return Group("federation", [*noops.values(), *series], noops), [each.said for each in asked]
 
 
 def large_project(folder: Path, rounds: int, calls: int) -> Group:

@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from cstp_grpc.vocabulary import Permission
 from tests.bench.clients import TOKEN
 
 
-def settings(data_dir: Path, audit: bool, provider: str) -> config.Settings:
+def settings(data_dir: Path, audit: bool, provider: str, peers: Sequence[int] = ()) -> config.Settings:
     """Return the settings of a laptop, without rate limits."""
     return config.load(
         None,
@@ -31,6 +32,11 @@ def settings(data_dir: Path, audit: bool, provider: str) -> config.Settings:
         audit={"enabled": audit},
         embedding={"provider": provider},
         liaison={"pillars": {"content": {"agent": "bench"}}, "heartbeat_seconds": 86_400},
+        federation={
+            "peers": [
+                {"name": f"p{at}", "url": f"grpc://127.0.0.1:{port}", "token": TOKEN} for at, port in enumerate(peers)
+            ]
+        },
     )
 
 
@@ -49,9 +55,10 @@ def main() -> None:
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("--no-audit", action="store_true")
     parser.add_argument("--provider", default="minilm")
+    parser.add_argument("--peer", type=int, action="append", default=[], help="the port of a peer")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
-    wanted = settings(arguments.data_dir, not arguments.no_audit, arguments.provider)
+    wanted = settings(arguments.data_dir, not arguments.no_audit, arguments.provider, arguments.peer)
     app = App(wanted)
     app.start()
     noop, noop_port = noop_server(wanted.grpc.workers)
