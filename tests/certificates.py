@@ -39,7 +39,9 @@ def make_certificate(folder: Path, names: str = "DNS:localhost") -> Certificate:
     """Return a new certificate in a folder, for localhost, that certifies itself; openssl is needed for it."""
     made = Certificate(folder / "certificate.pem", folder / "key.pem")
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    command += ["-addext", f"subjectAltName={names}", "-keyout", str(made.key), "-out", str(made.certificate)]
+    # Some clients take no certificate of an authority for one of a server.
+    command += ["-addext", f"subjectAltName={names}", "-addext", "basicConstraints=critical,CA:FALSE"]
+    command += ["-keyout", str(made.key), "-out", str(made.certificate)]
     subprocess.run(command, check=True, capture_output=True)
     return made
 
