@@ -1,0 +1,144 @@
+// Package cstp calls CSTP servers: it announces intents, queries past decisions and checks guardrails.
+package cstp
+
+import (
+	"context"
+	"crypto/rand"
+	"io"
+	"iter"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	cstpv1 "cstp/gen/cstp/v1"
+	intentlayerv1 "cstp/gen/intent_layer/v1"
+	liaisonv1 "cstp/gen/liaison/v1"
+)
+
+// Options say how a client calls. With the zero value it has no token and trusts the authorities of the system.
+type Options struct {
+	Token            string            // Token says who calls.
+	RootCertificates []byte            // RootCertificates, in PEM, replace the authorities of the system.
+	Attempts         int               // Attempts bounds how often a call is tried; 0 leaves it to the service config.
+	DialOptions      []grpc.DialOption // DialOptions are what else gRPC should do, for instance tracing.
+}
+
+// Client calls a server, from any number of goroutines.
+//
+// Its methods and those of the stubs fail with an *Error, or with context.Canceled where their own caller cancelled
+// them. The deadline of a context covers all attempts; without one, the service config says how long a call may take.
+type Client struct {
+	cstpv1.CstpServiceClient
+	Access      cstpv1.AccessServiceClient
+	Audit       cstpv1.AuditServiceClient
+	Journal     cstpv1.JournalServiceClient
+	Tasks       cstpv1.TaskServiceClient
+	IntentLayer intentlayerv1.IntentLayerServiceClient
+	Liaison     liaisonv1.LiaisonServiceClient
+
+	connection *grpc.ClientConn
+}
+
+// New returns a client of the server at grpc://host:port, or just host:port; with TLS at grpcs://host:port or
+// https://host[:port]. It connects with the first call. It fails with an *Error where the target or an option is wrong.
+func New(target string, options Options) (*Client, error) {
+	address, transport, err := transportOf(target, options.RootCertificates)
+	if err != nil {
+		return nil, err
+	}
+	config, timeouts, err := readConfig(serviceConfig)
+	if err != nil {
+		return nil, err
+	}
+	bearer, err := authorization(options.Token)
+	if err != nil {
+		return nil, err
+	}
+	calls := &calls{target: target, bearer: bearer, timeouts: timeouts}
+	dialOptions := append(connecting(),
+		grpc.WithTransportCredentials(transport),
+		grpc.WithDefaultServiceConfig(config),
+		grpc.WithDisableServiceConfig(), // What DNS says of it is not the contract's.
+		grpc.WithChainUnaryInterceptor(calls.unary),
+		grpc.WithChainStreamInterceptor(calls.stream),
+		grpc.WithStatsHandler(attempts{}),
+	)
+	if options.Attempts == 1 {
+		dialOptions = append(dialOptions, grpc.WithDisableRetry())
+	} else if options.Attempts > 1 {
+		dialOptions = append(dialOptions, grpc.WithMaxCallAttempts(options.Attempts))
+	}
+	connection, err := grpc.NewClient(address, append(dialOptions, options.DialOptions...)...)
+	if err != nil {
+		return nil, invalid("target", err.Error())
+	}
+	return &Client{
+		CstpServiceClient: cstpv1.NewCstpServiceClient(connection),
+		Access:            cstpv1.NewAccessServiceClient(connection),
+		Audit:             cstpv1.NewAuditServiceClient(connection),
+		Journal:           cstpv1.NewJournalServiceClient(connection),
+		Tasks:             cstpv1.NewTaskServiceClient(connection),
+		IntentLayer:       intentlayerv1.NewIntentLayerServiceClient(connection),
+		Liaison:           liaisonv1.NewLiaisonServiceClient(connection),
+		connection:        connection,
+	}, nil
+}
+
+// AnnounceIntent says what the caller is about to do and returns the verdict on it. It makes up the correlation id
+// where there is none, so that an intent that is sent again is recorded once.
+func (c *Client) AnnounceIntent(
+	ctx context.Context, request *cstpv1.AnnounceIntentRequest, options ...grpc.CallOption,
+) (*cstpv1.AnnounceIntentResponse, error) {
+	if request.CorrelationId == nil {
+		request = proto.CloneOf(request)
+		request.CorrelationId = proto.String(rand.Text())
+	}
+	return c.CstpServiceClient.AnnounceIntent(ctx, request, options...)
+}
+
+// ImportDecisions sends decisions as they come and returns what became of each.
+func (c *Client) ImportDecisions(
+	ctx context.Context, requests iter.Seq[*cstpv1.ImportDecisionsRequest], options ...grpc.CallOption,
+) (*cstpv1.ImportDecisionsResponse, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.Journal.ImportDecisions(ctx, options...)
+	if err != nil {
+		return nil, err
+	}
+	for request := range requests {
+		if stream.Send(request) != nil {
+			break // The answer says why.
+		}
+	}
+	return stream.CloseAndRecv()
+}
+
+// WatchEvents returns the events of chat sessions as they come. It does so once the server watches, so that nothing
+// that happens from then on is missed. Leaving the loop over them ends the stream, as does the end of the context.
+func (c *Client) WatchEvents(
+	ctx context.Context, request *liaisonv1.WatchEventsRequest, options ...grpc.CallOption,
+) iter.Seq2[*liaisonv1.WatchEventsResponse, error] {
+	ctx, cancel := context.WithCancel(ctx)
+	stream, err := c.Liaison.WatchEvents(ctx, request, options...)
+	if err == nil {
+		_, err = stream.Header()
+	}
+	return func(yield func(*liaisonv1.WatchEventsResponse, error) bool) {
+		defer cancel()
+		for err == nil {
+			var event *liaisonv1.WatchEventsResponse
+			if event, err = stream.Recv(); err == nil && !yield(event, nil) {
+				return
+			}
+		}
+		if err != io.EOF {
+			yield(nil, err)
+		}
+	}
+}
+
+// Close ends the calls in progress and closes the connection.
+func (c *Client) Close() error {
+	return c.connection.Close()
+}
