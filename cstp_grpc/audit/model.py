@@ -31,6 +31,7 @@ class AuditEvent(StrEnum):
     SESSION_CLAIMED = "session_claimed"
     SESSION_CLOSED = "session_closed"
     VERDICTS_MERGED = "verdicts_merged"
+    CALLBACK_SENT = "callback_sent"
 
 
 @dataclass(frozen=True, slots=True)

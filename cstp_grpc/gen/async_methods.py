@@ -52,7 +52,7 @@ class AsyncCstp:
             event: About exactly this. One of guardrail_check, intent_announced, decision_recorded, decision_imported,
                 decision_reviewed, decision_shared, decision_unshared, context_read, learning_reported,
                 learning_reviewed, node_created, session_opened, session_context_updated, context_shared,
-                session_routed, session_returned, session_claimed, session_closed, verdicts_merged.
+                session_routed, session_returned, session_claimed, session_closed, verdicts_merged, callback_sent.
             requesting_agent: Caused by exactly this agent.
             allowed: With exactly this verdict.
             guardrail_id: Where exactly this guardrail blocked or warned.

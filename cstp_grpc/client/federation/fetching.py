@@ -22,6 +22,9 @@ LEAST_SECONDS: Final = 0.001
 """Sockets take 0 for not waiting at all, and less for a mistake."""
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
+Dial = Callable[[tuple[str, int], float], socket.socket]
+"""Connects to a host and port within some seconds. Raises OSError."""
+
 
 class TooLarge(HTTPException):
     """An answer is larger than anything that is read."""
@@ -67,12 +70,18 @@ def read_body(response: HTTPResponse) -> bytes:
     return bytes(received)
 
 
-def connected(url: SplitResult, deadline: float, clock: Callable[[], float], tls: ssl.SSLContext | None) -> TimedSocket:
+def connected(
+    url: SplitResult,
+    deadline: float,
+    clock: Callable[[], float],
+    tls: ssl.SSLContext | None,
+    dial: Dial = socket.create_connection,
+) -> TimedSocket:
     """Return a connection to the host of a URL. Raises OSError."""
     host = url.hostname or ""
     left = max(deadline - clock(), LEAST_SECONDS)
     try:
-        raw = socket.create_connection((host, url.port or DEFAULT_PORTS[url.scheme]), left)
+        raw = dial((host, url.port or DEFAULT_PORTS[url.scheme]), left)
     except UnicodeError as error:
         raise OSError(f"{host} is no name of a host") from error
     try:

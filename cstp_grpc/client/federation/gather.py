@@ -55,9 +55,13 @@ def ask(
     clock: Callable[[], float] = time.monotonic,
     late: Callable[[Reply], None] | None = None,
     late_seconds: float = 0.0,
+    awaits: Callable[[str], bool] = lambda _: True,
 ) -> Asking:
-    """Ask all peers at once, as `gather` does, without waiting for them; `replies` must follow. Raises nothing."""
-    asking = Asking(sorted(peers, key=lambda peer: peer.name), seconds, clock, late)
+    """Ask all peers at once, as `gather` does, without waiting for them; `replies` must follow. Raises nothing.
+
+    `awaits` tells of a peer that is late, by its name, whether its reply is waited for at all.
+    """
+    asking = Asking(sorted(peers, key=lambda peer: peer.name), seconds, clock, late, awaits)
     asking.begin(method, request, metadata, late_seconds)
     return asking
 
@@ -66,13 +70,19 @@ class Asking:
     """The questions to some peers, and what became of them so far."""
 
     def __init__(
-        self, peers: list[Peer], seconds: float, clock: Callable[[], float], late: Callable[[Reply], None] | None
+        self,
+        peers: list[Peer],
+        seconds: float,
+        clock: Callable[[], float],
+        late: Callable[[Reply], None] | None,
+        awaits: Callable[[str], bool],
     ) -> None:
         self._peers = peers
         self._limits = [min(peer.timeout, seconds) for peer in peers]
         self._cancels: list[Cancel] = []
         self._clock = clock
         self._late = late
+        self._awaits = awaits
         self._started = clock()
         self._changed = threading.Condition(threading.Lock())
         self._replies: list[Reply | None] = [None] * len(peers)
@@ -126,7 +136,7 @@ class Asking:
         """Return the replies; who has not replied timed out."""
         found = []
         for at, (reply, cancel) in enumerate(zip(self._replies, cancels, strict=True)):
-            if reply is None and self._late is None:
+            if reply is None and (self._late is None or not self._awaits(self._peers[at].name)):
                 cancel()
             found.append(reply or self._reply(at, results.TIMED_OUT))
         return found

@@ -68,6 +68,8 @@ class _AuditEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditEvent
     """A chat session was closed."""
     AUDIT_EVENT_VERDICTS_MERGED: _AuditEvent.ValueType  # 19
     """The verdicts of peers on an action or an intent were merged with the own one, which has an entry of its own."""
+    AUDIT_EVENT_CALLBACK_SENT: _AuditEvent.ValueType  # 20
+    """A notification on an announcement, which the request identifies, was sent to the agent that made it, or given up."""
 
 class AuditEvent(_AuditEvent, metaclass=_AuditEventEnumTypeWrapper):
     """What an entry is about."""
@@ -112,6 +114,8 @@ AUDIT_EVENT_SESSION_CLOSED: AuditEvent.ValueType  # 18
 """A chat session was closed."""
 AUDIT_EVENT_VERDICTS_MERGED: AuditEvent.ValueType  # 19
 """The verdicts of peers on an action or an intent were merged with the own one, which has an entry of its own."""
+AUDIT_EVENT_CALLBACK_SENT: AuditEvent.ValueType  # 20
+"""A notification on an announcement, which the request identifies, was sent to the agent that made it, or given up."""
 Global___AuditEvent: _TypeAlias = AuditEvent  # noqa: Y015
 
 @_typing.final

@@ -1,0 +1,1 @@
+"""Feedback on announcements that comes after their answers."""

@@ -1,0 +1,38 @@
+"""Posting to hosts that others name."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from typing import Final, cast
+from urllib.parse import SplitResult
+
+from cstp_grpc.client.federation.fetching import Dial, connected
+from cstp_grpc.client.jsonrpc import open_connection
+
+HEADERS: Final = {"content-type": "application/json", "accept": "application/json", "connection": "close"}
+
+
+def post(
+    url: SplitResult,
+    body: bytes,
+    seconds: float,
+    tls: ssl.SSLContext,
+    dial: Dial,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Post a JSON document, with nothing that says who sends it, and return the status of the answer.
+
+    What else is answered is not read, redirects are not followed and no proxies used. Raises TimeoutError after
+    `seconds`, other OSErrors where nobody answers, and HTTPException where what is answered is not HTTP.
+    """
+    connection = open_connection(url, seconds, tls)
+    try:
+        connection.sock = cast(socket.socket, connected(url, clock() + seconds, clock, tls, dial))
+        connection.request("POST", (url.path or "/") + (f"?{url.query}" if url.query else ""), body, HEADERS)
+        with connection.getresponse() as response:
+            return response.status
+    finally:
+        connection.close()
