@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -42,17 +41,6 @@ func (c *calls) stream(
 		return nil, c.explain(ctx, err)
 	}
 	return &stream{ClientStream: opened, calls: c, ctx: ctx, cancel: cancel, many: description.ServerStreams}, nil
-}
-
-// authorization returns the header that carries a token; nothing where there is none.
-func authorization(token string) (string, error) {
-	if token == "" {
-		return "", nil
-	}
-	if strings.ContainsFunc(token, func(character rune) bool { return character < '!' || character > '~' }) {
-		return "", invalid("token", "must be visible ASCII characters without spaces")
-	}
-	return "Bearer " + token, nil
 }
 
 // begin returns the context of a call; a deadline of its caller is the only one that it has.

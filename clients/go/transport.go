@@ -64,6 +64,17 @@ func authorities(roots []byte) (*x509.CertPool, error) {
 	return pool, nil
 }
 
+// authorization returns the header that carries a token; nothing where there is none.
+func authorization(token string) (string, error) {
+	if token == "" {
+		return "", nil
+	}
+	if strings.ContainsFunc(token, func(character rune) bool { return character < '!' || character > '~' }) {
+		return "", invalid("token", "must be visible ASCII characters without spaces")
+	}
+	return "Bearer " + token, nil
+}
+
 // connecting returns how connections are made and kept.
 func connecting() []grpc.DialOption {
 	return []grpc.DialOption{
@@ -97,6 +108,9 @@ func readConfig(content []byte) (string, map[string]time.Duration, error) {
 	}
 	timeouts := map[string]time.Duration{}
 	for _, entry := range methods.MethodConfig {
+		if entry.Timeout == "" {
+			continue
+		}
 		timeout, err := time.ParseDuration(entry.Timeout)
 		if err != nil {
 			return "", nil, fmt.Errorf("cstp: the service config: %w", err)
