@@ -1,0 +1,150 @@
+use std::future::ready;
+
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tonic::body::Body;
+use tonic::codegen::http::{HeaderValue, Request, Response, header::AUTHORIZATION};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::{Code, IntoRequest, IntoStreamingRequest, Status};
+use tower::{ServiceExt, service_fn, util::BoxCloneSyncService};
+
+use crate::error::{Result, expired, refused, unanswered};
+use crate::liaison::v1::{WatchEventsRequest, WatchEventsResponse, liaison_service_client::LiaisonServiceClient};
+use crate::service_config::MethodConfig;
+use crate::timeout;
+use crate::v1::{cstp_service_client::CstpServiceClient, journal_service_client::JournalServiceClient, *};
+
+/// How to reach a server, besides its address.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// The token that every call carries.
+    pub token: Option<String>,
+    /// Certificates in PEM to trust instead of those of the system.
+    pub root_certificates: Option<Vec<u8>>,
+    /// How often a call is tried at the most, instead of what the service config says.
+    pub attempts: Option<u32>,
+}
+
+/// A channel on which calls carry the token, keep their deadlines and are repeated; all stubs run on it.
+pub type Connection = BoxCloneSyncService<Request<Body>, Response<Body>, Status>;
+
+/// Announces intents, finds decisions and checks guardrails; the last of its clones closes the connection of all.
+#[derive(Clone, Debug)]
+pub struct Client(Connection);
+
+impl Client {
+    /// Returns a client for an address like `grpcs://host:port`, which it connects to with the first call.
+    ///
+    /// Must be called within a Tokio runtime. Fails where the address or the options cannot be used.
+    pub fn new(target: &str, options: Options) -> Result<Self> {
+        let token = options.token.map(|token| HeaderValue::try_from(format!("Bearer {token}"))).transpose();
+        let token = token.map_err(|_| refused("The token has characters that no header may have"))?;
+        let (channel, attempts) = (endpoint(target, options.root_certificates)?.connect_lazy(), options.attempts);
+        Ok(Self(Connection::new(service_fn(move |mut request: Request<Body>| {
+            request.headers_mut().extend(token.clone().map(|token| (AUTHORIZATION, token)));
+            send(channel.clone(), request, attempts)
+        }))))
+    }
+
+    /// Returns a stub of any service of the contract: `client.stub(AuditServiceClient::new)`.
+    pub fn stub<S>(&self, new: impl FnOnce(Connection) -> S) -> S {
+        new(self.0.clone())
+    }
+
+    /// Announces an intent, under a correlation id that is made up where it has none.
+    pub async fn announce_intent(&self, of: impl IntoRequest<AnnounceIntentRequest>) -> Result<AnnounceIntentResponse> {
+        let mut request = of.into_request();
+        request.get_mut().correlation_id.get_or_insert_with(|| uuid::Uuid::new_v4().to_string());
+        Ok(self.stub(CstpServiceClient::new).announce_intent(request).await?.into_inner())
+    }
+
+    /// Finds past decisions that resemble a text.
+    pub async fn query_decisions(&self, of: impl IntoRequest<QueryDecisionsRequest>) -> Result<QueryDecisionsResponse> {
+        Ok(self.stub(CstpServiceClient::new).query_decisions(of).await?.into_inner())
+    }
+
+    /// Judges an action by the guardrails.
+    pub async fn check_guardrails(
+        &self,
+        of: impl IntoRequest<CheckGuardrailsRequest>,
+    ) -> Result<CheckGuardrailsResponse> {
+        Ok(self.stub(CstpServiceClient::new).check_guardrails(of).await?.into_inner())
+    }
+
+    /// Imports a stream of decisions, which is read to its end before it is sent, so that it can be repeated.
+    pub async fn import_decisions<S>(&self, of: S) -> Result<ImportDecisionsResponse>
+    where
+        S: IntoStreamingRequest<Message = ImportDecisionsRequest>,
+    {
+        Ok(self.stub(JournalServiceClient::new).import_decisions(of).await?.into_inner())
+    }
+
+    /// Watches the events of a chat session, until the stream is dropped or its deadline is reached.
+    pub async fn watch_events<R>(&self, of: R) -> Result<impl Stream<Item = Result<WatchEventsResponse>> + use<R>>
+    where
+        R: IntoRequest<WatchEventsRequest>,
+    {
+        Ok(self.stub(LiaisonServiceClient::new).watch_events(of).await?.into_inner().map_err(Into::into))
+    }
+}
+
+fn endpoint(target: &str, roots: Option<Vec<u8>>) -> Result<Endpoint> {
+    let (scheme, authority) = target.split_once("://").unwrap_or(("grpc", target));
+    let tls = match (scheme, roots) {
+        (_, Some(pem)) if !String::from_utf8_lossy(&pem).contains("BEGIN CERTIFICATE") => {
+            return Err(refused("The root certificates are no certificates in PEM"));
+        }
+        ("grpcs" | "https", Some(pem)) => Some(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem))),
+        ("grpc" | "http", _) => None,
+        ("grpcs" | "https", None) => Some(ClientTlsConfig::new().with_native_roots()),
+        _ => return Err(refused(format!("{target} is neither grpc, grpcs, http nor https"))),
+    };
+    let endpoint = Endpoint::from_shared(format!("http{}://{authority}", if tls.is_some() { "s" } else { "" }));
+    let secured = endpoint.and_then(|it| tls.map_or(Ok(it.clone()), |tls| it.tls_config(tls)));
+    secured.map_err(|error| refused(format!("{target} cannot be used: {error}")))
+}
+
+/// Makes a call within its deadline, with as many attempts as it may have.
+async fn send(channel: Channel, request: Request<Body>, attempts: Option<u32>) -> Result<Response<Body>, Status> {
+    let config = MethodConfig::find(request.uri().path());
+    let timeout = timeout::read(request.headers()).or(config.and_then(MethodConfig::timeout));
+    let deadline = Instant::now() + timeout.unwrap_or(timeout::UNLIMITED);
+    let call = async {
+        let Some(config) = config else { return watch(channel, request, deadline).await };
+        let (mut parts, body) = request.into_parts();
+        let body = Full::new(body.collect().await?.to_bytes());
+        let mut attempt = 1;
+        loop {
+            parts.headers.insert(timeout::HEADER, timeout::until(deadline));
+            let answer = once(channel.clone(), Request::from_parts(parts.clone(), Body::new(body.clone()))).await;
+            match answer.as_ref().err().and_then(|status| config.pause(status, attempt, attempts)) {
+                Some(pause) if Instant::now() + pause < deadline => sleep(pause).await,
+                _ => return answer,
+            }
+            attempt += 1;
+        }
+    };
+    match timeout_at(deadline, call).await {
+        Ok(answer) if answer.is_ok() || Instant::now() < deadline => answer,
+        _ => Err(expired()),
+    }
+}
+
+/// Makes one attempt of a call with one answer.
+async fn once(channel: Channel, request: Request<Body>) -> Result<Response<Body>, Status> {
+    let (parts, body) = channel.oneshot(request).await.map_err(unanswered)?.into_parts();
+    let body = body.collect().await.map_err(unanswered)?;
+    match Status::from_header_map(body.trailers().unwrap_or(&parts.headers)) {
+        Some(status) if status.code() != Code::Ok => Err(status),
+        _ => Ok(Response::from_parts(parts, Body::new(body))),
+    }
+}
+
+/// Makes a call with a stream of answers, which ends at the deadline.
+async fn watch(channel: Channel, request: Request<Body>, deadline: Instant) -> Result<Response<Body>, Status> {
+    let response = channel.oneshot(request).await.map_err(unanswered)?;
+    let end = stream::once(ready(Err(expired()))).filter(move |_| ready(Instant::now() >= deadline));
+    let bounded = |body| BodyStream::new(body).take_until(sleep_until(deadline)).chain(end);
+    Ok(response.map(|body| Body::new(StreamBody::new(bounded(body)))))
+}

@@ -1,0 +1,146 @@
+//! Failures as the client returns them.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+use tower::BoxError;
+
+use crate::v1::ErrorReason;
+
+/// What a call comes to.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+const DOMAIN: &str = "cstp";
+const PREFIX: &str = "ERROR_REASON_";
+
+/// A call that failed, or that could not be made.
+#[derive(Clone, Debug)]
+pub struct Error {
+    /// Why, in the words of the contract; one that a later contract has is `Internal`, and in the metadata as `reason`.
+    pub reason: ErrorReason,
+    /// Why, for people.
+    pub message: String,
+    /// The fields that are wrong.
+    pub violations: Vec<FieldViolation>,
+    /// How long to wait before the same call is made again, where the server says so.
+    pub retry_delay: Option<Duration>,
+    /// What else the server says, for instance the permission that is missing.
+    pub metadata: HashMap<String, String>,
+}
+
+/// A field of a request that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldViolation {
+    /// The path of the field, as in `action.stakes`.
+    pub field: String,
+    /// What is wrong with it.
+    pub description: String,
+}
+
+impl Error {
+    /// The id under which the server's log tells more; `None` where no server answered.
+    pub fn request_id(&self) -> Option<&str> {
+        self.metadata.get("requestId").map(String::as_str)
+    }
+
+    fn new(reason: ErrorReason, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { reason, message, violations: Vec::new(), retry_delay: None, metadata: HashMap::new() }
+    }
+
+    /// The error of a status without details: gRPC itself answered, or something between.
+    fn bare(status: &Status) -> Self {
+        let reason = match status.code() {
+            Code::Unauthenticated => ErrorReason::AuthenticationRequired,
+            Code::PermissionDenied => ErrorReason::PermissionDenied,
+            Code::NotFound => ErrorReason::NotFound,
+            Code::Unimplemented => ErrorReason::MethodNotFound,
+            Code::InvalidArgument | Code::OutOfRange => ErrorReason::InvalidArgument,
+            Code::AlreadyExists | Code::Aborted => ErrorReason::Conflict,
+            Code::DeadlineExceeded => ErrorReason::DeadlineExceeded,
+            // Without details this is no rate limit of an agent, and only the text tells what is too large.
+            Code::ResourceExhausted if status.message().contains("Received message larger") => {
+                ErrorReason::InvalidArgument
+            }
+            Code::ResourceExhausted if status.message().contains("Sent message larger") => ErrorReason::Internal,
+            // A server that stops cancels the calls that it could not finish.
+            Code::Unavailable | Code::ResourceExhausted | Code::Cancelled => ErrorReason::Unavailable,
+            // A stream that is reset comes to an end without a status.
+            Code::Unknown if status.message().contains("missing grpc-status") => ErrorReason::Unavailable,
+            _ => ErrorReason::Internal,
+        };
+        Self::new(reason, status.message())
+    }
+}
+
+/// The error of an address or an option that cannot be used.
+pub(crate) fn refused(why: impl Into<String>) -> Error {
+    Error::new(ErrorReason::InvalidArgument, why)
+}
+
+/// The status of a call whose deadline is over.
+pub(crate) fn expired() -> Status {
+    Status::deadline_exceeded("There was no answer in time")
+}
+
+/// The status of a call that the connection failed; its message is the end of the way to the failure. hyper also calls
+/// it canceled where the connection broke before the call was sent.
+pub(crate) fn unanswered(error: impl Into<BoxError>) -> Status {
+    let error = error.into();
+    let message = format!("No server answers: {}", root_cause(&*error));
+    let status = Status::from_error(error);
+    match status.code() {
+        Code::Unavailable | Code::Unknown | Code::Cancelled => Status::unavailable(message),
+        _ => status,
+    }
+}
+
+/// Returns the last of the causes of an error.
+pub(crate) fn root_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
+    std::iter::successors(Some(error), |error| error.source()).last().unwrap_or(error)
+}
+
+impl From<Status> for Error {
+    fn from(status: Status) -> Self {
+        let details = status.get_error_details();
+        let Some(info) = details.error_info().filter(|info| info.domain == DOMAIN) else {
+            return Self::bare(&status);
+        };
+        let mut metadata = info.metadata.clone();
+        let known = ErrorReason::from_str_name(&format!("{PREFIX}{}", info.reason));
+        let reason = known.unwrap_or_else(|| {
+            metadata.entry("reason".into()).or_insert_with(|| info.reason.clone());
+            ErrorReason::Internal
+        });
+        let violations = details.bad_request().map_or(&[][..], |bad| &bad.field_violations);
+        Self {
+            reason,
+            message: status.message().into(),
+            violations: violations.iter().map(FieldViolation::from).collect(),
+            retry_delay: details.retry_info().and_then(|info| info.retry_delay),
+            metadata,
+        }
+    }
+}
+
+impl From<&tonic_types::FieldViolation> for FieldViolation {
+    fn from(violation: &tonic_types::FieldViolation) -> Self {
+        Self { field: violation.field.clone(), description: violation.description.clone() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = self.reason.as_str_name().trim_start_matches(PREFIX);
+        write!(out, "{reason}: {}", self.message)?;
+        for violation in &self.violations {
+            write!(out, "; {}: {}", violation.field, violation.description)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,211 @@
+//! Runs the cases of all clients with the servers of `make test-clients`; clients/cases.yaml tells what its words mean.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use std::{env, fs};
+
+use cstp::tonic::Request;
+use cstp::v1::access_service_client::AccessServiceClient;
+use cstp::v1::{ErrorReason, GetAccessRequest};
+use cstp::{Client, Error, Options};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use libtest_mimic::{Arguments, Failed, Trial};
+use prost_reflect::prost::{Message, Name};
+use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
+use serde_json::{Value, json};
+
+static CONTRACT: LazyLock<DescriptorPool> = LazyLock::new(|| {
+    DescriptorPool::decode(&include_bytes!("../src/generated/contract.binpb")[..]).expect("a descriptor set")
+});
+
+fn main() -> ExitCode {
+    let Ok(path) = env::var("CSTP_CASES") else {
+        eprintln!(
+            "There are no servers to test with; run `make test-clients LANGUAGES=rust` in the repository's root."
+        );
+        return ExitCode::FAILURE;
+    };
+    let read = fs::read_to_string(path).expect("the file that CSTP_CASES names can be read");
+    let table: Arc<Value> = Arc::new(serde_json::from_str(&read).expect("the cases are JSON"));
+    let cases = table["cases"].as_array().expect("a list of cases").clone();
+    let mut trials = vec![
+        trial("calls any service of the contract", &table, calls_any_service),
+        trial("keeps the deadline of a stream", &table, keeps_the_deadline_of_a_stream),
+        trial("refuses addresses and options that cannot be used", &table, refuses_what_it_cannot_use),
+    ];
+    trials.extend(cases.into_iter().map(|case| {
+        let name = text(&case["name"]).to_owned();
+        trial(&name, &table, async move |table: &Value| run(table, &case).await)
+    }));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn trial<F>(name: &str, table: &Arc<Value>, test: F) -> Trial
+where
+    F: AsyncFnOnce(&Value) -> Result<(), Failed> + Send + 'static,
+{
+    let table = Arc::clone(table);
+    Trial::test(name, move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(test(&table))
+    })
+}
+
+async fn calls_any_service(table: &Value) -> Result<(), Failed> {
+    let mut access = client(table, &json!({}))?.stub(AccessServiceClient::new);
+    let answer = access.get_access(GetAccessRequest {}).await.map_err(Error::from)?;
+    ensure(answer.get_ref().requesting_agent == "alice", || format!("{answer:?}"))?;
+    let mut access = client(table, &json!({"token": "none"}))?.stub(AccessServiceClient::new);
+    let error = access.get_access(GetAccessRequest {}).await.map_err(Error::from).expect_err("no token");
+    ensure(error.reason == ErrorReason::AuthenticationRequired, || error.to_string())
+}
+
+async fn keeps_the_deadline_of_a_stream(table: &Value) -> Result<(), Failed> {
+    let request = json!({"chat_session_id": "clients-session", "after": 0});
+    let mut events = client(table, &json!({}))?.watch_events(timed(parsed(&request), Some(500))).await?;
+    let error = loop {
+        match events.next().await {
+            Some(Ok(_)) => continue,
+            Some(Err(error)) => break error,
+            None => return Err("the stream ended without an error".into()),
+        }
+    };
+    ensure(error.reason == ErrorReason::DeadlineExceeded, || error.to_string())
+}
+
+async fn refuses_what_it_cannot_use(_: &Value) -> Result<(), Failed> {
+    let token = Options { token: Some("two\nlines".into()), ..Options::default() };
+    let roots = Options { root_certificates: Some(b"none".to_vec()), ..Options::default() };
+    let unusable = [
+        ("ftp://localhost:1", Options::default()),
+        ("grpc://", Options::default()),
+        ("grpcs://local host", Options::default()),
+        ("grpc://localhost:1", token),
+        ("grpcs://localhost:1", roots),
+    ];
+    for (target, options) in unusable {
+        let error = Client::new(target, options).expect_err(target);
+        ensure(error.reason == ErrorReason::InvalidArgument, || error.to_string())?;
+    }
+    Ok(())
+}
+
+async fn run(table: &Value, case: &Value) -> Result<(), Failed> {
+    let steps = case["steps"].as_array().cloned().unwrap_or_else(|| vec![case.clone()]);
+    for step in &steps {
+        judge(step, call(&client(table, case)?, step, case["timeoutMs"].as_u64()).await)?;
+    }
+    Ok(())
+}
+
+fn client(table: &Value, case: &Value) -> Result<Client, Failed> {
+    let named = |kind: &str, default: &str| &table[format!("{kind}s")][case[kind].as_str().unwrap_or(default)];
+    let options = Options {
+        token: named("token", "alice").as_str().map(str::to_owned),
+        root_certificates: Some(fs::read(text(&table["rootCertificates"]))?),
+        attempts: case["attempts"].as_u64().map(u32::try_from).transpose()?,
+    };
+    Ok(Client::new(text(named("server", "plain")), options)?)
+}
+
+/// Makes the call of a step and returns its answer as JSON, or the list of its answers.
+async fn call(client: &Client, step: &Value, timeout: Option<u64>) -> Result<Value, Error> {
+    let request = &step["request"];
+    match text(&step["call"]) {
+        "announceIntent" => Ok(printed(&client.announce_intent(timed(parsed(request), timeout)).await?)),
+        "queryDecisions" => Ok(printed(&client.query_decisions(timed(parsed(request), timeout)).await?)),
+        "checkGuardrails" => Ok(printed(&client.check_guardrails(timed(parsed(request), timeout)).await?)),
+        "importDecisions" => {
+            let requests: Vec<_> = list(&step["requests"]).iter().map(parsed).collect();
+            Ok(printed(&client.import_decisions(timed(stream::iter(requests), timeout)).await?))
+        }
+        "watchEvents" => {
+            let take = step["take"].as_u64().expect("how many to take") as usize;
+            let events = client.watch_events(timed(parsed(request), timeout)).await?;
+            Ok(events.take(take).map_ok(|event| printed(&event)).try_collect::<Vec<_>>().await?.into())
+        }
+        other => panic!("there is no call {other}"),
+    }
+}
+
+fn timed<T>(message: T, timeout: Option<u64>) -> Request<T> {
+    let mut request = Request::new(message);
+    if let Some(timeout) = timeout {
+        request.set_timeout(Duration::from_millis(timeout));
+    }
+    request
+}
+
+fn parsed<T: Message + Name + Default>(json: &Value) -> T {
+    let descriptor = CONTRACT.get_message_by_name(&T::full_name()).expect("a message of the contract");
+    let message = DynamicMessage::deserialize(descriptor, json).expect("the JSON form of a message");
+    message.transcode_to().expect("a message of the same type")
+}
+
+fn printed<T: Message + Name>(message: &T) -> Value {
+    let descriptor = CONTRACT.get_message_by_name(&T::full_name()).expect("a message of the contract");
+    let message = DynamicMessage::decode(descriptor, &*message.encode_to_vec()).expect("a message of the same type");
+    let options = SerializeOptions::new().skip_default_fields(false);
+    message.serialize_with_options(serde_json::value::Serializer, &options).expect("a message that JSON can tell")
+}
+
+fn judge(step: &Value, outcome: Result<Value, Error>) -> Result<(), Failed> {
+    let wanted = &step["error"];
+    match outcome {
+        Ok(answer) if wanted.is_null() => {
+            let expected = step.get("answer").unwrap_or(&step["answers"]);
+            ensure(holds(expected, &answer), || format!("expected {expected:#}\nbut got {answer:#}"))
+        }
+        Ok(answer) => Err(format!("expected the error {wanted:#}\nbut got {answer:#}").into()),
+        Err(error) => ensure(is_meant(wanted, &error), || format!("expected {wanted:#}\nbut got {error:#?}")),
+    }
+}
+
+/// Whether an answer holds what is wanted.
+fn holds(wanted: &Value, given: &Value) -> bool {
+    match (wanted, given) {
+        (Value::String(any), _) if any == "$any" => !given.is_null(),
+        (Value::Object(wanted), Value::Object(given)) => {
+            wanted.iter().all(|(name, value)| given.get(name).is_some_and(|found| holds(value, found)))
+        }
+        (Value::Array(wanted), Value::Array(given)) => {
+            wanted.len() == given.len() && wanted.iter().zip(given).all(|(wanted, given)| holds(wanted, given))
+        }
+        (Value::Number(wanted), Value::Number(given)) => wanted.as_f64() == given.as_f64(),
+        _ => wanted == given,
+    }
+}
+
+/// Whether an error says what is wanted of it.
+fn is_meant(wanted: &Value, error: &Error) -> bool {
+    let reason = error.reason.as_str_name().trim_start_matches("ERROR_REASON_");
+    let fields: BTreeSet<_> = error.violations.iter().map(|violation| violation.field.as_str()).collect();
+    let delay = error.retry_delay.map(|delay| delay.as_millis());
+    let bounds = list(&wanted["retryDelayMs"]);
+    wanted["reason"] == reason
+        && error.message.contains(wanted["message"].as_str().unwrap_or_default())
+        && fields == list(&wanted["violations"]).iter().map(text).collect()
+        && wanted["metadata"].as_object().is_none_or(|it| {
+            it.iter().all(|(name, value)| error.metadata.get(name).is_some_and(|found| value == found))
+        })
+        && wanted["requestId"].as_bool().is_none_or(|it| it == error.request_id().is_some_and(|id| !id.is_empty()))
+        && (bounds.is_empty() || delay.is_some_and(|it| (number(&bounds[0])..=number(&bounds[1])).contains(&it)))
+}
+
+fn ensure(condition: bool, message: impl FnOnce() -> String) -> Result<(), Failed> {
+    if condition { Ok(()) } else { Err(message().into()) }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().expect("a text")
+}
+
+fn number(value: &Value) -> u128 {
+    value.as_u64().expect("a whole number").into()
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
