@@ -141,7 +141,8 @@ class TokenSettings(Section):
     tenant: str = Field(default=DEFAULT_TENANT, min_length=1, max_length=200)
     """The tenant whose chat sessions the agent sees; all tokens of an agent have the same one."""
     peer: bool = False
-    """True for the token of a peer, another server; `federation.share` narrows what it sees."""
+    """True for the token of a peer, another server; an agent named like one of `federation.peers` is one too.
+    `federation.share` narrows what peers see."""
 
 
 class AuthSettings(Section):

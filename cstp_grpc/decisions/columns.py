@@ -105,9 +105,18 @@ class Columns:
         self.outcomes[place] = 0 if row.outcome is None else OUTCOMES[row.outcome]
         self.shared[place] = row.visibility is Visibility.SHARED
 
+    def own(self, rows: Selector, caller: str, codes: Codes) -> Mask:
+        """Return which rows are an agent's own."""
+        mask: Mask = self.agents[rows] == codes.find(caller)
+        return mask
+
+    def of_any_category(self, rows: Selector, categories: Iterable[str], codes: Codes) -> Mask:
+        """Return which rows are of one of the categories."""
+        return np.isin(self.categories[rows], [codes.find(category) for category in categories])
+
     def passing(self, rows: Selector, caller: str, filters: DecisionFilter, codes: Codes) -> Mask:
         """Return which rows are shared or the caller's own and meet all conditions but those on tags."""
-        mask: Mask = self.shared[rows] | (self.agents[rows] == codes.find(caller))
+        mask: Mask = self.shared[rows] | self.own(rows, caller, codes)
         for texts, text in (
             (self.agents, filters.agent),
             (self.categories, filters.category),
@@ -155,6 +164,12 @@ class TagColumns:
     def copy(self, kept: Selector, capacity: int) -> TagColumns:
         """Return new columns that begin with the entries that are kept."""
         return TagColumns(moved(self.rows, kept, capacity), moved(self.tags, kept, capacity))
+
+    def having_any(self, tags: Iterable[int], entries: int, rows: int) -> Mask:
+        """Return which of the first `rows` rows have one of the tags, by the first `entries` entries."""
+        mask = np.zeros(rows, np.bool_)
+        mask[self.rows[:entries][np.isin(self.tags[:entries], list(tags))]] = True
+        return mask
 
     def having(self, tag: int, entries: int, rows: int) -> Mask:
         """Return which of the first `rows` rows have a tag, by the first `entries` entries."""

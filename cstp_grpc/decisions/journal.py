@@ -14,10 +14,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from cstp_grpc.decisions.batch import Candidate, candidate, merge
 from cstp_grpc.decisions.embedding import Embedder
 from cstp_grpc.decisions.identity import content_hash, recorded_id, tidy, tidy_links
-from cstp_grpc.decisions.lifecycle import as_read_by, may_read, new_entry, reviewed
+from cstp_grpc.decisions.lifecycle import as_read_by, new_entry, reviewed
 from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, ImportRecord, ImportResult, Links
 from cstp_grpc.decisions.store import DecisionStore, Declaration, Entry, IndexRow, Vector, embedded_text
-from cstp_grpc.decisions.transaction import Act, JournalEvent, Trail, Transaction
+from cstp_grpc.decisions.transaction import Act, Citations, JournalEvent, Trail, Transaction
 from cstp_grpc.errors import Conflict, NotFound, PermissionDenied, Unavailable
 from cstp_grpc.storage.outbox import Outbox
 from cstp_grpc.storage.paging import Page, PageRequest
@@ -36,8 +36,9 @@ class Journal:
     """Keeps the decisions of all agents and shows each agent what it may read.
 
     A decision is private to the agent that recorded it until that agent shares it; to others a private one does not
-    exist. Each change is one transaction, with its events in the trail and its places in the outbox. `listener` gets
-    the changed rows after the commit and before the caller its answer, so that a search finds them at once.
+    exist, and to peers no shared one that they do not find. Each change is one transaction, with its events in the
+    trail and its places in the outbox. `listener` gets the changed rows after the commit and before the caller its
+    answer, so that a search finds them at once.
 
     Methods that read raise QueryFailed, methods that write Unavailable, where the store does not answer.
     """
@@ -51,6 +52,7 @@ class Journal:
         trail: Trail,
         clock: Callable[[], datetime],
         listener: Callable[[Sequence[IndexRow]], None],
+        citations: Citations | None = None,
     ) -> None:
         self._store = store
         self._outbox = outbox
@@ -59,6 +61,7 @@ class Journal:
         self._trail = trail
         self._clock = clock
         self._listener = listener
+        self._citations = citations
 
     def get(self, decision_id: str, caller: str) -> Decision:
         """Return a decision: the caller's own whole, another's shared one without what is private.
@@ -66,7 +69,7 @@ class Journal:
         Raises NotFound, also for another's private one.
         """
         decision = self._store.get(decision_id)
-        if decision is None or not may_read(decision, caller):
+        if decision is None or not self._store.may_read(decision, caller):
             raise not_found(decision_id)
         return self._shown([decision], caller)[0]
 
@@ -119,10 +122,11 @@ class Journal:
         lesson = None if notes is None else storable(notes)
 
         def job(transaction: Transaction) -> Decision:
-            entry = readable_entry(transaction, decision_id, caller)
+            entry = self._readable_entry(transaction, decision_id, caller)
             after = reviewed(entry, outcome, lesson, act.at)
             transaction.update([after])
             transaction.tell("reviewed", after.decision)
+            transaction.warn(after.decision)
             return after.decision
 
         return self._shown([self._write(act, job)], caller)[0]
@@ -190,7 +194,7 @@ class Journal:
 
     def _set_visibility(self, decision_id: str, visibility: Visibility, act: Act) -> Decision:
         def job(transaction: Transaction) -> Decision:
-            entry = readable_entry(transaction, decision_id, act.caller)
+            entry = self._readable_entry(transaction, decision_id, act.caller)
             if entry.decision.agent != act.caller:
                 raise PermissionDenied(f"{decision_id} belongs to another agent")
             if entry.decision.visibility is not visibility:
@@ -201,6 +205,13 @@ class Journal:
 
         return self._write(act, job)
 
+    def _readable_entry(self, transaction: Transaction, decision_id: str, caller: str) -> Entry:
+        """Return the entry of a decision that an agent may read. Raises NotFound."""
+        entry = transaction.load([decision_id]).get(decision_id)
+        if entry is None or not self._store.may_read(entry.decision, caller):
+            raise not_found(decision_id)
+        return entry
+
     def _act(self, caller: str, request_id: str) -> Act:
         return Act(caller, request_id, self._clock())
 
@@ -209,7 +220,7 @@ class Journal:
 
         def run(connection: Connection) -> tuple[T, Sequence[IndexRow]]:
             self._outbox.hold(connection)
-            transaction = Transaction(connection, self._store, self._outbox, self._trail, act)
+            transaction = Transaction(connection, self._store, self._outbox, self._trail, act, self._citations)
             return job(transaction), transaction.rows(self._embedder.model)
 
         try:
@@ -220,14 +231,6 @@ class Journal:
         if rows:
             self._listener(rows)
         return result
-
-
-def readable_entry(transaction: Transaction, decision_id: str, caller: str) -> Entry:
-    """Return the entry of a decision that an agent may read. Raises NotFound."""
-    entry = transaction.load([decision_id]).get(decision_id)
-    if entry is None or not may_read(entry.decision, caller):
-        raise not_found(decision_id)
-    return entry
 
 
 def not_found(decision_id: str) -> NotFound:

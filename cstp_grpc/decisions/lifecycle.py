@@ -8,7 +8,7 @@ from datetime import datetime
 
 from cstp_grpc.decisions.model import Decision, DecisionContent, Links, Reason
 from cstp_grpc.decisions.store import Entry
-from cstp_grpc.vocabulary import DecisionStatus, Outcome, Visibility
+from cstp_grpc.vocabulary import DecisionStatus, Outcome
 
 
 def stated_status(content: DecisionContent) -> DecisionStatus:
@@ -85,11 +85,6 @@ def reviewed(entry: Entry, outcome: Outcome, notes: str | None, at: datetime) ->
     lesson = present.notes if notes is None else notes or None
     decision = replace(present, outcome=outcome, notes=lesson, reviewed_date=at)
     return with_status(replace(entry, decision=decision), superseded=present.status is DecisionStatus.SUPERSEDED)
-
-
-def may_read(decision: Decision, caller: str) -> bool:
-    """Whether an agent may read a decision at all."""
-    return decision.agent == caller or decision.visibility is Visibility.SHARED
 
 
 def as_read_by(decision: Decision, caller: str, readable: Container[str]) -> Decision:

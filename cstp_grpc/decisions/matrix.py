@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cstp_grpc.decisions.columns import Codes, Columns, Mask, Rows, Selector, TagColumns
 from cstp_grpc.decisions.model import DecisionFilter
 from cstp_grpc.decisions.scoring import Scorer, gathered_products, products
+from cstp_grpc.decisions.sharing import Sharing
 from cstp_grpc.decisions.store import IndexRow, Vector
 
 FIRST_CAPACITY = 256
@@ -104,7 +105,8 @@ class Candidates:
 class VectorMatrix:
     """The vectors of all decisions and what filters look at. Safe for many threads."""
 
-    def __init__(self, dimensions: int) -> None:
+    def __init__(self, dimensions: int, sharing: Sharing) -> None:
+        self._sharing = sharing
         self._lock = threading.Lock()
         self._scorer = Scorer()
         self._codes = Codes()
@@ -137,7 +139,7 @@ class VectorMatrix:
         self._apply(batch)
 
     def candidates(self, caller: str, filters: DecisionFilter) -> Candidates:
-        """Return the decisions that are shared or the caller's own and pass the filters."""
+        """Return the decisions that the caller may read and that pass the filters."""
         snapshot = self._snapshot
         mask = self._passing(snapshot, slice(0, snapshot.size), caller, filters)
         if snapshot.dead:
@@ -172,6 +174,18 @@ class VectorMatrix:
         mask = snapshot.columns.passing(rows, caller, filters, self._codes)
         for tag in filters.tags:
             mask &= snapshot.tags.having(self._codes.find(tag), snapshot.entries, snapshot.size)[rows]
+        if self._sharing.narrows(caller):
+            mask &= snapshot.columns.own(rows, caller, self._codes) | self._covered(snapshot, rows)
+        return mask
+
+    def _covered(self, snapshot: Snapshot, rows: Selector) -> Mask:
+        """Return which rows peers may read if they are shared."""
+        mask = np.ones(snapshot.size, np.bool_)[rows]
+        if self._sharing.categories:
+            mask &= snapshot.columns.of_any_category(rows, self._sharing.categories, self._codes)
+        if self._sharing.tags:
+            tags = [self._codes.find(tag) for tag in self._sharing.tags]
+            mask &= snapshot.tags.having_any(tags, snapshot.entries, snapshot.size)[rows]
         return mask
 
     def _apply(self, batch: Sequence[IndexRow]) -> None:

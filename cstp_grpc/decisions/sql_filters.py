@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, exists, or_
 
 from cstp_grpc.decisions.model import Decision, DecisionFilter
+from cstp_grpc.decisions.sharing import Sharing
 from cstp_grpc.storage.page_token import from_microseconds, read_token, to_microseconds, write_token
 from cstp_grpc.storage.tables import decision_tags, decisions
 from cstp_grpc.storage.text import storable
@@ -15,11 +16,26 @@ Listing = tuple[DecisionFilter, str]
 
 CALLER: BindParameter[str] = bindparam("caller")
 
-MAY_READ = or_(decisions.c.agent == CALLER, decisions.c.visibility == Visibility.SHARED.value)
-"""What an agent, given as the parameter `caller`, may read."""
+OWN = decisions.c.agent == CALLER
+SHARED = decisions.c.visibility == Visibility.SHARED.value
+
+OWN_OR_SHARED = or_(OWN, SHARED)
+"""What an agent, given as the parameter `caller`, may read, unless it is a peer."""
 
 LATEST_FIRST = (decisions.c.date.desc(), decisions.c.id)
 """The order of listings."""
+
+
+def may_read(sharing: Sharing, caller: str) -> ColumnElement[bool]:
+    """Return the condition that an agent, given as the parameter `caller` too, may read a decision."""
+    if not sharing.narrows(caller):
+        return OWN_OR_SHARED
+    covered: list[ColumnElement[bool]] = [SHARED]
+    if sharing.categories:
+        covered.append(decisions.c.category.in_(sorted(sharing.categories)))
+    if sharing.tags:
+        covered.append(has_tag(decision_tags.c.tag.in_(sorted(sharing.tags))))
+    return or_(OWN, and_(*covered))
 
 
 def conditions(filters: DecisionFilter) -> list[ColumnElement[bool]]:
@@ -50,12 +66,12 @@ def conditions(filters: DecisionFilter) -> list[ColumnElement[bool]]:
     ):
         if words:
             found.append(field.in_(words))
-    return [*found, *(has_tag(tag) for tag in filters.tags)]
+    return [*found, *(has_tag(decision_tags.c.tag == storable(tag)) for tag in filters.tags)]
 
 
-def has_tag(tag: str) -> ColumnElement[bool]:
-    """Return the condition that a decision has a tag."""
-    return exists().where(decision_tags.c.decision_id == decisions.c.id, decision_tags.c.tag == storable(tag))
+def has_tag(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return the condition that a decision has a tag that meets a condition."""
+    return exists().where(decision_tags.c.decision_id == decisions.c.id, condition)
 
 
 def page_token(last: Decision, listing: Listing) -> str:

@@ -9,7 +9,8 @@ from sqlalchemy import Connection, Engine, bindparam, delete, exists, func, inse
 
 from cstp_grpc.decisions.filters import passes
 from cstp_grpc.decisions.model import Decision, DecisionFilter
-from cstp_grpc.decisions.sql_filters import LATEST_FIRST, MAY_READ, after_token, conditions, page_token
+from cstp_grpc.decisions.sharing import Sharing
+from cstp_grpc.decisions.sql_filters import LATEST_FIRST, OWN_OR_SHARED, after_token, conditions, may_read, page_token
 from cstp_grpc.decisions.sql_links import declare, links_of, superseded
 from cstp_grpc.decisions.sql_rows import (
     INDEXED,
@@ -35,7 +36,7 @@ FETCH = 1000
 
 # Statements that are built once, because building them costs as much as running them.
 OF_IDS = decisions.c.id.in_(bindparam("ids", expanding=True))
-READABLE = select(*SUMMARY).where(OF_IDS, MAY_READ)
+READABLE = select(*SUMMARY).where(OF_IDS, OWN_OR_SHARED)
 BY_ID = select(*WHOLE).where(OF_IDS)
 BY_KEY = select(*WHOLE).where(decisions.c.agent == bindparam("agent"), decisions.c.idempotency_key == bindparam("key"))
 TEXT = select(decisions.c.id, decisions.c.title, func.substr(decisions.c.context, 1, EMBEDDED_CONTEXT))
@@ -46,8 +47,9 @@ ROWS = select(*INDEXED).join_from(decisions, decision_vectors).where(OF_MODEL).o
 class SqlDecisionStore:
     """Keeps decisions in SQLite or PostgreSQL; fulfils `DecisionStore`."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, sharing: Sharing) -> None:
         self._engine = engine
+        self._sharing = sharing
 
     def get(self, decision_id: str) -> Decision | None:
         """Return a decision whole, whoever may read it."""
@@ -55,8 +57,12 @@ class SqlDecisionStore:
             entry = self.load(connection, [decision_id]).get(decision_id)
         return entry.decision if entry else None
 
+    def may_read(self, decision: Decision, caller: str) -> bool:
+        """Whether an agent may read a decision."""
+        return self._sharing.may_read(decision, caller)
+
     def readable(self, ids: Sequence[str], caller: str, filters: DecisionFilter) -> dict[str, Decision]:
-        """Return those of `ids` that are shared or the caller's own and pass the filters, by id."""
+        """Return those of `ids` that the caller may read and that pass the filters, by id."""
         if not ids:
             return {}
         # The filters are applied here: in SQL they would tempt SQLite to walk an index instead of looking up the ids.
@@ -66,12 +72,16 @@ class SqlDecisionStore:
                 for chunk in chunks(ids)
                 for row in connection.execute(READABLE, {"ids": chunk, "caller": caller})
             ]
+        if self._sharing.narrows(caller):
+            found = [item for item in found if self._sharing.may_read(item, caller)]
         return {item.id: item for item in found if passes(item, filters)}
 
     def page(self, caller: str, filters: DecisionFilter, request: PageRequest) -> Page[Decision]:
-        """Return the decisions that are shared or the caller's own and pass the filters, latest first, then by id."""
+        """Return the decisions that the caller may read and that pass the filters, latest first, then by id."""
         listing = (filters, caller)
-        query = select(*LISTED).where(MAY_READ, *conditions(filters)).order_by(*LATEST_FIRST).limit(request.limit + 1)
+        shown_to_caller = may_read(self._sharing, caller)
+        query = select(*LISTED).where(shown_to_caller, *conditions(filters))
+        query = query.order_by(*LATEST_FIRST).limit(request.limit + 1)
         if request.token:
             query = query.where(after_token(request.token, listing))
         with reading(self._engine) as connection:

@@ -83,14 +83,17 @@ class DecisionStore(Protocol):
     def get(self, decision_id: str) -> Decision | None:
         """Return a decision whole, whoever may read it."""
 
+    def may_read(self, decision: Decision, caller: str) -> bool:
+        """Whether an agent may read a decision: its own, or a shared one, which for a peer must be covered too."""
+
     def readable(self, ids: Sequence[str], caller: str, filters: DecisionFilter) -> dict[str, Decision]:
-        """Return those of `ids` that are shared or the caller's own and pass the filters, by id.
+        """Return those of `ids` that the caller may read and that pass the filters, by id.
 
         They come without context, texts of reasons, source and links.
         """
 
     def page(self, caller: str, filters: DecisionFilter, request: PageRequest) -> Page[Decision]:
-        """Return the decisions that are shared or the caller's own and pass the filters, latest first, then by id.
+        """Return the decisions that the caller may read and that pass the filters, latest first, then by id.
 
         They come without context and texts of reasons, and others' without source. Raises InvalidArgument where the
         page token is not one of this listing.

@@ -13,6 +13,7 @@ from cstp_grpc.decisions.lifecycle import with_status
 from cstp_grpc.decisions.model import Decision
 from cstp_grpc.decisions.store import DecisionStore, Declaration, Entry, IndexRow, Vector
 from cstp_grpc.storage.outbox import Outbox
+from cstp_grpc.vocabulary import Outcome
 
 Kind = Literal["recorded", "imported", "reviewed", "shared", "unshared"]
 
@@ -36,6 +37,13 @@ class Trail(Protocol):
         """Add an event within a transaction."""
 
 
+class Citations(Protocol):
+    """Knows to whom decisions were cited."""
+
+    def failed(self, connection: Connection, decision_id: str, at: datetime) -> None:
+        """Note within a transaction that all of them are told, since a decision was reviewed as failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Act:
     """A request to change decisions: who makes it, which request it is, and when."""
@@ -52,8 +60,17 @@ class Transaction:
     its place in the outbox.
     """
 
-    def __init__(self, connection: Connection, store: DecisionStore, outbox: Outbox, trail: Trail, act: Act) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        store: DecisionStore,
+        outbox: Outbox,
+        trail: Trail,
+        act: Act,
+        citations: Citations | None = None,
+    ) -> None:
         self._connection = connection
+        self._citations = citations
         self._store = store
         self._outbox = outbox
         self._trail = trail
@@ -99,6 +116,11 @@ class Transaction:
         act = self._act
         event = JournalEvent(kind, decision.id, decision.title, act.caller, act.request_id, act.at)
         self._trail.append(self._connection, event)
+
+    def warn(self, decision: Decision) -> None:
+        """Have all told of a decision that failed to whom it was cited."""
+        if self._citations is not None and decision.outcome is Outcome.FAILURE:
+            self._citations.failed(self._connection, decision.id, self._act.at)
 
     def rows(self, model: str) -> list[IndexRow]:
         """Return what a search must know of the decisions that were changed or found.

@@ -13,7 +13,9 @@ from sqlalchemy import Engine
 
 from cstp_grpc.audit.sql_store import SqlAuditStore
 from cstp_grpc.audit.trail import AuditTrail
+from cstp_grpc.callbacks.outbox import Callbacks
 from cstp_grpc.certificates import ServerCertificate
+from cstp_grpc.client.federation.addresses import is_public
 from cstp_grpc.config import Settings, forbid_telemetry, inherited_environment, join, reachable
 from cstp_grpc.decisions.embedding import Embedder
 from cstp_grpc.decisions.embedding.build import build_embedder
@@ -25,6 +27,7 @@ from cstp_grpc.decisions.matrix import VectorMatrix
 from cstp_grpc.decisions.mirror import Mirror, MirrorRefresher
 from cstp_grpc.decisions.reembed import embed_missing
 from cstp_grpc.decisions.search import DecisionSearch
+from cstp_grpc.decisions.sharing import Sharing
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.decisions.store import DecisionStore
 from cstp_grpc.gen.cstp.v1 import access_pb2_grpc, audit_pb2_grpc, cstp_pb2_grpc, journal_pb2_grpc, tasks_pb2_grpc
@@ -42,8 +45,9 @@ from cstp_grpc.intent_layer.reviewing import Reviewer
 from cstp_grpc.intent_layer.tree import Tree
 from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.sql_store import SqlIntentStore
+from cstp_grpc.server.callbacks import allow_list_of, build_callbacks
 from cstp_grpc.server.code import ProjectCode, ProjectSources
-from cstp_grpc.server.federation import federated, open_peers
+from cstp_grpc.server.federation import federated, open_peers, sharing_of
 from cstp_grpc.server.grpc_server import LOOPBACK, GrpcServer, Listening, Servicer, interceptors
 from cstp_grpc.server.health import INDEX
 from cstp_grpc.server.interceptors.receiving import Receiving
@@ -77,12 +81,19 @@ class App:
     """A gRPC server with everything behind it, built from settings.
 
     Building opens the journal, which is migrated, and loads the model; `start` serves; `stop` gives everything back.
+    `permitted` tells to which IP addresses callbacks may go.
     Raises ConfigError, AlreadyRunning, WeightsMissing, RulebookError and CannotListen, whose messages say what to do.
     """
 
-    def __init__(self, settings: Settings, clock: Callable[[], datetime] = now) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Callable[[], datetime] = now,
+        permitted: Callable[[str], bool] = is_public,
+    ) -> None:
         forbid_telemetry()
         self._settings = settings
+        self._permitted = permitted
         self._listening: Listening | None = None
         self._resources = ExitStack()
         with ExitStack() as opened:
@@ -137,6 +148,7 @@ class App:
         redaction = redaction_of(settings)
         remote = remote_agents(opened, settings)
         peers = open_peers(opened, settings.federation)
+        allowed = allow_list_of(settings.federation.callbacks)
         opened.enter_context(DataLock(settings.data_dir))
         embedder = build_embedder(**settings.embedding.model_dump(), data_dir=settings.data_dir)
 
@@ -148,7 +160,9 @@ class App:
 
         audit = AuditTrail(SqlAuditStore(engine), writer)
         trail: Trail = audit if settings.audit.enabled else NoTrail()
-        memory = self._build_memory(opened, engine, writer, embedder, trail, clock)
+        sharing = sharing_of(settings)
+        callbacks = build_callbacks(opened, settings, allowed, engine, writer, sharing, trail, clock, self._permitted)
+        memory = self._build_memory(opened, engine, writer, embedder, trail, clock, sharing, callbacks)
         checks = GuardrailChecks(Evaluator(rule_set), CheckAudit(trail), clock)
         intents = SqlIntentStore(engine)
         sources = project_sources(settings, clock)
@@ -163,6 +177,7 @@ class App:
             min_score=settings.cstp.query.min_score,
             stores_content=settings.cstp.intent.store_received,
             responds=settings.cstp.intent.auto_respond,
+            citations=callbacks,
         )
         limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
         tasks = TaskKeeper(SqlTaskStore(engine), writer, clock, timedelta(days=settings.a2a.task_days))
@@ -173,7 +188,7 @@ class App:
         liaison = build_liaison(opened, settings, redaction, remote, engine, writer, trail, checks, clock)
         self._feed = liaison.feed
         alone = CstpService(settings.agent.name, announcer, memory.search, checks, limits)
-        cstp = federated(settings, peers, alone, trail, clock, limits)
+        cstp = federated(settings, peers, alone, sharing, trail, clock, limits, callbacks)
         servicers: list[Servicer] = [
             (cstp_pb2_grpc.add_CstpServiceServicer_to_server, cstp),
             (journal_pb2_grpc.add_JournalServiceServicer_to_server, JournalService(memory.journal)),
@@ -197,11 +212,13 @@ class App:
         embedder: Embedder,
         trail: Trail,
         clock: Callable[[], datetime],
+        sharing: Sharing,
+        callbacks: Callbacks | None,
     ) -> DecisionMemory:
         settings = self._settings
-        store = SqlDecisionStore(engine)
+        store = SqlDecisionStore(engine, sharing)
         outbox = Outbox(engine, writer)
-        matrix = VectorMatrix(embedder.dimensions)
+        matrix = VectorMatrix(embedder.dimensions, sharing)
         embed_missing(store, embedder, writer)
         mirror = Mirror(store, embedder.model, matrix)
         mirror.refresh()
@@ -218,7 +235,7 @@ class App:
             # Nobody will take these; an index that is configured later reads the journal itself.
             outbox.clear()
         return DecisionMemory(
-            Journal(store, outbox, writer, embedder, JournalAudit(trail), clock, matrix.apply),
+            Journal(store, outbox, writer, embedder, JournalAudit(trail), clock, matrix.apply, callbacks),
             DecisionSearch(store, matrix, embedder, index, settings.index.exact_limit, settings.index.overfetch),
             {} if index is None else {INDEX: lambda: index.state() == "ready"},
         )

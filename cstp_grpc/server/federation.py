@@ -9,11 +9,13 @@ from datetime import datetime
 from cstp_grpc.client.federation.breaker import CircuitBreaker
 from cstp_grpc.client.federation.links import Peer, open_peer
 from cstp_grpc.config import ConfigError, FederationSettings, PeerSettings, Settings
+from cstp_grpc.decisions.sharing import Sharing
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.server.authorities import read_authorities
 from cstp_grpc.server.trails import Trail
 from cstp_grpc.services.cstp import QueryLimits
 from cstp_grpc.services.federation import Alone, FederatedCstpService
+from cstp_grpc.services.federation_late import Callbacks, LateAnswers
 from cstp_grpc.services.federation_policy import Matters, Policy
 from cstp_grpc.services.federation_rounds import Rounds
 
@@ -56,11 +58,16 @@ def federated(
     settings: Settings,
     peers: list[Peer],
     alone: Alone,
+    sharing: Sharing,
     trail: Trail,
     clock: Callable[[], datetime],
     limits: QueryLimits,
+    callbacks: Callbacks | None,
 ) -> FederatedCstpService:
-    """Return the servicer that asks the peers too, where calls or the settings want it."""
+    """Return the servicer that asks the peers too, where calls or the settings want it.
+
+    `callbacks` tell agents what peers answer late.
+    """
     federation = settings.federation
     rounds = Rounds(
         settings.agent.name,
@@ -70,7 +77,18 @@ def federated(
         seconds=federation.timeout_seconds,
     )
     stores_content = settings.cstp.intent.store_received
-    return FederatedCstpService(settings.agent.name, alone, rounds, trail, clock, limits, stores_content=stores_content)
+    late = LateAnswers(callbacks, federation.callbacks.late_seconds) if callbacks else None
+    return FederatedCstpService(
+        settings.agent.name, alone, rounds, sharing, trail, clock, limits, stores_content=stores_content, late=late
+    )
+
+
+def sharing_of(settings: Settings) -> Sharing:
+    """Return who reads what: agents with a token of a peer, or named as one, find what is shared with peers."""
+    named = {peer.name for peer in settings.federation.peers}
+    peers = [token.name for token in settings.auth.tokens if token.peer or token.name in named]
+    share = settings.federation.share
+    return Sharing.of(peers, share.categories, share.tags)
 
 
 def policy_of(settings: FederationSettings, peers: list[Peer]) -> Policy[Peer]:

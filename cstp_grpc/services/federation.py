@@ -14,12 +14,14 @@ from cstp_grpc.audit.model import AuditedPeer, AuditEntry, AuditEvent
 from cstp_grpc.client.federation.merge import decide, ordered, remembered
 from cstp_grpc.client.federation.model import Finding, Verdict
 from cstp_grpc.client.federation.reading import judgement_of, recollection_of, similar_of
-from cstp_grpc.client.federation.replies import PeerAnswer
+from cstp_grpc.client.federation.replies import PeerAnswer, without_memory
 from cstp_grpc.client.federation.writing import write_announcement, write_check, write_query
+from cstp_grpc.decisions.sharing import Sharing
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, types_pb2
 from cstp_grpc.services import convert
 from cstp_grpc.services.caller import current_caller
 from cstp_grpc.services.cstp import QueryLimits, query_limit
+from cstp_grpc.services.federation_late import LateAnswers
 from cstp_grpc.services.federation_policy import Matter
 from cstp_grpc.services.federation_rounds import Round, Rounds
 from cstp_grpc.vocabulary import PeerStatus, Stakes
@@ -59,6 +61,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
     """Serves cstp.v1.CstpService: `alone`, or together with peers; `name` is the agent's that answers.
 
     What a merged verdict says is on record before the answer; `stores_content` False keeps the texts of intents out.
+    `late` has agents told what peers answer afterwards.
     """
 
     def __init__(
@@ -66,19 +69,23 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         name: str,
         alone: Alone,
         rounds: Rounds,
+        sharing: Sharing,
         trail: Trail,
         clock: Callable[[], datetime],
         limits: QueryLimits,
         *,
         stores_content: bool,
+        late: LateAnswers | None = None,
     ) -> None:
         self._name = name
         self._alone = alone
         self._rounds = rounds
+        self._sharing = sharing
         self._trail = trail
         self._clock = clock
         self._limits = limits
         self._stores_content = stores_content
+        self._late = late
 
     def AnnounceIntent(
         self, request: cstp_pb2.AnnounceIntentRequest, context: grpc.ServicerContext
@@ -96,7 +103,11 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             told = outward(request, asked)
             told.ClearField("project")
             told.ClearField("paths")
-            peers = asked.answers(asked.ask("cstp.announceIntent", told))
+            narrowed = self._is_narrowed()
+            late = self._late.of(request, asked.peers, narrowed=narrowed) if self._late else None
+            peers = asked.answers(asked.ask("cstp.announceIntent", told, late))
+        if narrowed:
+            peers = [without_memory(peer) for peer in peers]
         verdict = self._verdict(answer.guardrail_status, peers, asked) if answer.HasField("guardrail_status") else None
         own = similar_of(answer, self._name, 1.0, ours=True)
         similar = remembered(own, [peer.feedback.similar for peer in peers if peer.feedback])
@@ -110,7 +121,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
     ) -> cstp_pb2.QueryDecisionsResponse:
         """Search the decision memories of this agent and of its peers."""
         matter = Matter(convert.optional(request.filters, "category"))
-        if self._rounds.is_local(request, matter):
+        if self._rounds.is_local(request, matter) or self._is_narrowed():
             return self._alone.QueryDecisions(request, context)
         started = time.perf_counter()
         about = current_caller.get().request_id
@@ -145,6 +156,10 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         write_check(answer, verdict, peers)
         self._record(action.description, request, verdict, peers)
         return answer
+
+    def _is_narrowed(self) -> bool:
+        """Whether the caller is a peer that finds only a part of what is shared; to it no memory is passed on."""
+        return self._sharing.narrows(current_caller.get().agent)
 
     def _verdict(
         self,

@@ -124,7 +124,7 @@ class JournalModel:
     def import_one(self, agent: str, record: ImportRecord, ids: dict[str, str], at: datetime) -> ImportAction:
         """Import one record; `ids` are the identifiers of the agent's sources."""
         content = record.content
-        said = (replace(content, visibility=Visibility.PRIVATE), record.links)
+        said = (replace(content, visibility=Visibility.PRIVATE), said_links(record))
         key = ids[record.source]
         item = self.known.get(key)
         if item is not None and item.said == said:
@@ -148,3 +148,14 @@ class JournalModel:
         )
         item.superseded_by = tuple(others[source] for source in links.superseded_by if source in others)
         return action
+
+
+def said_links(record: ImportRecord) -> SourceLinks:
+    """What a record says of others; neither the order counts nor what it says of itself."""
+    links = record.links
+    return SourceLinks(
+        *(
+            tuple(sorted(set(sources) - {record.source}))
+            for sources in (links.supersedes, links.superseded_by, links.depends_on, links.relates_to)
+        )
+    )

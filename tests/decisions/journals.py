@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Engine
 from cstp_grpc.decisions.embedding import Vectors
 from cstp_grpc.decisions.embedding.lexical import LexicalEmbedder
 from cstp_grpc.decisions.journal import Journal, JournalEvent
+from cstp_grpc.decisions.sharing import WITH_ALL, Sharing
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.decisions.store import IndexRow
 from cstp_grpc.storage.outbox import Outbox
@@ -64,13 +65,13 @@ class CountingEmbedder(LexicalEmbedder):
 class JournalKit:
     """A journal and its surroundings."""
 
-    def __init__(self, engine: Engine, writer: Writer) -> None:
+    def __init__(self, engine: Engine, writer: Writer, sharing: Sharing = WITH_ALL) -> None:
         self.clock = Clock()
         self.trail = Recorder()
         self.heard = Hearer()
         self.embedder = CountingEmbedder()
         self.outbox = Outbox(engine, writer)
-        self.store = SqlDecisionStore(engine)
+        self.store = SqlDecisionStore(engine, sharing)
         self.journal = Journal(self.store, self.outbox, writer, self.embedder, self.trail, self.clock, self.heard)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cstp_grpc.decisions.filters import passes
 from cstp_grpc.decisions.matrix import Scored
 from cstp_grpc.decisions.model import Decision, DecisionFilter
+from cstp_grpc.decisions.sharing import Sharing
 from cstp_grpc.decisions.store import IndexRow, Vector
 from cstp_grpc.vocabulary import DecisionStatus, Outcome, Stakes, Visibility
 from tests.decisions import strategies
@@ -82,12 +83,9 @@ class SlowMatrix:
                 newest[item.decision_id] = item
         return cls(newest)
 
-    def passing(self, caller: str, wanted: DecisionFilter) -> list[IndexRow]:
-        return [
-            item
-            for item in self.rows.values()
-            if (item.visibility is Visibility.SHARED or item.agent == caller) and passes(decision(item), wanted)
-        ]
+    def passing(self, caller: str, wanted: DecisionFilter, sharing: Sharing) -> list[IndexRow]:
+        found = ((item, decision(item)) for item in self.rows.values())
+        return [item for item, meant in found if sharing.may_read(meant, caller) and passes(meant, wanted)]
 
     def best(self, found: Iterable[IndexRow], query: Vector, limit: int, min_score: float) -> list[Scored]:
         scored = []

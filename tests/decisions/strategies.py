@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import strategies as st
 
 from cstp_grpc.decisions.model import DecisionContent, DecisionFilter, Reason
+from cstp_grpc.decisions.sharing import Sharing
 from cstp_grpc.vocabulary import DecisionStatus, Outcome, Stakes, Visibility
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -43,6 +44,16 @@ contents = st.builds(
     project=st.none() | projects,
     visibility=st.sampled_from(Visibility),
 )
+
+
+def sharings(*peers: str) -> st.SearchStrategy[Sharing]:
+    """What is shared with peers: all, or a part that decisions often belong to."""
+    return st.builds(
+        Sharing.of,
+        st.just(peers),
+        st.lists(categories | st.just("unknown"), max_size=2),
+        st.lists(st.sampled_from(["api", "data", "unknown"]), max_size=2),
+    )
 
 
 def some_of(words: type[Stakes] | type[DecisionStatus] | type[Outcome]) -> st.SearchStrategy[tuple[str, ...]]:

@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 
 from cstp_grpc.decisions.matrix import Candidates, Scored, VectorMatrix
 from cstp_grpc.decisions.model import DecisionFilter
+from cstp_grpc.decisions.sharing import WITH_ALL, Sharing
 from cstp_grpc.decisions.store import IndexRow, Vector
 from tests.decisions.rows import AGENTS, IDS, SlowMatrix, filters, row, rows, unit, vectors
+from tests.decisions.strategies import sharings
 
 EVERYTHING = DecisionFilter()
 X = unit(1, 0, 0)
 
 
-def matrix_of(*batches: Sequence[IndexRow]) -> VectorMatrix:
-    matrix = VectorMatrix(3)
+def matrix_of(*batches: Sequence[IndexRow], sharing: Sharing = WITH_ALL) -> VectorMatrix:
+    matrix = VectorMatrix(3, sharing)
     for batch in batches:
         matrix.apply(batch)
     return matrix
@@ -36,11 +38,13 @@ limits = st.integers(1, 10)
 min_scores = st.sampled_from([-1.0, 0.0, 0.3, 1.0])
 
 
-@given(st.lists(st.lists(rows, max_size=8), max_size=6), filters, callers, vectors, limits, min_scores)
-def test_it_finds_what_a_look_at_each_decision_finds(batches, wanted, caller, query, limit, min_score) -> None:  # type: ignore[no-untyped-def]
-    matrix = matrix_of(*batches)
+@given(st.lists(st.lists(rows, max_size=8), max_size=6), filters, callers, sharings("bob"), vectors, limits, min_scores)
+def test_it_finds_what_a_look_at_each_decision_finds(  # type: ignore[no-untyped-def]
+    batches, wanted, caller, sharing, query, limit, min_score
+) -> None:
+    matrix = matrix_of(*batches, sharing=sharing)
     slow = SlowMatrix.of(item for batch in batches for item in batch)
-    passing = slow.passing(caller, wanted)
+    passing = slow.passing(caller, wanted, sharing)
 
     candidates = matrix.candidates(caller, wanted)
 
@@ -49,11 +53,23 @@ def test_it_finds_what_a_look_at_each_decision_finds(batches, wanted, caller, qu
     assert candidates.best(query, limit, min_score) == slow.best(passing, query, limit, min_score)
 
 
-@given(st.lists(rows, max_size=20), filters, callers, vectors, st.sets(st.sampled_from(IDS)), st.integers(-1, 3))
-def test_among_finds_the_named_and_the_newly_changed(changes, wanted, caller, query, named, revision) -> None:  # type: ignore[no-untyped-def]
-    matrix = matrix_of(changes)
+@given(
+    st.lists(rows, max_size=20),
+    filters,
+    callers,
+    sharings("bob"),
+    vectors,
+    st.sets(st.sampled_from(IDS)),
+    st.integers(-1, 3),
+)
+def test_among_finds_the_named_and_the_newly_changed(  # type: ignore[no-untyped-def]
+    changes, wanted, caller, sharing, query, named, revision
+) -> None:
+    matrix = matrix_of(changes, sharing=sharing)
     slow = SlowMatrix.of(changes)
-    passing = [item for item in slow.passing(caller, wanted) if item.decision_id in named or item.revision > revision]
+    passing = [
+        item for item in slow.passing(caller, wanted, sharing) if item.decision_id in named or item.revision > revision
+    ]
 
     found = matrix.among([*named, "dec-unknown"], revision, caller, wanted)
 
@@ -113,7 +129,7 @@ def test_many_changes_of_few_decisions_leave_each_once_and_old_readers_undisturb
 
 
 def test_a_vector_of_another_length_is_refused_without_losing_those_before() -> None:
-    matrix = VectorMatrix(3)
+    matrix = VectorMatrix(3, WITH_ALL)
     with pytest.raises(ValueError, match="shape"):
         matrix.apply([row("dec-0", 0), row("dec-1", 1, np.ones(4, np.float32)), row("dec-2", 2)])
     matrix.apply([row("dec-3", 3)])
@@ -127,7 +143,7 @@ def test_similarity_and_samples_come_from_the_present_vectors() -> None:
     assert matrix.similarity("dec-2", X) is None
     assert {tuple(vector) for vector in matrix.sample(5)} == {(1, 0, 0), (0, 0, 1)}
     assert len(matrix.sample(1)) == 1
-    assert VectorMatrix(3).sample(5) == []
+    assert VectorMatrix(3, WITH_ALL).sample(5) == []
 
 
 def test_readers_see_each_decision_once_while_others_write() -> None:

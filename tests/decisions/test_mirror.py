@@ -10,13 +10,14 @@ from sqlalchemy import Engine, text
 from cstp_grpc.decisions.matrix import VectorMatrix
 from cstp_grpc.decisions.mirror import Mirror, MirrorRefresher
 from cstp_grpc.decisions.model import DecisionFilter
+from cstp_grpc.decisions.sharing import WITH_ALL
 from tests.decisions.journals import JournalKit
 from tests.decisions.test_search import record
 from tests.waiting import wait_until
 
 
 def mirror_of(kit: JournalKit) -> tuple[Mirror, VectorMatrix]:
-    matrix = VectorMatrix(kit.embedder.dimensions)
+    matrix = VectorMatrix(kit.embedder.dimensions, WITH_ALL)
     return Mirror(kit.store, kit.embedder.model, matrix), matrix
 
 

@@ -15,7 +15,9 @@ from cstp_grpc.decisions.matrix import VectorMatrix
 from cstp_grpc.decisions.mirror import Mirror
 from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, Links, Match
 from cstp_grpc.decisions.search import DecisionSearch
+from cstp_grpc.decisions.sharing import WITH_ALL, Sharing
 from cstp_grpc.errors import QueryFailed
+from cstp_grpc.storage.writer import Writer
 from cstp_grpc.vocabulary import Outcome, Stakes, Visibility
 from tests.decisions.journals import JournalKit
 from tests.decisions.memory_index import MemoryIndex
@@ -28,10 +30,17 @@ WORDS = ("queue", "cache", "shard", "token", "ledger")
 class Finder:
     """A search over a journal, and the journal."""
 
-    def __init__(self, kit: JournalKit, index: MemoryIndex | None = None, exact_limit: int = 0, overfetch: int = 10):
+    def __init__(
+        self,
+        kit: JournalKit,
+        index: MemoryIndex | None = None,
+        exact_limit: int = 0,
+        overfetch: int = 10,
+        sharing: Sharing = WITH_ALL,
+    ) -> None:
         self.kit = kit
         self.index = index
-        self.matrix = VectorMatrix(kit.embedder.dimensions)
+        self.matrix = VectorMatrix(kit.embedder.dimensions, sharing)
         self.mirror = Mirror(kit.store, kit.embedder.model, self.matrix)
         self.search = DecisionSearch(kit.store, self.matrix, kit.embedder, index, exact_limit, overfetch)
         self.refresh()
@@ -76,6 +85,29 @@ def test_others_private_decisions_are_not_found(kit: JournalKit) -> None:
     for caller in ("alice", "bob"):
         assert [match.decision.agent for match in finder.find("queue", caller=caller)] == [caller]
     assert finder.find("queue", caller="carol") == []
+
+
+@pytest.mark.parametrize("exact_limit", [0, 100])
+def test_a_peer_finds_what_is_shared_with_peers(engine: Engine, writer: Writer, exact_limit: int) -> None:
+    sharing = Sharing.of(["peer"], ["architecture"], ["api", "data"])
+    kit = JournalKit(engine, writer, sharing)
+    record(kit, "queue the ledger", category="architecture", tags=("data", "ops"))
+    record(kit, "queue the cache", category="process", tags=("data",))
+    record(kit, "queue the shard", category="architecture", tags=("ops",))
+    record(kit, "queue the token", category="architecture", tags=("api",), visibility=Visibility.PRIVATE)
+    record(kit, "queue", "peer", visibility=Visibility.PRIVATE)
+    finder = Finder(kit, MemoryIndex(), exact_limit, sharing=sharing)
+    assert set(titles(finder.find("queue", caller="peer"))) == {"queue the ledger", "queue"}
+    assert titles(finder.find("queue", caller="peer", limit=1)) == ["queue"]
+    assert len(finder.find("queue", caller="bob")) == 3
+
+
+def test_the_journal_has_the_last_word_on_what_a_peer_finds(engine: Engine, writer: Writer) -> None:
+    kit = JournalKit(engine, writer, Sharing.of(["peer"], ["architecture"], []))
+    for _ in range(4):
+        record(kit, "queue", category="process")
+    record(kit, "queue the ledger", category="architecture")
+    assert titles(Finder(kit).find("queue", caller="peer", limit=2)) == ["queue the ledger"]
 
 
 def test_filters_restrict(kit: JournalKit) -> None:

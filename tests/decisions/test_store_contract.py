@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, text
 
 from cstp_grpc.decisions.lifecycle import new_entry
 from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, Links, Reason
+from cstp_grpc.decisions.sharing import WITH_ALL, Sharing
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.decisions.store import DecisionStore, Declaration, Entry, embedded_text
 from cstp_grpc.errors import InvalidArgument, QueryFailed
@@ -24,7 +25,7 @@ from cstp_grpc.storage.paging import PageRequest
 from cstp_grpc.storage.writer import Writer
 from cstp_grpc.vocabulary import DecisionStatus, Outcome, Stakes, Visibility
 from tests.decisions.journals import plain
-from tests.decisions.strategies import contents, dates, filters
+from tests.decisions.strategies import contents, dates, filters, sharings
 
 MODEL = "model-a"
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -39,8 +40,9 @@ slow = settings(
 class Shelf:
     """A store beside what writes to it."""
 
-    def __init__(self, store: DecisionStore, writer: Writer, outbox: Outbox) -> None:
-        self.store = store
+    def __init__(self, open_store: Callable[[Sharing], DecisionStore], writer: Writer, outbox: Outbox) -> None:
+        self.open_store = open_store
+        self.store = open_store(WITH_ALL)
         self._writer = writer
         self._outbox = outbox
 
@@ -86,7 +88,8 @@ class Shelf:
 
 @pytest.fixture
 def shelf(engine: Engine, writer: Writer) -> Shelf:
-    return Shelf(SqlDecisionStore(engine), writer, Outbox(engine, writer))
+    outbox = Outbox(engine, writer)
+    return Shelf(lambda sharing: SqlDecisionStore(engine, sharing), writer, outbox)
 
 
 def vector_of(key: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
@@ -200,6 +203,44 @@ def test_readable_and_pages_hold_what_an_agent_may_read_and_wants(shelf: Shelf, 
     ours = [item for item in listed if item.agent in agents]
     assert {item.id: item for item in ours} == expected
     assert len(ours) == len(expected)
+
+
+@slow
+@given(data=st.data())
+def test_a_peer_reads_its_own_and_what_is_shared_with_peers(shelf: Shelf, data: st.DataObject) -> None:
+    mark = uuid.uuid4().hex
+    peer, other = (f"{name}-{mark}" for name in ("peer", "alice"))
+    drawn = data.draw(st.lists(st.tuples(st.sampled_from([peer, other]), contents), max_size=8))
+    entries = [entry(agent, content) for agent, content in drawn]
+    if entries:
+        shelf.add(*entries)
+    sharing = data.draw(sharings(peer))
+    wanted = data.draw(filters(st.sampled_from([peer, other])))
+    caller = data.draw(st.sampled_from([peer, other]))
+    store = shelf.open_store(sharing)
+
+    def read_by_caller(decision: Decision) -> bool:
+        if decision.agent == caller:
+            return True
+        of_category = not sharing.categories or decision.category in sharing.categories
+        with_tag = not sharing.tags or any(tag in decision.tags for tag in sharing.tags)
+        return shared(decision) and (caller == other or (of_category and with_tag))
+
+    readable = {item.decision.id: item.decision for item in entries if read_by_caller(item.decision)}
+    assert [store.may_read(item.decision, caller) for item in entries] == [
+        item.decision.id in readable for item in entries
+    ]
+    expected = {key for key, decision in readable.items() if meets(decision, wanted)}
+    assert set(store.readable([item.decision.id for item in entries], caller, wanted)) == expected
+    listed = all_pages(store, caller, wanted, data.draw(st.integers(1, 4)))
+    assert {item.id for item in listed if item.agent in (peer, other)} == expected
+
+
+def test_texts_that_no_database_keeps_are_shared_as_they_are_kept(shelf: Shelf) -> None:
+    item = entry(category="a\ufffdb", tags=("c\ufffdd",), visibility=Visibility.SHARED)
+    shelf.add(item)
+    store = shelf.open_store(Sharing.of(["bob"], ["a\0b"], ["c\0d"]))
+    assert list(store.readable([item.decision.id], "bob", EVERYTHING)) == [item.decision.id]
 
 
 @slow

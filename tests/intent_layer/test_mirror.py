@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from cstp_grpc.decisions.matrix import VectorMatrix
 from cstp_grpc.decisions.model import Decision, DecisionFilter
 from cstp_grpc.decisions.search import DecisionSearch
+from cstp_grpc.decisions.sharing import WITH_ALL
 from cstp_grpc.errors import NotFound, Unavailable
 from cstp_grpc.intent_layer.mirror import NodeMirror, NodeMirrorRefresher
 from cstp_grpc.intent_layer.tree import Tree
@@ -202,7 +203,7 @@ def test_a_stop_is_obeyed_and_the_rest_comes_later(root: Path, kit: JournalKit) 
 def test_a_search_finds_what_was_accepted(root: Path, engine: Engine, writer: Writer) -> None:
     kit = JournalKit(engine, writer)
     mirror_of(root, kit).refresh()
-    matrix = VectorMatrix(kit.embedder.dimensions)
+    matrix = VectorMatrix(kit.embedder.dimensions, WITH_ALL)
     matrix.apply(list(kit.heard.rows.values()))
     search = DecisionSearch(kit.store, matrix, kit.embedder, None, exact_limit=1000, overfetch=10)
     matches = search.search("requests with no body", DecisionFilter(category="pitfall"), "alice", 1, 0.1)

@@ -17,6 +17,7 @@ from cstp_grpc.decisions.embedding.lexical import LexicalEmbedder
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.matrix import VectorMatrix
 from cstp_grpc.decisions.search import DecisionSearch
+from cstp_grpc.decisions.sharing import WITH_ALL
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2
 from cstp_grpc.guardrails.checks import GuardrailChecks
@@ -70,9 +71,9 @@ class Served:
     """The three services, called by their methods' names."""
 
     def __init__(self, engine: Engine, writer: Writer) -> None:
-        clock, embedder, store = Clock(), LexicalEmbedder(), SqlDecisionStore(engine)
+        clock, embedder, store = Clock(), LexicalEmbedder(), SqlDecisionStore(engine, WITH_ALL)
         trail, intents = AuditTrail(SqlAuditStore(engine), writer), SqlIntentStore(engine)
-        matrix = VectorMatrix(embedder.dimensions)
+        matrix = VectorMatrix(embedder.dimensions, WITH_ALL)
         journal = Journal(
             store, Outbox(engine, writer), writer, embedder, JournalAudit(trail), clock, listener=matrix.apply
         )

@@ -20,6 +20,7 @@ from cstp_grpc.decisions.matrix import VectorMatrix
 from cstp_grpc.decisions.mirror import Mirror
 from cstp_grpc.decisions.model import DecisionContent, DecisionFilter, ImportRecord
 from cstp_grpc.decisions.search import DecisionSearch
+from cstp_grpc.decisions.sharing import WITH_ALL
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.storage.outbox import Outbox
 from cstp_grpc.storage.writer import Writer
@@ -55,9 +56,9 @@ class IndexedJournal:
     def __init__(self, engine: Engine, writer: Writer, folder: Path) -> None:
         self.folder = folder
         self.embedder = SpreadEmbedder()
-        self.store = SqlDecisionStore(engine)
+        self.store = SqlDecisionStore(engine, WITH_ALL)
         self.outbox = Outbox(engine, writer)
-        self.matrix = VectorMatrix(self.embedder.dimensions)
+        self.matrix = VectorMatrix(self.embedder.dimensions, WITH_ALL)
         self.mirror = Mirror(self.store, self.embedder.model, self.matrix)
         self.journal = Journal(
             self.store, self.outbox, writer, self.embedder, Recorder(), lambda: NOW, self.matrix.apply
