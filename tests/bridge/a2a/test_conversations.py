@@ -146,7 +146,8 @@ async def test_a_call_is_answered_with_its_exact_result(core: str, wanted: Setti
     async with conversing(core, wanted) as talk:
         task = await talk.on_message_send(sending(calling("cstp.queryDecisions", query="nothing", limit=3)), ALICE)
         assert task.status.state == COMPLETED
-        assert result_of(task).keys() == {"decisions", "total", "query", "queryTimeMs", "agent"}
+        fields = {"decisions", "total", "query", "queryTimeMs", "agent", "responses", "totals"}
+        assert result_of(task).keys() == fields
         assert task.artifacts[0].name == "cstp.queryDecisions"
         assert not task.HasField("metadata")
 
