@@ -37,8 +37,13 @@ class Address:
     @property
     def origin(self) -> str:
         """The address without what may be a secret: `https://host:443`."""
+        return f"{self.scheme}://{self.netloc}"
+
+    @property
+    def netloc(self) -> str:
+        """The host and the port, as in a URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
+        return f"{host}:{self.port}"
 
     def begins_with(self, prefix: Address) -> bool:
         """Whether it is the same as another address, or below it."""

@@ -15,6 +15,8 @@ from cstp_grpc.cli.guardrails import open_rules
 from cstp_grpc.cli.output import Output
 from cstp_grpc.client.contract import methods
 from cstp_grpc.config import Settings
+from cstp_grpc.server.callbacks import allow_list_of
+from cstp_grpc.server.federation import open_peers
 from cstp_grpc.server.interceptors.rate_limit import RateLimiting
 from cstp_grpc.server.liaison import names_of, redaction_of, remote_agents
 from cstp_grpc.storage.engine import create_engine, parse_url
@@ -45,6 +47,7 @@ def check(out: Output) -> None:
         parse_url(settings.storage_url)
     settings.intent_layer.check_roots()
     check_liaison(settings)
+    check_federation(settings)
     ServerCertificate.of(settings.grpc.tls, "grpc.tls")
     ServerCertificate.of(settings.server.tls, "server.tls")
     agents = sorted({token.name for token in settings.auth.tokens})
@@ -75,6 +78,13 @@ def check_liaison(settings: Settings) -> None:
     redaction_of(settings)
     with ExitStack() as opened:
         remote_agents(opened, settings)
+
+
+def check_federation(settings: Settings) -> None:
+    """Build what federation is configured to need, and call nobody. Raises ConfigError."""
+    allow_list_of(settings.federation.callbacks)
+    with ExitStack() as opened:
+        open_peers(opened, settings.federation)
 
 
 def strangers(settings: Settings) -> Iterator[tuple[str, str]]:

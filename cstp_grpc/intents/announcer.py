@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent
-from cstp_grpc.decisions.model import DecisionFilter, Match
+from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.errors import Conflict, reason_of
 from cstp_grpc.guardrails.model import NO_CODE, Action, Verdict
 from cstp_grpc.guardrails.values import check_bounds
@@ -87,12 +87,21 @@ class Trail(Protocol):
         """Add an entry within a transaction."""
 
 
+class Citations(Protocol):
+    """Keeps which decisions agents were answered with, for those that are told later what became of them."""
+
+    def cite(
+        self, connection: Connection, agent: str, correlation_id: str, url: str | None, decisions: Sequence[Decision]
+    ) -> None:
+        """Note within a transaction what an announcement is answered with; `url` is where its agent can be told."""
+
+
 class Announcer:
     """Answers announcements.
 
-    The intent and its audit entry are one transaction, on disk before the answer and also where the answer is an
-    error. Similar decisions have at least `min_score`. `stores_content` False keeps neither the intent's content nor
-    its text in the trail; `responds` False acknowledges without feedback.
+    The intent, its audit entry and the citations of what it is answered with are one transaction, on disk before the
+    answer; the first two also where that is an error. Similar decisions have at least `min_score`. `stores_content`
+    False keeps neither the intent's content nor its text in the trail; `responds` False acknowledges without feedback.
     """
 
     def __init__(
@@ -108,6 +117,7 @@ class Announcer:
         min_score: float,
         stores_content: bool = True,
         responds: bool = True,
+        citations: Citations | None = None,
     ) -> None:
         self._search = search
         self._judge = judge
@@ -119,6 +129,7 @@ class Announcer:
         self._min_score = min_score
         self._stores_content = stores_content
         self._responds = responds
+        self._citations = citations
 
     def announce(self, announcement: Announcement, caller: str, request_id: str) -> Feedback:
         """Record an intent and return the feedback on it.
@@ -136,7 +147,7 @@ class Announcer:
         except Exception as error:
             self._remember(announcement, caller, replace(entry, error=reason_of(error)))
             raise
-        stored = self._remember(announcement, caller, judged(entry, feedback.verdict))
+        stored = self._remember(announcement, caller, judged(entry, feedback.verdict), feedback.similar)
         return replace(feedback, received_at=stored.received_at)
 
     def _feedback(
@@ -167,10 +178,16 @@ class Announcer:
                 found |= {match.decision.id: match for match in matches if match.decision.id not in found}
         return list(found.values())[:SIMILAR]
 
-    def _remember(self, announcement: Announcement, caller: str, entry: AuditEntry) -> Intent:
+    def _remember(
+        self, announcement: Announcement, caller: str, entry: AuditEntry, similar: Sequence[Match] = ()
+    ) -> Intent:
         intent = self._intent(announcement, caller, entry.timestamp)
+        cited = [match.decision for match in similar]
 
         def job(connection: Connection) -> Intent:
+            if self._citations is not None:
+                # First, because it may have to wait for other servers, which must not wait for this intent meanwhile.
+                self._citations.cite(connection, caller, intent.correlation_id, intent.claimed_url, cited)
             stored = self._intents.remember(connection, intent)
             self._trail.append(connection, entry)
             return stored

@@ -19,6 +19,7 @@ from cstp_grpc.client.federation.links import Peer
 from cstp_grpc.client.federation.replies import PeerAnswer, understand
 from cstp_grpc.errors import InvalidArgument, Unavailable
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
+from cstp_grpc.services.federation_late import LateReplies
 from cstp_grpc.services.federation_policy import Matter, Policy
 
 LEAST_MARGIN: Final = 0.05
@@ -43,10 +44,21 @@ class Round:
     quorum: int | None
     left: Callable[[], float]
 
-    def ask(self, method: str, request: Message) -> Asking:
-        """Begin to ask the peers."""
+    def ask(self, method: str, request: Message, late: LateReplies | None = None) -> Asking:
+        """Begin to ask the peers; `late` takes what they reply too late."""
         metadata = ((METADATA_KEY, self.journey.encode()),)
-        return ask(self.peers, methods()[method], request, self.left(), metadata)
+        if late is None:
+            return ask(self.peers, methods()[method], request, self.left(), metadata)
+        return ask(
+            self.peers,
+            methods()[method],
+            request,
+            self.left(),
+            metadata,
+            late=late.take,
+            late_seconds=late.seconds,
+            awaits=late.awaits,
+        )
 
     def answers(self, asking: Asking) -> list[PeerAnswer]:
         """Return what the peers answer in time."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -118,3 +118,10 @@ def failed(reply: Reply, required: bool, status: Status, error: CstpError | None
     reason, words = SAID[status]
     failure = Failure(error.reason, told(words, error.message)) if error else Failure(reason, words)
     return PeerAnswer(reply.agent, required, status, reply.latency_ms, failure)
+
+
+def without_memory(peer: PeerAnswer) -> PeerAnswer:
+    """Return what a peer said of an intent without its decisions, and without what it suggests because of them."""
+    if peer.feedback is None:
+        return peer
+    return replace(peer, feedback=Feedback(peer.feedback.received_at, Recollection(), ()))
