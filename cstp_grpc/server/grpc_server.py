@@ -128,6 +128,7 @@ class GrpcServer:
         self._health.enter_graceful_shutdown()
         stopped = self._server.stop(drain_seconds)
         if not stopped.wait(min(drain_seconds, SENDING_GRACE)):
+            self._health.end_watches()
             self._sending.interrupt()
         stopped.wait(drain_seconds + INTERRUPTED_GRACE)
         self._receiving.stop()

@@ -87,8 +87,6 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it comes 
             self._forget(watcher)
             return
         watcher.tell()
-        if self._stopping:
-            watcher.end()
 
     # To gRPC this means that it is given a function that sends, and that the stream goes on when Watch returns.
     Watch.experimental_non_blocking = True  # type: ignore[attr-defined]
@@ -104,13 +102,19 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it comes 
             watcher.tell()
 
     def enter_graceful_shutdown(self) -> None:
-        """Say of all services that they are not served any more, and end all watches: the server waits for them."""
+        """Say of all services that they are not served any more."""
         with self._lock:
             self._stopping = True
             self._statuses = dict.fromkeys(self._statuses, NOT_SERVING)
             watchers = list(self._watchers)
         for watcher in watchers:
             watcher.tell()
+
+    def end_watches(self) -> None:
+        """End what need not have an end, for a server that stops would wait for it."""
+        with self._lock:
+            watchers = list(self._watchers)
+        for watcher in watchers:
             watcher.end()
 
     def _status(self, service: str) -> Status:

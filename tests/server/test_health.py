@@ -19,6 +19,7 @@ from cstp_grpc.server.app import App
 from cstp_grpc.server.grpc_server import OPEN_CALLS, OPEN_STREAMS
 from cstp_grpc.server.health import Health
 from tests.harness import TIMEOUT, TOKENS, settings
+from tests.waiting import wait_until
 
 SERVICE = "cstp.v1.CstpService"
 REQUEST = health_pb2.HealthCheckRequest(service=SERVICE)
@@ -118,16 +119,23 @@ def test_watches_that_end_while_health_changes_block_nobody() -> None:
         assert not changing.is_alive(), "changing the health waits for a watch that has ended"
 
 
-def test_a_watch_ends_with_the_last_word_however_fast_health_changes() -> None:
+def test_the_last_word_is_the_last_that_is_told_however_fast_health_changes() -> None:
     health = Health({})
     health.set(SERVICE, SERVING)
-    with served(health) as target, watching(target, 8) as streams:
-        with ThreadPoolExecutor(4) as pool:
-            for each in range(ROUNDS):
-                pool.submit(health.set, SERVICE, SERVING if each % 2 else NOT_SERVING)
+    with served(health) as target, watching(target, 8) as streams, ThreadPoolExecutor(12) as pool:
+        told: list[list[int]] = [[SERVING] for _ in streams]
+        readers = [
+            pool.submit(said.extend, (answer.status for answer in stream))
+            for said, stream in zip(told, streams, strict=True)
+        ]
+        changes = [pool.submit(health.set, SERVICE, SERVING if each % 2 else NOT_SERVING) for each in range(ROUNDS)]
+        for change in changes:
+            change.result(TIMEOUT)
         health.enter_graceful_shutdown()
         health.set(SERVICE, SERVING)
-        for stream in streams:
-            said = [answer.status for answer in stream]
-            assert said[-1] == NOT_SERVING
-            assert all(before != after for before, after in itertools.pairwise(said))
+        wait_until(lambda: all(said[-1] == NOT_SERVING for said in told), "all are told")
+        health.end_watches()
+        for reader in readers:
+            reader.result(TIMEOUT)
+        assert all(said[-1] == NOT_SERVING for said in told)
+        assert all(before != after for said in told for before, after in itertools.pairwise(said))
