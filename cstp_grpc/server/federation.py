@@ -8,6 +8,8 @@ from datetime import datetime
 
 from cstp_grpc.client.federation.breaker import CircuitBreaker
 from cstp_grpc.client.federation.links import Peer, open_peer
+from cstp_grpc.client.federation.policy import Matters, Policy
+from cstp_grpc.client.federation.rounds import Rounds
 from cstp_grpc.config import ConfigError, FederationSettings, PeerSettings, Settings
 from cstp_grpc.decisions.sharing import Sharing
 from cstp_grpc.errors import InvalidArgument
@@ -16,8 +18,6 @@ from cstp_grpc.server.trails import Trail
 from cstp_grpc.services.cstp import QueryLimits
 from cstp_grpc.services.federation import Alone, FederatedCstpService
 from cstp_grpc.services.federation_late import Callbacks, LateAnswers
-from cstp_grpc.services.federation_policy import Matters, Policy
-from cstp_grpc.services.federation_rounds import Rounds
 
 SETTING_OF = {"token": "token", "root_certificates": "ca_file"}
 """The settings of a peer by the fields of errors that are about them; others are about its url."""
@@ -42,7 +42,7 @@ def peer_of(configured: PeerSettings, settings: FederationSettings, key: str) ->
             configured.token.get_secret_value() if configured.token else None,
             required=configured.role == "required",
             trust=configured.trust,
-            timeout=configured.timeout_seconds,
+            timeout=min(configured.timeout_seconds, settings.timeout_seconds),
             categories=frozenset(configured.categories),
             root_certificates=read_authorities(configured.ca_file),
             breaker=CircuitBreaker(settings.breaker_failures, settings.breaker_seconds),

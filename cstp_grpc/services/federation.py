@@ -11,10 +11,13 @@ from typing import Protocol, TypeVar
 import grpc
 
 from cstp_grpc.audit.model import AuditedPeer, AuditEntry, AuditEvent
+from cstp_grpc.client.federation.hops import METADATA_KEY
 from cstp_grpc.client.federation.merge import decide, ordered, remembered
 from cstp_grpc.client.federation.model import Finding, Verdict
+from cstp_grpc.client.federation.policy import Matter
 from cstp_grpc.client.federation.reading import judgement_of, recollection_of, similar_of
 from cstp_grpc.client.federation.replies import PeerAnswer, without_memory
+from cstp_grpc.client.federation.rounds import Arrival, Round, Rounds
 from cstp_grpc.client.federation.writing import write_announcement, write_check, write_query
 from cstp_grpc.decisions.sharing import Sharing
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, types_pb2
@@ -22,8 +25,6 @@ from cstp_grpc.services import convert
 from cstp_grpc.services.caller import current_caller
 from cstp_grpc.services.cstp import QueryLimits, query_limit
 from cstp_grpc.services.federation_late import LateAnswers
-from cstp_grpc.services.federation_policy import Matter
-from cstp_grpc.services.federation_rounds import Round, Rounds
 from cstp_grpc.vocabulary import PeerStatus, Stakes
 
 RequestT = TypeVar(
@@ -92,11 +93,13 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
     ) -> cstp_pb2.AnnounceIntentResponse:
         """Announce an intent, and to peers once it is recorded here."""
         matter = Matter(convert.optional(request, "category"), convert.STAKES.word(request.stakes) or Stakes.MEDIUM)
-        if self._rounds.is_local(request, matter):
+        if self._rounds.is_local(request.scope, request.agents, matter):
             return self._alone.AnnounceIntent(request, context)
         if not request.HasField("correlation_id"):
             request.correlation_id = str(uuid.uuid4())
-        with self._rounds.begin(request, matter, context, request.correlation_id, judging=True) as asked:
+        with self._rounds.begin(
+            request.correlation_id, matter, request.agents, arrival(context), judging=True
+        ) as asked:
             answer = self._alone.AnnounceIntent(request, context)
             if asked is None:
                 return answer
@@ -121,11 +124,11 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
     ) -> cstp_pb2.QueryDecisionsResponse:
         """Search the decision memories of this agent and of its peers."""
         matter = Matter(convert.optional(request.filters, "category"))
-        if self._rounds.is_local(request, matter) or self._is_narrowed():
+        if self._rounds.is_local(request.scope, request.agents, matter) or self._is_narrowed():
             return self._alone.QueryDecisions(request, context)
         started = time.perf_counter()
         about = current_caller.get().request_id
-        with self._rounds.begin(request, matter, context, about, judging=False) as asked:
+        with self._rounds.begin(about, matter, request.agents, arrival(context), judging=False) as asked:
             if asked is None:
                 return self._alone.QueryDecisions(request, context)
             asking = asked.ask("cstp.queryDecisions", outward(request, asked))
@@ -143,10 +146,10 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         """Judge an action, and have peers judge it."""
         action = request.action
         matter = Matter(convert.optional(action, "category"), convert.STAKES.word(action.stakes) or Stakes.MEDIUM)
-        if self._rounds.is_local(request, matter):
+        if self._rounds.is_local(request.scope, request.agents, matter):
             return self._alone.CheckGuardrails(request, context)
         about = current_caller.get().request_id
-        with self._rounds.begin(request, matter, context, about, judging=True) as asked:
+        with self._rounds.begin(about, matter, request.agents, arrival(context), judging=True) as asked:
             if asked is None:
                 return self._alone.CheckGuardrails(request, context)
             asking = asked.ask("cstp.checkGuardrails", outward(request, asked))
@@ -220,3 +223,10 @@ def outward(request: RequestT, asked: Round) -> RequestT:
 def audited(peer: PeerAnswer) -> AuditedPeer:
     """Return what a peer said as the trail keeps it."""
     return AuditedPeer(peer.agent, PeerStatus(peer.status), peer.judgement.allowed if peer.judgement else None)
+
+
+def arrival(context: grpc.ServicerContext) -> Arrival:
+    """Return how a call came here."""
+    found = dict(context.invocation_metadata()).get(METADATA_KEY)
+    said = found.decode("latin-1") if isinstance(found, bytes) else found
+    return Arrival(said, context.time_remaining)

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from google.protobuf.message import Message
 
 from cstp_grpc.client.contract import methods
-from cstp_grpc.client.federation.gather import Asking, ask
+from cstp_grpc.client.federation.gather import Asking, Reply, ask
 from cstp_grpc.client.federation.hops import METADATA_KEY, Journey
 from cstp_grpc.client.federation.links import Peer
 from cstp_grpc.client.federation.policy import Matter, Policy
@@ -28,6 +28,20 @@ BUSY_SECONDS: Final = 0.5
 """After how long to call again where too many calls wait for peers."""
 
 
+class Late(Protocol):
+    """Takes what peers reply too late."""
+
+    @property
+    def seconds(self) -> float:
+        """How long they may take for it."""
+
+    def awaits(self, agent: str) -> bool:
+        """Whether the reply of a peer is waited for."""
+
+    def take(self, reply: Reply) -> None:
+        """Take a reply."""
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """One call that asks peers; `quorum` is how many required ones must allow it, None where each has a veto.
@@ -40,10 +54,21 @@ class Round:
     quorum: int | None
     left: Callable[[], float]
 
-    def ask(self, method: str, request: Message) -> Asking:
-        """Begin to ask the peers."""
+    def ask(self, method: str, request: Message, late: Late | None = None) -> Asking:
+        """Begin to ask the peers; `late` takes what they reply too late."""
         metadata = ((METADATA_KEY, self.journey.encode()),)
-        return ask(self.peers, methods()[method], request, self.left(), metadata)
+        if late is None:
+            return ask(self.peers, methods()[method], request, self.left(), metadata)
+        return ask(
+            self.peers,
+            methods()[method],
+            request,
+            self.left(),
+            metadata,
+            late=late.take,
+            late_seconds=late.seconds,
+            awaits=late.awaits,
+        )
 
     def answers(self, asking: Asking) -> list[PeerAnswer]:
         """Return what the peers answer in time."""
