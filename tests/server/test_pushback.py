@@ -46,7 +46,7 @@ def calling(tmp_path: Path, servicer: Failing) -> Iterator[Any]:
     receiving = Receiving(wanted.grpc.message_seconds)
     servicers = [(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)]
     server = GrpcServer(wanted.grpc, interceptors(wanted, receiving), servicers, {}, receiving, 1)
-    port = server.start()
+    port = server.start().port
     try:
         options = [("grpc.service_config", SERVICE_CONFIG)]
         with grpc.insecure_channel(f"127.0.0.1:{port}", options) as channel:

@@ -68,7 +68,7 @@ def serving(folder: Path, *servicers: Servicer, streams: int = 2, **overrides: A
     wanted = settings(folder, **overrides)
     receiving = Receiving(wanted.grpc.message_seconds)
     server = GrpcServer(wanted.grpc, interceptors(wanted, receiving), servicers, {}, receiving, streams)
-    target = f"127.0.0.1:{server.start()}"
+    target = f"127.0.0.1:{server.start().port}"
     try:
         with grpc.insecure_channel(target) as channel:
             yield Served(server, target, channel)
