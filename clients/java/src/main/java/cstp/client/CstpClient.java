@@ -116,7 +116,7 @@ public final class CstpClient implements AutoCloseable {
             throw CstpException.of(failure);
         } catch (InterruptedException interruption) {
             Thread.currentThread().interrupt();
-            throw CstpException.of(Status.CANCELLED.withCause(interruption).asException());
+            throw CstpException.of(Status.CANCELLED.withDescription("interrupted").asException());
         }
     }
 

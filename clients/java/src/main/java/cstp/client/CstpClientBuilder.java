@@ -11,6 +11,8 @@ import io.grpc.TlsChannelCredentials;
 import io.grpc.stub.MetadataUtils;
 import java.io.IOException;
 import java.net.URI;
+import java.net.URLEncoder;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.OptionalInt;
@@ -59,7 +61,9 @@ public final class CstpClientBuilder {
     /** Returns the client, which connects with its first call. */
     public CstpClient build() {
         ServiceConfig config = new ServiceConfig(attempts);
-        ManagedChannel connection = Grpc.newChannelBuilder("dns:///" + target.getRawAuthority(), credentials())
+        // Encoded for the brackets of IPv6, which the path of a URI may not have.
+        String name = "dns:///" + URLEncoder.encode(target.getRawAuthority(), StandardCharsets.UTF_8);
+        ManagedChannel connection = Grpc.newChannelBuilder(name, credentials())
                 .defaultServiceConfig(config.forChannel())
                 .disableServiceConfigLookUp()
                 .enableRetry()

@@ -115,8 +115,7 @@ public final class CstpException extends RuntimeException {
             case RESOURCE_EXHAUSTED -> exhausted(said);
             default -> ErrorReason.ERROR_REASON_INTERNAL;
         };
-        String cause = status.getCause() == null ? "" : ": " + status.getCause().getMessage();
-        String message = status.getCode() + ": " + said + cause;
+        String message = status.getCode() + ": " + said + causes(status.getCause());
         return new CstpException(reason, message, Map.of(), List.of(), null, failure);
     }
 
@@ -127,6 +126,16 @@ public final class CstpException extends RuntimeException {
         }
         boolean answer = said.contains("Sent message larger");
         return answer ? ErrorReason.ERROR_REASON_INTERNAL : ErrorReason.ERROR_REASON_UNAVAILABLE;
+    }
+
+    private static String causes(Throwable first) {
+        StringBuilder told = new StringBuilder();
+        for (Throwable cause = first; cause != null; cause = cause.getCause()) {
+            if (cause.getMessage() != null && told.indexOf(cause.getMessage()) < 0) {
+                told.append(": ").append(cause.getMessage());
+            }
+        }
+        return told.toString();
     }
 
     private static List<Any> details(Throwable failure) {

@@ -1,6 +1,7 @@
 package cstp.client;
 
 import static org.junit.jupiter.api.Assertions.assertAll;
+import static org.junit.jupiter.api.Assertions.assertDoesNotThrow;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -96,6 +97,12 @@ final class CstpClientTest {
     @ValueSource(strings = {"ftp://localhost:1", "grpc://", "grpc://user@localhost:1", "grpc://localhost:1/path"})
     void refusesATargetOfAnotherForm(String target) {
         assertThrows(IllegalArgumentException.class, () -> CstpClient.builder(target).build());
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"localhost:1", "grpc://[::1]:1", "http://localhost:1/", "grpcs://a_b", "https://[::1]"})
+    void takesTargets(String target) {
+        assertDoesNotThrow(() -> CstpClient.builder(target).build().close());
     }
 
     private static JsonObject table() throws IOException {
