@@ -16,9 +16,11 @@ from cstp_grpc.config.reading import (
     expand_text,
     forbid_telemetry,
     inherited_environment,
+    judge,
     load,
     merge,
     parse_yaml,
+    read_text,
 )
 from cstp_grpc.config.sections import (
     A2aSettings,
@@ -36,6 +38,7 @@ from cstp_grpc.config.sections import (
     TlsSettings,
     TokenSettings,
 )
+from cstp_grpc.config.writing import replace_file, with_peer
 from cstp_grpc.errors import ConfigError
 
 __all__ = [
@@ -68,8 +71,12 @@ __all__ = [
     "inherited_environment",
     "is_loopback",
     "join",
+    "judge",
     "load",
     "merge",
     "parse_yaml",
     "reachable",
+    "read_text",
+    "replace_file",
+    "with_peer",
 ]

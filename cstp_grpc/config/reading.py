@@ -30,6 +30,20 @@ def load(path: Path | None, **overrides: Any) -> Settings:
     Raises ConfigError.
     """
     content = expanded(parse_yaml(path), str(path)) if path else {}
+    return settings_of(content, path, overrides)
+
+
+def judge(text: str, path: Path, assumed: Mapping[str, str]) -> Settings:
+    """Return the settings that a file would make if it held a text, and if variables had values they do not have.
+
+    Raises ConfigError.
+    """
+    content = expanded(parse_yaml_text(text, path), str(path), {**assumed, **os.environ})
+    return settings_of(content, path, {})
+
+
+def settings_of(content: dict[str, Any], path: Path | None, overrides: Mapping[str, Any]) -> Settings:
+    """Return the settings of a file's content, the environment and `overrides`. Raises ConfigError."""
     from_environment = EnvSettingsSource(Settings, env_prefix=ENV_PREFIX, env_nested_delimiter="__")
     try:
         return Settings(**merge(merge(content, from_environment()), overrides))
@@ -82,10 +96,10 @@ def expand_text(text: str, where: str) -> str:
     return str(expanded(text, where))
 
 
-def expanded(value: Any, where: str) -> Any:
+def expanded(value: Any, where: str, environment: Mapping[str, str] = os.environ) -> Any:
     """Return `value` with every `${NAME}` in its texts replaced. Raises ConfigError as `expand_text` does."""
     missing: set[str] = set()
-    replaced = expand(value, os.environ, missing)
+    replaced = expand(value, environment, missing)
     if missing:
         raise ConfigError(f"{where}: not set in the environment: {', '.join(sorted(missing))}")
     return replaced
@@ -108,17 +122,31 @@ class UniqueKeyLoader(yaml.SafeLoader):
 
 def parse_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file as it is written. Raises ConfigError, also for a key that is given twice."""
+    return parse_yaml_text(read_text(path), path)
+
+
+def read_text(path: Path) -> str:
+    """Return what is in a file, with its line ends as they are. Raises ConfigError."""
     try:
-        content = UniqueKeyLoader(path.read_text(encoding="utf-8")).get_single_data()
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        with path.open(encoding="utf-8", newline="") as file:
+            return file.read()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not YAML: it holds characters that YAML does not allow") from None
+
+
+def parse_yaml_text(text: str, path: Path) -> dict[str, Any]:
+    """Return the mapping that a YAML file would hold with a text; see `parse_yaml`. Raises ConfigError."""
+    try:
+        content = UniqueKeyLoader(text).get_single_data()
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
     except yaml.MarkedYAMLError as error:
         # Only where and what: the line itself may hold a token.
         line = f" at line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{path}: is not YAML{line}: {error.problem}") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except yaml.YAMLError:
         raise ConfigError(f"{path}: is not YAML: it holds characters that YAML does not allow") from None
     if content is None:
         return {}

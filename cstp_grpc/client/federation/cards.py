@@ -41,6 +41,8 @@ class Card:
     jsonrpc_url: str | None
     """Where it speaks JSON-RPC, as `https://host/cstp`."""
     description: str
+    skills: int = 0
+    """How many skills it lists."""
 
 
 def read_card(
@@ -113,6 +115,7 @@ def card_of(content: Mapping[str, Any], address: SplitResult) -> Card:
     grpc_target, jsonrpc_url = params.get("grpcTarget"), params.get("endpoint")
     if not params and isinstance(stated.get("cstp"), dict):
         jsonrpc_url = content.get("url")
+    skills = content.get("skills")
     usable_target, usable_url = usable_grpc(grpc_target, address), usable_jsonrpc(jsonrpc_url, address)
     if usable_target is None and usable_url is None:
         named = grpc_target is not None or jsonrpc_url is not None
@@ -124,6 +127,7 @@ def card_of(content: Mapping[str, Any], address: SplitResult) -> Card:
         usable_target,
         usable_url,
         text(content.get("description")),
+        len(skills) if isinstance(skills, list) else 0,
     )
 
 
