@@ -100,7 +100,7 @@ final class CstpClientTest {
     }
 
     @ParameterizedTest
-    @ValueSource(strings = {"localhost:1", "grpc://[::1]:1", "http://localhost:1/", "grpcs://a_b", "https://[::1]"})
+    @ValueSource(strings = {"localhost:1", "grpc://[::1]:1", "http://localhost:1/", "grpcs://a-b", "https://[::1]"})
     void takesTargets(String target) {
         assertDoesNotThrow(() -> CstpClient.builder(target).build().close());
     }
