@@ -1,0 +1,176 @@
+"""Everything that tells announcing agents later, around a database and without a network."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Engine, func, select
+
+from cstp_grpc.audit.model import AuditEntry
+from cstp_grpc.callbacks.addresses import Address, AllowList, address_of
+from cstp_grpc.callbacks.model import Notification
+from cstp_grpc.callbacks.outbox import Callbacks
+from cstp_grpc.callbacks.sending import Notifications
+from cstp_grpc.callbacks.sql_store import SqlCallbackStore
+from cstp_grpc.decisions.embedding.lexical import LexicalEmbedder
+from cstp_grpc.decisions.journal import Journal
+from cstp_grpc.decisions.model import Decision, DecisionContent, Links
+from cstp_grpc.decisions.sharing import WITH_ALL
+from cstp_grpc.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.decisions.transaction import Citations
+from cstp_grpc.server.trails import JournalAudit, NoTrail
+from cstp_grpc.storage.dispatch import Dispatcher, Patience
+from cstp_grpc.storage.outbox import Outbox
+from cstp_grpc.storage.tables import callbacks, citations
+from cstp_grpc.storage.writer import Writer
+from cstp_grpc.vocabulary import Outcome, Visibility
+from tests.waiting import SECONDS
+
+NOON = datetime(2026, 2, 4, 12, 0, tzinfo=UTC)
+HOOK = "https://agents.example.com/cstp/hook"
+OTHER_HOOK = "https://other.example.com/hook"
+LEASE = 60.0
+WINDOW = timedelta(days=30)
+
+logger = logging.getLogger("tests.callbacks")
+
+
+class Clock:
+    """Tells the instant that it was set to."""
+
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def pass_by(self, **time: float) -> None:
+        self.now += timedelta(**time)
+
+
+class FakeCourier:
+    """Takes what it is given, or raises what it is told to first."""
+
+    def __init__(self, *problems: Exception | None, always: Exception | None = None) -> None:
+        self.problems = list(problems)
+        self.always = always
+        self.posted: list[tuple[Address, dict[str, Any]]] = []
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+
+    def post(self, address: Address, body: bytes) -> None:
+        self.posted.append((address, json.loads(body)))
+        assert self.may_answer.wait(SECONDS)
+        problem = self.problems.pop(0) if self.problems else self.always
+        if problem is not None:
+            raise problem
+
+    @property
+    def params(self) -> list[dict[str, Any]]:
+        return [body["params"] for _, body in self.posted]
+
+
+class Trail:
+    """Keeps the entries of the transactions, committed or not."""
+
+    def __init__(self) -> None:
+        self.entries: list[AuditEntry] = []
+
+    def append(self, connection: Connection, entry: AuditEntry) -> None:
+        self.entries.append(entry)
+
+
+class Kit:
+    """A journal whose decisions are cited, and what sends notifications."""
+
+    def __init__(self, engine: Engine, writer: Writer) -> None:
+        self.engine = engine
+        self.writer = writer
+        self.clock = Clock()
+        self.store = SqlCallbackStore(engine)
+        self.decisions = SqlDecisionStore(engine, WITH_ALL)
+        self.allowed = allow("https://agents.example.com/cstp/", "https://other.example.com/")
+        self.courier = FakeCourier()
+        self.trail = Trail()
+        self.agents = {"alice", "bob"}
+        self.woken = threading.Event()
+        self.callbacks = Callbacks(self.store, self.decisions, self.allowed, writer, self.clock, WINDOW, self.woken.set)
+        self.journal = self.journal_with(self.callbacks)
+
+    def journal_with(self, citations: Citations) -> Journal:
+        return Journal(
+            self.decisions,
+            Outbox(self.engine, self.writer),
+            self.writer,
+            LexicalEmbedder(),
+            JournalAudit(NoTrail()),
+            self.clock,
+            lambda _: None,
+            citations,
+        )
+
+    def decision(self, title: str = "Use a queue", visibility: Visibility = Visibility.SHARED) -> Decision:
+        content = DecisionContent(title, notes="It was slow", visibility=visibility)
+        return self.journal.record(content, Links(), "carol", "r-1")
+
+    def cite(
+        self, *decisions: Decision, agent: str = "alice", correlation_id: str = "c-1", url: str | None = HOOK
+    ) -> None:
+        self.writer.run(lambda connection: self.callbacks.cite(connection, agent, correlation_id, url, list(decisions)))
+
+    def review(self, decision: Decision, outcome: Outcome = Outcome.FAILURE) -> None:
+        self.journal.review(decision.id, outcome, None, "carol", "r-2")
+
+    def late(self, text: str = "b", url: str = HOOK) -> None:
+        self.callbacks.late("alice", "c-1", url, {"agent": text, "status": "answered"})
+
+    def waiting(self) -> int:
+        return self._count(callbacks)
+
+    def citations(self) -> int:
+        return self._count(citations)
+
+    def due(self) -> datetime | None:
+        with self.engine.connect() as connection:
+            return self.store.next_due(connection)
+
+    def dispatcher(self, **given: Any) -> Dispatcher[Notification]:
+        courier = given.pop("courier", self.courier)
+        outbox = Notifications(
+            self.store,
+            self.decisions,
+            given.pop("allowed", self.allowed),
+            courier,
+            self.trail,
+            self.clock,
+            Patience(timedelta(hours=24), lambda: 1.0),
+            self.agents.__contains__,
+            "house",
+        )
+        writer = given.pop("writer", self.writer)
+        return Dispatcher("callbacks", outbox, writer, self.clock, logger, "nothing", lease_seconds=LEASE, **given)
+
+    @contextmanager
+    def sending(self, **given: Any) -> Iterator[Dispatcher[Notification]]:
+        dispatcher = self.dispatcher(**given)
+        dispatcher.start()
+        try:
+            yield dispatcher
+        finally:
+            self.courier.may_answer.set()
+            dispatcher.stop()
+
+    def _count(self, table: Any) -> int:
+        with self.engine.connect() as connection:
+            return connection.execute(select(func.count()).select_from(table)).scalar_one()
+
+
+def allow(*urls: str) -> AllowList:
+    found = [address_of(url) for url in urls]
+    return AllowList(address for address in found if address is not None)
