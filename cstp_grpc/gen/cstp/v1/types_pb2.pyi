@@ -239,7 +239,9 @@ class AgentInfo(_message.Message):
     id: _builtins.str
     """The name the agent claims; at most 200 characters."""
     url: _builtins.str
-    """Where the agent can be reached; at most 2048 characters."""
+    """Where the agent can be reached; at most 2048 characters. What comes after the answer to an announcement is told
+    there, where the server has it on its list of such addresses.
+    """
     def __init__(
         self,
         *,

@@ -1,0 +1,51 @@
+"""What the guide shows is what is sent."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cstp_grpc import config
+from cstp_grpc.client.codec import from_json, to_json
+from cstp_grpc.gen.cstp.v1 import cstp_pb2
+from tests.callbacks.kit import Kit, allow
+from tests.waiting import wait_until
+
+GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "callbacks.md").read_text()
+LATE, FAILED = (json.loads(text) for text in re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL))
+
+
+def test_the_configuration_is_accepted(tmp_path: Path) -> None:
+    (snippet,) = re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)
+    path = tmp_path / "cstp.yaml"
+    path.write_text(snippet)
+    settings = config.load(path).federation.callbacks
+    assert allow(*settings.allow).address("https://agents.example.com/cstp/hooks/7")
+    assert settings == config.CallbackSettings(allow=settings.allow)
+
+
+def test_the_answer_of_a_peer_is_one_of_the_contract() -> None:
+    response = LATE["params"]["response"]
+    assert to_json(from_json(response, cstp_pb2.AgentResponse)) == response
+
+
+@pytest.mark.parametrize("shown", [LATE, FAILED], ids=["late", "failed"])
+def test_the_notifications_look_like_that(kit: Kit, shown: dict[str, Any]) -> None:
+    if shown is LATE:
+        kit.callbacks.late("alice", "deploy-42", "https://agents.example.com/cstp/", shown["params"]["response"])
+    else:
+        decision = kit.decision()
+        kit.cite(decision, correlation_id="deploy-42")
+        kit.clock.pass_by(hours=1)
+        kit.review(decision)
+        shown["params"]["decision"]["id"] = decision.id
+    with kit.sending():
+        wait_until(lambda: kit.waiting() == 0, "it is sent")
+    ((_, sent),) = kit.courier.posted
+    shown["params"]["notificationId"] = sent["params"]["notificationId"]
+    assert sent == shown
+    assert list(sent["params"]) == list(shown["params"])
