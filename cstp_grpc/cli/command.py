@@ -95,7 +95,9 @@ def remember(name: str) -> Callable[[click.Context, click.Parameter, T], T]:
     """Return a callback that notes an option in the command's state."""
 
     def note(ctx: click.Context, _: click.Parameter, value: T) -> T:
-        setattr(ctx.obj, name, value)
+        # What a group was told holds for its commands, which are told after it.
+        if value:
+            setattr(ctx.obj, name, value)
         return value
 
     return note

@@ -34,6 +34,8 @@ def hint(error: CstpError, endpoint: Endpoint | None) -> str | None:
             return f"Try again in {error.retry_after:g} s, or raise rate_limits in the server's configuration."
         case errors.DeadlineExceeded():
             return "Give it more time with --timeout SECONDS, and look whether the server is overloaded."
+        case errors.InvalidArgument() if any(each.field.startswith("agents[") for each in error.violations):
+            return "--ask takes the names in federation.peers of the server's configuration."
         case errors.LiaisonAgentUnavailable() | errors.SessionNotFound() | errors.SessionWithAnotherAgent():
             return converse(error)
         case errors.SessionUpdateFailed():

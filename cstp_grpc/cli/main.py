@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "share": "journal:share",
     "unshare": "journal:unshare",
     "import": "importing:import_command",
+    "agents": "agents:agents",
     "liaison": "liaison:liaison",
     "guardrails": "guardrails:guardrails",
     "audit": "auditing:audit",

@@ -139,6 +139,20 @@ def judged_options(command: Command) -> Command:
     )(command)
 
 
+def federated_options(command: Command) -> Command:
+    """Add who answers: the agent that is called, or its peers too."""
+    return stacked(
+        click.option(
+            "--scope",
+            type=click.Choice(["local", "federated"]),
+            help="Who answers: the agent that is called, or its peers too; as it is configured when absent.",
+        ),
+        click.option(
+            "--ask", "asked", metavar="NAME", multiple=True, help="A peer of the agent to ask; may be repeated."
+        ),
+    )(command)
+
+
 def filter_options(command: Command) -> Command:
     """Add conditions that decisions must meet; the command gets them as `filters`."""
 

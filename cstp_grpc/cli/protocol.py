@@ -7,7 +7,7 @@ import click
 from cstp_grpc.calling import Json
 from cstp_grpc.cli import render
 from cstp_grpc.cli.command import calls
-from cstp_grpc.cli.options import CONFIDENCE, filter_options, inputs_options, judged_options
+from cstp_grpc.cli.options import CONFIDENCE, federated_options, filter_options, inputs_options, judged_options
 from cstp_grpc.cli.output import Output
 from cstp_grpc.client import CstpClient
 from cstp_grpc.gen.cstp.v1 import types_pb2
@@ -22,6 +22,7 @@ BLOCKED = 3
 @click.option("--limit", type=click.IntRange(1, 50), help="How many at the most; 10 when absent.")
 @click.option("--min-score", type=CONFIDENCE, help="How alike at the least, 0 to 1.")
 @click.option("--reasons", is_flag=True, help="Ask for the types of the decisions' reasons too.")
+@federated_options
 @calls
 def query(
     client: CstpClient,
@@ -31,6 +32,8 @@ def query(
     limit: int | None,
     min_score: float | None,
     reasons: bool,
+    scope: str | None,
+    asked: tuple[str, ...],
 ) -> None:
     """Find past decisions that resemble TEXT, the most similar first.
 
@@ -39,8 +42,17 @@ def query(
       cstp query "move sessions out of the database"
       cstp query "cache invalidation" --outcome failure --after 2025-01-01
       cstp query "deploy on friday" --agent security-policy --json
+      cstp query "rotate keys" --scope federated
     """
-    answer = client.query_decisions(text, filters=filters, limit=limit, min_score=min_score, include_reasons=reasons)
+    answer = client.query_decisions(
+        text,
+        filters=filters,
+        limit=limit,
+        min_score=min_score,
+        include_reasons=reasons,
+        scope=scope,
+        agents=asked,
+    )
     out.answer(answer, lambda console: render.query_answer(console, answer))
 
 
@@ -48,6 +60,7 @@ def query(
 @click.argument("description")
 @judged_options
 @inputs_options("--context")
+@federated_options
 @calls
 def check(
     client: CstpClient,
@@ -57,6 +70,8 @@ def check(
     stakes: str | None,
     confidence: float | None,
     inputs: dict[str, Json],
+    scope: str | None,
+    asked: tuple[str, ...],
 ) -> None:
     """Ask the guardrails about an action. Exit code 0 means allowed, 3 blocked, 1 an error.
 
@@ -65,6 +80,7 @@ def check(
       cstp check "deploy the auth service" --stakes high --confidence 0.9 \\
           --context affectsProduction=true --context codeReviewCompleted=true
       cstp check "drop the old table" --context-json '{"affectsProduction": true}' && ./drop.sh
+      cstp check "rotate the signing keys" --stakes critical --ask security
     """
     answer = client.check_guardrails(
         description,
@@ -72,6 +88,8 @@ def check(
         stakes=stakes,
         confidence=confidence,
         context=inputs,
+        scope=scope,
+        agents=asked,
     )
     out.answer(answer, lambda console: render.check_answer(console, answer))
     if not answer.allowed:
@@ -86,6 +104,7 @@ def check(
 @click.option("--project", metavar="NAME", help="The project that the paths are in; the server's only one when absent.")
 @click.option("--path", "paths", metavar="P", multiple=True, help="A file or folder that you are about to touch.")
 @click.option("--correlation-id", help="Ties answers together and makes a repetition safe; made up when absent.")
+@federated_options
 @calls
 def announce(
     client: CstpClient,
@@ -99,6 +118,8 @@ def announce(
     project: str | None,
     paths: tuple[str, ...],
     correlation_id: str | None,
+    scope: str | None,
+    asked: tuple[str, ...],
 ) -> None:
     """Announce what you are about to do; get similar decisions, a verdict and suggestions.
 
@@ -123,6 +144,8 @@ def announce(
         metadata=inputs,
         project=project,
         paths=paths,
+        scope=scope,
+        agents=asked,
     )
     out.answer(answer, lambda console: render.announce_answer(console, answer))
     if answer.HasField("guardrail_status") and not answer.guardrail_status.allowed:

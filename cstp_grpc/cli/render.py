@@ -79,14 +79,21 @@ def query_answer(console: Console, answer: cstp_pb2.QueryDecisionsResponse) -> N
     """Print what a query found."""
     if not answer.decisions:
         console.print("No decision resembles this. A lower --min-score finds what is less alike.")
+        responses(console, answer.responses)
         return
     table = entries(2)
     for item in answer.decisions:
-        details = [day(item.date), item.category, item.project, item.agent, item.id, *item.reasons]
+        details = [day(item.date), item.category, item.project, item.agent, item.id, *item.reasons, origin(item)]
         told = entry(item.title, details, item.notes)
         table.add_row(f"{1 - item.distance:.2f}", outcome_or_status(item.outcome, item.status), told)
     console.print(table)
     console.print(Text(f"{answer.total} found in {answer.query_time_ms} ms by {printable(answer.agent)}", style="dim"))
+    responses(console, answer.responses)
+
+
+def origin(item: cstp_pb2.DecisionSummary | cstp_pb2.SimilarDecision) -> str:
+    """Return whose memory a decision is from, where several agents were asked."""
+    return f"from {item.origin}" if item.HasField("origin") else ""
 
 
 def outcome_or_status(outcome: types_pb2.Outcome.ValueType, status: types_pb2.DecisionStatus.ValueType) -> Text:
@@ -115,7 +122,8 @@ def verdict(
 
 def guardrail(item: types_pb2.Violation) -> Text:
     """Return what a guardrail says, and beneath it what helps."""
-    text = Text(printable(f"{item.guardrail_id}: {item.message}"))
+    whose = f"{item.agent}/" if item.HasField("agent") else ""
+    text = Text(printable(f"{whose}{item.guardrail_id}: {item.message}"))
     if item.suggestion:
         text.append(f"\n{printable(item.suggestion)}", style="italic")
     return text
@@ -124,6 +132,49 @@ def guardrail(item: types_pb2.Violation) -> Text:
 def check_answer(console: Console, answer: cstp_pb2.CheckGuardrailsResponse) -> None:
     """Print the verdict on an action."""
     verdict(console, answer.allowed, answer.violations, answer.warnings, answer.evaluated)
+    votes(console, answer)
+    responses(console, answer.responses)
+
+
+def votes(console: Console, answer: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> None:
+    """Print the votes of required peers, where a quorum decided."""
+    if not answer.HasField("quorum"):
+        return
+    quorum = answer.quorum
+    console.print(f"{quorum.allowing} of {len(quorum.votes)} required peers allow it, {quorum.needed} must")
+    for vote in quorum.votes:
+        how, style = ("for", "green") if vote.allow else ("against", "red")
+        console.print(Text(f"  {printable(vote.agent)} votes ").append(how, style=style))
+
+
+def responses(console: Console, found: Sequence[cstp_pb2.AgentResponse]) -> None:
+    """Print what each peer answered, where peers were asked."""
+    if not found:
+        return
+    console.print(Text("Peers", style="bold"))
+    table = entries(2)
+    for item in found:
+        answered = item.status == types_pb2.PEER_STATUS_ANSWERED
+        status = Text(word(types_pb2.PeerStatus, item.status).replace("_", " "), style="" if answered else "red")
+        table.add_row(Text(f"  {printable(item.agent)}"), status, response(item))
+    console.print(table)
+
+
+def response(item: cstp_pb2.AgentResponse) -> Text:
+    """Return what a peer answered, in short, and how long that took."""
+    said = []
+    if item.HasField("guardrail_status"):
+        status = item.guardrail_status
+        blocking = [violation.guardrail_id for violation in status.violations]
+        said.append("allows it" if status.allowed else f"blocks it by {', '.join(blocking)}")
+        said += [f"warns by {violation.guardrail_id}" for violation in status.warnings]
+    if item.HasField("decisions"):
+        said.append(f"found {len(item.decisions.decisions)}")
+    if item.HasField("feedback"):
+        said.append(f"remembers {len(item.feedback.similar_decisions)}")
+    if item.HasField("error"):
+        said.append(f"{item.error.reason}: {item.error.message}")
+    return Text(printable(", ".join([*said, f"{item.latency_ms:.0f} ms"])))
 
 
 def announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentResponse) -> None:
@@ -133,13 +184,14 @@ def announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentResponse) -
     if answer.HasField("guardrail_status"):
         status = answer.guardrail_status
         verdict(console, status.allowed, status.violations, status.warnings, status.evaluated)
+        votes(console, status)
     if answer.HasField("code_context"):
         code_context(console, answer.code_context)
     if answer.similar_decisions:
         console.print(Text("Similar decisions", style="bold"))
         table = entries(2)
         for item in answer.similar_decisions:
-            told = entry(item.title, [day(item.date), item.id], item.notes)
+            told = entry(item.title, [day(item.date), item.id, origin(item)], item.notes)
             table.add_row(f"  {item.score:.2f}", outcome_text(item.outcome), told)
         console.print(table)
     if answer.suggestions:
@@ -148,6 +200,7 @@ def announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentResponse) -
         for suggestion in answer.suggestions:
             table.add_row("  -", Text(printable(suggestion)))
         console.print(table)
+    responses(console, answer.responses)
 
 
 def code_context(console: Console, code: code_pb2.CodeContext) -> None:
