@@ -153,7 +153,8 @@ class AnnounceIntentResponse(_message.Message):
     @_builtins.property
     def similar_decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SimilarDecision]:
         """At most five similar decisions: those of the given category first, then others, and what nodes of projects say
-        last; each group by falling score.
+        last; each group by falling score. Where the scope was federated, those of all agents by weight, which is the score
+        times the trust in the agent.
         """
 
     @_builtins.property
@@ -306,7 +307,7 @@ class Quorum(_message.Message):
     ALLOWING_FIELD_NUMBER: _builtins.int
     VOTES_FIELD_NUMBER: _builtins.int
     needed: _builtins.int
-    """How many required peers must allow it."""
+    """How many required peers must allow it; where fewer do, `federation-quorum` is among the violations."""
     allowing: _builtins.int
     """How many do."""
     @_builtins.property
@@ -600,7 +601,9 @@ class QueryDecisionsResponse(_message.Message):
     """The name of the agent that answers."""
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionSummary]:
-        """The decisions, most similar first."""
+        """The decisions, most similar first; where the scope was federated by weight, which is the score times the trust in
+        the agent.
+        """
 
     @_builtins.property
     def responses(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentResponse]:

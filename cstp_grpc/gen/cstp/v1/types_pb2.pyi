@@ -277,7 +277,9 @@ class Violation(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
     guardrail_id: _builtins.str
-    """The identifier of the guardrail in its rulebook."""
+    """The identifier of the guardrail in its rulebook; `federation-unreachable` for a peer that did not judge, and
+    `federation-quorum` where too few required peers allow it.
+    """
     name: _builtins.str
     """The guardrail's name for people."""
     message: _builtins.str
