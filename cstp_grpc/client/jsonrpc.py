@@ -26,6 +26,8 @@ ENDPOINT = "/cstp"
 GUARDRAIL_ID = "guardrailId"
 """The member by which a violation of a guardrail is told from one of a field."""
 CHUNK = 65_536
+LONGEST_WAIT = 365 * 86_400_000
+"""The longest time that is taken for one to wait before the next call, in milliseconds."""
 
 BY_CODE: Mapping[int, type[CstpError]] = {
     -32700: ParseError,
@@ -247,7 +249,7 @@ def http_error(answer: HttpAnswer, where: str) -> CstpError:
     error = BY_HTTP.get(answer.status, errors.InternalError)
     return error(
         f"{where} answered HTTP {answer.status} instead of JSON-RPC",
-        retry_after=float(waits) if waits.isdecimal() else None,
+        retry_after=wait_of(float(waits) * 1000) if waits.isdecimal() else None,
     )
 
 
@@ -255,9 +257,9 @@ def answered_error(error: Mapping[str, Any]) -> CstpError:
     """Return the exception for a JSON-RPC error object."""
     data = error.get("data")
     details: Mapping[str, Any] = data if isinstance(data, dict) else {}
-    by_code = BY_CODE.get(error.get("code", 0), errors.InternalError)
-    waits = details.get("retryAfterMs")
-    found = [item for item in details.get("violations") or () if isinstance(item, dict)]
+    code, waits, listed = error.get("code"), details.get("retryAfterMs"), details.get("violations")
+    by_code = BY_CODE.get(code, errors.InternalError) if isinstance(code, int) else errors.InternalError
+    found = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
     return build(
         str(details.get("reason") or by_code.reason),
         str(error.get("message", "")),
@@ -267,13 +269,18 @@ def answered_error(error: Mapping[str, Any]) -> CstpError:
             for item in found
             if GUARDRAIL_ID not in item
         ],
-        retry_after=waits / 1000 if isinstance(waits, int | float) else None,
+        retry_after=wait_of(waits) if isinstance(waits, int | float) else None,
         blocks=[
             Block(str(item[GUARDRAIL_ID]), str(item.get("name", "")), str(item.get("message", "")))
             for item in found
             if GUARDRAIL_ID in item
         ],
     )
+
+
+def wait_of(milliseconds: float) -> float | None:
+    """Return how many seconds a server asks to wait; None where it names no time that anybody waits."""
+    return milliseconds / 1000 if 0 <= milliseconds <= LONGEST_WAIT else None
 
 
 def error_metadata(details: Mapping[str, Any]) -> dict[str, str]:

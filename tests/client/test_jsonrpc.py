@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,7 +27,11 @@ def result(content: Any) -> HttpReply:
 
 def failure(code: int, message: str, data: Any = None, status: int = 200) -> HttpReply:
     error = {"code": code, "message": message} | ({} if data is None else {"data": data})
-    return HttpReply(lambda call: {"jsonrpc": "2.0", "id": call["id"], "error": error}, status)
+    return HttpReply(partial(refusal, error), status)
+
+
+def refusal(error: Any, call: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": call["id"], "error": error}
 
 
 def failure_of(reply: HttpReply) -> CstpError:
@@ -89,6 +95,28 @@ def test_a_rate_limit_says_how_long_to_wait() -> None:
     error = failure_of(failure(-32002, "slower", data, status=429))
     assert type(error) is errors.RateLimited
     assert error.retry_after == 1.5
+
+
+@pytest.mark.parametrize(
+    "wait", [10**400, 1e308, math.inf, math.nan, -1, "1500", [1500], None], ids=lambda wait: str(wait)[:6]
+)
+def test_a_time_that_nobody_waits_is_not_told(wait: Any) -> None:
+    error = failure_of(failure(-32002, "slower", {"retryAfterMs": wait}))
+    assert (type(error), error.retry_after) == (errors.RateLimited, None)
+
+
+@pytest.mark.parametrize("wait", ["9" * 400, "soon", "²"], ids=lambda wait: wait[:6])
+def test_nor_is_one_that_http_says(wait: str) -> None:
+    error = failure_of(HttpReply(b"", 429, {"retry-after": wait}))
+    assert (type(error), error.retry_after) == (errors.RateLimited, None)
+
+
+@pytest.mark.parametrize("odd", [[], {}, [[]], True, 1.5, None, "x"])
+def test_an_error_of_odd_parts_is_an_error_all_the_same(odd: Any) -> None:
+    for content in ({"code": odd}, {"message": odd}, {"data": odd}, {"data": {"violations": odd, "metadata": odd}}):
+        error = failure_of(HttpReply(partial(refusal, content)))
+        assert type(error) is errors.InternalError
+        assert error.violations == ()
 
 
 @pytest.mark.parametrize(
