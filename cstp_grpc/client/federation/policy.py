@@ -74,8 +74,17 @@ class Policy(Generic[PeerT]):
         known = {peer.name for peer in self.peers}
         if unknown := [number for number, name in enumerate(names) if name not in known]:
             violations = [FieldViolation(f"agents[{number}]", "is the name of no peer") for number in unknown]
-            raise InvalidArgument("There is no peer of that name", violations=violations)
+            nobody = ", ".join(names[number] for number in unknown)
+            raise InvalidArgument(f"There is no peer {nobody}", violations=violations)
         return [peer for peer in self.peers if wanted(peer, matter, names, judging=judging)]
+
+    def deciding(self, matter: Matter, asked: Sequence[PeerT]) -> frozenset[str]:
+        """Return the names of those of the peers that are asked without whom nothing is allowed, or who vote.
+
+        In votes that is who speaks for the category: whoever calls names other peers, and must not add to the votes.
+        """
+        votes, category = self.quorum(matter) is not None, matter.category or ""
+        return frozenset(peer.name for peer in asked if peer.required and (not votes or peer.speaks_for(category)))
 
     def quorum(self, matter: Matter) -> int | None:
         """Return how many required peers must allow an action; None where each has a veto."""

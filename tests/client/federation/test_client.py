@@ -112,7 +112,7 @@ def test_what_makes_no_sense_is_refused(targets: dict[str, str]) -> None:
     with FederatedClient(agents(targets)) as client:
         with pytest.raises(InvalidArgument, match="scope"):
             client.check_guardrails("Ship it", scope="local")
-        with pytest.raises(InvalidArgument, match="no peer of that name"):
+        with pytest.raises(InvalidArgument, match="no peer nobody"):
             client.query_decisions("queues", agents=["nobody"])
         with pytest.raises(MethodNotFound):
             client.get_access()
