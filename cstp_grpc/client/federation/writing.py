@@ -85,7 +85,9 @@ def write_responses(
 
 def response_of(peer: PeerAnswer) -> cstp_pb2.AgentResponse:
     """Return what one peer answered."""
-    response = cstp_pb2.AgentResponse(agent=peer.agent, status=STATUS[peer.status], latency_ms=round(peer.latency_ms, 3))
+    response = cstp_pb2.AgentResponse(
+        agent=peer.agent, status=STATUS[peer.status], latency_ms=round(peer.latency_ms, 3)
+    )
     if peer.failure is not None:
         response.error.reason = peer.failure.reason
         response.error.message = peer.failure.message
