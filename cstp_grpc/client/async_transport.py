@@ -12,8 +12,15 @@ from google.protobuf.message import Message
 
 from cstp_grpc.client import errors
 from cstp_grpc.client.contract import Method
-from cstp_grpc.client.transport import authorization, balancing_options, channel_options, grpc_address, scheme_of
-from cstp_grpc.errors import InvalidArgument, Unavailable
+from cstp_grpc.client.transport import (
+    authorization,
+    balancing_options,
+    channel_options,
+    closed,
+    grpc_address,
+    scheme_of,
+)
+from cstp_grpc.errors import InternalError, InvalidArgument
 
 
 class AsyncAnswers:
@@ -44,14 +51,14 @@ class AsyncAnswers:
         if self._closed:
             raise StopAsyncIteration
         try:
-            answer: Message = await anext(self._answers)
+            answer: Message | None = await anext(self._answers)
         except grpc.RpcError as error:
             raise errors.from_rpc(error, self._target) from error
         except asyncio.CancelledError:
             if self._call.cancelled() and not is_cancelled():
                 raise StopAsyncIteration from None
             raise
-        return answer
+        return readable(answer, self._target)
 
     def close(self) -> None:
         """End the stream; the server notices it."""
@@ -106,7 +113,7 @@ class AsyncTransport:
     def _open(self) -> grpc.aio.Channel:
         """Return the channel. Raises Unavailable."""
         if self._closed:
-            raise Unavailable("The client is closed")
+            raise closed()
         if self._channel is None:
             options = [*channel_options(self._address), *balancing_options()]
             if self._credentials is None:
@@ -118,10 +125,10 @@ class AsyncTransport:
     async def _invoke(self, kind: Callable[..., Any], method: Method, request: Any, timeout: float) -> Message:
         try:
             call = self._callable(kind, method)(request, timeout=timeout, metadata=self._metadata)
-            answer: Message = await self._waited(call)
+            answer: Message | None = await self._waited(call)
         except grpc.RpcError as error:
             raise errors.from_rpc(error, self._target) from error
-        return answer
+        return readable(answer, self._target)
 
     async def _waited(self, call: Awaitable[Any]) -> Any:
         try:
@@ -129,7 +136,7 @@ class AsyncTransport:
         except asyncio.CancelledError:
             # Closing the channel cancels its calls, which says nothing of the task that waits for one.
             if self._closed and not is_cancelled():
-                raise Unavailable("The client was closed") from None
+                raise closed() from None
             raise
 
     def _callable(self, kind: Callable[..., Any], method: Method) -> Any:
@@ -137,6 +144,13 @@ class AsyncTransport:
         return self._calls.get(method.path) or self._calls.setdefault(
             method.path, kind(method.path, method.request.SerializeToString, method.response.FromString)
         )
+
+
+def readable(answer: Message | None, target: str) -> Message:
+    """Return an answer. gRPC has none where it could not read it, which raises InternalError."""
+    if answer is None:
+        raise InternalError(f"{target} answered what cannot be read")
+    return answer
 
 
 def is_cancelled() -> bool:

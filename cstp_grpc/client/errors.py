@@ -7,15 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 import grpc
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
 from cstp_grpc import errors
 from cstp_grpc.errors import Block, CstpError, FieldViolation
 
+DOMAIN = "cstp"
+"""That of the contract's reasons; those of others may have the same names."""
 DETAILS = "grpc-status-details-bin"
 PUSHBACK = "grpc-retry-pushback-ms"
 REQUEST_ID = "requestId"
+MAX_WAIT = 1e9
+"""Seconds; a server that asks to wait longer makes no sense."""
 TOO_LARGE: Mapping[str, type[CstpError]] = {
     "Received message larger": errors.InvalidArgument,
     "Sent message larger": errors.InternalError,
@@ -125,7 +130,7 @@ def described(call: grpc.Call, target: str) -> CstpError:
     """Return the exception for a failed gRPC call by what its status and details say."""
     status = rich_status(call)
     info = error_details_pb2.ErrorInfo()
-    if status is None or not unpack(status, info):
+    if status is None or not unpack(status, info) or info.domain != DOMAIN:
         return bare(call.code(), call.details() or "", target)
     bad_request, retry = error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
     precondition = error_details_pb2.PreconditionFailure()
@@ -137,7 +142,7 @@ def described(call: grpc.Call, target: str) -> CstpError:
         status.message,
         metadata=info.metadata,
         violations=[FieldViolation(v.field, v.description) for v in bad_request.field_violations],
-        retry_after=retry.retry_delay.ToTimedelta().total_seconds() if waits else None,
+        retry_after=seconds_of(retry.retry_delay) if waits else None,
         blocks=[Block(v.type, v.subject, v.description) for v in precondition.violations],
     )
 
@@ -153,6 +158,12 @@ def milliseconds(pushback: str | bytes) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() else None
 
 
+def seconds_of(delay: Duration) -> float | None:
+    """Return how long a server asks to wait; None where it makes no sense."""
+    seconds = delay.seconds + delay.nanos / 1e9
+    return seconds if 0 <= seconds <= MAX_WAIT else None
+
+
 def rich_status(call: grpc.Call) -> status_pb2.Status | None:
     """Return the google.rpc.Status that a server sent along; None where there is none that can be read."""
     details = told(call, DETAILS)
@@ -165,8 +176,11 @@ def rich_status(call: grpc.Call) -> status_pb2.Status | None:
 
 
 def unpack(status: status_pb2.Status, detail: Message) -> bool:
-    """Fill `detail` from the status and return whether the status has such a detail."""
-    return any(envelope.Unpack(detail) for envelope in status.details if envelope.Is(detail.DESCRIPTOR))
+    """Fill `detail` from the status and return whether the status has such a detail that can be read."""
+    try:
+        return any(envelope.Unpack(detail) for envelope in status.details if envelope.Is(detail.DESCRIPTOR))
+    except DecodeError:
+        return False
 
 
 def bare(code: grpc.StatusCode, details: str, target: str) -> CstpError:

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from cstp_grpc.client import errors
 from cstp_grpc.client.contract import Method
 from cstp_grpc.client.service_config import service_config
-from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.errors import InvalidArgument, Unavailable
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 1024 * 1024
@@ -88,6 +88,7 @@ class GrpcTransport:
         self._target = target
         self._metadata = authorization(token)
         self._calls: dict[str, Any] = {}
+        self._closed = False
         address = grpc_address(target)
         options = [*channel_options(address), *balancing_options()]
         if secure:
@@ -110,26 +111,45 @@ class GrpcTransport:
         Returns once the server has let the caller in, so that nothing that happens from then on is missed; that it did
         not is raised by the first answer.
         """
-        call = self._callable(self._channel.unary_stream, method)(request, timeout=timeout, metadata=self._metadata)
+        call = self._begin(self._channel.unary_stream, method, request, timeout)
         call.initial_metadata()
         return Answers(call, self._target)
 
     def close(self) -> None:
         """Close the channel."""
+        self._closed = True
         self._channel.close()
 
     def _invoke(self, kind: Any, method: Method, request: Any, timeout: float) -> Message:
         try:
-            answer: Message = self._callable(kind, method)(request, timeout=timeout, metadata=self._metadata)
+            answer: Message = self._begin(kind, method, request, timeout)
         except grpc.RpcError as error:
+            if self._closed:
+                raise closed() from error
             raise errors.from_rpc(error, self._target) from error
         return answer
+
+    def _begin(self, kind: Any, method: Method, request: Any, timeout: float | None) -> Any:
+        try:
+            return self._callable(kind, method)(request, timeout=timeout, metadata=self._metadata)
+        except ValueError as error:
+            # All that gRPC says of a closed channel.
+            if self._closed:
+                raise closed() from error
+            raise
 
     def _callable(self, kind: Any, method: Method) -> Any:
         # gRPC types a call by its messages, which only the contract knows here.
         return self._calls.get(method.path) or self._calls.setdefault(
             method.path, kind(method.path, method.request.SerializeToString, method.response.FromString)
         )
+
+
+def closed() -> Unavailable:
+    """Return the error of a call of a client that is closed; no other attempt is of any use."""
+    error = Unavailable("The client is closed")
+    error.final = True
+    return error
 
 
 def authorization(token: str | None) -> list[tuple[str, str]]:

@@ -6,7 +6,9 @@ import asyncio
 import inspect
 import threading
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -25,7 +27,15 @@ from cstp_grpc.client import (
 )
 from cstp_grpc.client.contract import methods
 from cstp_grpc.client.errors import CLASSES, PUSHBACK, InvalidRequest, ParseError, ServerUnreachable
-from cstp_grpc.errors import CstpError, DeadlineExceeded, InvalidArgument, QueryFailed, RateLimited, Unavailable
+from cstp_grpc.errors import (
+    CstpError,
+    DeadlineExceeded,
+    InternalError,
+    InvalidArgument,
+    QueryFailed,
+    RateLimited,
+    Unavailable,
+)
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, journal_pb2, types_pb2
 from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
@@ -248,6 +258,32 @@ def test_what_cannot_be_sent_is_refused_by_field(run: Run) -> None:
     run("localhost:1", call, Time())
 
 
+@contextmanager
+def garbling_server() -> Iterator[str]:
+    """Run a server whose answers are no messages."""
+
+    def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
+        return b"\xff"
+
+    class Handlers(grpc.GenericRpcHandler):
+        def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+            if details.method.endswith("/WatchEvents"):
+                return grpc.unary_stream_rpc_method_handler(lambda request, context: iter([answer(request, context)]))
+            if details.method.endswith("/ListEvents"):
+                return grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
+            return None if "Health" in details.method else grpc.unary_unary_rpc_method_handler(answer)
+
+    with ThreadPoolExecutor(2) as pool:
+        server = grpc.server(pool)
+        server.add_generic_rpc_handlers((Handlers(),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            server.stop(0).wait()
+
+
 class Silence:
     """Keeps calls waiting until they are over."""
 
@@ -283,6 +319,49 @@ def test_a_call_ends_with_the_task_that_waits_for_it() -> None:
     with scripted_server(access_pb2.GetAccessResponse(), before=silence) as server:
         in_loop(server.target, call, Time())
         assert silence.over.wait(SECONDS), "the server does not know that the call is over"
+
+
+@both
+def test_a_client_that_is_closed_says_so_at_once(run: Run) -> None:
+    async def call(client: Any) -> None:
+        await client.close()
+        with pytest.raises(Unavailable, match="The client is closed"):
+            await client.get_access()
+        with pytest.raises(Unavailable, match="The client is closed"):
+            [each async for each in client.import_decisions([journal_pb2.ImportDecisionsRequest(source="a")])]
+        with pytest.raises(Unavailable, match="The client is closed"):
+            [each async for each in client.liaison.watch_events()]
+        with pytest.raises(Unavailable, match="The client is closed"):
+            await client.watch(methods()["liaison.watchEvents"], liaison_pb2.WatchEventsRequest(after=3))
+
+    with scripted_server(access_pb2.GetAccessResponse()) as server:
+        assert use(run, server, call) == []
+    assert server.requests == []
+
+
+def test_a_call_that_waits_when_a_client_is_closed_is_not_repeated() -> None:
+    silence, time = Silence(), Time()
+    client_options: dict[str, Any] = {"sleep": time.sleep, "clock": lambda: time.now}
+    with scripted_server(access_pb2.GetAccessResponse(), before=silence) as server, ThreadPoolExecutor(1) as pool:
+        client = CstpClient(server.target, **client_options)
+        answer = pool.submit(client.get_access)
+        assert silence.begun.wait(SECONDS)
+        client.close()
+        with pytest.raises(Unavailable, match="The client is closed"):
+            answer.result(SECONDS)
+    assert time.slept == []
+
+
+@both
+def test_an_answer_that_cannot_be_read_is_an_error(run: Run) -> None:
+    async def call(client: Any) -> None:
+        with pytest.raises(InternalError):
+            await client.get_access()
+        with pytest.raises(InternalError):
+            [each async for each in client.liaison.watch_events(resume=False, timeout=30)]
+
+    with garbling_server() as target:
+        run(target, call, Time())
 
 
 def test_closing_the_client_ends_its_calls_and_cancels_no_task() -> None:

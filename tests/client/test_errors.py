@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 import pytest
+from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
 
 from cstp_grpc import errors
 from cstp_grpc.client import CstpClient, RetryPolicy
 from cstp_grpc.client.errors import (
     BY_REASON,
     CLASSES,
+    DETAILS,
     InvalidRequest,
     ParseError,
     ServerUnreachable,
@@ -18,15 +24,20 @@ from cstp_grpc.client.errors import (
 )
 from cstp_grpc.errors import Block, CstpError, FieldViolation
 from cstp_grpc.gen.cstp.v1 import errors_pb2
+from cstp_grpc.server.status import packed
 from tests.client.scripted import scripted_server
 
 ONCE = RetryPolicy(attempts=1)
 OF_THE_SERVER = [kind for kind in CLASSES if kind not in (ParseError, InvalidRequest)]
 
 
-def failure_of(answer: CstpError | grpc.StatusCode) -> CstpError:
+def failure_of(answer: CstpError | grpc.StatusCode, details: bytes | None = None) -> CstpError:
+    def sent_along(request: Any, context: grpc.ServicerContext) -> None:
+        if details is not None:
+            context.set_trailing_metadata(((DETAILS, details),))
+
     with (
-        scripted_server(answer) as server,
+        scripted_server(answer, before=sent_along) as server,
         CstpClient(server.target, retries=ONCE) as client,
         pytest.raises(CstpError) as caught,
     ):
@@ -99,6 +110,57 @@ def test_a_status_without_details_is_read_by_its_code(status: grpc.StatusCode, k
     failure = failure_of(status)
     assert type(failure) is kind
     assert request_id(failure) is None
+
+
+def details_of(reason: str, *details: Message, domain: str = "cstp") -> bytes:
+    info = error_details_pb2.ErrorInfo(reason=reason, domain=domain)
+    return status_pb2.Status(
+        message="In words", details=[packed(each) for each in (info, *details)]
+    ).SerializeToString()
+
+
+def broken(kind: type[Message]) -> bytes:
+    envelope = any_pb2.Any(type_url=f"type.googleapis.com/{kind.DESCRIPTOR.full_name}", value=b"\xff")
+    return details_of("NOT_FOUND") + status_pb2.Status(details=[envelope]).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        b"\xff",
+        status_pb2.Status(
+            details=[any_pb2.Any(type_url="type.googleapis.com/google.rpc.ErrorInfo", value=b"\n\x01\xff")]
+        ).SerializeToString(),
+        b"x" * 2_000_000,
+    ],
+    ids=["no status", "no text", "too much"],
+)
+def test_details_that_cannot_be_read_are_those_of_no_server(details: bytes) -> None:
+    failure = failure_of(grpc.StatusCode.NOT_FOUND, details)
+    assert type(failure) in (errors.NotFound, errors.Unavailable)
+    assert request_id(failure) is None
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [error_details_pb2.BadRequest, error_details_pb2.PreconditionFailure, error_details_pb2.RetryInfo],
+    ids=lambda kind: kind.DESCRIPTOR.name,
+)
+def test_a_detail_that_cannot_be_read_hides_no_other(kind: type[Message]) -> None:
+    failure = failure_of(grpc.StatusCode.UNKNOWN, broken(kind))
+    assert (type(failure), failure.message) == (errors.NotFound, "In words")
+    assert (failure.violations, failure.blocks, failure.retry_after) == ((), (), None)
+
+
+@pytest.mark.parametrize("seconds", [-5, 10**15])
+def test_a_time_to_wait_that_is_none_is_not_told(seconds: int) -> None:
+    retry = error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=seconds))
+    assert failure_of(grpc.StatusCode.UNAVAILABLE, details_of("UNAVAILABLE", retry)).retry_after is None
+
+
+def test_a_reason_of_others_is_none_of_the_contract() -> None:
+    failure = failure_of(grpc.StatusCode.UNAVAILABLE, details_of("RATE_LIMITED", domain="example.com"))
+    assert type(failure) is ServerUnreachable
 
 
 def test_a_missing_server_is_unreachable_and_named(free_port: int) -> None:
