@@ -285,6 +285,7 @@ def audit_entries(console: Console, found: Sequence[audit_pb2.AuditEntry]) -> No
             f"claims to be {item.claimed_agent}" if item.HasField("claimed_agent") else "",
             *(f"blocked by {name}" for name in item.violations),
             *(f"warned by {name}" for name in item.warnings),
+            *(f"{peer.agent} {word(types_pb2.PeerStatus, peer.status).replace('_', ' ')}" for peer in item.peers),
             item.decision_id,
             f"correlation id {item.correlation_id}" if item.HasField("correlation_id") else "",
             f"request {item.request_id}",
