@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
@@ -48,6 +49,10 @@ class Blocked(Exception):
         self.suggestions = tuple(response.suggestions)
         super().__init__("\n".join(self._lines()))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes it anew in another process; messages cannot be pickled."""
+        return told_elsewhere, (self.intent, self.response.SerializeToString())
+
     def _lines(self) -> Iterator[str]:
         if not self.response.HasField("guardrail_status"):
             yield f"{self.intent!r} is not allowed: the server gave no verdict"
@@ -58,6 +63,11 @@ class Blocked(Exception):
             yield " ".join(filter(None, [f"- {by}: {violation.message}", violation.suggestion]))
         if self.suggestions:
             yield f"Suggestions: {'; '.join(self.suggestions)}"
+
+
+def told_elsewhere(intent: str, response: bytes) -> Blocked:
+    """Return what was raised in another process."""
+    return Blocked(intent, cstp_pb2.AnnounceIntentResponse.FromString(response))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +225,7 @@ def unrecorded(error: PermissionDenied) -> PermissionDenied:
     return PermissionDenied(message, metadata=error.metadata)
 
 
-def note_unreviewed(decision: journal_pb2.Decision, error: Exception) -> None:
+def note_unreviewed(decision: journal_pb2.Decision, error: BaseException) -> None:
     """Log that the outcome is not known to the server; what was done stays done."""
     needed = ": the token lacks the permission review" if isinstance(error, PermissionDenied) else ""
     logger.warning("The outcome of the decision %s could not be reviewed%s", decision.id, needed, exc_info=error)
@@ -227,26 +237,31 @@ class Guard:
     def __init__(self, client: CstpClient | FederatedClient, plan: Plan) -> None:
         self._client = client
         self._plan = plan
+        self._around = threading.Lock()
         self._entered: AbstractContextManager[Announced] | None = None
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
         """Return the function under guard; many threads may call it at once. Raises TypeError."""
+        refuse_unfit(function)
         if inspect.iscoroutinefunction(function):
             raise TypeError("an async function is guarded with an AsyncCstpClient")
-        refuse_generators(function)
 
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
             with self._acting((args, kwargs)):
-                return function(*args, **kwargs)
+                return finished(function(*args, **kwargs))
 
         return guarded
 
     def __enter__(self) -> Announced:
         """Announce what the block does. Raises Blocked, CstpError, and RuntimeError within a block of this guard."""
-        refuse_reentry(self._entered)
-        entering = self._acting(((), {}))
-        announced = entering.__enter__()
+        occupy(self._around)
+        try:
+            entering = self._acting(((), {}))
+            announced = entering.__enter__()
+        except BaseException:
+            self._around.release()
+            raise
         self._entered = entering
         return announced
 
@@ -255,8 +270,12 @@ class Guard:
     ) -> None:
         """Review how the block ended."""
         entered, self._entered = self._entered, None
-        if entered is not None:
+        if entered is None:
+            return
+        try:
             entered.__exit__(kind, error, trace)
+        finally:
+            self._around.release()
 
     @contextmanager
     def _acting(self, arguments: Arguments) -> Iterator[Announced]:
@@ -292,11 +311,12 @@ class AsyncGuard:
     def __init__(self, client: AsyncCstpClient, plan: Plan) -> None:
         self._client = client
         self._plan = plan
+        self._around = threading.Lock()
         self._entered: AbstractAsyncContextManager[Announced] | None = None
 
     def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         """Return the function under guard; many tasks may call it at once. Raises TypeError."""
-        refuse_generators(function)
+        refuse_unfit(function)
         if not inspect.iscoroutinefunction(function):
             raise TypeError("only an async function is guarded with an AsyncCstpClient; others are with a CstpClient")
 
@@ -309,9 +329,13 @@ class AsyncGuard:
 
     async def __aenter__(self) -> Announced:
         """Announce what the block does. Raises Blocked, CstpError, and RuntimeError within a block of this guard."""
-        refuse_reentry(self._entered)
-        entering = self._acting(((), {}))
-        announced = await entering.__aenter__()
+        occupy(self._around)
+        try:
+            entering = self._acting(((), {}))
+            announced = await entering.__aenter__()
+        except BaseException:
+            self._around.release()
+            raise
         self._entered = entering
         return announced
 
@@ -320,8 +344,12 @@ class AsyncGuard:
     ) -> None:
         """Review how the block ended."""
         entered, self._entered = self._entered, None
-        if entered is not None:
+        if entered is None:
+            return
+        try:
             await entered.__aexit__(kind, error, trace)
+        finally:
+            self._around.release()
 
     @asynccontextmanager
     async def _acting(self, arguments: Arguments) -> AsyncIterator[Announced]:
@@ -331,6 +359,11 @@ class AsyncGuard:
         decision = await self._recorded(announcement) if self._plan.records else None
         try:
             yield Announced(response, decision)
+        except GeneratorExit as error:
+            # Where a coroutine is closed, it cannot wait for anything any more.
+            if decision is not None:
+                note_unreviewed(decision, error)
+            raise
         except BaseException as error:
             await self._review(decision, error)
             raise
@@ -351,13 +384,23 @@ class AsyncGuard:
             note_unreviewed(decision, unreviewed)
 
 
-def refuse_generators(function: Callable[..., Any]) -> None:
-    """Raise TypeError for a function that returns before it has done anything."""
+def refuse_unfit(function: Callable[..., Any]) -> None:
+    """Raise TypeError for what is no function, and for a function that returns before it has done anything."""
+    if isinstance(function, staticmethod) or not callable(function):
+        raise TypeError("only a function is guarded: of a class or static method, the function in it")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError("a generator runs after it was called: guard what it does, or the block that uses it")
 
 
-def refuse_reentry(entered: object) -> None:
+def finished(result: T) -> T:
+    """Return the result of a function. Raises TypeError for one that did nothing: it is still to be awaited."""
+    if inspect.iscoroutine(result) and inspect.getcoroutinestate(result) == inspect.CORO_CREATED:
+        result.close()
+        raise TypeError("a coroutine runs after it was called: guard the async function, with an AsyncCstpClient")
+    return result
+
+
+def occupy(around: threading.Lock) -> None:
     """Raise RuntimeError where a guard is around a block already."""
-    if entered is not None:
+    if not around.acquire(blocking=False):
         raise RuntimeError("this guard is around a block already: make one for each block")

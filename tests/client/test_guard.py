@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
+import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
+from cstp_grpc.calling import Call
 from cstp_grpc.client import AsyncCstpClient, Blocked, CstpClient, RetryPolicy, guard
 from cstp_grpc.client.errors import ServerUnreachable
 from cstp_grpc.errors import PermissionDenied
@@ -19,6 +22,7 @@ from cstp_grpc.server.app import App
 from cstp_grpc.vocabulary import Permission
 from tests.client.scripted import scripted_server
 from tests.harness import TOKENS, running, settings
+from tests.waiting import SECONDS
 
 ONCE = RetryPolicy(attempts=1)
 LOSING = {"destroysData": True}
@@ -143,6 +147,127 @@ def test_a_guard_is_around_one_block_at_a_time(client: CstpClient) -> None:
         pass
     with again as announced:
         assert announced.decision is None
+
+
+def test_threads_cannot_share_a_guard_around_their_blocks(client: CstpClient) -> None:
+    announcing = threading.Event()
+
+    def announced_late(**_: Any) -> str:
+        announcing.set()
+        assert refused.wait(SECONDS)
+        return "Share a guard"
+
+    refused = threading.Event()
+    shared = guard(client, announced_late)
+
+    def act() -> None:
+        with shared:
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(act)
+        assert announcing.wait(SECONDS)
+        try:
+            with pytest.raises(RuntimeError, match="make one for each block"), shared:
+                pytest.fail("it ran")
+        finally:
+            refused.set()
+        first.result(SECONDS)
+    assert outcome_of(client, "Share a guard")[0] == "success"
+
+
+def test_tasks_cannot_share_a_guard_around_their_blocks(app: App, client: CstpClient) -> None:
+    async def run() -> None:
+        async with AsyncCstpClient(app.target, TOKENS["alice"]) as loop_client:
+            shared = guard(loop_client, "Share a guard in a loop")
+
+            async def act() -> None:
+                async with shared:
+                    await asyncio.sleep(0)
+
+            results = await asyncio.gather(act(), act(), return_exceptions=True)
+            assert [type(result) for result in results] == [type(None), RuntimeError]
+            await act()
+
+    asyncio.run(run())
+    found = [each for each in client.list_decisions() if each.title == "Share a guard in a loop"]
+    assert [each.outcome for each in found] == [types_pb2.OUTCOME_SUCCESS] * 2
+
+
+def test_a_guard_that_let_nobody_in_may_be_tried_again(client: CstpClient) -> None:
+    inputs = dict(LOSING)
+    again = guard(client, "Lose data perhaps", metadata=inputs)
+    for _ in range(2):
+        with pytest.raises(Blocked), again:
+            pytest.fail("it ran")
+    inputs.clear()
+    with again as announced:
+        assert announced.decision is not None
+
+
+def test_what_is_blocked_in_another_process_is_told_here(client: CstpClient) -> None:
+    with pytest.raises(Blocked) as caught, guard(client, "Lose data elsewhere", metadata=LOSING):
+        pytest.fail("it ran")
+    blocked = pickle.loads(pickle.dumps(caught.value))
+    assert str(blocked) == str(caught.value)
+    assert (blocked.intent, blocked.response) == (caught.value.intent, caught.value.response)
+
+
+def test_a_coroutine_that_is_closed_ends_at_once() -> None:
+    reviews: list[str] = []
+
+    class Scripted(AsyncCstpClient):
+        async def make(self, call: Call[Any], timeout: float | None = None) -> Any:
+            reviews.extend([call.method] * (call.method == "cstp.reviewDecision"))
+            if reviews:
+                await Pause()
+            return ANNOUNCED if call.method == "cstp.announceIntent" else RECORDED.decision
+
+    @guard(Scripted("localhost:1"), "Wait to be forgotten")
+    async def wait() -> None:
+        await Pause()
+
+    waiting = wait()
+    waiting.send(None)
+    waiting.close()
+    assert reviews == []
+
+
+class Pause:
+    """Gives way once, without a loop."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+def test_methods_of_all_kinds_run_under_guard(client: CstpClient) -> None:
+    class Store:
+        name = "store"
+
+        @guard(client, lambda self, table: f"Drop {table} of {self.name}", record=False)
+        def drop(self, table: str) -> str:
+            return f"{self.name}.{table}"
+
+        @classmethod
+        @guard(client, lambda cls, table: f"Create {table} of {cls.name}", record=False)
+        def create(cls, table: str) -> str:
+            return f"{cls.name}.{table}"
+
+        @staticmethod
+        @guard(client, "Count", record=False)
+        def count() -> int:
+            return 3
+
+    assert (Store().drop("a"), Store.create("b"), Store().count()) == ("store.a", "store.b", 3)
+
+
+def test_what_runs_later_is_no_success(client: CstpClient) -> None:
+    async def in_loop() -> None:
+        pytest.fail("it ran")
+
+    with pytest.raises(TypeError, match="runs after it was called"):
+        guard(client, "Run later")(lambda: in_loop())()
+    assert outcome_of(client, "Run later")[0] == "failure"
 
 
 def test_a_block_that_is_forbidden_does_not_run(client: CstpClient) -> None:
@@ -274,6 +399,8 @@ def test_what_cannot_be_guarded_is_refused_at_once() -> None:
 
     sync: Any = guard(CstpClient("localhost:1"), "Act")
     loop: Any = guard(AsyncCstpClient("localhost:1"), "Act")
-    for guarded, function in ((sync, in_loop), (sync, generated), (sync, streamed), (loop, plain), (loop, streamed)):
+    pairs = [(sync, in_loop), (sync, generated), (sync, streamed), (loop, plain), (loop, streamed)]
+    pairs += [(guarded, kind(plain)) for guarded in (sync, loop) for kind in (classmethod, staticmethod, property)]
+    for guarded, function in pairs:
         with pytest.raises(TypeError):
             guarded(function)
