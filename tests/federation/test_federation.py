@@ -312,6 +312,38 @@ def test_a_quorum_decides_where_it_is_configured(
     assert veto["allowed"] is (context == {})
 
 
+@pytest.mark.parametrize("method", ["cstp.checkGuardrails", "cstp.announceIntent"])
+def test_only_peers_that_speak_for_the_category_vote(tmp_path: Path, method: str) -> None:
+    with ExitStack() as opened:
+        b = opened.enter_context(running(agent_settings(tmp_path / "b", "b", PRODUCTION)))
+        c = opened.enter_context(running(agent_settings(tmp_path / "c", "c")))
+        peers = [
+            peer("b", f"grpc://{b.target}", role="required", categories=["deployment"]),
+            peer("c", f"grpc://{c.target}", role="required", categories=["architecture"]),
+        ]
+        a = opened.enter_context(running(agent_settings(tmp_path / "a", "a", peers=peers, quorums=[{"allow": 1}])))
+        caller = GrpcCaller(a.target)
+        opened.callback(caller.close)
+
+        def verdict(category: str, *agents: str) -> dict[str, Any]:
+            said = {"category": category}
+            params: dict[str, Any] = {"intent": "Ship it", **said, "metadata": {"production": True}}
+            if method == "cstp.checkGuardrails":
+                params = {"action": {"description": "Ship it", **said, "context": {"production": True}}}
+            answer = result_of(caller, method, {**params, **given("federated"), "agents": list(agents)})
+            judged: dict[str, Any] = answer.get("guardrailStatus", answer)
+            return judged
+
+        for agents in ((), ("c",), ("b", "c")):
+            of_category = verdict("deployment", *agents)
+            assert of_category["quorum"] == {"needed": 1, "allowing": 0, "votes": [{"agent": "b", "allow": False}]}
+            assert brief(of_category)[:2] == (False, ["a/federation-quorum", "b/no-production"])
+        assert verdict("architecture", "b")["allowed"] is True
+        nobodys = verdict("staffing")
+        assert nobodys["quorum"] == {"needed": 1, "allowing": 0, "votes": []}
+        assert brief(nobodys) == (False, ["a/federation-quorum"], [])
+
+
 def test_agents_that_ask_each_other_do_not_ask_for_ever(tmp_path: Path) -> None:
     with ExitStack() as opened:
         ports = [opened.enter_context(held()) for _ in range(3)]

@@ -79,10 +79,9 @@ class Together:
         request: Any = with_key(request_of(call))
         peers = self._asked(request, judging=call.method != QUERY)
         replies = gather(peers, method_of(call), outward(request), self._timeout if timeout is None else timeout)
-        known = {peer.name: peer for peer in peers}
-        answers = [
-            understand(reply, required=known[reply.agent].required, trust=known[reply.agent].trust) for reply in replies
-        ]
+        required = self._policy.deciding(matter_of(request), peers)
+        trust = {peer.name: peer.trust for peer in peers}
+        answers = [understand(reply, required=reply.agent in required, trust=trust[reply.agent]) for reply in replies]
         return cast(T, merge(request, answers))
 
     def pages(self, listing: Listing[T], timeout: float | None = None) -> Iterator[T]:  # noqa: ARG002 - the Protocol's
@@ -184,6 +183,8 @@ class FederatedClient(Cstp):
             names = [peer.name for peer in peers]
             if not peers or len(set(names)) < len(names):
                 raise InvalidArgument.field("agents", "must name each agent once, and one at the least")
+            if quorum is not None and not 1 <= quorum <= sum(peer.required for peer in peers):
+                raise InvalidArgument.field("quorum", "must be at least 1, and no more than there are required agents")
             self._together = Together(peers, name, timeout, quorum, now)
             super().__init__(self._together)
             self._opened = opened.pop_all()

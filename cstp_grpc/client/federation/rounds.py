@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -44,12 +44,13 @@ class Late(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One call that asks peers; `quorum` is how many required ones must allow it, None where each has a veto.
+    """One call that asks peers; `quorum` is how many of the `required` ones must allow it, None where each has a veto.
 
     `left` tells how many seconds they may take from now on.
     """
 
     peers: Sequence[Peer]
+    required: Collection[str]
     journey: Journey
     quorum: int | None
     left: Callable[[], float]
@@ -72,9 +73,9 @@ class Round:
 
     def answers(self, asking: Asking) -> list[PeerAnswer]:
         """Return what the peers answer in time."""
-        asked = {peer.name: peer for peer in self.peers}
+        trust = {peer.name: peer.trust for peer in self.peers}
         return [
-            understand(reply, required=asked[reply.agent].required, trust=asked[reply.agent].trust)
+            understand(reply, required=reply.agent in self.required, trust=trust[reply.agent])
             for reply in asking.replies()
         ]
 
@@ -120,13 +121,16 @@ class Rounds:
     ) -> Iterator[Round | None]:
         """Yield the round of a call; None where it came from agents that wait for this one, or nobody is to be asked.
 
+        A vote is held where nobody has one too, and lost.
         `about` is the same for the same call at all agents; `agents` are those that it names. Raises InvalidArgument,
         and Unavailable where too many calls wait for peers.
         """
         brought = Journey.decode(arrival.said)
         peers = self._policy.chosen(matter, agents, judging=judging)
+        quorum = self._policy.quorum(matter) if judging else None
         journey = brought or Journey(about, self._max_hops)
-        if not peers or journey.hops == 0 or self._name in journey.path:
+        nobody = not peers and quorum is None
+        if nobody or journey.hops == 0 or self._name in journey.path:
             yield None
             return
         with self._under_way_with(journey.id) as others:
@@ -137,8 +141,8 @@ class Rounds:
                 raise Unavailable("Too many calls wait for peers; try again", retry_after=BUSY_SECONDS)
             try:
                 onward = replace(journey, hops=min(journey.hops, self._max_hops)).onward(self._name)
-                quorum = self._policy.quorum(matter) if judging else None
-                yield Round(peers, onward, quorum, lambda: self._left(arrival.remaining()))
+                required = self._policy.deciding(matter, peers)
+                yield Round(peers, required, onward, quorum, lambda: self._left(arrival.remaining()))
             finally:
                 self._places.release()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -73,6 +74,15 @@ def test_a_quorum_is_enough(targets: dict[str, str]) -> None:
     assert (answer.quorum.needed, answer.quorum.allowing) == (1, 1)
 
 
+def test_agents_of_other_categories_have_no_vote(targets: dict[str, str]) -> None:
+    b, c = (replace(agent, categories=frozenset({agent.name})) for agent in agents(targets))
+    with FederatedClient([b, c], quorum=1) as client:
+        answer = client.check_guardrails("Ship it", category="c", context={"risky": True}, agents=["b"])
+    assert not answer.allowed
+    assert [(vote.agent, vote.allow) for vote in answer.quorum.votes] == [("c", False)]
+    assert [response.agent for response in answer.responses] == ["b", "c"]
+
+
 def test_decisions_come_from_all(targets: dict[str, str]) -> None:
     with FederatedClient(agents(targets)) as client:
         answer = client.query_decisions("queues", limit=5, min_score=0)
@@ -109,6 +119,9 @@ def test_what_makes_no_sense_is_refused(targets: dict[str, str]) -> None:
     for wrong in ([], [*agents(targets), *agents(targets)]):
         with pytest.raises(InvalidArgument, match="agents"):
             FederatedClient(wrong)
+    for quorum in (0, -1, 2):
+        with pytest.raises(InvalidArgument, match="quorum"):
+            FederatedClient(agents(targets, "c"), quorum=quorum)
     with FederatedClient(agents(targets)) as client:
         with pytest.raises(InvalidArgument, match="scope"):
             client.check_guardrails("Ship it", scope="local")
