@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 SECONDS: Final = 10.0
 """How long a receiver may take."""
-LEASE_SECONDS: Final = 120.0
+LEASE_SECONDS: Final = 60.0
 """How long a notification is kept from other servers while it is sent; finding its host may take long too."""
 PASSING: Final = frozenset({408, 425, 429})
 """The statuses below 500 after which a receiver may take what it did not take."""

@@ -1,0 +1,23 @@
+"""A server that may call this machine, as a process: `python -m tests.callbacks.serving FOLDER PREFIX`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from cstp_grpc.server.app import App
+from tests.federation.agents import agent_settings
+
+
+def main(folder: str, prefix: str) -> None:
+    """Serve until standard input ends, and say on which port."""
+    wanted = agent_settings(Path(folder), "house", callbacks={"allow": [prefix]})
+    app = App(wanted, permitted=lambda address: address == "127.0.0.1")
+    app.start()
+    print(app.port, flush=True)
+    sys.stdin.read()
+    app.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
