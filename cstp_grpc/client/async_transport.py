@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from cstp_grpc.client import errors
 from cstp_grpc.client.contract import Method
+from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.client.transport import (
     authorization,
     balancing_options,
@@ -79,7 +80,7 @@ class AsyncTransport:
         self._target = target
         self._metadata = authorization(token)
         self._address = grpc_address(target)
-        self._credentials = grpc.ssl_channel_credentials(root_certificates) if scheme == "grpcs" else None
+        self._credentials = channel_credentials(root_certificates) if scheme == "grpcs" else None
         self._channel: grpc.aio.Channel | None = None
         self._calls: dict[str, Any] = {}
         self._closed = False

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from cstp_grpc.client import errors
 from cstp_grpc.client.contract import Method
 from cstp_grpc.client.service_config import service_config
+from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.errors import InvalidArgument, Unavailable
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -92,8 +93,7 @@ class GrpcTransport:
         address = grpc_address(target)
         options = [*channel_options(address), *balancing_options()]
         if secure:
-            credentials = grpc.ssl_channel_credentials(root_certificates)
-            self._channel = grpc.secure_channel(address, credentials, options)
+            self._channel = grpc.secure_channel(address, channel_credentials(root_certificates), options)
         else:
             self._channel = grpc.insecure_channel(address, options)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from cstp_grpc.client import CstpClient, RetryPolicy
+from cstp_grpc.client import AsyncCstpClient, CstpClient, RetryPolicy
 from cstp_grpc.client.errors import ServerUnreachable
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
@@ -42,7 +44,29 @@ def test_a_server_that_nobody_known_certifies_gets_no_call(target: str) -> None:
         client.query_decisions("x")
 
 
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
+def test_the_authorities_of_the_system_are_trusted(
+    target: str, variable: str, certificate: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    file = folder / "authority.pem"
+    file.write_bytes(certificate.authority)
+    subprocess.run(["openssl", "rehash", folder], check=True, capture_output=True)
+    system = {"SSL_CERT_FILE": file, "SSL_CERT_DIR": folder}
+    for name in system:
+        monkeypatch.setenv(name, str(system[name] if name == variable else tmp_path / "none"))
+    with CstpClient(target, "secret-1", retries=ONCE) as client:
+        assert client.query_decisions("x").total == 7
+
+
 @pytest.mark.parametrize("authority", [b"no PEM at all", b"\xff\xfe"])
-def test_an_authority_that_is_none_is_refused_at_once(authority: bytes) -> None:
+@pytest.mark.parametrize("target", ["https://localhost:1", "grpcs://localhost:1"])
+def test_an_authority_that_is_none_is_refused_at_once(target: str, authority: bytes) -> None:
     with pytest.raises(InvalidArgument, match="root_certificates"):
-        CstpClient("https://localhost:1", root_certificates=authority)
+        CstpClient(target, root_certificates=authority)
+
+
+def test_an_authority_that_is_none_is_refused_in_a_loop() -> None:
+    with pytest.raises(InvalidArgument, match="root_certificates"):
+        AsyncCstpClient("grpcs://localhost:1", root_certificates=b"no PEM at all")
