@@ -20,6 +20,7 @@ from cstp_grpc.client.federation.cards import SUFFIX, Card, NoAgentCard, card_ad
 from cstp_grpc.client.federation.grpc_link import GrpcLink
 from cstp_grpc.client.federation.http_link import HttpLink
 from cstp_grpc.client.federation.model import Status
+from cstp_grpc.client.federation.reading import NotUnderstood, check_answer
 from cstp_grpc.client.federation.results import Metadata, Result
 from cstp_grpc.client.jsonrpc import tls_context
 from cstp_grpc.client.transport import authorization, scheme_of
@@ -63,8 +64,8 @@ class Peer(Protocol):
     def ask(self, method: Method, request: Message, timeout: float, metadata: Metadata, done: Done) -> Cancel:
         """Ask it, and let it take `timeout` seconds. Never waits and never raises.
 
-        `done` gets the result, once and on any thread, perhaps on this one before this returns. What is returned ends
-        the waiting: the result is then TIMED_OUT, unless there was one.
+        `done` gets the result, once and on any thread, perhaps on this one before this returns; an answer makes sense.
+        What is returned ends the waiting: the result is then TIMED_OUT, unless there was one.
         """
 
     def close(self) -> None:
@@ -173,7 +174,12 @@ class LinkedPeer:
         if seconds <= 0:
             return results.TIMED_OUT
         try:
-            return self._link.call(question.method, question.request, seconds, question.metadata)
+            result = self._link.call(question.method, question.request, seconds, question.metadata)
+            if result.answer is not None:
+                check_answer(result.answer)
+            return result
+        except NotUnderstood as problem:
+            return results.not_understood(str(problem))
         except CstpError as error:
             return results.of_error(error)
         except Exception:

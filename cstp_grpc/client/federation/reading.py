@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from cstp_grpc.client.federation.merge import by_id, by_key, judgement
 from cstp_grpc.client.federation.model import Finding, Found, Judgement, Recollection
 from cstp_grpc.client.words import one_line
-from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
+from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, types_pb2
 
 DecisionT = TypeVar("DecisionT", cstp_pb2.DecisionSummary, cstp_pb2.SimilarDecision)
 
@@ -42,6 +42,25 @@ STATES: Final = frozenset(types_pb2.DecisionStatus.values())
 
 class NotUnderstood(Exception):
     """An answer makes no sense; the message says why, without any of its content."""
+
+
+def check_answer(message: Message) -> None:
+    """Raise NotUnderstood where what a peer answered makes no sense, or is no answer to what peers are asked."""
+    match message:
+        case cstp_pb2.CheckGuardrailsResponse():
+            check_verdict(message)
+        case cstp_pb2.QueryDecisionsResponse():
+            check_found(message)
+        case cstp_pb2.AnnounceIntentResponse():
+            check_receipt(message)
+            check_similar(message)
+            check_suggestions(message)
+            if message.HasField("guardrail_status"):
+                check_verdict(message.guardrail_status)
+        case access_pb2.GetAccessResponse():
+            check_sender(message.agent)
+        case _:
+            raise NotUnderstood("it is no answer to this")
 
 
 def judgement_of(
@@ -103,10 +122,7 @@ def recollection_of(
     `trust` is 0 to 1; with `ours` the answer is of this agent and not checked. Raises NotUnderstood.
     """
     if not ours:
-        check_sender(message.agent)
-        check_decisions(message.decisions)
-        for each in message.decisions:
-            check_summary(each)
+        check_found(message)
     return recollection(message.decisions, agent, trust, itself=message.agent, ours=ours)
 
 
@@ -115,19 +131,14 @@ def similar_of(
 ) -> Recollection:
     """Return the decisions like an intent, as recollection_of does, with messages of SimilarDecision as contents."""
     if not ours:
-        check_decisions(message.similar_decisions)
-        for each in message.similar_decisions:
-            if not abs(1 - each.distance - each.score) <= ROUNDING:
-                raise NotUnderstood("a score is not that of its distance")
+        check_similar(message)
     return recollection(message.similar_decisions, agent, trust, itself=message.responding_agent, ours=ours)
 
 
 def suggestions_of(message: cstp_pb2.AnnounceIntentResponse) -> tuple[str, ...]:
     """Return at most five suggestions of a peer. Raises NotUnderstood."""
-    texts = message.suggestions[:MAX_SUGGESTIONS]
-    for text in texts:
-        check_length(text, MAX_TEXT)
-    return tuple(clean(text) for text in texts)
+    check_suggestions(message)
+    return tuple(clean(text) for text in message.suggestions[:MAX_SUGGESTIONS])
 
 
 def check_receipt(message: cstp_pb2.AnnounceIntentResponse) -> None:
@@ -170,6 +181,28 @@ def tidy(message: cstp_pb2.DecisionSummary | cstp_pb2.SimilarDecision) -> None:
             message.stakes = types_pb2.STAKES_UNSPECIFIED
         if message.status not in STATES:
             message.status = types_pb2.DECISION_STATUS_UNSPECIFIED
+
+
+def check_found(message: cstp_pb2.QueryDecisionsResponse) -> None:
+    """Raise NotUnderstood where what was found for a query makes no sense."""
+    check_sender(message.agent)
+    check_decisions(message.decisions)
+    for each in message.decisions:
+        check_summary(each)
+
+
+def check_similar(message: cstp_pb2.AnnounceIntentResponse) -> None:
+    """Raise NotUnderstood where decisions that are like an intent make no sense."""
+    check_decisions(message.similar_decisions)
+    for each in message.similar_decisions:
+        if not abs(1 - each.distance - each.score) <= ROUNDING:
+            raise NotUnderstood("a score is not that of its distance")
+
+
+def check_suggestions(message: cstp_pb2.AnnounceIntentResponse) -> None:
+    """Raise NotUnderstood where a suggestion that is told on is too long."""
+    for text in message.suggestions[:MAX_SUGGESTIONS]:
+        check_length(text, MAX_TEXT)
 
 
 def check_decisions(decisions: Sequence[cstp_pb2.DecisionSummary] | Sequence[cstp_pb2.SimilarDecision]) -> None:

@@ -26,7 +26,8 @@ SOON = 0.3
 """How long a peer may take that is expected not to."""
 QUERY = methods()["cstp.queryDecisions"]
 REQUEST = cstp_pb2.QueryDecisionsRequest(query="x")
-ANSWER = cstp_pb2.QueryDecisionsResponse(total=7)
+RESULT = {"query": "x", "agent": "its own name"}
+ANSWER = cstp_pb2.QueryDecisionsResponse(**RESULT)
 
 
 @contextmanager

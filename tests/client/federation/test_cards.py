@@ -17,6 +17,7 @@ from cstp_grpc.errors import CstpError, InvalidArgument
 from tests.certificates import Certificate
 from tests.client.federation.servers import (
     ANSWER,
+    RESULT,
     SECONDS,
     SOON,
     Pages,
@@ -202,7 +203,7 @@ def test_a_card_is_read_again_after_some_minutes_and_its_absence_then_forgiven(h
 
 def test_a_peer_that_moved_is_found_after_a_failure(host: Pages) -> None:
     reply = HttpReply(
-        lambda call: {"jsonrpc": "2.0", "id": call["id"], "result": {"total": 7}},
+        lambda call: {"jsonrpc": "2.0", "id": call["id"], "result": RESULT},
         headers={"content-type": "application/json"},
     )
     with http_server(reply) as moved, peer_at(host.url + PATH) as peer:

@@ -18,6 +18,7 @@ import grpc
 import pytest
 
 from cstp_grpc import errors
+from cstp_grpc.client.codec import to_json
 from cstp_grpc.client.federation.breaker import CircuitBreaker
 from cstp_grpc.client.federation.links import open_peer
 from cstp_grpc.client.federation.model import Status
@@ -29,6 +30,7 @@ from tests.client.federation.servers import (
     ANSWER,
     QUERY,
     REQUEST,
+    RESULT,
     SECONDS,
     SOON,
     ask,
@@ -61,7 +63,7 @@ def answering(scheme: str, *answers: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(given, CstpError):
             error = {"code": -32603, "message": given.message, "data": {"reason": given.reason}}
             return {"jsonrpc": "2.0", "id": call["id"], "error": error}
-        return {"jsonrpc": "2.0", "id": call["id"], "result": {"total": given.total}}
+        return {"jsonrpc": "2.0", "id": call["id"], "result": to_json(given)}
 
     with http_server(HttpReply(reply, headers=JSON)) as http_peer:
         yield http_peer.url, http_peer
@@ -74,7 +76,7 @@ def waiting(scheme: str) -> Iterator[tuple[str, threading.Event]]:
 
     def reply(call: dict[str, Any]) -> dict[str, Any]:
         go.wait(SECONDS)
-        return {"jsonrpc": "2.0", "id": call["id"], "result": {"total": 7}}
+        return {"jsonrpc": "2.0", "id": call["id"], "result": RESULT}
 
     try:
         if scheme == "http":
@@ -200,7 +202,7 @@ def result_of(content: Any) -> bytes:
     return http(json.dumps({"jsonrpc": "2.0", "id": 1} | content).encode())
 
 
-GOOD = {"result": {"total": 7}}
+GOOD = {"result": RESULT}
 NO_ANSWERS = {
     "garbage": b"hello, this is no HTTP\r\n" * 20,
     "zeros": bytes(4096),
@@ -409,6 +411,17 @@ class Clock:
         return self.now
 
 
+@TRANSPORTS
+def test_a_peer_whose_answers_make_no_sense_is_one_that_fails(scheme: str) -> None:
+    nonsense = cstp_pb2.QueryDecisionsResponse(query="x")
+    with answering(scheme, nonsense) as (url, server), peer_at(url, breaker=CircuitBreaker(2, 10.0)) as peer:
+        results = [ask(peer) for _ in range(3)]
+        assert len(server.requests) == 2
+    assert [result.status for result in results] == [Status.NOT_UNDERSTOOD] * 2 + [Status.SKIPPED]
+    assert {str(result.error) for result in results[:2]} == {"it is no answer to this"}
+    assert all(result.answer is None for result in results)
+
+
 def test_a_peer_that_keeps_failing_is_not_asked_for_a_while() -> None:
     clock = Clock()
     script = [errors.InternalError("no"), errors.InternalError("no"), ANSWER]
@@ -510,7 +523,7 @@ def secure_url(request: pytest.FixtureRequest, certificate: Certificate) -> Iter
         return
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate.certificate, certificate.key)
-    reply = HttpReply(lambda call: {"jsonrpc": "2.0", "id": call["id"], "result": {"total": 7}}, headers=JSON)
+    reply = HttpReply(lambda call: {"jsonrpc": "2.0", "id": call["id"], "result": RESULT}, headers=JSON)
     with http_server(reply, context) as http_peer:
         yield f"https://localhost:{http_peer.port}"
 
