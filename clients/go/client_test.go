@@ -57,6 +57,7 @@ type step struct {
 type wantedError struct {
 	Reason       string
 	Violations   []string
+	Blocks       []string
 	RetryDelayMs []float64
 	Metadata     map[string]string
 	RequestID    *bool
@@ -231,6 +232,15 @@ func judgeError(t *testing.T, wanted *wantedError, err error) {
 	slices.Sort(fields)
 	if slices.Sort(wanted.Violations); !slices.Equal(slices.Compact(fields), wanted.Violations) {
 		t.Errorf("got violations of %v, want %v", fields, wanted.Violations)
+	}
+	blocks := []string{}
+	for _, block := range failed.Blocks {
+		if blocks = append(blocks, block.GuardrailID); block.Name == "" || block.Message == "" {
+			t.Errorf("got %v, want it with a name and a message", block)
+		}
+	}
+	if !slices.Equal(blocks, wanted.Blocks) {
+		t.Errorf("got the blocks %v, want %v", blocks, wanted.Blocks)
 	}
 	for name, value := range wanted.Metadata {
 		if failed.Metadata[name] != value {

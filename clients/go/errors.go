@@ -59,11 +59,19 @@ type Violation struct {
 	Description string
 }
 
+// Block is a guardrail that forbids what was asked for.
+type Block struct {
+	GuardrailID string
+	Name        string
+	Message     string
+}
+
 // Error is a failed call. errors.Is tells its reason: errors.Is(err, cstp.ErrRateLimited).
 type Error struct {
 	Reason     Reason
 	Message    string
 	Violations []Violation       // Violations name the fields that are wrong.
+	Blocks     []Block           // Blocks are the guardrails that forbid it.
 	RetryDelay time.Duration     // RetryDelay is how long to wait before trying again; 0 where none is known.
 	Metadata   map[string]string // Metadata adds details by name; `reason` is one that this client does not know.
 	RequestID  string            // RequestID finds the call in the server's log; empty where no server answered.
@@ -104,6 +112,10 @@ func errorOf(found *status.Status, target string) *Error {
 		case *errdetails.BadRequest:
 			for _, violation := range detail.GetFieldViolations() {
 				failed.Violations = append(failed.Violations, Violation{violation.GetField(), violation.GetDescription()})
+			}
+		case *errdetails.PreconditionFailure:
+			for _, block := range detail.GetViolations() {
+				failed.Blocks = append(failed.Blocks, Block{block.GetType(), block.GetSubject(), block.GetDescription()})
 			}
 		case *errdetails.RetryInfo:
 			failed.RetryDelay = detail.GetRetryDelay().AsDuration()

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from cstp_grpc.client.errors import BY_REASON
-from cstp_grpc.errors import CstpError, FieldViolation
+from cstp_grpc.errors import Block, CstpError, FieldViolation
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
 from cstp_grpc.server.status import to_status
 
@@ -22,14 +22,20 @@ SILENCE = 60.0
 
 
 class Faults(cstp_pb2_grpc.CstpServiceServicer):
-    """Fails as it is told, then answers with the number of the attempt."""
+    """Fails as it is told, then answers with the number of the attempt.
+
+    Attempts at an announcement are those under one correlation id, without which it is refused.
+    """
 
     def __init__(self) -> None:
-        self._attempts: Counter[str] = Counter()
+        self._attempts: Counter[tuple[str, str]] = Counter()
         self._counting = threading.Lock()
 
     def AnnounceIntent(self, request: cstp_pb2.AnnounceIntentRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        return cstp_pb2.AnnounceIntentResponse(received=True, responding_agent=self._act(request.intent, context))
+        if not request.correlation_id:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "there is no correlation id")
+        answered = self._act(request.intent, context, request.correlation_id)
+        return cstp_pb2.AnnounceIntentResponse(received=True, responding_agent=answered)
 
     def QueryDecisions(self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         return cstp_pb2.QueryDecisionsResponse(query=request.query, agent=self._act(request.query, context))
@@ -37,12 +43,15 @@ class Faults(cstp_pb2_grpc.CstpServiceServicer):
     def CheckGuardrails(self, request: cstp_pb2.CheckGuardrailsRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         return cstp_pb2.CheckGuardrailsResponse(allowed=True, agent=self._act(request.action.description, context))
 
-    def _act(self, text: str, context: grpc.ServicerContext) -> str:
+    def _act(self, text: str, context: grpc.ServicerContext, key: str = "") -> str:
         """Fail as the text says, or return the number of the attempt."""
         told = json.loads(text)
         with self._counting:
-            self._attempts[text] += 1
-            attempt = self._attempts[text]
+            self._attempts[text, key] += 1
+            attempt = self._attempts[text, key]
+        left = context.time_remaining()
+        if "withinMs" in told and (left is None or left * 1000 > told["withinMs"]):
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"the deadline is {left} s away")
         if told.get("silent"):
             ended = threading.Event()
             if context.add_callback(ended.set):
@@ -64,6 +73,7 @@ def error_of(told: dict[str, Any]) -> CstpError:
     return kind(
         "Something went wrong",
         violations=[FieldViolation(name, "is wrong") for name in told.get("violations", [])],
+        blocks=[Block(guardrail, f"Named {guardrail}", "It forbids this") for guardrail in told.get("blocks", [])],
         retry_after=None if wait is None else wait / 1000,
     )
 

@@ -73,6 +73,8 @@ def judge(step: dict[str, Any], call: Any) -> None:
     assert error.reason == wanted["reason"]
     assert wanted.get("message", "") in error.message
     assert {violation.field for violation in error.violations} == set(wanted.get("violations", []))
+    assert [block.guardrail_id for block in error.blocks] == wanted.get("blocks", [])
+    assert all(block.name and block.message for block in error.blocks)
     assert wanted.get("metadata", {}).items() <= error.metadata.items()
     if "requestId" in wanted:
         assert bool(error.metadata.get("requestId")) is wanted["requestId"]
