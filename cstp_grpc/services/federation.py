@@ -108,7 +108,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             told.ClearField("paths")
             narrowed = self._is_narrowed()
             late = self._late.of(request, asked.peers, narrowed=narrowed) if self._late else None
-            peers = asked.answers(asked.ask("cstp.announceIntent", told, late))
+            peers = asked.answers("cstp.announceIntent", told, late)
         if narrowed:
             peers = [without_memory(peer) for peer in peers]
         verdict = self._verdict(answer.guardrail_status, peers, asked) if answer.HasField("guardrail_status") else None
@@ -131,9 +131,9 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         with self._rounds.begin(about, matter, request.agents, arrival(context), judging=False) as asked:
             if asked is None:
                 return self._alone.QueryDecisions(request, context)
-            asking = asked.ask("cstp.queryDecisions", outward(request, asked))
-            answer = self._alone.QueryDecisions(request, context)
-            peers = asked.answers(asking)
+            answer, peers = asked.answers_beside(
+                "cstp.queryDecisions", outward(request, asked), lambda: self._alone.QueryDecisions(request, context)
+            )
         own = recollection_of(answer, self._name, 1.0, ours=True)
         found = remembered(own, [peer.recollection for peer in peers if peer.recollection])
         write_query(answer, found, query_limit(request, self._limits), peers)
@@ -152,9 +152,9 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         with self._rounds.begin(about, matter, request.agents, arrival(context), judging=True) as asked:
             if asked is None:
                 return self._alone.CheckGuardrails(request, context)
-            asking = asked.ask("cstp.checkGuardrails", outward(request, asked))
-            answer = self._alone.CheckGuardrails(request, context)
-            peers = asked.answers(asking)
+            answer, peers = asked.answers_beside(
+                "cstp.checkGuardrails", outward(request, asked), lambda: self._alone.CheckGuardrails(request, context)
+            )
         verdict = self._verdict(answer, peers, asked)
         write_check(answer, verdict, peers)
         self._record(action.description, request, verdict, peers)

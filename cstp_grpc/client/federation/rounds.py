@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -19,6 +19,8 @@ from cstp_grpc.client.federation.policy import Matter, Policy
 from cstp_grpc.client.federation.replies import PeerAnswer, understand
 from cstp_grpc.errors import InvalidArgument, Unavailable
 from cstp_grpc.gen.cstp.v1 import types_pb2
+
+AnswerT = TypeVar("AnswerT")
 
 LEAST_MARGIN: Final = 0.05
 MOST_MARGIN: Final = 0.5
@@ -55,8 +57,23 @@ class Round:
     quorum: int | None
     left: Callable[[], float]
 
-    def ask(self, method: str, request: Message, late: Late | None = None) -> Asking:
-        """Begin to ask the peers; `late` takes what they reply too late."""
+    def answers(self, method: str, request: Message, late: Late | None = None) -> list[PeerAnswer]:
+        """Ask the peers and return what they answer in time; `late` takes what they reply too late."""
+        return self._read(self._ask(method, request, late).replies())
+
+    def answers_beside(
+        self, method: str, request: Message, own: Callable[[], AnswerT]
+    ) -> tuple[AnswerT, list[PeerAnswer]]:
+        """Return an answer of this agent, and what the peers answer meanwhile. Raises what `own` raises."""
+        asking = self._ask(method, request, None)
+        try:
+            answer = own()
+        finally:
+            # Calls that fail here keep their places too: peers are asked all the same.
+            replies = asking.replies()
+        return answer, self._read(replies)
+
+    def _ask(self, method: str, request: Message, late: Late | None) -> Asking:
         metadata = ((METADATA_KEY, self.journey.encode()),)
         if late is None:
             return ask(self.peers, methods()[method], request, self.left(), metadata)
@@ -71,13 +88,9 @@ class Round:
             awaits=late.awaits,
         )
 
-    def answers(self, asking: Asking) -> list[PeerAnswer]:
-        """Return what the peers answer in time."""
+    def _read(self, replies: Sequence[Reply]) -> list[PeerAnswer]:
         trust = {peer.name: peer.trust for peer in self.peers}
-        return [
-            understand(reply, required=reply.agent in self.required, trust=trust[reply.agent])
-            for reply in asking.replies()
-        ]
+        return [understand(reply, required=reply.agent in self.required, trust=trust[reply.agent]) for reply in replies]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,83 @@
+"""Rounds of calls that ask peers, and what this agent answers meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+from google.protobuf.message import Message
+
+from cstp_grpc.client.contract import Method
+from cstp_grpc.client.federation.links import Cancel, Done
+from cstp_grpc.client.federation.model import Status
+from cstp_grpc.client.federation.policy import Matter, Matters, Policy
+from cstp_grpc.client.federation.results import Metadata, answered
+from cstp_grpc.client.federation.rounds import Arrival, Rounds
+from cstp_grpc.errors import QueryFailed, Unavailable
+from tests.client.federation.answers import query
+from tests.client.federation.servers import REQUEST, SECONDS
+
+NOWHERE = Matters(frozenset(), frozenset())
+ARRIVED = Arrival(None, lambda: None)
+
+
+@dataclass
+class WaitingPeer:
+    """A peer that answers once it may."""
+
+    name: str = "peer"
+    required: bool = True
+    trust: float = 1.0
+    timeout: float = SECONDS
+    may: threading.Event = field(default_factory=threading.Event)
+    answered: bool = False
+
+    def speaks_for(self, category: str) -> bool:
+        return True
+
+    def ask(self, method: Method, request: Message, timeout: float, metadata: Metadata, done: Done) -> Cancel:
+        def answer() -> None:
+            self.may.wait(SECONDS)
+            self.answered = True
+            done(answered(query()))
+
+        threading.Thread(target=answer).start()
+        return lambda: None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def rounds(peer: WaitingPeer) -> Rounds:
+    return Rounds("me", Policy([peer], NOWHERE, []), max_hops=1, max_calls=1, seconds=SECONDS)
+
+
+def test_the_own_answer_and_those_of_peers_are_found_at_the_same_time() -> None:
+    peer = WaitingPeer()
+
+    def own() -> str:
+        peer.may.set()
+        return "mine"
+
+    with rounds(peer).begin("1", Matter(None), (), ARRIVED, judging=False) as asked:
+        assert asked is not None
+        answer, (theirs,) = asked.answers_beside("cstp.queryDecisions", REQUEST, own)
+    assert (answer, theirs.status) == ("mine", Status.ANSWERED)
+
+
+def test_a_call_that_fails_here_keeps_its_place_until_the_peers_have_answered() -> None:
+    peer = WaitingPeer()
+    asking = rounds(peer)
+
+    def own() -> str:
+        with pytest.raises(Unavailable), asking.begin("2", Matter(None), (), ARRIVED, judging=False):
+            pytest.fail("there is no place")
+        peer.may.set()
+        raise QueryFailed("no")
+
+    with asking.begin("1", Matter(None), (), ARRIVED, judging=False) as asked:
+        assert asked is not None
+        with pytest.raises(QueryFailed):
+            asked.answers_beside("cstp.queryDecisions", REQUEST, own)
+        assert peer.answered
