@@ -75,6 +75,7 @@ def federated(
         max_hops=federation.max_hops,
         max_calls=federation.max_calls,
         seconds=federation.timeout_seconds,
+        max_bytes=settings.grpc.max_message_bytes,
     )
     stores_content = settings.cstp.intent.store_received
     late = LateAnswers(callbacks, federation.callbacks.late_seconds) if callbacks else None

@@ -15,6 +15,8 @@ import pytest
 from cstp_grpc.client import CstpClient
 from cstp_grpc.client.contract import methods
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, types_pb2
+from tests.client.federation.answers import check, violation
+from tests.client.scripted import scripted_server
 from tests.federation.agents import PEER_TOKEN, agent_settings, peer
 from tests.harness import TOKENS, GrpcCaller, JsonRpcCaller, bridging, running
 
@@ -403,6 +405,25 @@ def test_calls_that_wait_for_peers_leave_room_for_others(tmp_path: Path) -> None
                 caller.close()
     assert alone.result is not None
     assert sorted(outcome.reason or "" for outcome in outcomes) == ["", "UNAVAILABLE"]
+
+
+def test_answers_that_are_too_large_together_are_refused_one_by_one(tmp_path: Path) -> None:
+    large = check(*[violation(f"r{number}", message="x" * 10_000) for number in range(4)])
+    with ExitStack() as opened:
+        targets = {
+            name: opened.enter_context(scripted_server(answer)).target
+            for name, answer in {"b": check(violation("small")), "c": large, "d": large}.items()
+        }
+        peers = [peer(name, target, role="required") for name, target in targets.items()]
+        wanted = agent_settings(tmp_path, "a", peers=peers)
+        narrow = wanted.grpc.model_copy(update={"max_message_bytes": 65_536})
+        app = opened.enter_context(running(wanted.model_copy(update={"grpc": narrow})))
+        caller = GrpcCaller(app.target)
+        opened.callback(caller.close)
+        answer = result_of(caller, "cstp.checkGuardrails", {"action": {"description": "x"}, **given("federated")})
+    assert statuses(answer) == {"b": "answered", "c": "not_understood", "d": "not_understood"}
+    assert brief(answer)[:2] == (False, ["b/small", "c/federation-unreachable", "d/federation-unreachable"])
+    assert answer["responses"][1]["error"]["message"] == "Its answer was not understood: it has more than 8192 bytes"
 
 
 @pytest.mark.parametrize("kind", ["bridge", "card"])

@@ -120,6 +120,13 @@ def failed(reply: Reply, required: bool, status: Status, error: CstpError | None
     return PeerAnswer(reply.agent, required, status, reply.latency_ms, failure)
 
 
+def not_understood(answer: PeerAnswer, why: str) -> PeerAnswer:
+    """Return an answer as one that was not understood."""
+    reason, words = SAID[Status.NOT_UNDERSTOOD]
+    failure = Failure(reason, told(words, why))
+    return PeerAnswer(answer.agent, answer.required, Status.NOT_UNDERSTOOD, answer.latency_ms, failure)
+
+
 def without_memory(peer: PeerAnswer) -> PeerAnswer:
     """Return what a peer said of an intent without its decisions, and without what it suggests because of them."""
     if peer.feedback is None:

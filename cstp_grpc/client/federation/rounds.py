@@ -16,7 +16,8 @@ from cstp_grpc.client.federation.gather import Asking, Reply, ask
 from cstp_grpc.client.federation.hops import METADATA_KEY, Journey
 from cstp_grpc.client.federation.links import Peer
 from cstp_grpc.client.federation.policy import Matter, Policy
-from cstp_grpc.client.federation.replies import PeerAnswer, understand
+from cstp_grpc.client.federation.replies import PeerAnswer, not_understood, understand
+from cstp_grpc.client.federation.writing import response_of
 from cstp_grpc.errors import InvalidArgument, Unavailable
 from cstp_grpc.gen.cstp.v1 import types_pb2
 
@@ -48,7 +49,7 @@ class Late(Protocol):
 class Round:
     """One call that asks peers; `quorum` is how many of the `required` ones must allow it, None where each has a veto.
 
-    `left` tells how many seconds they may take from now on.
+    `left` tells how many seconds they may take from now on, `room` how many bytes each may answer.
     """
 
     peers: Sequence[Peer]
@@ -56,6 +57,7 @@ class Round:
     journey: Journey
     quorum: int | None
     left: Callable[[], float]
+    room: int
 
     def answers(self, method: str, request: Message, late: Late | None = None) -> list[PeerAnswer]:
         """Ask the peers and return what they answer in time; `late` takes what they reply too late."""
@@ -90,7 +92,10 @@ class Round:
 
     def _read(self, replies: Sequence[Reply]) -> list[PeerAnswer]:
         trust = {peer.name: peer.trust for peer in self.peers}
-        return [understand(reply, required=reply.agent in self.required, trust=trust[reply.agent]) for reply in replies]
+        return [
+            within(self.room, understand(reply, required=reply.agent in self.required, trust=trust[reply.agent]))
+            for reply in replies
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +113,18 @@ class Arrival:
 class Rounds:
     """Lets calls ask peers: not too many at once, and none that came here before.
 
-    `name` is the agent's whose calls these are, `seconds` how long all peers together may take.
+    `name` is the agent's whose calls these are, `seconds` how long all peers together may take, and `max_bytes` how
+    large an answer may be in which theirs are merged.
     """
 
-    def __init__(self, name: str, policy: Policy[Peer], *, max_hops: int, max_calls: int, seconds: float) -> None:
+    def __init__(
+        self, name: str, policy: Policy[Peer], *, max_hops: int, max_calls: int, seconds: float, max_bytes: int
+    ) -> None:
         self._name = name
         self._policy = policy
         self._max_hops = max_hops
         self._seconds = seconds
+        self._max_bytes = max_bytes
         self._places = threading.BoundedSemaphore(max_calls)
         self._entering = threading.Lock()
         self._under_way: Counter[str] = Counter()
@@ -155,7 +164,9 @@ class Rounds:
             try:
                 onward = replace(journey, hops=min(journey.hops, self._max_hops)).onward(self._name)
                 required = self._policy.deciding(matter, peers)
-                yield Round(peers, required, onward, quorum, lambda: self._left(arrival.remaining()))
+                # What a peer says is told twice, as its own and merged; this agent says as much as one of them.
+                room = self._max_bytes // (2 * (len(peers) + 1))
+                yield Round(peers, required, onward, quorum, lambda: self._left(arrival.remaining()), room)
             finally:
                 self._places.release()
 
@@ -179,3 +190,10 @@ class Rounds:
             return self._seconds
         margin = min(max(remaining * MARGIN, LEAST_MARGIN), MOST_MARGIN)
         return max(min(remaining - margin, self._seconds), 0.0)
+
+
+def within(room: int, answer: PeerAnswer) -> PeerAnswer:
+    """Return what a peer answered, or that it is larger than what is told on."""
+    if answer.failure is not None or response_of(answer).ByteSize() <= room:
+        return answer
+    return not_understood(answer, f"it has more than {room} bytes")

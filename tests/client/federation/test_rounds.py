@@ -50,7 +50,7 @@ class WaitingPeer:
 
 
 def rounds(peer: WaitingPeer) -> Rounds:
-    return Rounds("me", Policy([peer], NOWHERE, []), max_hops=1, max_calls=1, seconds=SECONDS)
+    return Rounds("me", Policy([peer], NOWHERE, []), max_hops=1, max_calls=1, seconds=SECONDS, max_bytes=65_536)
 
 
 def test_the_own_answer_and_those_of_peers_are_found_at_the_same_time() -> None:
