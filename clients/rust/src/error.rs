@@ -25,6 +25,8 @@ pub struct Error {
     pub message: String,
     /// The fields that are wrong.
     pub violations: Vec<FieldViolation>,
+    /// The guardrails that forbid it.
+    pub blocks: Vec<Block>,
     /// How long to wait before the same call is made again, where the server says so.
     pub retry_delay: Option<Duration>,
     /// What else the server says, for instance the permission that is missing.
@@ -40,6 +42,17 @@ pub struct FieldViolation {
     pub description: String,
 }
 
+/// A guardrail that forbids what was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Which one it is.
+    pub guardrail_id: String,
+    /// What people call it.
+    pub name: String,
+    /// What it says.
+    pub message: String,
+}
+
 impl Error {
     /// The id under which the server's log tells more; `None` where no server answered.
     pub fn request_id(&self) -> Option<&str> {
@@ -48,7 +61,8 @@ impl Error {
 
     fn new(reason: ErrorReason, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { reason, message, violations: Vec::new(), retry_delay: None, metadata: HashMap::new() }
+        let (violations, blocks, metadata) = Default::default();
+        Self { reason, message, violations, blocks, retry_delay: None, metadata }
     }
 
     /// The error of a status without details: gRPC itself answered, or something between.
@@ -116,10 +130,12 @@ impl From<Status> for Error {
             ErrorReason::Internal
         });
         let violations = details.bad_request().map_or(&[][..], |bad| &bad.field_violations);
+        let blocks = details.precondition_failure().map_or(&[][..], |failure| &failure.violations);
         Self {
             reason,
             message: status.message().into(),
             violations: violations.iter().map(FieldViolation::from).collect(),
+            blocks: blocks.iter().map(Block::from).collect(),
             retry_delay: details.retry_info().and_then(|info| info.retry_delay),
             metadata,
         }
@@ -129,6 +145,13 @@ impl From<Status> for Error {
 impl From<&tonic_types::FieldViolation> for FieldViolation {
     fn from(violation: &tonic_types::FieldViolation) -> Self {
         Self { field: violation.field.clone(), description: violation.description.clone() }
+    }
+}
+
+impl From<&tonic_types::PreconditionViolation> for Block {
+    fn from(violation: &tonic_types::PreconditionViolation) -> Self {
+        let tonic_types::PreconditionViolation { r#type, subject, description } = violation.clone();
+        Self { guardrail_id: r#type, name: subject, message: description }
     }
 }
 

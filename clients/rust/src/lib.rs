@@ -8,7 +8,7 @@ mod timeout;
 pub use client::{Client, Connection, Options};
 pub use contract::cstp::v1;
 pub use contract::{intent_layer, liaison};
-pub use error::{Error, FieldViolation, Result};
+pub use error::{Block, Error, FieldViolation, Result};
 pub use {prost_types, tonic};
 
 /// The messages and stubs of the contract, in modules named after its packages.

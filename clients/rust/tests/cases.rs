@@ -182,11 +182,14 @@ fn holds(wanted: &Value, given: &Value) -> bool {
 fn is_meant(wanted: &Value, error: &Error) -> bool {
     let reason = error.reason.as_str_name().trim_start_matches("ERROR_REASON_");
     let fields: BTreeSet<_> = error.violations.iter().map(|violation| violation.field.as_str()).collect();
+    let blocks: Vec<_> = error.blocks.iter().map(|block| block.guardrail_id.as_str()).collect();
     let delay = error.retry_delay.map(|delay| delay.as_millis());
     let bounds = list(&wanted["retryDelayMs"]);
     wanted["reason"] == reason
         && error.message.contains(wanted["message"].as_str().unwrap_or_default())
         && fields == list(&wanted["violations"]).iter().map(text).collect()
+        && blocks == list(&wanted["blocks"]).iter().map(text).collect::<Vec<_>>()
+        && error.blocks.iter().all(|block| !block.name.is_empty() && !block.message.is_empty())
         && wanted["metadata"].as_object().is_none_or(|it| {
             it.iter().all(|(name, value)| error.metadata.get(name).is_some_and(|found| value == found))
         })

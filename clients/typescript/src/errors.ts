@@ -1,6 +1,14 @@
 import { durationMs } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError } from "@connectrpc/connect";
-import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from "./gen/google/rpc/error_details_pb.js";
+import {
+  BadRequestSchema,
+  ErrorInfoSchema,
+  PreconditionFailureSchema,
+  RetryInfoSchema,
+} from "./gen/google/rpc/error_details_pb.js";
+
+/** That of the contract's reasons; those of others may have the same names. */
+const DOMAIN = "cstp";
 
 /** What is wrong with one field of a request; `field` is its path as the contract writes it. */
 export interface FieldViolation {
@@ -8,10 +16,18 @@ export interface FieldViolation {
   readonly description: string;
 }
 
+/** A guardrail that forbids what was asked for. */
+export interface Block {
+  readonly guardrailId: string;
+  readonly name: string;
+  readonly message: string;
+}
+
 /** What an error tells beside its message. */
 export interface Details {
   readonly metadata?: Readonly<Record<string, string>>;
   readonly violations?: readonly FieldViolation[];
+  readonly blocks?: readonly Block[];
   readonly retryDelayMs?: number | undefined;
   readonly cause?: unknown;
 }
@@ -24,6 +40,8 @@ export class CstpError extends Error {
   readonly reason: string;
   readonly metadata: Readonly<Record<string, string>>;
   readonly violations: readonly FieldViolation[];
+  /** The guardrails that forbid it. */
+  readonly blocks: readonly Block[];
   /** How many milliseconds to wait before trying again; undefined where waiting does not help. */
   readonly retryDelayMs: number | undefined;
 
@@ -33,6 +51,7 @@ export class CstpError extends Error {
     this.reason = new.target.reason;
     this.metadata = details.metadata ?? {};
     this.violations = details.violations ?? [];
+    this.blocks = details.blocks ?? [];
     this.retryDelayMs = details.retryDelayMs;
   }
 
@@ -204,7 +223,7 @@ function codeOf(error: ConnectError): Code {
 /** Returns the error for a call to `target` that Connect says failed. */
 export function typed(error: ConnectError, target: string): CstpError {
   const info = error.findDetails(ErrorInfoSchema)[0];
-  if (info === undefined) return bare(error, target);
+  if (info?.domain !== DOMAIN) return bare(error, target);
   const known = BY_REASON.get(info.reason);
   const delay = error.findDetails(RetryInfoSchema)[0]?.retryDelay;
   return new (known ?? InternalError)(error.rawMessage, {
@@ -212,6 +231,11 @@ export function typed(error: ConnectError, target: string): CstpError {
     violations: error
       .findDetails(BadRequestSchema)
       .flatMap(({ fieldViolations }) => fieldViolations.map(({ field, description }) => ({ field, description }))),
+    blocks: error
+      .findDetails(PreconditionFailureSchema)
+      .flatMap(({ violations }) =>
+        violations.map(({ type, subject, description }) => ({ guardrailId: type, name: subject, message: description })),
+      ),
     retryDelayMs: delay && durationMs(delay),
     cause: error,
   });

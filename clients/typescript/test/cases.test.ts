@@ -16,6 +16,7 @@ interface Step {
     reason: string;
     message?: string;
     violations?: string[];
+    blocks?: string[];
     metadata?: Record<string, string>;
     requestId?: boolean;
     retryDelayMs?: [number, number];
@@ -121,6 +122,11 @@ async function judge(step: Step, call: Promise<JsonValue>): Promise<void> {
   assert.equal(error.reason, wanted.reason, error.message);
   assert.ok(error.message.includes(wanted.message ?? ""), error.message);
   assert.deepEqual(error.violations.map(({ field }) => field).sort(), (wanted.violations ?? []).sort());
+  assert.deepEqual(
+    error.blocks.map(({ guardrailId }) => guardrailId),
+    wanted.blocks ?? [],
+  );
+  assert.ok(error.blocks.every(({ name, message }) => name && message));
   assert.ok(holds(wanted.metadata ?? {}, error.metadata), JSON.stringify(error.metadata));
   if (wanted.requestId !== undefined) assert.equal(Boolean(error.requestId), wanted.requestId);
   if (wanted.retryDelayMs !== undefined) {

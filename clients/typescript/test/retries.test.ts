@@ -12,10 +12,12 @@ import {
   InternalError,
   InvalidArgument,
   JournalService,
+  NotFound,
   ServerUnreachable,
   Unavailable,
 } from "../src/index.js";
 import type { Pace } from "../src/policy.js";
+import { ErrorInfoSchema } from "../src/gen/google/rpc/error_details_pb.js";
 import { TaskService } from "../src/gen/cstp/v1/tasks_pb.js";
 
 const PUSHBACK = "grpc-retry-pushback-ms";
@@ -108,6 +110,12 @@ test("other failures are not repeated", async () => {
   const { cstp, pace } = failing([new ConnectError("broken", Code.Internal)]);
   await assert.rejects(cstp.queryDecisions({}), InternalError);
   assert.deepEqual(pace.pauses, []);
+});
+
+test("a reason of others is none of the contract", async () => {
+  const details = [{ desc: ErrorInfoSchema, value: { reason: "RATE_LIMITED", domain: "example.com" } }];
+  const { cstp } = failing([new ConnectError("not yours", Code.NotFound, undefined, details)]);
+  await assert.rejects(cstp.queryDecisions({}), NotFound);
 });
 
 test("methods that are not to be repeated are tried once", async () => {
