@@ -73,7 +73,8 @@ def federated(
         settings.agent.name,
         policy_of(federation, peers),
         max_hops=federation.max_hops,
-        max_calls=federation.max_calls,
+        # A thread stays free at the least: peers may ask back, and would else wait for calls that wait for them.
+        max_calls=min(federation.max_calls, max(settings.grpc.workers - 1, 1)),
         seconds=federation.timeout_seconds,
         max_bytes=settings.grpc.max_message_bytes,
     )
