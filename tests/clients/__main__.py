@@ -1,7 +1,7 @@
 """Try the clients of every language that this machine has tools for: their tests, then their example.
 
-python -m tests.clients            all of them
-python -m tests.clients go rust    these
+python -m tests.clients            all that there are tools for; the others are skipped
+python -m tests.clients go rust    these, for which there must be tools
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -68,11 +69,17 @@ def make(language: str, target: str, served: Table) -> bool:
         "CSTP_TOKEN": served.content["tokens"]["alice"],
     }
     command = ["make", "--no-print-directory", "-C", str(ROOT / "clients" / language), target]
+    # A session of its own, so that nothing of what it starts is left behind.
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
     try:
-        return subprocess.run(command, env=environment, timeout=SECONDS, check=False).returncode == 0
+        return process.wait(SECONDS) == 0
     except subprocess.TimeoutExpired:
         print(f"{language}: make {target} took more than {SECONDS:g} s", file=sys.stderr)
         return False
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def main() -> None:
@@ -84,7 +91,7 @@ def main() -> None:
         parser.error(f"there is no client for {', '.join(unknown)}; there is: {', '.join(TOOLS)}")
     outcomes = [attempt(language) for language in wanted or TOOLS]
     print(*outcomes, sep="\n")
-    sys.exit(0 if all(outcome.passed or outcome.missing for outcome in outcomes) else 1)
+    sys.exit(0 if all(outcome.passed or (outcome.missing and not wanted) for outcome in outcomes) else 1)
 
 
 if __name__ == "__main__":
