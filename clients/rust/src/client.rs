@@ -4,12 +4,13 @@ use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tonic::body::Body;
-use tonic::codegen::http::{HeaderValue, Request, Response, header::AUTHORIZATION};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::codegen::http::{Request, Response, header::AUTHORIZATION};
+use tonic::transport::Channel;
 use tonic::{Code, IntoRequest, IntoStreamingRequest, Status};
 use tower::{ServiceExt, service_fn, util::BoxCloneSyncService};
 
-use crate::error::{Result, expired, refused, unanswered};
+use crate::endpoint::{authorization, endpoint};
+use crate::error::{Result, expired, unanswered};
 use crate::liaison::v1::{WatchEventsRequest, WatchEventsResponse, liaison_service_client::LiaisonServiceClient};
 use crate::service_config::MethodConfig;
 use crate::timeout;
@@ -38,8 +39,7 @@ impl Client {
     ///
     /// Must be called within a Tokio runtime. Fails where the address or the options cannot be used.
     pub fn new(target: &str, options: Options) -> Result<Self> {
-        let token = options.token.map(|token| HeaderValue::try_from(format!("Bearer {token}"))).transpose();
-        let token = token.map_err(|_| refused("The token has characters that no header may have"))?;
+        let token = options.token.as_deref().map(authorization).transpose()?;
         let (channel, attempts) = (endpoint(target, options.root_certificates)?.connect_lazy(), options.attempts);
         Ok(Self(Connection::new(service_fn(move |mut request: Request<Body>| {
             request.headers_mut().extend(token.clone().map(|token| (AUTHORIZATION, token)));
@@ -87,22 +87,6 @@ impl Client {
     {
         Ok(self.stub(LiaisonServiceClient::new).watch_events(of).await?.into_inner().map_err(Into::into))
     }
-}
-
-fn endpoint(target: &str, roots: Option<Vec<u8>>) -> Result<Endpoint> {
-    let (scheme, authority) = target.split_once("://").unwrap_or(("grpc", target));
-    let tls = match (scheme, roots) {
-        (_, Some(pem)) if !String::from_utf8_lossy(&pem).contains("BEGIN CERTIFICATE") => {
-            return Err(refused("The root certificates are no certificates in PEM"));
-        }
-        ("grpcs" | "https", Some(pem)) => Some(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem))),
-        ("grpc" | "http", _) => None,
-        ("grpcs" | "https", None) => Some(ClientTlsConfig::new().with_native_roots()),
-        _ => return Err(refused(format!("{target} is neither grpc, grpcs, http nor https"))),
-    };
-    let endpoint = Endpoint::from_shared(format!("http{}://{authority}", if tls.is_some() { "s" } else { "" }));
-    let secured = endpoint.and_then(|it| tls.map_or(Ok(it.clone()), |tls| it.tls_config(tls)));
-    secured.map_err(|error| refused(format!("{target} cannot be used: {error}")))
 }
 
 /// Makes a call within its deadline, with as many attempts as it may have.

@@ -1,6 +1,6 @@
 //! Failures as the client returns them.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub struct Error {
     /// How long to wait before the same call is made again, where the server says so.
     pub retry_delay: Option<Duration>,
     /// What else the server says, for instance the permission that is missing.
-    pub metadata: HashMap<String, String>,
+    pub metadata: BTreeMap<String, String>,
 }
 
 /// A field of a request that is wrong.
@@ -91,8 +91,10 @@ impl Error {
 }
 
 /// The error of an address or an option that cannot be used.
-pub(crate) fn refused(why: impl Into<String>) -> Error {
-    Error::new(ErrorReason::InvalidArgument, why)
+pub(crate) fn refused(field: &str, description: &str) -> Error {
+    let violation = FieldViolation { field: field.into(), description: description.into() };
+    let message = format!("The {} cannot be used", field.replace('_', " "));
+    Error { violations: vec![violation], ..Error::new(ErrorReason::InvalidArgument, message) }
 }
 
 /// The status of a call whose deadline is over.
@@ -123,7 +125,7 @@ impl From<Status> for Error {
         let Some(info) = details.error_info().filter(|info| info.domain == DOMAIN) else {
             return Self::bare(&status);
         };
-        let mut metadata = info.metadata.clone();
+        let mut metadata: BTreeMap<_, _> = info.metadata.clone().into_iter().collect();
         let known = ErrorReason::from_str_name(&format!("{PREFIX}{}", info.reason));
         let reason = known.unwrap_or_else(|| {
             metadata.entry("reason".into()).or_insert_with(|| info.reason.clone());

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod client;
+mod endpoint;
 mod error;
 mod service_config;
 mod timeout;

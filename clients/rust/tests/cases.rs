@@ -76,18 +76,25 @@ async fn keeps_the_deadline_of_a_stream(table: &Value) -> Result<(), Failed> {
 }
 
 async fn refuses_what_it_cannot_use(_: &Value) -> Result<(), Failed> {
-    let token = Options { token: Some("two\nlines".into()), ..Options::default() };
+    let with_token = |token: &str| Options { token: Some(token.into()), ..Options::default() };
     let roots = Options { root_certificates: Some(b"none".to_vec()), ..Options::default() };
     let unusable = [
         ("ftp://localhost:1", Options::default()),
         ("grpc://", Options::default()),
         ("grpcs://local host", Options::default()),
-        ("grpc://localhost:1", token),
+        ("grpc://localhost", Options::default()),
+        ("localhost", Options::default()),
+        ("grpc://localhost:1/path", Options::default()),
+        ("http://me:secret@localhost:1", Options::default()),
+        ("grpc://localhost:1", with_token("two\nlines")),
+        ("grpc://localhost:1", with_token("two words")),
+        ("grpc://localhost:1", with_token("")),
         ("grpcs://localhost:1", roots),
     ];
     for (target, options) in unusable {
         let error = Client::new(target, options).expect_err(target);
         ensure(error.reason == ErrorReason::InvalidArgument, || error.to_string())?;
+        ensure(!error.violations.is_empty() && !error.message.contains("secret"), || error.to_string())?;
     }
     Ok(())
 }
