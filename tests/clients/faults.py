@@ -49,19 +49,18 @@ class Faults(cstp_pb2_grpc.CstpServiceServicer):
         with self._counting:
             self._attempts[text, key] += 1
             attempt = self._attempts[text, key]
-        left = context.time_remaining()
-        if "withinMs" in told and (left is None or left * 1000 > told["withinMs"]):
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"the deadline is {left} s away")
         if told.get("silent"):
             ended = threading.Event()
             if context.add_callback(ended.set):
                 ended.wait(SILENCE)
-        if attempt > told.get("times", attempt):
-            return f"attempt {attempt}"
-        if "status" in told:
-            context.abort(grpc.StatusCode[told["status"]], "in a few words")
-        if "reason" in told:
-            context.abort_with_status(to_status(error_of(told), "req-1", context.time_remaining()))
+        left = context.time_remaining()
+        if attempt <= told.get("times", attempt):
+            if "status" in told:
+                context.abort(grpc.StatusCode[told["status"]], "in a few words")
+            if "reason" in told:
+                context.abort_with_status(to_status(error_of(told), "req-1", left))
+        if "withinMs" in told and (left is None or left * 1000 > told["withinMs"]):
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"the deadline is {left} s away")
         return f"attempt {attempt}"
 
 
