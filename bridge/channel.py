@@ -8,7 +8,9 @@ from typing import Final
 
 import grpc
 
+from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.config import ConfigError
+from cstp_grpc.errors import InvalidArgument
 
 OPTIONS: Final = [
     # The server bounds its answers and their error details; the bridge does not judge them again.
@@ -46,7 +48,10 @@ def connect(target: str, ca_file: Path | None = None) -> grpc.aio.Channel:
     address = address_of(target)
     if not is_secure(target):
         return grpc.aio.insecure_channel(address, options=OPTIONS)
-    credentials = grpc.ssl_channel_credentials(authorities(ca_file))
+    try:
+        credentials = channel_credentials(authorities(ca_file))
+    except InvalidArgument as error:
+        raise ConfigError(f"server.grpc_ca_file: {ca_file} holds no certificates in PEM") from error
     return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
 
 

@@ -181,7 +181,8 @@ class Plan:
 
     def admit(self, announcement: Call[Any], response: cstp_pb2.AnnounceIntentResponse) -> None:
         """Raise Blocked where what was announced is not allowed."""
-        if not response.guardrail_status.allowed:
+        verdict = response.guardrail_status
+        if not verdict.allowed or verdict.violations:
             raise Blocked(announcement.values["intent"], response)
 
     def recording(self, announcement: Call[Any]) -> Call[journal_pb2.Decision]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from cstp_grpc.decisions.model import Decision
 from cstp_grpc.storage.text import storable
 from cstp_grpc.vocabulary import Visibility
+
+RELAYED: Final = ""
+"""Who reads where a peer asks on behalf of its own callers: a peer without decisions. No agent is called so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class Sharing:
     @classmethod
     def of(cls, peers: Iterable[str], categories: Iterable[str], tags: Iterable[str]) -> Sharing:
         """Return the sharing of these, with texts as the journal keeps them."""
-        return cls(frozenset(peers), frozenset(map(storable, categories)), frozenset(map(storable, tags)))
+        return cls(frozenset({RELAYED, *peers}), frozenset(map(storable, categories)), frozenset(map(storable, tags)))
 
     def narrows(self, caller: str) -> bool:
         """Whether an agent reads fewer of others' shared decisions than all."""

@@ -131,19 +131,20 @@ class Announcer:
         self._responds = responds
         self._citations = citations
 
-    def announce(self, announcement: Announcement, caller: str, request_id: str) -> Feedback:
+    def announce(self, announcement: Announcement, caller: str, request_id: str, reader: str | None = None) -> Feedback:
         """Record an intent and return the feedback on it.
 
-        Raises Conflict where the caller used the correlation id for another content, QueryFailed,
-        GuardrailEvalFailed and Unavailable. Before anything is recorded, raises InvalidArgument for metadata that is
-        too large and for paths that cannot be looked at, and NotFound for an unknown project.
+        Similar decisions are those that `reader` may read, the caller where it is None. Raises Conflict where the
+        caller used the correlation id for another content, QueryFailed, GuardrailEvalFailed and Unavailable. Before
+        anything is recorded, raises InvalidArgument for metadata that is too large and for paths that cannot be looked
+        at, and NotFound for an unknown project.
         """
         check_bounds(announcement.metadata, "metadata")
         code = self._code.look(announcement.project, announcement.paths)
         received_at = self._clock()
         entry = self._entry(announcement, caller, request_id, received_at)
         try:
-            feedback = self._feedback(announcement, code, caller, received_at)
+            feedback = self._feedback(announcement, code, caller if reader is None else reader, received_at)
         except Exception as error:
             self._remember(announcement, caller, replace(entry, error=reason_of(error)))
             raise
@@ -151,16 +152,16 @@ class Announcer:
         return replace(feedback, received_at=stored.received_at)
 
     def _feedback(
-        self, announcement: Announcement, code: CodeContext | None, caller: str, received_at: datetime
+        self, announcement: Announcement, code: CodeContext | None, reader: str, received_at: datetime
     ) -> Feedback:
         if not self._responds:
             return Feedback(received_at)
         verdict = self._judge.judge(action_of(announcement, code))
-        similar = self._recall(announcement, caller)
+        similar = self._recall(announcement, reader)
         suggestions = suggest(similar, verdict, unconfirmed(announcement, code))
         return Feedback(received_at, tuple(similar), verdict, tuple(suggestions), code)
 
-    def _recall(self, announcement: Announcement, caller: str) -> list[Match]:
+    def _recall(self, announcement: Announcement, reader: str) -> list[Match]:
         """Return similar decisions: those of the given category first, others where it has too few.
 
         What nodes of projects say comes last: it has no outcome, and must not keep one from being told.
@@ -174,7 +175,7 @@ class Announcer:
             if len(found) < SIMILAR:
                 # Each that was found may show up again, so ask for enough to fill the rest.
                 limit = SIMILAR + len(found)
-                matches = self._search.search(text, filters, caller, limit, self._min_score)
+                matches = self._search.search(text, filters, reader, limit, self._min_score)
                 found |= {match.decision.id: match for match in matches if match.decision.id not in found}
         return list(found.values())[:SIMILAR]
 

@@ -17,6 +17,7 @@ from cstp_grpc import errors
 from cstp_grpc.client import CstpClient, RetryPolicy
 from cstp_grpc.client.errors import REQUEST_ID, ServerUnreachable
 from cstp_grpc.client.jsonrpc import ENDPOINT, endpoint, exchange, tls_context
+from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.client.transport import channel_options, grpc_address, scheme_of
 from cstp_grpc.client.words import one_line, told
 from cstp_grpc.config.sections import LiaisonSettings, PillarSettings
@@ -292,7 +293,7 @@ class GrpcHealth:
         target = address_of(settings)
         address = grpc_address(target)
         if scheme_of(target) == "grpcs":
-            credentials = grpc.ssl_channel_credentials(read_authorities(settings.ca_file))
+            credentials = channel_credentials(read_authorities(settings.ca_file))
             self._channel = grpc.secure_channel(address, credentials, channel_options(address))
         else:
             self._channel = grpc.insecure_channel(address, channel_options(address))

@@ -48,7 +48,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         """Announce an intent."""
         caller = current_caller.get()
         announced = announcement(request)
-        feedback = self._announcer.announce(announced, caller.agent, caller.request_id)
+        feedback = self._announcer.announce(announced, caller.agent, caller.request_id, caller.reader)
         return cstp_pb2.AnnounceIntentResponse(
             received=True,
             correlation_id=announced.correlation_id,
@@ -68,7 +68,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         matches = self._search.search(
             request.query,
             convert.decision_filter(request.filters),
-            current_caller.get().agent,
+            current_caller.get().reader,
             query_limit(request, self._limits),
             request.min_score if request.HasField("min_score") else self._limits.min_score,
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cstp_grpc.client.federation.hops import Journey
 from cstp_grpc.config import ServerSettings
 from tests.bridge.support import JSON, TIMEOUT, TOKEN, Client, Scripted, bridging, call
 from tests.waiting import wait_until
@@ -135,6 +136,15 @@ def test_how_far_a_call_between_agents_has_come_reaches_the_server(bridge: Clien
     bridge.post(QUERY, {"Content-Type": JSON, "X-CSTP-Federation": journey})
     (seen,) = server.seen
     assert seen.metadata["x-cstp-federation"] == journey
+
+
+@pytest.mark.parametrize("given", ["x" * 1600, "id=é;hops=1;path=", ""])
+def test_a_journey_that_grpc_cannot_carry_ends(bridge: Client, server: Scripted, given: str) -> None:
+    bridge.post(QUERY, {"Content-Type": JSON, "X-CSTP-Federation": given})
+    (seen,) = server.seen
+    told = seen.metadata["x-cstp-federation"]
+    assert isinstance(told, str)
+    assert Journey.decode(told) == Journey("", 0)
 
 
 def test_all_that_is_passed_on_fits_what_grpc_takes_together(bridge: Client, server: Scripted) -> None:

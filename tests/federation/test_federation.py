@@ -129,6 +129,7 @@ def test_what_an_advisory_peer_blocks_is_a_warning(house: House) -> None:
 
 def test_peers_are_asked_about_what_they_speak_for(house: House) -> None:
     assert statuses(house.check()) == {"b": "answered"}
+    assert statuses(house.check(category="Deployment")) == {"b": "answered"}
     assert statuses(house.check(category="staffing")) == {"b": "answered"}
 
 
@@ -137,6 +138,23 @@ def test_the_scope_is_local_unless_the_settings_say_otherwise(house: House) -> N
     assert statuses(house.check(None, stakes="critical")) == {"b": "answered"}
     assert statuses(house.check(None, category="deployment")) == {"b": "answered", "c": "answered"}
     assert house.check("local", stakes="critical")["responses"] == []
+
+
+def test_not_naming_a_category_is_no_way_around_a_required_peer(tmp_path: Path) -> None:
+    with running(agent_settings(tmp_path / "b", "b", PRODUCTION)) as b:
+        peers = [peer("b", f"grpc://{b.target}", role="required", categories=["deployment"])]
+        with running(agent_settings(tmp_path / "a", "a", peers=peers)) as a:
+            caller = GrpcCaller(a.target)
+            action = {"description": "Ship it", "context": {"production": True}}
+            silent_on_it, other = (
+                result_of(caller, "cstp.checkGuardrails", {"action": {**action, **more}, **given("federated")})
+                for more in ({}, {"category": "staffing"})
+            )
+            queried = result_of(caller, "cstp.queryDecisions", {"query": "a queue", **given("federated")})
+            caller.close()
+    assert brief(silent_on_it) == (False, ["b/no-production"], [])
+    assert brief(other) == (True, [], [])
+    assert statuses(queried) == {}
 
 
 def test_naming_agents_asks_them_and_who_must_be_asked(house: House) -> None:
@@ -406,7 +424,7 @@ def test_calls_that_wait_for_peers_leave_room_for_others(tmp_path: Path, workers
             for caller in callers:
                 caller.close()
     assert alone.result is not None
-    assert sorted(outcome.reason or "" for outcome in outcomes) == ["", "UNAVAILABLE"]
+    assert sorted(outcome.reason or "" for outcome in outcomes) == ["", "RATE_LIMITED"]
 
 
 def test_answers_that_are_too_large_together_are_refused_one_by_one(tmp_path: Path) -> None:

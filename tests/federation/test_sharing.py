@@ -134,6 +134,19 @@ def test_links_to_what_a_peer_does_not_find_are_not_shown_to_it(agent: Agent) ->
     assert [each["links"]["relatesTo"] for each in found] == [targets[1:]] * 3
 
 
+def test_nothing_that_a_peer_recorded_is_told_to_its_callers(tmp_path: Path) -> None:
+    with ExitStack() as opened:
+        c = opened.enter_context(running(with_friends(agent_settings(tmp_path / "c", "c"))))
+        b = opened.enter_context(running(agent_settings(tmp_path / "b", "b", peers=[peer("c", f"grpc://{c.target}")])))
+        through_b, at_c = (Agent(opened.enter_context(closing(GrpcCaller(app.target)))) for app in (b, c))
+        at_c.record("Queue the secret of b", PEER_TOKEN)
+        at_c.record("Queue what all may know", **SHARED)
+        assert at_c.queried(PEER_TOKEN) == {"Queue the secret of b", "Queue what all may know"}
+        assert through_b.queried(TOKENS["alice"], scope="federated") == {"Queue what all may know"}
+        answer = through_b.told(TOKENS["alice"], scope="federated")
+        assert {each["title"] for each in answer["similarDecisions"]} == {"Queue what all may know"}
+
+
 def test_what_a_peer_recorded_itself_is_there_for_it(agent: Agent) -> None:
     agent.record("Queue of a friend", PEER_TOKEN, category="staffing")
     assert agent.queried(PEER_TOKEN) == agent.listed(PEER_TOKEN) == COVERED | {"Queue of a friend"}

@@ -13,7 +13,7 @@ from cstp_grpc.client import errors
 from cstp_grpc.client.contract import Method
 from cstp_grpc.client.federation import results
 from cstp_grpc.client.federation.results import MAX_ANSWER_BYTES, Metadata, Result
-from cstp_grpc.client.jsonrpc import tls_context
+from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.client.transport import authorization, channel_options, grpc_address
 
 OPTIONS: Final[Mapping[str, int]] = {
@@ -37,10 +37,7 @@ class GrpcLink:
         self._metadata = authorization(token)
         self._calls: dict[str, Any] = {}
         if secure:
-            # gRPC would find out with the first call.
-            tls_context(root_certificates)
-            credentials = grpc.ssl_channel_credentials(root_certificates)
-            self._channel = grpc.secure_channel(address, credentials, options)
+            self._channel = grpc.secure_channel(address, channel_credentials(root_certificates), options)
         else:
             self._channel = grpc.insecure_channel(address, options)
 

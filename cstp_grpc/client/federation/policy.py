@@ -83,8 +83,8 @@ class Policy(Generic[PeerT]):
 
         In votes that is who speaks for the category: whoever calls names other peers, and must not add to the votes.
         """
-        votes, category = self.quorum(matter) is not None, matter.category or ""
-        return frozenset(peer.name for peer in asked if peer.required and (not votes or peer.speaks_for(category)))
+        votes = self.quorum(matter) is not None
+        return frozenset(peer.name for peer in asked if peer.required and (not votes or must_judge(peer, matter)))
 
     def quorum(self, matter: Matter) -> int | None:
         """Return how many required peers must allow an action; None where each has a veto."""
@@ -93,7 +93,11 @@ class Policy(Generic[PeerT]):
 
 def wanted(peer: Asked, matter: Matter, names: Sequence[str], *, judging: bool) -> bool:
     """Whether a call asks a peer."""
-    speaks = peer.speaks_for(matter.category or "")
-    if not names:
-        return speaks
-    return peer.name in names or (judging and peer.required and speaks)
+    if judging and peer.required and must_judge(peer, matter):
+        return True
+    return peer.name in names if names else peer.speaks_for(matter.category or "")
+
+
+def must_judge(peer: Asked, matter: Matter) -> bool:
+    """Whether a required peer judges a matter: not naming a category is no way around those that speak for some."""
+    return matter.category is None or peer.speaks_for(matter.category)

@@ -18,7 +18,7 @@ from cstp_grpc.client.federation.links import Peer
 from cstp_grpc.client.federation.policy import Matter, Policy
 from cstp_grpc.client.federation.replies import PeerAnswer, not_understood, understand
 from cstp_grpc.client.federation.writing import response_of
-from cstp_grpc.errors import InvalidArgument, Unavailable
+from cstp_grpc.errors import InvalidArgument, RateLimited
 from cstp_grpc.gen.cstp.v1 import types_pb2
 
 AnswerT = TypeVar("AnswerT")
@@ -145,7 +145,7 @@ class Rounds:
 
         A vote is held where nobody has one too, and lost.
         `about` is the same for the same call at all agents; `agents` are those that it names. Raises InvalidArgument,
-        and Unavailable where too many calls wait for peers.
+        and RateLimited where too many calls wait for peers.
         """
         brought = Journey.decode(arrival.said)
         peers = self._policy.chosen(matter, agents, judging=judging)
@@ -160,7 +160,7 @@ class Rounds:
                 yield None
                 return
             if not self._places.acquire(blocking=False):
-                raise Unavailable("Too many calls wait for peers; try again", retry_after=BUSY_SECONDS)
+                raise RateLimited("Too many calls wait for peers; try again", retry_after=BUSY_SECONDS)
             try:
                 onward = replace(journey, hops=min(journey.hops, self._max_hops)).onward(self._name)
                 required = self._policy.deciding(matter, peers)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cstp_grpc.client.contract import Method
+from cstp_grpc.client.federation.hops import METADATA_KEY
 from cstp_grpc.config import TokenSettings
 from cstp_grpc.errors import AuthenticationRequired, PermissionDenied
 from cstp_grpc.server.interceptors.chain import Call, Proceed
@@ -66,7 +67,8 @@ class Authentication:
                 f"{call.method.name} needs the permission {needed}, which {agent.name} does not have",
                 metadata={"permission": needed},
             )
-        reset = current_caller.set(Caller(agent.name, agent.permissions, call.request_id, agent.tenant))
+        relayed = METADATA_KEY in call.metadata
+        reset = current_caller.set(Caller(agent.name, agent.permissions, call.request_id, agent.tenant, relayed))
         try:
             return proceed(call, request)
         finally:

@@ -14,7 +14,7 @@ from cstp_grpc.client.federation.model import Status
 from cstp_grpc.client.federation.policy import Matter, Matters, Policy
 from cstp_grpc.client.federation.results import Metadata, answered
 from cstp_grpc.client.federation.rounds import Arrival, Rounds
-from cstp_grpc.errors import QueryFailed, Unavailable
+from cstp_grpc.errors import QueryFailed, RateLimited
 from tests.client.federation.answers import query
 from tests.client.federation.servers import REQUEST, SECONDS
 
@@ -71,7 +71,7 @@ def test_a_call_that_fails_here_keeps_its_place_until_the_peers_have_answered() 
     asking = rounds(peer)
 
     def own() -> str:
-        with pytest.raises(Unavailable), asking.begin("2", Matter(None), (), ARRIVED, judging=False):
+        with pytest.raises(RateLimited), asking.begin("2", Matter(None), (), ARRIVED, judging=False):
             pytest.fail("there is no place")
         peer.may.set()
         raise QueryFailed("no")
