@@ -5,6 +5,7 @@ import com.google.protobuf.InvalidProtocolBufferException;
 import com.google.protobuf.Message;
 import com.google.rpc.BadRequest;
 import com.google.rpc.ErrorInfo;
+import com.google.rpc.PreconditionFailure;
 import com.google.rpc.RetryInfo;
 import cstp.v1.ErrorReason;
 import io.grpc.Status;
@@ -18,11 +19,14 @@ import java.util.Optional;
 /** A call failed, for a {@link #reason()} that does not change and with a message that people may read. */
 @SuppressWarnings("serial")
 public final class CstpException extends RuntimeException {
+    /** That of the contract's reasons; those of others may have the same names. */
+    private static final String DOMAIN = "cstp";
     private static final String PREFIX = "ERROR_REASON_";
 
     private final ErrorReason reason;
     private final Map<String, String> metadata;
     private final List<FieldViolation> violations;
+    private final List<Block> blocks;
     private final Duration retryDelay;
 
     private CstpException(
@@ -30,23 +34,29 @@ public final class CstpException extends RuntimeException {
             String message,
             Map<String, String> metadata,
             List<FieldViolation> violations,
+            List<Block> blocks,
             Duration retryDelay,
             Throwable cause) {
         super(message, cause);
         this.reason = reason;
         this.metadata = Map.copyOf(metadata);
         this.violations = List.copyOf(violations);
+        this.blocks = List.copyOf(blocks);
         this.retryDelay = retryDelay;
     }
 
     /** What is wrong with one field of a request; {@code field} is its path as the contract writes it. */
     public record FieldViolation(String field, String description) {}
 
+    /** A guardrail that forbids what was asked for. */
+    public record Block(String guardrailId, String name, String message) {}
+
     /** Returns what a failure of a generated stub says. */
     public static CstpException of(Throwable failure) {
         Status status = Status.fromThrowable(failure);
         List<Any> details = details(failure);
         return detail(details, ErrorInfo.class)
+                .filter(info -> info.getDomain().equals(DOMAIN))
                 .map(info -> told(info, status, details, failure))
                 .orElseGet(() -> bare(status, failure));
     }
@@ -59,6 +69,11 @@ public final class CstpException extends RuntimeException {
     /** Returns the fields that are wrong, for INVALID_ARGUMENT and MISSING_PARAMETER. */
     public List<FieldViolation> violations() {
         return violations;
+    }
+
+    /** Returns the guardrails that forbid the call. */
+    public List<Block> blocks() {
+        return blocks;
     }
 
     /** Returns how long to wait before another attempt; empty where the server does not say. */
@@ -91,12 +106,16 @@ public final class CstpException extends RuntimeException {
                 .flatMap(request -> request.getFieldViolationsList().stream())
                 .map(each -> new FieldViolation(each.getField(), each.getDescription()))
                 .toList();
+        List<Block> blocks = detail(details, PreconditionFailure.class).stream()
+                .flatMap(failed -> failed.getViolationsList().stream())
+                .map(each -> new Block(each.getType(), each.getSubject(), each.getDescription()))
+                .toList();
         Duration delay = detail(details, RetryInfo.class)
                 .map(RetryInfo::getRetryDelay)
                 .map(each -> Duration.ofSeconds(each.getSeconds(), each.getNanos()))
                 .orElse(null);
         ErrorReason reason = known == null ? ErrorReason.ERROR_REASON_INTERNAL : ErrorReason.valueOf(known);
-        return new CstpException(reason, status.getDescription(), metadata, violations, delay, failure);
+        return new CstpException(reason, status.getDescription(), metadata, violations, blocks, delay, failure);
     }
 
     /** Returns what a status without details means: gRPC itself or something between answered. */
@@ -116,7 +135,7 @@ public final class CstpException extends RuntimeException {
             default -> ErrorReason.ERROR_REASON_INTERNAL;
         };
         String message = status.getCode() + ": " + said + causes(status.getCause());
-        return new CstpException(reason, message, Map.of(), List.of(), null, failure);
+        return new CstpException(reason, message, Map.of(), List.of(), List.of(), null, failure);
     }
 
     /** Returns what exhaustion without details means: only its text tells which limit, of sizes or of calls. */

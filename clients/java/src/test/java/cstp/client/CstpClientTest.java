@@ -162,6 +162,10 @@ final class CstpClientTest {
         assertEquals(
                 elements(wanted.get("violations")).map(JsonElement::getAsString).collect(Collectors.toSet()),
                 error.violations().stream().map(CstpException.FieldViolation::field).collect(Collectors.toSet()));
+        assertEquals(
+                elements(wanted.get("blocks")).map(JsonElement::getAsString).toList(),
+                error.blocks().stream().map(CstpException.Block::guardrailId).toList());
+        assertTrue(error.blocks().stream().noneMatch(each -> each.name().isEmpty() || each.message().isEmpty()));
         if (wanted.has("metadata")) {
             for (var each : wanted.getAsJsonObject("metadata").entrySet()) {
                 assertEquals(each.getValue().getAsString(), error.metadata().get(each.getKey()));
