@@ -160,7 +160,8 @@ def milliseconds(pushback: str | bytes) -> int | None:
 
 def seconds_of(delay: Duration) -> float | None:
     """Return how long a server asks to wait; None where it makes no sense."""
-    seconds = delay.seconds + delay.nanos / 1e9
+    # Divided once, so that 2.829 s is no 2.8289999999999997.
+    seconds = (delay.seconds * 1_000_000_000 + delay.nanos) / 1_000_000_000
     return seconds if 0 <= seconds <= MAX_WAIT else None
 
 
