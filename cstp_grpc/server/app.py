@@ -15,7 +15,7 @@ from cstp_grpc.audit.sql_store import SqlAuditStore
 from cstp_grpc.audit.trail import AuditTrail
 from cstp_grpc.callbacks.outbox import Callbacks
 from cstp_grpc.certificates import ServerCertificate
-from cstp_grpc.client.federation.addresses import is_public
+from cstp_grpc.client.addresses import is_public
 from cstp_grpc.config import Settings, forbid_telemetry, inherited_environment, join, reachable
 from cstp_grpc.decisions.embedding import Embedder
 from cstp_grpc.decisions.embedding.build import build_embedder

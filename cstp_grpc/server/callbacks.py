@@ -18,8 +18,8 @@ from cstp_grpc.callbacks.outbox import Callbacks
 from cstp_grpc.callbacks.removal import CitationRemover
 from cstp_grpc.callbacks.sending import Notifications, NotSent, Refused
 from cstp_grpc.callbacks.sql_store import SqlCallbackStore
-from cstp_grpc.client.federation.addresses import AddressRefused, Dialler
-from cstp_grpc.client.federation.posting import post
+from cstp_grpc.client.addresses import AddressRefused, Dialler
+from cstp_grpc.client.posting import post
 from cstp_grpc.config import CallbackSettings, ConfigError, Settings
 from cstp_grpc.decisions.sharing import Sharing
 from cstp_grpc.decisions.sql_store import SqlDecisionStore

@@ -13,7 +13,7 @@ import pytest
 
 from cstp_grpc.callbacks.addresses import Address, address_of
 from cstp_grpc.callbacks.sending import NotSent, Refused
-from cstp_grpc.client.federation.addresses import is_public
+from cstp_grpc.client.addresses import is_public
 from cstp_grpc.config import ConfigError
 from cstp_grpc.server.app import App
 from cstp_grpc.server.callbacks import HttpCourier

@@ -7,12 +7,11 @@ from typing import Final
 
 from cstp_grpc.client.federation.merge import ordered, suggested, top
 from cstp_grpc.client.federation.model import Finding, Judgement, Poll, Recollection, Status, Verdict
-from cstp_grpc.client.federation.reading import MAX_DECISIONS
+from cstp_grpc.client.federation.reading import MAX_DECISIONS, MAX_SUGGESTIONS
 from cstp_grpc.client.federation.replies import Feedback, PeerAnswer
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 
 MAX_SIMILAR: Final = 5
-MAX_SUGGESTIONS: Final = 5
 STATUS: Final[Mapping[Status, types_pb2.PeerStatus.ValueType]] = {
     status: types_pb2.PeerStatus.Value(f"PEER_STATUS_{status.name}") for status in Status
 }
