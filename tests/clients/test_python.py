@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,52 +12,86 @@ import yaml
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from cstp_grpc.client import CstpClient, RetryPolicy
-from cstp_grpc.client.contract import methods
+from cstp_grpc.client import AsyncCstpClient, CstpClient, RetryPolicy
+from cstp_grpc.client.contract import Method, methods
 from cstp_grpc.errors import CstpError
 from tests.clients.serving import CASES, Table, table
 
 NAMES = [case["name"] for case in yaml.safe_load(CASES.read_text(encoding="utf-8"))["cases"]]
-ONCE = RetryPolicy(attempts=1)
+
+
+@pytest.fixture(scope="module", params=["threads", "event loop"])
+def kind(request: pytest.FixtureRequest) -> str:
+    given: str = request.param
+    return given
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
-    with table(tmp_path_factory.mktemp("clients"), "python") as found:
+def served(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
+    with table(tmp_path_factory.mktemp("clients"), f"python-{kind.replace(' ', '-')}") as found:
         yield found
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_case(served: Table, name: str) -> None:
+def test_case(served: Table, kind: str, name: str) -> None:
     case = served.case(name)
     for step in case.get("steps", [case]):
-        with client_of(served, case) as client:
-            judge(step, lambda: make(client, step, case.get("timeoutMs")))  # noqa: B023 - called at once
+        judge(step, lambda: attempt(kind, served, case, step))  # noqa: B023 - called at once
 
 
-def client_of(served: Table, case: dict[str, Any]) -> CstpClient:
+def attempt(kind: str, served: Table, case: dict[str, Any], step: dict[str, Any]) -> Any:
+    """Make a call of a case with one of the two clients."""
+    target, token, options = told(served, case)
+    timeout = case["timeoutMs"] / 1000 if "timeoutMs" in case else None
+    if kind == "threads":
+        with CstpClient(target, token, **options) as client:
+            return make(client, step, timeout)
+
+    async def within() -> Any:
+        async with AsyncCstpClient(target, token, **options) as client:
+            return await make_async(client, step, timeout)
+
+    return asyncio.run(within())
+
+
+def told(served: Table, case: dict[str, Any]) -> tuple[str, str | None, dict[str, Any]]:
+    """Return what a client is made with: target, token and options."""
     target = served.content["servers"][case.get("server", "plain")]
     token = served.content["tokens"][case.get("token", "alice")]
     roots = Path(served.content["rootCertificates"]).read_bytes()
     # To this client an https address is that of a bridge.
     target = target.replace("https://", "grpcs://")
     retries = {"retries": RetryPolicy(attempts=case["attempts"])} if "attempts" in case else {}
-    return CstpClient(target, token, root_certificates=roots, **retries)
+    return target, token, {"root_certificates": roots, **retries}
 
 
-def make(client: CstpClient, step: dict[str, Any], timeout_ms: int | None) -> Any:
-    timeout = None if timeout_ms is None else timeout_ms / 1000
-    call = step["call"]
-    if call == "importDecisions":
-        method = methods()["cstp.importDecisions"]
-        requests = [json_format.ParseDict(each, method.request()) for each in step["requests"]]
+def make(client: CstpClient, step: dict[str, Any], timeout: float | None) -> Any:
+    method, requests = asked(step)
+    if step["call"] == "importDecisions":
         return {"results": [printed(each) for each in client.import_decisions(requests, timeout=timeout)]}
-    if call == "watchEvents":
-        method = methods()["liaison.watchEvents"]
-        with client.watch(method, json_format.ParseDict(step["request"], method.request()), timeout) as answers:
+    if step["call"] == "watchEvents":
+        with client.watch(method, requests[0], timeout) as answers:
             return [printed(next(answers)) for _ in range(step["take"])]
-    method = methods()[f"cstp.{call}"]
-    return printed(client.call(method, json_format.ParseDict(step["request"], method.request()), timeout))
+    return printed(client.call(method, requests[0], timeout))
+
+
+async def make_async(client: AsyncCstpClient, step: dict[str, Any], timeout: float | None) -> Any:
+    method, requests = asked(step)
+    if step["call"] == "importDecisions":
+        return {"results": [printed(each) async for each in client.import_decisions(requests, timeout=timeout)]}
+    if step["call"] == "watchEvents":
+        async with await client.watch(method, requests[0], timeout) as answers:
+            return [printed(await anext(answers)) for _ in range(step["take"])]
+    return printed(await client.call(method, requests[0], timeout))
+
+
+def asked(step: dict[str, Any]) -> tuple[Method, list[Any]]:
+    """Return the method of a call, and what is sent."""
+    name = step["call"]
+    method = methods()[f"liaison.{name}" if name == "watchEvents" else f"cstp.{name}"]
+    return method, [
+        json_format.ParseDict(each, method.request()) for each in step.get("requests", [step.get("request")])
+    ]
 
 
 def printed(message: Message) -> dict[str, Any]:
