@@ -20,13 +20,13 @@ from cstp_grpc.client import CstpClient
 from cstp_grpc.client.contract import methods
 from cstp_grpc.client.federation.cards import SUFFIX, Card, read_card
 from cstp_grpc.client.federation.gather import Reply, gather
-from cstp_grpc.client.federation.model import Status
 from cstp_grpc.client.federation.replies import Failure, understand
 from cstp_grpc.client.transport import grpc_address, scheme_of
 from cstp_grpc.config import ConfigError, PeerSettings, Settings
 from cstp_grpc.errors import AuthenticationRequired, CstpError
 from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2
 from cstp_grpc.server.federation import open_peers
+from cstp_grpc.vocabulary import PeerStatus
 
 CARD_PATH: Final = "/.well-known/agent-card.json"
 ENDPOINT: Final = "/cstp"
@@ -42,7 +42,7 @@ class Standing:
     """How a peer is: what it answered, or why it did not, and its card where there is one."""
 
     configured: PeerSettings
-    status: Status
+    status: PeerStatus
     latency_ms: float
     access: access_pb2.GetAccessResponse | None
     failure: Failure | None
@@ -51,7 +51,7 @@ class Standing:
     @property
     def healthy(self) -> bool:
         """Whether it answers."""
-        return self.status is Status.ANSWERED
+        return self.status is PeerStatus.ANSWERED
 
     @property
     def version(self) -> str:

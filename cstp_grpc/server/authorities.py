@@ -1,11 +1,17 @@
-"""The authorities that certify the servers which are called."""
+"""Settings of other servers that are called: the authorities that certify them, and what is wrong with them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from cstp_grpc.client.jsonrpc import tls_context
-from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.errors import ConfigError, InvalidArgument
+
+SETTING_OF: Final[Mapping[str, str]] = {"token": "token", "root_certificates": "ca_file"}
+"""The settings of a server by the fields of errors that are about them; others are about its url."""
 
 
 def read_authorities(ca_file: Path | None) -> bytes | None:
@@ -19,3 +25,15 @@ def read_authorities(ca_file: Path | None) -> bytes | None:
     # gRPC itself would only notice when it connects.
     tls_context(authorities)
     return authorities
+
+
+@contextmanager
+def calling(key: str, ca_file: Path | None) -> Iterator[None]:
+    """Raise ConfigError where the settings at `key` cannot be used to call a server."""
+    try:
+        yield
+    except InvalidArgument as error:
+        violation = error.violations[0]
+        raise ConfigError(f"{key}.{SETTING_OF.get(violation.field, 'url')}: {violation.description}") from error
+    except OSError as error:
+        raise ConfigError(f"{key}.ca_file: {ca_file} cannot be read: {error.strerror}") from error

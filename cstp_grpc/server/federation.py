@@ -10,17 +10,13 @@ from cstp_grpc.client.federation.breaker import CircuitBreaker
 from cstp_grpc.client.federation.links import Peer, open_peer
 from cstp_grpc.client.federation.policy import Matters, Policy
 from cstp_grpc.client.federation.rounds import Rounds
-from cstp_grpc.config import ConfigError, FederationSettings, PeerSettings, Settings
+from cstp_grpc.config import FederationSettings, PeerSettings, Settings
 from cstp_grpc.decisions.sharing import Sharing
-from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.server.authorities import read_authorities
+from cstp_grpc.server.authorities import calling, read_authorities
 from cstp_grpc.server.trails import Trail
 from cstp_grpc.services.cstp import QueryLimits
 from cstp_grpc.services.federation import Alone, FederatedCstpService
 from cstp_grpc.services.federation_late import Callbacks, LateAnswers
-
-SETTING_OF = {"token": "token", "root_certificates": "ca_file"}
-"""The settings of a peer by the fields of errors that are about them; others are about its url."""
 
 
 def open_peers(opened: ExitStack, settings: FederationSettings) -> list[Peer]:
@@ -35,7 +31,7 @@ def open_peers(opened: ExitStack, settings: FederationSettings) -> list[Peer]:
 
 def peer_of(configured: PeerSettings, settings: FederationSettings, key: str) -> Peer:
     """Return a configured peer, which must be closed; `key` names it in what is said. Raises ConfigError."""
-    try:
+    with calling(key, configured.ca_file):
         return open_peer(
             configured.name,
             configured.url,
@@ -47,11 +43,6 @@ def peer_of(configured: PeerSettings, settings: FederationSettings, key: str) ->
             root_certificates=read_authorities(configured.ca_file),
             breaker=CircuitBreaker(settings.breaker_failures, settings.breaker_seconds),
         )
-    except InvalidArgument as error:
-        violation = error.violations[0]
-        raise ConfigError(f"{key}.{SETTING_OF.get(violation.field, 'url')}: {violation.description}") from error
-    except OSError as error:
-        raise ConfigError(f"{key}.ca_file: {configured.ca_file} cannot be read: {error.strerror}") from error
 
 
 def federated(

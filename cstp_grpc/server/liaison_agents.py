@@ -21,12 +21,12 @@ from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.client.transport import channel_options, grpc_address, scheme_of
 from cstp_grpc.client.words import one_line, told
 from cstp_grpc.config.sections import LiaisonSettings, PillarSettings
-from cstp_grpc.errors import ConfigError, CstpError, InvalidArgument, LiaisonAgentUnavailable
+from cstp_grpc.errors import CstpError, InvalidArgument, LiaisonAgentUnavailable
 from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryRefused, Parcel, Receipt
 from cstp_grpc.liaison.canonical import digest
 from cstp_grpc.liaison.documents import decision_json
 from cstp_grpc.liaison.model import Share, liaison_agent
-from cstp_grpc.server.authorities import read_authorities
+from cstp_grpc.server.authorities import calling, read_authorities
 from cstp_grpc.vocabulary import DEFAULT_TENANT
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ SCHEMES: Final[Mapping[str, frozenset[str]]] = {
     "grpc": frozenset({"grpc", "grpcs"}),
     "jsonrpc": frozenset({"http", "https"}),
 }
-SETTING_OF: Final[Mapping[str, str]] = {"token": "token", "root_certificates": "ca_file"}
-"""The settings of a pillar by the fields of errors that are about them; others are about its url."""
 PASSING: Final = (
     errors.Unavailable,
     errors.DeadlineExceeded,
@@ -336,15 +334,8 @@ class BridgeHealth:
 
 def build_remote(name: str, settings: PillarSettings, liaison: LiaisonSettings) -> RemoteAgent:
     """Return the configured remote agent of a pillar, which must be closed. Raises ConfigError."""
-    try:
+    with calling(f"liaison.pillars.{name}", settings.ca_file):
         link = link_of(settings)
-    except InvalidArgument as error:
-        setting = SETTING_OF.get(error.violations[0].field, "url")
-        raise ConfigError(f"liaison.pillars.{name}.{setting}: {error.violations[0].description}") from error
-    except OSError as error:
-        raise ConfigError(
-            f"liaison.pillars.{name}.ca_file: {settings.ca_file} cannot be read: {error.strerror}"
-        ) from error
     return RemoteAgent(name, link, liaison, confirms=settings.delivery == "confirm")
 
 

@@ -25,7 +25,7 @@ from cstp_grpc.services import convert
 from cstp_grpc.services.caller import current_caller
 from cstp_grpc.services.cstp import QueryLimits, query_limit
 from cstp_grpc.services.federation_late import LateAnswers
-from cstp_grpc.vocabulary import PeerStatus, Stakes
+from cstp_grpc.vocabulary import Stakes
 
 RequestT = TypeVar(
     "RequestT", cstp_pb2.AnnounceIntentRequest, cstp_pb2.QueryDecisionsRequest, cstp_pb2.CheckGuardrailsRequest
@@ -222,7 +222,7 @@ def outward(request: RequestT, asked: Round) -> RequestT:
 
 def audited(peer: PeerAnswer) -> AuditedPeer:
     """Return what a peer said as the trail keeps it."""
-    return AuditedPeer(peer.agent, PeerStatus(peer.status), peer.judgement.allowed if peer.judgement else None)
+    return AuditedPeer(peer.agent, peer.status, peer.judgement.allowed if peer.judgement else None)
 
 
 def arrival(context: grpc.ServicerContext) -> Arrival:

@@ -11,12 +11,12 @@ from typing import Any, Final, Protocol
 from cstp_grpc.client.codec import to_json
 from cstp_grpc.client.federation.gather import Reply
 from cstp_grpc.client.federation.links import Peer
-from cstp_grpc.client.federation.model import Status
 from cstp_grpc.client.federation.replies import PeerAnswer, understand, without_memory
 from cstp_grpc.client.federation.writing import response_of
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from cstp_grpc.services import convert
 from cstp_grpc.services.caller import current_caller
+from cstp_grpc.vocabulary import PeerStatus
 
 logger = logging.getLogger(__name__)
 
@@ -99,5 +99,5 @@ class LateReplies:
                 if reply.agent in self._waiting:
                     afterwards.callback(self._places.release)
             answer = understand(reply, required=peer.required, trust=peer.trust)
-            if answer.status is Status.ANSWERED:
+            if answer.status is PeerStatus.ANSWERED:
                 self._tell(answer)

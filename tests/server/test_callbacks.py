@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -142,11 +142,9 @@ def test_what_is_no_http_is_tried_again() -> None:
 def test_of_an_answer_only_the_status_is_read() -> None:
     def endless(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n")
-        try:
+        with suppress(OSError):
             while True:
                 connection.sendall(bytes(65536))
-        except OSError:
-            pass
 
     with saying(endless) as url:
         courier().post(at(url), BODY)
@@ -155,11 +153,9 @@ def test_of_an_answer_only_the_status_is_read() -> None:
 def test_a_head_without_an_end_is_not_read_for_ever() -> None:
     def endless(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\n")
-        try:
+        with suppress(OSError):
             while True:
                 connection.sendall(b"x: " + b"y" * 1000 + b"\r\n")
-        except OSError:
-            pass
 
     with saying(endless) as url, pytest.raises(NotSent):
         courier().post(at(url), BODY)

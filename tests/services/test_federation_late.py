@@ -10,12 +10,12 @@ import pytest
 
 from cstp_grpc.client.contract import methods
 from cstp_grpc.client.federation.gather import ask
-from cstp_grpc.client.federation.model import Status
 from cstp_grpc.client.federation.results import Result, answered
 from cstp_grpc.errors import PermissionDenied
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 from cstp_grpc.services.caller import Caller, current_caller
 from cstp_grpc.services.federation_late import MOST, LateAnswers, LateReplies
+from cstp_grpc.vocabulary import PeerStatus
 from tests.client.federation.answers import announcement, replied, similar, violation
 from tests.client.federation.test_gather import FakePeer
 
@@ -109,9 +109,9 @@ def test_who_finds_only_a_part_is_told_the_verdict_alone() -> None:
 @pytest.mark.parametrize(
     "result",
     [
-        Result(Status.UNREACHABLE),
-        Result(Status.TIMED_OUT),
-        Result(Status.REFUSED, error=PermissionDenied("no")),
+        Result(PeerStatus.UNREACHABLE),
+        Result(PeerStatus.TIMED_OUT),
+        Result(PeerStatus.REFUSED, error=PermissionDenied("no")),
         answered(cstp_pb2.AnnounceIntentResponse()),
         answered(cstp_pb2.CheckGuardrailsResponse()),
     ],

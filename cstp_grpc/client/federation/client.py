@@ -18,7 +18,7 @@ from cstp_grpc.client.federation.links import Peer, open_peer
 from cstp_grpc.client.federation.merge import NOTHING_FOUND, NOTHING_JUDGED, decide, remembered
 from cstp_grpc.client.federation.model import UNREACHABLE, UNREACHABLE_CODE, Finding, Judgement, Verdict
 from cstp_grpc.client.federation.policy import Matter, Matters, Policy
-from cstp_grpc.client.federation.replies import PeerAnswer, understand
+from cstp_grpc.client.federation.replies import PeerAnswer, understood
 from cstp_grpc.client.federation.writing import write_announcement, write_check, write_query
 from cstp_grpc.client.steps import method_of, request_of, with_key
 from cstp_grpc.errors import InvalidArgument, MethodNotFound
@@ -80,9 +80,7 @@ class Together:
         peers = self._asked(request, judging=call.method != QUERY)
         replies = gather(peers, method_of(call), outward(request), self._timeout if timeout is None else timeout)
         required = self._policy.deciding(matter_of(request), peers)
-        trust = {peer.name: peer.trust for peer in peers}
-        answers = [understand(reply, required=reply.agent in required, trust=trust[reply.agent]) for reply in replies]
-        return cast(T, merge(request, answers))
+        return cast(T, merge(request, understood(replies, peers, required)))
 
     def pages(self, listing: Listing[T], timeout: float | None = None) -> Iterator[T]:  # noqa: ARG002 - the Protocol's
         """Raise MethodNotFound."""

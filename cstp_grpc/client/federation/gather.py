@@ -12,9 +12,9 @@ from google.protobuf.message import Message
 from cstp_grpc.client.contract import Method
 from cstp_grpc.client.federation import results
 from cstp_grpc.client.federation.links import Cancel, Peer
-from cstp_grpc.client.federation.model import Status
 from cstp_grpc.client.federation.results import Metadata, Result
 from cstp_grpc.errors import CstpError
+from cstp_grpc.vocabulary import PeerStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Reply:
     """What became of asking one peer: an answer where the status is ANSWERED, else an error where one is known."""
 
     agent: str
-    status: Status
+    status: PeerStatus
     answer: Message | None
     error: CstpError | None
     latency_ms: float

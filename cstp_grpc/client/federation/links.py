@@ -19,12 +19,12 @@ from cstp_grpc.client.federation.breaker import CircuitBreaker
 from cstp_grpc.client.federation.cards import SUFFIX, Card, NoAgentCard, card_address, read_card
 from cstp_grpc.client.federation.grpc_link import GrpcLink
 from cstp_grpc.client.federation.http_link import HttpLink
-from cstp_grpc.client.federation.model import Status
 from cstp_grpc.client.federation.reading import NotUnderstood, check_answer
 from cstp_grpc.client.federation.results import Metadata, Result
 from cstp_grpc.client.jsonrpc import tls_context
 from cstp_grpc.client.transport import authorization, scheme_of
 from cstp_grpc.errors import CstpError, DeadlineExceeded
+from cstp_grpc.vocabulary import PeerStatus
 
 logger = logging.getLogger(__name__)
 
@@ -191,14 +191,14 @@ class LinkedPeer:
         """Take the first result of a question, and learn from it whether the peer works."""
         if not self._leave(question):
             return
-        if result.status in (Status.ANSWERED, Status.REFUSED):
+        if result.status in (PeerStatus.ANSWERED, PeerStatus.REFUSED):
             self._breaker.succeeded()
-        elif result.status is Status.TIMED_OUT and self._clock() - question.started < WHOLE_TIMEOUT * self.timeout:
+        elif result.status is PeerStatus.TIMED_OUT and self._clock() - question.started < WHOLE_TIMEOUT * self.timeout:
             # Callers in a hurry say nothing of the peer.
             self._breaker.abandoned()
         else:
             self._breaker.failed()
-        if result.status is not Status.ANSWERED:
+        if result.status is not PeerStatus.ANSWERED:
             why = result.cause or (result.error.message if result.error else "-")
             logger.info("the peer %s, asked %s: %s: %s", self.name, question.method.name, result.status, why)
         question.end(result)
@@ -327,9 +327,9 @@ class CardLink:
         try:
             link = self._link_now(seconds / 2)
         except NoAgentCard as error:
-            return Result(Status.NOT_UNDERSTOOD, error=error)
+            return Result(PeerStatus.NOT_UNDERSTOOD, error=error)
         result = link.call(method, request, deadline - self._clock(), metadata)
-        if result.status in (Status.UNREACHABLE, Status.NOT_UNDERSTOOD):
+        if result.status in (PeerStatus.UNREACHABLE, PeerStatus.NOT_UNDERSTOOD):
             self._doubted = True
         return result
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
+
+from cstp_grpc.vocabulary import PeerStatus
 
 UNREACHABLE: Final = "federation-unreachable"
 """The guardrail of a peer that did not judge."""
@@ -16,17 +17,6 @@ QUORUM: Final = "federation-quorum"
 
 FindingKey = tuple[str, str]
 """An agent and the identifier of one of its guardrails."""
-
-
-class Status(StrEnum):
-    """What became of asking a peer; the contract's PeerStatus spells the same values in capitals."""
-
-    ANSWERED = "answered"
-    REFUSED = "refused"
-    UNREACHABLE = "unreachable"
-    TIMED_OUT = "timed_out"
-    NOT_UNDERSTOOD = "not_understood"
-    SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +72,7 @@ class Opinion:
 
     agent: str
     required: bool
-    status: Status
+    status: PeerStatus
     judgement: Judgement | None = None
     why: str = ""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from cstp_grpc.client.federation.gather import Reply
-from cstp_grpc.client.federation.model import Judgement, Opinion, Recollection, Status
+from cstp_grpc.client.federation.links import Peer
+from cstp_grpc.client.federation.model import Judgement, Opinion, Recollection
 from cstp_grpc.client.federation.reading import (
     NotUnderstood,
     check_receipt,
@@ -21,13 +22,14 @@ from cstp_grpc.client.federation.reading import (
 from cstp_grpc.client.words import told
 from cstp_grpc.errors import CstpError, DeadlineExceeded, InternalError, PermissionDenied, Unavailable
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
+from cstp_grpc.vocabulary import PeerStatus
 
-SAID: Final[Mapping[Status, tuple[str, str]]] = {
-    Status.REFUSED: (PermissionDenied.reason, "It refuses to answer"),
-    Status.UNREACHABLE: (Unavailable.reason, "It cannot be reached or fails"),
-    Status.TIMED_OUT: (DeadlineExceeded.reason, "It did not answer in time"),
-    Status.NOT_UNDERSTOOD: (InternalError.reason, "Its answer was not understood"),
-    Status.SKIPPED: (Unavailable.reason, "It failed so often that it is not asked for a while"),
+SAID: Final[Mapping[PeerStatus, tuple[str, str]]] = {
+    PeerStatus.REFUSED: (PermissionDenied.reason, "It refuses to answer"),
+    PeerStatus.UNREACHABLE: (Unavailable.reason, "It cannot be reached or fails"),
+    PeerStatus.TIMED_OUT: (DeadlineExceeded.reason, "It did not answer in time"),
+    PeerStatus.NOT_UNDERSTOOD: (InternalError.reason, "Its answer was not understood"),
+    PeerStatus.SKIPPED: (Unavailable.reason, "It failed so often that it is not asked for a while"),
 }
 """What is told of a peer that did not answer: the reason, where its error has none, and words."""
 NO_VERDICT: Final = "It answered without a verdict"
@@ -60,7 +62,7 @@ class PeerAnswer:
 
     agent: str
     required: bool
-    status: Status
+    status: PeerStatus
     latency_ms: float
     failure: Failure | None = None
     judgement: Judgement | None = None
@@ -76,14 +78,20 @@ class PeerAnswer:
         return Opinion(self.agent, self.required, self.status, why=f"{why}.")
 
 
+def understood(replies: Iterable[Reply], peers: Iterable[Peer], required: Collection[str]) -> list[PeerAnswer]:
+    """Return what peers replied; those named in `required` are required."""
+    trust = {peer.name: peer.trust for peer in peers}
+    return [understand(reply, required=reply.agent in required, trust=trust[reply.agent]) for reply in replies]
+
+
 def understand(reply: Reply, *, required: bool, trust: float) -> PeerAnswer:
     """Return what a peer replied; an answer that makes no sense is a failure."""
-    if reply.status is not Status.ANSWERED:
+    if reply.status is not PeerStatus.ANSWERED:
         return failed(reply, required, reply.status, reply.error)
     try:
         return answered(reply, required, trust)
     except NotUnderstood as problem:
-        return failed(reply, required, Status.NOT_UNDERSTOOD, InternalError(str(problem)))
+        return failed(reply, required, PeerStatus.NOT_UNDERSTOOD, InternalError(str(problem)))
 
 
 def answered(reply: Reply, required: bool, trust: float) -> PeerAnswer:
@@ -105,7 +113,7 @@ def answered(reply: Reply, required: bool, trust: float) -> PeerAnswer:
     return PeerAnswer(
         reply.agent,
         required,
-        Status.ANSWERED,
+        PeerStatus.ANSWERED,
         reply.latency_ms,
         judgement=judgement,
         recollection=recollection,
@@ -113,7 +121,7 @@ def answered(reply: Reply, required: bool, trust: float) -> PeerAnswer:
     )
 
 
-def failed(reply: Reply, required: bool, status: Status, error: CstpError | None) -> PeerAnswer:
+def failed(reply: Reply, required: bool, status: PeerStatus, error: CstpError | None) -> PeerAnswer:
     """Return what became of asking a peer that gave no answer."""
     reason, words = SAID[status]
     failure = Failure(error.reason, told(words, error.message)) if error else Failure(reason, words)
@@ -122,9 +130,9 @@ def failed(reply: Reply, required: bool, status: Status, error: CstpError | None
 
 def not_understood(answer: PeerAnswer, why: str) -> PeerAnswer:
     """Return an answer as one that was not understood."""
-    reason, words = SAID[Status.NOT_UNDERSTOOD]
+    reason, words = SAID[PeerStatus.NOT_UNDERSTOOD]
     failure = Failure(reason, told(words, why))
-    return PeerAnswer(answer.agent, answer.required, Status.NOT_UNDERSTOOD, answer.latency_ms, failure)
+    return PeerAnswer(answer.agent, answer.required, PeerStatus.NOT_UNDERSTOOD, answer.latency_ms, failure)
 
 
 def without_memory(peer: PeerAnswer) -> PeerAnswer:

@@ -9,9 +9,9 @@ from typing import Final
 from google.protobuf.message import Message
 
 from cstp_grpc import errors
-from cstp_grpc.client.federation.model import Status
 from cstp_grpc.client.words import MAX_CHARACTERS, one_line
 from cstp_grpc.errors import CstpError
+from cstp_grpc.vocabulary import PeerStatus
 
 Metadata = Sequence[tuple[str, str]]
 """What a peer is told besides the request: gRPC metadata, or HTTP headers."""
@@ -30,39 +30,39 @@ class Result:
     is what the library below says, for the log alone.
     """
 
-    status: Status
+    status: PeerStatus
     answer: Message | None = None
     error: CstpError | None = None
     cause: str = ""
 
 
-TIMED_OUT: Final = Result(Status.TIMED_OUT)
-SKIPPED: Final = Result(Status.SKIPPED)
+TIMED_OUT: Final = Result(PeerStatus.TIMED_OUT)
+SKIPPED: Final = Result(PeerStatus.SKIPPED)
 
 
 def answered(answer: Message) -> Result:
     """Return the result of a peer that answered."""
-    return Result(Status.ANSWERED, answer)
+    return Result(PeerStatus.ANSWERED, answer)
 
 
 def not_understood(why: str, cause: str = "") -> Result:
     """Return the result of a peer whose answer is none."""
-    return Result(Status.NOT_UNDERSTOOD, error=errors.InternalError(why), cause=cause)
+    return Result(PeerStatus.NOT_UNDERSTOOD, error=errors.InternalError(why), cause=cause)
 
 
 def not_there(cause: str) -> Result:
     """Return the result of a peer at whose address nobody answers."""
-    return Result(Status.UNREACHABLE, cause=cause)
+    return Result(PeerStatus.UNREACHABLE, cause=cause)
 
 
 def unreachable(why: str) -> Result:
     """Return the result of a peer that was not asked or does not work."""
-    return Result(Status.UNREACHABLE, error=errors.Unavailable(why))
+    return Result(PeerStatus.UNREACHABLE, error=errors.Unavailable(why))
 
 
 def of_error(error: CstpError) -> Result:
     """Return the result of a peer that answered an error."""
     if isinstance(error, errors.DeadlineExceeded):
         return TIMED_OUT
-    status = Status.UNREACHABLE if isinstance(error, FAILING) else Status.REFUSED
+    status = PeerStatus.UNREACHABLE if isinstance(error, FAILING) else PeerStatus.REFUSED
     return Result(status, error=type(error)(one_line(error.message[: 2 * MAX_CHARACTERS])[:MAX_CHARACTERS]))

@@ -16,7 +16,7 @@ from cstp_grpc.client.federation.gather import Asking, Reply, ask
 from cstp_grpc.client.federation.hops import METADATA_KEY, Journey
 from cstp_grpc.client.federation.links import Peer
 from cstp_grpc.client.federation.policy import Matter, Policy
-from cstp_grpc.client.federation.replies import PeerAnswer, not_understood, understand
+from cstp_grpc.client.federation.replies import PeerAnswer, not_understood, understood
 from cstp_grpc.client.federation.writing import response_of
 from cstp_grpc.errors import InvalidArgument, RateLimited
 from cstp_grpc.gen.cstp.v1 import types_pb2
@@ -91,11 +91,7 @@ class Round:
         )
 
     def _read(self, replies: Sequence[Reply]) -> list[PeerAnswer]:
-        trust = {peer.name: peer.trust for peer in self.peers}
-        return [
-            within(self.room, understand(reply, required=reply.agent in self.required, trust=trust[reply.agent]))
-            for reply in replies
-        ]
+        return [within(self.room, answer) for answer in understood(replies, self.peers, self.required)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from cstp_grpc.client.federation.merge import ordered, suggested, top
-from cstp_grpc.client.federation.model import Finding, Judgement, Poll, Recollection, Status, Verdict
+from cstp_grpc.client.federation.model import Finding, Judgement, Poll, Recollection, Verdict
 from cstp_grpc.client.federation.reading import MAX_DECISIONS, MAX_SUGGESTIONS
 from cstp_grpc.client.federation.replies import Feedback, PeerAnswer
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
+from cstp_grpc.vocabulary import PeerStatus
 
 MAX_SIMILAR: Final = 5
-STATUS: Final[Mapping[Status, types_pb2.PeerStatus.ValueType]] = {
-    status: types_pb2.PeerStatus.Value(f"PEER_STATUS_{status.name}") for status in Status
+STATUS: Final[Mapping[PeerStatus, types_pb2.PeerStatus.ValueType]] = {
+    status: types_pb2.PeerStatus.Value(f"PEER_STATUS_{status.name}") for status in PeerStatus
 }
 
 

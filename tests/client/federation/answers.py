@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from cstp_grpc.client.federation.gather import Reply
 from cstp_grpc.client.federation.merge import by_id, by_key, judgement
-from cstp_grpc.client.federation.model import Finding, Found, Judgement, Opinion, Recollection, Status
+from cstp_grpc.client.federation.model import Finding, Found, Judgement, Opinion, Recollection
 from cstp_grpc.errors import CstpError
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
+from cstp_grpc.vocabulary import PeerStatus
 
 NOON = Timestamp(seconds=1_767_268_800)
 BLOCK, WARN = types_pb2.SEVERITY_BLOCK, types_pb2.SEVERITY_WARN
@@ -52,15 +53,15 @@ recollections: st.SearchStrategy[Recollection] = st.builds(
 def opinions(draw: st.DrawFn) -> Opinion:
     name, required = draw(agents), draw(st.booleans())
     if draw(st.booleans()):
-        return Opinion(name, required, Status.ANSWERED, draw(judgements))
-    failures = [status for status in Status if status is not Status.ANSWERED]
+        return Opinion(name, required, PeerStatus.ANSWERED, draw(judgements))
+    failures = [status for status in PeerStatus if status is not PeerStatus.ANSWERED]
     return Opinion(name, required, draw(st.sampled_from(failures)), why="It is away.")
 
 
 def replied(
     agent: str,
     answer: Message | None = None,
-    status: Status = Status.ANSWERED,
+    status: PeerStatus = PeerStatus.ANSWERED,
     error: CstpError | None = None,
 ) -> Reply:
     return Reply(agent, status, answer, error, latency_ms=1.5)

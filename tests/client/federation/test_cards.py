@@ -11,9 +11,9 @@ import pytest
 from cstp_grpc import errors
 from cstp_grpc.client.errors import ServerUnreachable
 from cstp_grpc.client.federation.cards import Card, NoAgentCard, read_card
-from cstp_grpc.client.federation.model import Status
 from cstp_grpc.client.federation.results import MAX_ANSWER_BYTES
 from cstp_grpc.errors import CstpError, InvalidArgument
+from cstp_grpc.vocabulary import PeerStatus
 from tests.certificates import Certificate
 from tests.client.federation.servers import (
     ANSWER,
@@ -123,7 +123,7 @@ def test_what_names_no_usable_address_is_no_card(host: Pages, content: Any) -> N
         read(url)
     assert "secret" not in refused.value.message
     with peer_at(url) as peer:
-        assert ask(peer).status is Status.NOT_UNDERSTOOD
+        assert ask(peer).status is PeerStatus.NOT_UNDERSTOOD
 
 
 def test_what_came_by_tls_names_nothing_less_secure(certificate: Certificate) -> None:
@@ -182,7 +182,7 @@ def test_a_card_is_read_at_first_use_and_then_remembered(host: Pages) -> None:
         url = host.put(PATH, card(grpcTarget=server.target))
         with peer_at(url) as peer:
             assert not host.asked
-            assert [ask(peer).status for _ in range(3)] == [Status.ANSWERED] * 3
+            assert [ask(peer).status for _ in range(3)] == [PeerStatus.ANSWERED] * 3
     assert len(host.asked) == 1
 
 
@@ -191,13 +191,13 @@ def test_a_card_is_read_again_after_some_minutes_and_its_absence_then_forgiven(h
     with scripted_server(ANSWER) as server:
         url = host.put(PATH, card(grpcTarget=server.target))
         with peer_at(url, clock=lambda: now[0]) as peer:
-            assert ask(peer).status is Status.ANSWERED
+            assert ask(peer).status is PeerStatus.ANSWERED
             now[0] += 3600
-            assert ask(peer).status is Status.ANSWERED
+            assert ask(peer).status is PeerStatus.ANSWERED
             assert len(host.asked) == 2
             now[0] += 3600
             host.put(PATH, b"", 503)
-            assert ask(peer).status is Status.ANSWERED
+            assert ask(peer).status is PeerStatus.ANSWERED
             assert len(host.asked) == 3
 
 
@@ -209,18 +209,18 @@ def test_a_peer_that_moved_is_found_after_a_failure(host: Pages) -> None:
     with http_server(reply) as moved, peer_at(host.url + PATH) as peer:
         with scripted_server(ANSWER) as server:
             host.put(PATH, card(grpcTarget=server.target))
-            assert ask(peer).status is Status.ANSWERED
+            assert ask(peer).status is PeerStatus.ANSWERED
         host.put(PATH, card(endpoint=moved.url))
-        assert ask(peer).status is Status.UNREACHABLE
-        assert ask(peer).status is Status.ANSWERED
+        assert ask(peer).status is PeerStatus.UNREACHABLE
+        assert ask(peer).status is PeerStatus.ANSWERED
 
 
 def test_a_card_that_was_not_there_is_asked_for_again(host: Pages) -> None:
     with scripted_server(ANSWER) as server, peer_at(host.url + PATH) as peer:
-        assert ask(peer).status is Status.NOT_UNDERSTOOD
+        assert ask(peer).status is PeerStatus.NOT_UNDERSTOOD
         host.put(PATH, b"", 503)
-        assert ask(peer).status is Status.UNREACHABLE
+        assert ask(peer).status is PeerStatus.UNREACHABLE
         host.put(PATH, b"", 401)
-        assert ask(peer).status is Status.REFUSED
+        assert ask(peer).status is PeerStatus.REFUSED
         host.put(PATH, card(grpcTarget=server.target))
-        assert ask(peer).status is Status.ANSWERED
+        assert ask(peer).status is PeerStatus.ANSWERED

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from cstp_grpc.client.contract import Method
 from cstp_grpc.client.federation.gather import Reply, gather
-from cstp_grpc.client.federation.model import Status
 from cstp_grpc.client.federation.results import Metadata, Result, answered
 from cstp_grpc.errors import Conflict
+from cstp_grpc.vocabulary import PeerStatus
 from tests.client.federation.servers import (
     ANSWER,
     QUERY,
@@ -61,13 +61,13 @@ class FakePeer:
     def cancel(self) -> None:
         self.cancelled += 1
         for _, _, done in self.asked:
-            done(Result(Status.TIMED_OUT))
+            done(Result(PeerStatus.TIMED_OUT))
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-def summary(replies: list[Reply]) -> list[tuple[str, Status]]:
+def summary(replies: list[Reply]) -> list[tuple[str, PeerStatus]]:
     return [(reply.agent, reply.status) for reply in replies]
 
 
@@ -79,11 +79,11 @@ def test_replies_are_in_the_order_of_names() -> None:
     error = Conflict("no")
     peers = [
         FakePeer("c", answered(ANSWER)),
-        FakePeer("a", Result(Status.REFUSED, error=error)),
-        FakePeer("b", Result(Status.SKIPPED)),
+        FakePeer("a", Result(PeerStatus.REFUSED, error=error)),
+        FakePeer("b", Result(PeerStatus.SKIPPED)),
     ]
     replies = gather(peers, QUERY, REQUEST, SECONDS)
-    assert summary(replies) == [("a", Status.REFUSED), ("b", Status.SKIPPED), ("c", Status.ANSWERED)]
+    assert summary(replies) == [("a", PeerStatus.REFUSED), ("b", PeerStatus.SKIPPED), ("c", PeerStatus.ANSWERED)]
     assert [reply.answer for reply in replies] == [None, None, ANSWER]
     assert [reply.error for reply in replies] == [error, None, None]
     assert all(reply.latency_ms >= 0 for reply in replies)
@@ -97,20 +97,20 @@ def test_each_has_its_own_timeout_and_no_more_than_is_left_for_all() -> None:
 
 def test_who_does_not_answer_until_the_deadline_timed_out_and_is_waited_for_no_longer() -> None:
     peers = [FakePeer("a"), FakePeer("b", answered(ANSWER))]
-    assert summary(gather(peers, QUERY, REQUEST, SOON)) == [("a", Status.TIMED_OUT), ("b", Status.ANSWERED)]
+    assert summary(gather(peers, QUERY, REQUEST, SOON)) == [("a", PeerStatus.TIMED_OUT), ("b", PeerStatus.ANSWERED)]
     assert [peer.cancelled for peer in peers] == [1, 0]
 
 
 def test_a_peer_is_waited_for_no_longer_than_its_own_timeout() -> None:
     peers = [FakePeer("a", timeout=SOON), FakePeer("b", answered(ANSWER))]
     # Were it the common deadline, this would never end.
-    assert summary(gather(peers, QUERY, REQUEST, 1e6)) == [("a", Status.TIMED_OUT), ("b", Status.ANSWERED)]
+    assert summary(gather(peers, QUERY, REQUEST, 1e6)) == [("a", PeerStatus.TIMED_OUT), ("b", PeerStatus.ANSWERED)]
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
 def test_without_time_nobody_answers(seconds: float) -> None:
     peer = FakePeer("a")
-    assert summary(gather([peer], QUERY, REQUEST, seconds)) == [("a", Status.TIMED_OUT)]
+    assert summary(gather([peer], QUERY, REQUEST, seconds)) == [("a", PeerStatus.TIMED_OUT)]
     assert peer.cancelled == 1
 
 
@@ -130,21 +130,21 @@ def test_all_are_asked_before_any_is_waited_for() -> None:
             return self.cancel
 
     replies = gather([Together(name) for name in "abcd"], QUERY, REQUEST, SECONDS)
-    assert {reply.status for reply in replies} == {Status.ANSWERED}
+    assert {reply.status for reply in replies} == {PeerStatus.ANSWERED}
 
 
 def test_a_late_reply_is_handed_on_once_it_comes() -> None:
     late: list[Reply] = []
     slow, quick = FakePeer("slow", timeout=SOON), FakePeer("quick", answered(ANSWER), timeout=SOON)
     replies = gather([slow, quick], QUERY, REQUEST, SECONDS, late=late.append, late_seconds=30.0)
-    assert summary(replies) == [("quick", Status.ANSWERED), ("slow", Status.TIMED_OUT)]
+    assert summary(replies) == [("quick", PeerStatus.ANSWERED), ("slow", PeerStatus.TIMED_OUT)]
     ((timeout, _, done),) = slow.asked
     assert (timeout, slow.cancelled, late) == (30.0, 0, [])
     done(answered(ANSWER))
-    assert [(reply.agent, reply.status, reply.answer) for reply in late] == [("slow", Status.ANSWERED, ANSWER)]
+    assert [(reply.agent, reply.status, reply.answer) for reply in late] == [("slow", PeerStatus.ANSWERED, ANSWER)]
 
 
-RESULTS = st.sampled_from([answered(ANSWER), Result(Status.UNREACHABLE), Result(Status.TIMED_OUT), None])
+RESULTS = st.sampled_from([answered(ANSWER), Result(PeerStatus.UNREACHABLE), Result(PeerStatus.TIMED_OUT), None])
 
 
 @given(st.dictionaries(st.text("abcdef", min_size=1, max_size=3), RESULTS, max_size=8), st.booleans())
@@ -155,7 +155,7 @@ def test_every_peer_has_one_reply_and_what_is_late_comes_once(
     peers = [FakePeer(name, result) for name, result in plays.items()]
     handed = late.append if wants_late else None
     replies = gather(peers, QUERY, REQUEST, 0.001, late=handed, late_seconds=60.0)
-    expected = {name: result.status if result else Status.TIMED_OUT for name, result in plays.items()}
+    expected = {name: result.status if result else PeerStatus.TIMED_OUT for name, result in plays.items()}
     assert dict(summary(replies)) == expected
     assert [reply.agent for reply in replies] == sorted(plays)
     silent = [peer for peer in peers if peer.result is None]
@@ -184,15 +184,15 @@ def test_each_kind_of_peer_fails_in_its_own_way_and_none_spoils_the_others() -> 
         }
         peers = [enter(peer_at(url, name=name)) for name, url in urls.items()]
         assert summary(gather(reversed(peers), QUERY, REQUEST, 1.0)) == [
-            ("answers", Status.ANSWERED),
-            ("garbled", Status.NOT_UNDERSTOOD),
-            ("garbled-http", Status.NOT_UNDERSTOOD),
-            ("html", Status.NOT_UNDERSTOOD),
-            ("nobody", Status.UNREACHABLE),
-            ("nobody-http", Status.UNREACHABLE),
-            ("silent", Status.TIMED_OUT),
-            ("silent-card", Status.TIMED_OUT),
-            ("silent-http", Status.TIMED_OUT),
+            ("answers", PeerStatus.ANSWERED),
+            ("garbled", PeerStatus.NOT_UNDERSTOOD),
+            ("garbled-http", PeerStatus.NOT_UNDERSTOOD),
+            ("html", PeerStatus.NOT_UNDERSTOOD),
+            ("nobody", PeerStatus.UNREACHABLE),
+            ("nobody-http", PeerStatus.UNREACHABLE),
+            ("silent", PeerStatus.TIMED_OUT),
+            ("silent-card", PeerStatus.TIMED_OUT),
+            ("silent-http", PeerStatus.TIMED_OUT),
         ]
 
 
@@ -209,7 +209,7 @@ def test_a_real_peer_may_answer_late() -> None:
         server.answer = later  # type: ignore[method-assign]
         try:
             (reply,) = gather([peer], QUERY, REQUEST, SECONDS, late=late.put, late_seconds=SECONDS)
-            assert reply.status is Status.TIMED_OUT
+            assert reply.status is PeerStatus.TIMED_OUT
         finally:
             go.set()
         reply = late.get(timeout=SECONDS)

@@ -21,10 +21,10 @@ from cstp_grpc import errors
 from cstp_grpc.client.codec import to_json
 from cstp_grpc.client.federation.breaker import CircuitBreaker
 from cstp_grpc.client.federation.links import open_peer
-from cstp_grpc.client.federation.model import Status
 from cstp_grpc.client.federation.results import MAX_ANSWER_BYTES, Result
 from cstp_grpc.errors import CstpError, InvalidArgument
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
+from cstp_grpc.vocabulary import PeerStatus
 from tests.certificates import Certificate
 from tests.client.federation.servers import (
     ANSWER,
@@ -102,14 +102,14 @@ def waiting(scheme: str) -> Iterator[tuple[str, threading.Event]]:
 def test_a_peer_answers(scheme: str) -> None:
     with answering(scheme, ANSWER) as (url, server), peer_at(url) as peer:
         for _ in range(3):
-            assert ask(peer) == Result(Status.ANSWERED, ANSWER)
+            assert ask(peer) == Result(PeerStatus.ANSWERED, ANSWER)
         assert len(server.requests) == 3
 
 
 @TRANSPORTS
 def test_a_peer_is_told_who_asks_and_how_far_the_call_has_come(scheme: str) -> None:
     with answering(scheme, ANSWER) as (url, server), peer_at(url, "secret-9") as peer:
-        assert ask(peer, metadata=[JOURNEY]).status is Status.ANSWERED
+        assert ask(peer, metadata=[JOURNEY]).status is PeerStatus.ANSWERED
     told = server.metadata[0] if scheme == "grpc" else server.requests[0][1]
     assert told["authorization"] == "Bearer secret-9"
     assert told[JOURNEY[0]] == JOURNEY[1]
@@ -131,10 +131,10 @@ FAILED = [errors.Unavailable("no"), errors.QueryFailed("no"), errors.InternalErr
 @TRANSPORTS
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(error, Status.REFUSED) for error in REFUSED] + [(error, Status.UNREACHABLE) for error in FAILED],
+    [(error, PeerStatus.REFUSED) for error in REFUSED] + [(error, PeerStatus.UNREACHABLE) for error in FAILED],
     ids=lambda value: getattr(value, "reason", value),
 )
-def test_a_peer_that_answers_an_error_says_why(scheme: str, error: CstpError, status: Status) -> None:
+def test_a_peer_that_answers_an_error_says_why(scheme: str, error: CstpError, status: PeerStatus) -> None:
     with answering(scheme, error) as (url, server), peer_at(url) as peer:
         result = ask(peer)
         assert (result.status, result.answer) == (status, None)
@@ -146,7 +146,7 @@ def test_a_peer_that_answers_an_error_says_why(scheme: str, error: CstpError, st
 @TRANSPORTS
 def test_a_peer_that_had_not_enough_time_timed_out(scheme: str) -> None:
     with answering(scheme, errors.DeadlineExceeded("no")) as (url, _), peer_at(url) as peer:
-        assert ask(peer).status is Status.TIMED_OUT
+        assert ask(peer).status is PeerStatus.TIMED_OUT
 
 
 @TRANSPORTS
@@ -162,15 +162,15 @@ def test_the_words_of_a_peer_are_made_fit_to_be_told_on(scheme: str) -> None:
 @pytest.mark.parametrize(
     ("code", "status"),
     [
-        (grpc.StatusCode.UNAUTHENTICATED, Status.REFUSED),
-        (grpc.StatusCode.UNIMPLEMENTED, Status.REFUSED),
-        (grpc.StatusCode.UNAVAILABLE, Status.UNREACHABLE),
-        (grpc.StatusCode.UNKNOWN, Status.UNREACHABLE),
-        (grpc.StatusCode.CANCELLED, Status.UNREACHABLE),
-        (grpc.StatusCode.DEADLINE_EXCEEDED, Status.TIMED_OUT),
+        (grpc.StatusCode.UNAUTHENTICATED, PeerStatus.REFUSED),
+        (grpc.StatusCode.UNIMPLEMENTED, PeerStatus.REFUSED),
+        (grpc.StatusCode.UNAVAILABLE, PeerStatus.UNREACHABLE),
+        (grpc.StatusCode.UNKNOWN, PeerStatus.UNREACHABLE),
+        (grpc.StatusCode.CANCELLED, PeerStatus.UNREACHABLE),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, PeerStatus.TIMED_OUT),
     ],
 )
-def test_a_status_without_a_reason_is_understood_as_far_as_it_goes(code: grpc.StatusCode, status: Status) -> None:
+def test_a_status_without_a_reason_is_understood_as_far_as_it_goes(code: grpc.StatusCode, status: PeerStatus) -> None:
     with scripted_server(code) as server, peer_at(server.target) as peer:
         result = ask(peer)
     assert result.status is status
@@ -180,17 +180,17 @@ def test_a_status_without_a_reason_is_understood_as_far_as_it_goes(code: grpc.St
 @pytest.mark.parametrize(
     ("http_status", "status"),
     [
-        (401, Status.REFUSED),
-        (403, Status.REFUSED),
-        (429, Status.REFUSED),
-        (404, Status.NOT_UNDERSTOOD),
-        (302, Status.NOT_UNDERSTOOD),
-        (200, Status.NOT_UNDERSTOOD),
-        (500, Status.UNREACHABLE),
-        (503, Status.UNREACHABLE),
+        (401, PeerStatus.REFUSED),
+        (403, PeerStatus.REFUSED),
+        (429, PeerStatus.REFUSED),
+        (404, PeerStatus.NOT_UNDERSTOOD),
+        (302, PeerStatus.NOT_UNDERSTOOD),
+        (200, PeerStatus.NOT_UNDERSTOOD),
+        (500, PeerStatus.UNREACHABLE),
+        (503, PeerStatus.UNREACHABLE),
     ],
 )
-def test_http_without_json_rpc_is_understood_as_far_as_it_goes(http_status: int, status: Status) -> None:
+def test_http_without_json_rpc_is_understood_as_far_as_it_goes(http_status: int, status: PeerStatus) -> None:
     page = http(b"<html>", "content-type: text/html\r\nlocation: http://127.0.0.1:1/\r\n", f"{http_status} Words")
     with tcp_server(saying(page)) as address, peer_at(f"http://{address}") as peer:
         result = ask(peer)
@@ -270,7 +270,7 @@ def test_grpc_that_is_no_answer_is_not_understood(content: bytes) -> None:
 
 
 def assert_not_understood(result: Result) -> None:
-    assert (result.status, result.answer) == (Status.NOT_UNDERSTOOD, None)
+    assert (result.status, result.answer) == (PeerStatus.NOT_UNDERSTOOD, None)
     assert_told_plainly(result)
 
 
@@ -287,7 +287,7 @@ def test_a_peer_that_hangs_up_is_unreachable(scheme: str) -> None:
 
     with tcp_server(hang_up) as address, peer_at(f"{scheme}://{address}") as peer:
         result = ask(peer)
-    assert result.status is Status.UNREACHABLE
+    assert result.status is PeerStatus.UNREACHABLE
     assert_told_plainly(result)
 
 
@@ -298,25 +298,25 @@ def test_where_nobody_listens_nobody_is_reached(scheme: str) -> None:
     with peer_at(f"{scheme}://{address}") as peer:
         for _ in range(3):
             result = ask(peer)
-            assert result.status is Status.UNREACHABLE
+            assert result.status is PeerStatus.UNREACHABLE
             assert_told_plainly(result)
 
 
 def test_a_host_that_there_can_be_none_of_is_unreachable() -> None:
     with peer_at("http://a..b:1") as peer:
-        assert ask(peer).status is Status.UNREACHABLE
+        assert ask(peer).status is PeerStatus.UNREACHABLE
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "grpcs", "http", "https"])
 def test_a_machine_that_accepts_and_never_answers_times_out(scheme: str) -> None:
     with silent_server() as address, peer_at(f"{scheme}://{address}") as peer:
-        assert ask(peer, SOON) == Result(Status.TIMED_OUT)
+        assert ask(peer, SOON) == Result(PeerStatus.TIMED_OUT)
 
 
 @TRANSPORTS
 def test_a_call_that_stays_unanswered_times_out(scheme: str) -> None:
     with waiting(scheme) as (url, _), peer_at(url) as peer:
-        assert ask(peer, SOON) == Result(Status.TIMED_OUT)
+        assert ask(peer, SOON) == Result(PeerStatus.TIMED_OUT)
 
 
 @pytest.mark.parametrize("first", [b"", b"HTTP/1.1 200 OK\r\n", http(b"x" * 10_000)[:100]])
@@ -329,14 +329,14 @@ def test_an_answer_that_trickles_without_an_end_takes_no_longer_and_no_place(fir
 
     with tcp_server(trickle) as address, peer_at(f"http://{address}", places=1) as peer:
         for _ in range(2):
-            assert ask(peer, SOON) == Result(Status.TIMED_OUT)
+            assert ask(peer, SOON) == Result(PeerStatus.TIMED_OUT)
 
 
 @TRANSPORTS
 def test_no_time_at_all_is_not_enough(scheme: str) -> None:
     with answering(scheme, ANSWER) as (url, server), peer_at(url) as peer:
-        assert ask(peer, 0).status is Status.TIMED_OUT
-        assert ask(peer, -1).status is Status.TIMED_OUT
+        assert ask(peer, 0).status is PeerStatus.TIMED_OUT
+        assert ask(peer, -1).status is PeerStatus.TIMED_OUT
         assert not server.requests
 
 
@@ -348,13 +348,13 @@ def test_a_stalled_peer_keeps_only_its_own_callers_waiting(scheme: str) -> None:
         for _ in range(2):
             stalled.ask(QUERY, REQUEST, SECONDS, (), got.put)
         full = ask(stalled)
-        assert full.status is Status.UNREACHABLE
+        assert full.status is PeerStatus.UNREACHABLE
         assert full.error is not None
         assert full.error.message == "2 calls wait for it already"
-        assert ask(other).status is Status.ANSWERED
+        assert ask(other).status is PeerStatus.ANSWERED
         go.set()
-        assert [got.get(timeout=SECONDS).status for _ in range(2)] == [Status.ANSWERED] * 2
-        wait_until(lambda: ask(stalled).status is Status.ANSWERED, "the places are free again")
+        assert [got.get(timeout=SECONDS).status for _ in range(2)] == [PeerStatus.ANSWERED] * 2
+        wait_until(lambda: ask(stalled).status is PeerStatus.ANSWERED, "the places are free again")
 
 
 @TRANSPORTS
@@ -364,9 +364,9 @@ def test_who_does_not_wait_any_longer_is_told_so_once(scheme: str) -> None:
         stop = peer.ask(QUERY, REQUEST, SECONDS, (), got.append)
         stop()
         stop()
-        assert got == [Result(Status.TIMED_OUT)]
+        assert got == [Result(PeerStatus.TIMED_OUT)]
         go.set()
-        wait_until(lambda: ask(peer).status is Status.ANSWERED, "its answer has come")
+        wait_until(lambda: ask(peer).status is PeerStatus.ANSWERED, "its answer has come")
         assert len(got) == 1
 
 
@@ -375,7 +375,7 @@ def test_an_answer_that_came_is_not_taken_back(scheme: str) -> None:
     got: queue.SimpleQueue[Result] = queue.SimpleQueue()
     with answering(scheme, ANSWER) as (url, _), peer_at(url) as peer:
         stop = peer.ask(QUERY, REQUEST, SECONDS, (), got.put)
-        assert got.get(timeout=SECONDS).status is Status.ANSWERED
+        assert got.get(timeout=SECONDS).status is PeerStatus.ANSWERED
         stop()
         assert got.empty()
 
@@ -387,8 +387,8 @@ def test_closing_ends_all_waiting(scheme: str) -> None:
         for _ in range(3):
             peer.ask(QUERY, REQUEST, SECONDS, (), got.put)
         peer.close()
-        assert {got.get(timeout=SECONDS).status for _ in range(3)} == {Status.UNREACHABLE}
-        assert ask(peer).status is Status.UNREACHABLE
+        assert {got.get(timeout=SECONDS).status for _ in range(3)} == {PeerStatus.UNREACHABLE}
+        assert ask(peer).status is PeerStatus.UNREACHABLE
         assert got.empty()
 
 
@@ -400,7 +400,7 @@ def test_who_fails_to_take_a_result_harms_nobody(scheme: str) -> None:
     with answering(scheme, ANSWER) as (url, server), peer_at(url, places=1) as peer:
         peer.ask(QUERY, REQUEST, SECONDS, (), take)
         wait_until(lambda: len(server.requests) == 1, "it was asked")
-        wait_until(lambda: ask(peer).status is Status.ANSWERED, "it can be asked again")
+        wait_until(lambda: ask(peer).status is PeerStatus.ANSWERED, "it can be asked again")
 
 
 class Clock:
@@ -417,7 +417,7 @@ def test_a_peer_whose_answers_make_no_sense_is_one_that_fails(scheme: str) -> No
     with answering(scheme, nonsense) as (url, server), peer_at(url, breaker=CircuitBreaker(2, 10.0)) as peer:
         results = [ask(peer) for _ in range(3)]
         assert len(server.requests) == 2
-    assert [result.status for result in results] == [Status.NOT_UNDERSTOOD] * 2 + [Status.SKIPPED]
+    assert [result.status for result in results] == [PeerStatus.NOT_UNDERSTOOD] * 2 + [PeerStatus.SKIPPED]
     assert {str(result.error) for result in results[:2]} == {"it is no answer to this"}
     assert all(result.answer is None for result in results)
 
@@ -427,33 +427,33 @@ def test_a_peer_that_keeps_failing_is_not_asked_for_a_while() -> None:
     script = [errors.InternalError("no"), errors.InternalError("no"), ANSWER]
     breaker = CircuitBreaker(2, 10.0, clock)
     with answering("grpc", *script) as (url, server), peer_at(url, breaker=breaker) as peer:
-        assert [ask(peer).status for _ in range(2)] == [Status.UNREACHABLE] * 2
-        assert [ask(peer).status for _ in range(3)] == [Status.SKIPPED] * 3
+        assert [ask(peer).status for _ in range(2)] == [PeerStatus.UNREACHABLE] * 2
+        assert [ask(peer).status for _ in range(3)] == [PeerStatus.SKIPPED] * 3
         assert len(server.requests) == 2
         clock.now += 10
-        assert ask(peer).status is Status.ANSWERED
-        assert ask(peer).status is Status.ANSWERED
+        assert ask(peer).status is PeerStatus.ANSWERED
+        assert ask(peer).status is PeerStatus.ANSWERED
 
 
 def test_a_peer_that_refuses_works() -> None:
     with answering("grpc", errors.RateLimited("no")) as (url, _), peer_at(url, breaker=CircuitBreaker(1, 10.0)) as peer:
-        assert [ask(peer).status for _ in range(3)] == [Status.REFUSED] * 3
+        assert [ask(peer).status for _ in range(3)] == [PeerStatus.REFUSED] * 3
 
 
 @TRANSPORTS
 def test_a_peer_that_had_its_time_and_was_silent_has_failed(scheme: str) -> None:
     wanted = {"timeout": SOON, "breaker": CircuitBreaker(1, 100.0)}
     with silent_server() as address, peer_at(f"{scheme}://{address}", **wanted) as peer:
-        assert [ask(peer, SOON).status for _ in range(2)] == [Status.TIMED_OUT, Status.SKIPPED]
+        assert [ask(peer, SOON).status for _ in range(2)] == [PeerStatus.TIMED_OUT, PeerStatus.SKIPPED]
 
 
 @TRANSPORTS
 def test_callers_in_a_hurry_say_nothing_of_a_peer(scheme: str) -> None:
     with waiting(scheme) as (url, go), peer_at(url, breaker=CircuitBreaker(1, 100.0)) as peer:
-        assert [ask(peer, 0.05).status for _ in range(3)] == [Status.TIMED_OUT] * 3
+        assert [ask(peer, 0.05).status for _ in range(3)] == [PeerStatus.TIMED_OUT] * 3
         peer.ask(QUERY, REQUEST, SECONDS, (), lambda result: None)()
         go.set()
-        assert ask(peer).status is Status.ANSWERED
+        assert ask(peer).status is PeerStatus.ANSWERED
 
 
 @pytest.mark.parametrize("trial", ["hurried", "cancelled", "without a place"])
@@ -468,9 +468,9 @@ def test_a_trial_without_an_outcome_is_followed_by_another(trial: str) -> None:
         if trial == "cancelled":
             peer.ask(QUERY, REQUEST, SECONDS, (), lambda result: None)()
         else:
-            assert ask(peer, 0.05).status in (Status.TIMED_OUT, Status.UNREACHABLE)
+            assert ask(peer, 0.05).status in (PeerStatus.TIMED_OUT, PeerStatus.UNREACHABLE)
         go.set()
-        wait_until(lambda: ask(peer).status is Status.ANSWERED, "the peer is asked again")
+        wait_until(lambda: ask(peer).status is PeerStatus.ANSWERED, "the peer is asked again")
 
 
 def test_a_peer_speaks_for_its_categories() -> None:
@@ -530,13 +530,13 @@ def secure_url(request: pytest.FixtureRequest, certificate: Certificate) -> Iter
 
 def test_a_peer_that_is_certified_by_the_given_authority_answers(secure_url: str, certificate: Certificate) -> None:
     with peer_at(secure_url, root_certificates=certificate.authority) as peer:
-        assert ask(peer) == Result(Status.ANSWERED, ANSWER)
+        assert ask(peer) == Result(PeerStatus.ANSWERED, ANSWER)
 
 
 def test_a_peer_that_nobody_known_certifies_is_not_asked(secure_url: str) -> None:
     with peer_at(secure_url) as peer:
         result = ask(peer)
-    assert result.status is Status.UNREACHABLE
+    assert result.status is PeerStatus.UNREACHABLE
     assert_told_plainly(result)
 
 
@@ -547,9 +547,9 @@ def test_a_real_server_answers_by_grpc_by_its_bridge_and_by_its_cards(tmp_path: 
         for address in (app.target, url, *(f"{url}/{card}" for card in cards)):
             with peer_at(address, TOKENS["alice"]) as peer:
                 result = ask(peer, metadata=[JOURNEY])
-                assert result.status is Status.ANSWERED, address
+                assert result.status is PeerStatus.ANSWERED, address
                 assert isinstance(result.answer, cstp_pb2.QueryDecisionsResponse)
             with peer_at(address, "wrong-token") as peer:
                 result = ask(peer)
-                assert result.status is Status.REFUSED, address
+                assert result.status is PeerStatus.REFUSED, address
                 assert isinstance(result.error, errors.AuthenticationRequired)

@@ -18,7 +18,8 @@ from cstp_grpc.client.federation.merge import (
     suggested,
     top,
 )
-from cstp_grpc.client.federation.model import Finding, Found, Judgement, Opinion, Recollection, Status, Verdict
+from cstp_grpc.client.federation.model import Finding, Found, Judgement, Opinion, Recollection, Verdict
+from cstp_grpc.vocabulary import PeerStatus
 from tests.client.federation.answers import judgements, opinions, recollections
 
 Join = Callable[[Any, Any], Any]
@@ -41,8 +42,8 @@ def allowing(agent: str) -> Judgement:
 
 def said(agent: str, judgement: Judgement | None, *, required: bool = True) -> Opinion:
     if judgement is None:
-        return Opinion(agent, required, Status.UNREACHABLE, why="It is away.")
-    return Opinion(agent, required, Status.ANSWERED, judgement)
+        return Opinion(agent, required, PeerStatus.UNREACHABLE, why="It is away.")
+    return Opinion(agent, required, PeerStatus.ANSWERED, judgement)
 
 
 def keys(verdict: Verdict) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:

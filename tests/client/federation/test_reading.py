@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from cstp_grpc.client.codec import to_json
 from cstp_grpc.client.federation.merge import NOTHING_FOUND, NOTHING_JUDGED, decide
-from cstp_grpc.client.federation.model import Finding, Judgement, Status
+from cstp_grpc.client.federation.model import Finding, Judgement
 from cstp_grpc.client.federation.reading import judgement_of, named, recollection_of, similar_of
 from cstp_grpc.client.federation.replies import understand
 from cstp_grpc.client.federation.writing import write_announcement, write_check, write_query
 from cstp_grpc.errors import PermissionDenied
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, types_pb2
+from cstp_grpc.vocabulary import PeerStatus
 from tests.client.federation.answers import (
     NOON,
     WARN,
@@ -152,7 +153,7 @@ NONSENSE: dict[str, Callable[[], Message]] = {
 def test_an_answer_that_makes_no_sense_is_a_failure_and_never_allows(message: Callable[[], Message]) -> None:
     answer = understand(replied("ben", message()), required=True, trust=1.0)
     assert (answer.status, answer.judgement, answer.recollection, answer.feedback) == (
-        Status.NOT_UNDERSTOOD,
+        PeerStatus.NOT_UNDERSTOOD,
         None,
         None,
         None,
@@ -171,7 +172,7 @@ def test_nothing_a_peer_wrote_is_told_of_an_answer_that_makes_no_sense() -> None
 
 def test_a_required_peer_that_announces_without_a_verdict_did_not_judge() -> None:
     answer = understand(replied("ben", announcement()), required=True, trust=1.0)
-    assert answer.status is Status.ANSWERED
+    assert answer.status is PeerStatus.ANSWERED
     assert "It answered without a verdict." in [
         finding.message.partition("this. ")[2]
         for finding in decide("self", NOTHING_JUDGED, [answer.opinion]).judgement.blocking.values()
@@ -192,7 +193,7 @@ def test_words_of_a_later_contract_are_left_out() -> None:
 
 def test_the_words_of_an_error_are_told_on_one_short_line() -> None:
     error = PermissionDenied("no\nway \x1b" + "x" * 2_000)
-    answer = understand(replied("ben", None, Status.REFUSED, error), required=True, trust=1.0)
+    answer = understand(replied("ben", None, PeerStatus.REFUSED, error), required=True, trust=1.0)
     assert answer.failure is not None
     assert answer.failure.reason == "PERMISSION_DENIED"
     assert answer.failure.message.startswith("It refuses to answer: no way xxx")
@@ -203,14 +204,14 @@ def test_the_words_of_an_error_are_told_on_one_short_line() -> None:
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
-        (Status.UNREACHABLE, "UNAVAILABLE"),
-        (Status.TIMED_OUT, "DEADLINE_EXCEEDED"),
-        (Status.NOT_UNDERSTOOD, "INTERNAL"),
-        (Status.SKIPPED, "UNAVAILABLE"),
-        (Status.REFUSED, "PERMISSION_DENIED"),
+        (PeerStatus.UNREACHABLE, "UNAVAILABLE"),
+        (PeerStatus.TIMED_OUT, "DEADLINE_EXCEEDED"),
+        (PeerStatus.NOT_UNDERSTOOD, "INTERNAL"),
+        (PeerStatus.SKIPPED, "UNAVAILABLE"),
+        (PeerStatus.REFUSED, "PERMISSION_DENIED"),
     ],
 )
-def test_a_failure_without_an_error_has_a_reason_all_the_same(status: Status, reason: str) -> None:
+def test_a_failure_without_an_error_has_a_reason_all_the_same(status: PeerStatus, reason: str) -> None:
     answer = understand(replied("ben", None, status), required=False, trust=1.0)
     assert answer.failure is not None
     assert (answer.status, answer.failure.reason) == (status, reason)

@@ -10,11 +10,11 @@ from google.protobuf.message import Message
 
 from cstp_grpc.client.contract import Method
 from cstp_grpc.client.federation.links import Cancel, Done
-from cstp_grpc.client.federation.model import Status
 from cstp_grpc.client.federation.policy import Matter, Matters, Policy
 from cstp_grpc.client.federation.results import Metadata, answered
 from cstp_grpc.client.federation.rounds import Arrival, Rounds
 from cstp_grpc.errors import QueryFailed, RateLimited
+from cstp_grpc.vocabulary import PeerStatus
 from tests.client.federation.answers import query
 from tests.client.federation.servers import REQUEST, SECONDS
 
@@ -63,7 +63,7 @@ def test_the_own_answer_and_those_of_peers_are_found_at_the_same_time() -> None:
     with rounds(peer).begin("1", Matter(None), (), ARRIVED, judging=False) as asked:
         assert asked is not None
         answer, (theirs,) = asked.answers_beside("cstp.queryDecisions", REQUEST, own)
-    assert (answer, theirs.status) == ("mine", Status.ANSWERED)
+    assert (answer, theirs.status) == ("mine", PeerStatus.ANSWERED)
 
 
 def test_a_call_that_fails_here_keeps_its_place_until_the_peers_have_answered() -> None:

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from cstp_grpc.client.federation.gather import Reply
 from cstp_grpc.client.federation.merge import NOTHING_FOUND, decide, join_recollections, remembered
-from cstp_grpc.client.federation.model import Status
 from cstp_grpc.client.federation.reading import judgement_of, recollection_of, similar_of
 from cstp_grpc.client.federation.replies import PeerAnswer, understand
 from cstp_grpc.client.federation.writing import write_announcement, write_check, write_query
 from cstp_grpc.errors import Unavailable
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
+from cstp_grpc.vocabulary import PeerStatus
 from tests.client.federation.answers import (
     BLOCK,
     NOON,
@@ -117,7 +117,7 @@ def test_the_same_answers_in_any_order_give_the_same_bytes(
     federate: Federate, answers: st.SearchStrategy[Message], data: st.DataObject
 ) -> None:
     own = data.draw(answers)
-    failure = st.sampled_from([s for s in Status if s is not Status.ANSWERED])
+    failure = st.sampled_from([s for s in PeerStatus if s is not PeerStatus.ANSWERED])
     replies = [
         replied(name, status=data.draw(failure))
         if data.draw(st.integers(0, 3)) == 0
@@ -153,7 +153,7 @@ def test_a_check_tells_whose_guardrails_matched_and_what_each_peer_said() -> Non
     replies = [
         replied("dan", check(violation("d"))),
         replied("ben", check(violation("b"), violation("a", agent="eve"), warnings=(violation("w", WARN),))),
-        replied("ann", status=Status.UNREACHABLE, error=Unavailable("It stops")),
+        replied("ann", status=PeerStatus.UNREACHABLE, error=Unavailable("It stops")),
     ]
     merged = checked(own, replies)
     assert [(v.agent, v.guardrail_id, v.severity) for v in merged.violations] == [
@@ -193,7 +193,7 @@ def test_a_query_tells_the_nearest_decisions_of_all_and_how_many_each_found() ->
         replied("ann", query(summary("dec-2", 0.25), summary("dec-1", 0.0, title="Forged"))),
         replied("ben", query(summary("dec-3", 0.0), summary("dec-4", 0.75))),
         replied("cleo", query()),
-        replied("dan", status=Status.TIMED_OUT),
+        replied("dan", status=PeerStatus.TIMED_OUT),
     ]
     merged = asked(own, replies, 3)
     assert [(d.id, d.origin, d.title) for d in merged.decisions] == [
