@@ -487,7 +487,7 @@ def _read(path: str, folder: int, limit: int) -> tuple[Stamp, bytes] | None:
             if before.st_size > limit:
                 raise _refused(path, f"is larger than {limit} bytes")
             content = _bounded(path, file, limit)
-            if len(content) == before.st_size and _stamp(before) == _stamp(os.fstat(descriptor)):
+            if len(content) == before.st_size and _unchanged(before, os.fstat(descriptor)):
                 return _stamp(before), content
     raise Unavailable(f"{path} changes while it is read")
 
@@ -501,6 +501,13 @@ def _bounded(path: str, file: BinaryIO, limit: int) -> bytes:
 
 def _stamp(status: os.stat_result) -> Stamp:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _unchanged(before: os.stat_result, after: os.stat_result) -> bool:
+    """Return whether a file's content stayed; one that is replaced loses its name, which changes only the ctime."""
+    if after.st_nlink < before.st_nlink:
+        return _stamp(before)[:-1] == _stamp(after)[:-1]
+    return _stamp(before) == _stamp(after)
 
 
 def _weight(read: _Read) -> int:

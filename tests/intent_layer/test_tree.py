@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -562,25 +563,28 @@ def test_a_reader_never_sees_half_a_replaced_node(tree: Tree, root: Path) -> Non
     contents = ["## Purpose\n\n" + letter * 20_000 for letter in "ab"]
     file.write_text(contents[0])
     finished = threading.Event()
-    seen: set[str] = set()
 
-    def read() -> None:
+    def read() -> set[str]:
+        seen = set()
         while not finished.is_set():
             node = tree.node("src")
             if node:
                 seen.add(node.files[0].text)
+        return seen
 
-    readers = [threading.Thread(target=read) for _ in range(3)]
-    for reader in readers:
-        reader.start()
-    for number in range(300):
-        new = file.with_suffix(".new")
+    # Written beforehand, so that the node is replaced faster than it can be read.
+    replacements = [root / f"{number}.new" for number in range(2_000)]
+    for number, new in enumerate(replacements):
         new.write_text(contents[number % 2])
-        new.replace(file)
-    finished.set()
-    for reader in readers:
-        reader.join(timeout=30)
-    assert seen <= set(contents)
+    with ThreadPoolExecutor(3) as pool:
+        readers = [pool.submit(read) for _ in range(3)]
+        try:
+            for new in replacements:
+                new.replace(file)
+        finally:
+            finished.set()
+        seen = [reader.result(timeout=30) for reader in readers]
+    assert set().union(*seen) <= set(contents)
 
 
 def test_folders_that_vanish_and_become_links_never_lead_outside(tree: Tree, root: Path, secret: Path) -> None:
