@@ -112,7 +112,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         if narrowed:
             peers = [without_memory(peer) for peer in peers]
         verdict = self._verdict(answer.guardrail_status, peers, asked) if answer.HasField("guardrail_status") else None
-        own = similar_of(answer, self._name, 1.0, ours=True)
+        own = similar_of(answer, self._name, 1.0)
         similar = remembered(own, [peer.feedback.similar for peer in peers if peer.feedback])
         write_announcement(answer, verdict, similar, peers)
         action = request.intent if self._stores_content else None
@@ -134,7 +134,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             answer, peers = asked.answers_beside(
                 "cstp.queryDecisions", outward(request, asked), lambda: self._alone.QueryDecisions(request, context)
             )
-        own = recollection_of(answer, self._name, 1.0, ours=True)
+        own = recollection_of(answer, self._name, 1.0)
         found = remembered(own, [peer.recollection for peer in peers if peer.recollection])
         write_query(answer, found, query_limit(request, self._limits), peers)
         answer.query_time_ms = round((time.perf_counter() - started) * 1000)
@@ -171,7 +171,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         asked: Round,
     ) -> Verdict:
         """Return what comes of the own verdict and those of peers."""
-        judgement = judgement_of(own, self._name, ours=True)
+        judgement = judgement_of(own, self._name)
         return decide(self._name, judgement, [peer.opinion for peer in peers], asked.quorum)
 
     def _record(

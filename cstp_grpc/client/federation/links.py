@@ -15,11 +15,11 @@ from google.protobuf.message import Message
 
 from cstp_grpc.client.contract import Method
 from cstp_grpc.client.federation import results
+from cstp_grpc.client.federation.accepting import NotUnderstood, accept
 from cstp_grpc.client.federation.breaker import CircuitBreaker
 from cstp_grpc.client.federation.cards import SUFFIX, Card, NoAgentCard, card_address, read_card
 from cstp_grpc.client.federation.grpc_link import GrpcLink
 from cstp_grpc.client.federation.http_link import HttpLink
-from cstp_grpc.client.federation.reading import NotUnderstood, check_answer
 from cstp_grpc.client.federation.results import Metadata, Result
 from cstp_grpc.client.jsonrpc import tls_context
 from cstp_grpc.client.transport import authorization, scheme_of
@@ -104,7 +104,17 @@ def open_peer(
     """
     is_card = scheme_of(url) in {"http", "https"} and urlsplit(url).path.endswith(SUFFIX)
     link = (CardLink if is_card else open_link)(url, token, root_certificates, clock)
-    return LinkedPeer(name, required, trust, timeout, frozenset(categories), link, breaker, places, clock)
+    return LinkedPeer(
+        name,
+        link,
+        breaker,
+        required=required,
+        trust=trust,
+        timeout=timeout,
+        categories=frozenset(categories),
+        places=places,
+        clock=clock,
+    )
 
 
 def open_link(url: str, token: str | None, root_certificates: bytes | None, clock: Callable[[], float]) -> Link:
@@ -121,12 +131,13 @@ class LinkedPeer:
     def __init__(
         self,
         name: str,
+        link: Link,
+        breaker: CircuitBreaker,
+        *,
         required: bool,
         trust: float,
         timeout: float,
-        categories: frozenset[str],
-        link: Link,
-        breaker: CircuitBreaker,
+        categories: Collection[str],
         places: int,
         clock: Callable[[], float],
     ) -> None:
@@ -176,7 +187,7 @@ class LinkedPeer:
         try:
             result = self._link.call(question.method, question.request, seconds, question.metadata)
             if result.answer is not None:
-                check_answer(result.answer)
+                accept(result.answer)
             return result
         except NotUnderstood as problem:
             return results.not_understood(str(problem))

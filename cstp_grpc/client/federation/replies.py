@@ -11,16 +11,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from cstp_grpc.client.federation.gather import Reply
 from cstp_grpc.client.federation.links import Peer
 from cstp_grpc.client.federation.model import Judgement, Opinion, Recollection
-from cstp_grpc.client.federation.reading import (
-    NotUnderstood,
-    check_receipt,
-    judgement_of,
-    recollection_of,
-    similar_of,
-    suggestions_of,
-)
+from cstp_grpc.client.federation.reading import judgement_of, recollection_of, similar_of
 from cstp_grpc.client.words import told
-from cstp_grpc.errors import CstpError, DeadlineExceeded, InternalError, PermissionDenied, Unavailable
+from cstp_grpc.errors import DeadlineExceeded, InternalError, PermissionDenied, Unavailable
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from cstp_grpc.vocabulary import PeerStatus
 
@@ -85,31 +78,20 @@ def understood(replies: Iterable[Reply], peers: Iterable[Peer], required: Collec
 
 
 def understand(reply: Reply, *, required: bool, trust: float) -> PeerAnswer:
-    """Return what a peer replied; an answer that makes no sense is a failure."""
+    """Return what a peer replied."""
     if reply.status is not PeerStatus.ANSWERED:
-        return failed(reply, required, reply.status, reply.error)
-    try:
-        return answered(reply, required, trust)
-    except NotUnderstood as problem:
-        return failed(reply, required, PeerStatus.NOT_UNDERSTOOD, InternalError(str(problem)))
-
-
-def answered(reply: Reply, required: bool, trust: float) -> PeerAnswer:
-    """Return what a peer answered. Raises NotUnderstood."""
+        return failed(reply, required)
     message, judgement, recollection, feedback = reply.answer, None, None, None
     match message:
         case cstp_pb2.CheckGuardrailsResponse():
-            judgement = judgement_of(message, reply.agent, itself=message.agent)
+            judgement = judgement_of(message, reply.agent, message.agent)
         case cstp_pb2.QueryDecisionsResponse():
             recollection = recollection_of(message, reply.agent, trust)
         case cstp_pb2.AnnounceIntentResponse():
-            check_receipt(message)
             if message.HasField("guardrail_status"):
-                judgement = judgement_of(message.guardrail_status, reply.agent, itself=message.responding_agent)
+                judgement = judgement_of(message.guardrail_status, reply.agent, message.responding_agent)
             similar = similar_of(message, reply.agent, trust)
-            feedback = Feedback(message.received_at, similar, suggestions_of(message))
-        case _:
-            raise NotUnderstood("it is no answer to this")
+            feedback = Feedback(message.received_at, similar, tuple(message.suggestions))
     return PeerAnswer(
         reply.agent,
         required,
@@ -121,11 +103,12 @@ def answered(reply: Reply, required: bool, trust: float) -> PeerAnswer:
     )
 
 
-def failed(reply: Reply, required: bool, status: PeerStatus, error: CstpError | None) -> PeerAnswer:
+def failed(reply: Reply, required: bool) -> PeerAnswer:
     """Return what became of asking a peer that gave no answer."""
-    reason, words = SAID[status]
+    reason, words = SAID[reply.status]
+    error = reply.error
     failure = Failure(error.reason, told(words, error.message)) if error else Failure(reason, words)
-    return PeerAnswer(reply.agent, required, status, reply.latency_ms, failure)
+    return PeerAnswer(reply.agent, required, reply.status, reply.latency_ms, failure)
 
 
 def not_understood(answer: PeerAnswer, why: str) -> PeerAnswer:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from cstp_grpc.client.federation.accepting import MAX_DECISIONS, MAX_SUGGESTIONS
 from cstp_grpc.client.federation.merge import ordered, suggested, top
 from cstp_grpc.client.federation.model import Finding, Judgement, Poll, Recollection, Verdict
-from cstp_grpc.client.federation.reading import MAX_DECISIONS, MAX_SUGGESTIONS
 from cstp_grpc.client.federation.replies import Feedback, PeerAnswer
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 from cstp_grpc.vocabulary import PeerStatus

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -11,10 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cstp_grpc.client.codec import to_json
+from cstp_grpc.client.contract import Method
+from cstp_grpc.client.federation.breaker import CircuitBreaker
+from cstp_grpc.client.federation.gather import gather
+from cstp_grpc.client.federation.links import LinkedPeer
 from cstp_grpc.client.federation.merge import NOTHING_FOUND, NOTHING_JUDGED, decide
 from cstp_grpc.client.federation.model import Finding, Judgement
 from cstp_grpc.client.federation.reading import judgement_of, named, recollection_of, similar_of
-from cstp_grpc.client.federation.replies import understand
+from cstp_grpc.client.federation.replies import PeerAnswer, understand, understood
+from cstp_grpc.client.federation.results import Metadata, Result
 from cstp_grpc.client.federation.writing import write_announcement, write_check, write_query
 from cstp_grpc.errors import PermissionDenied
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, types_pb2
@@ -30,6 +37,7 @@ from tests.client.federation.answers import (
     summary,
     violation,
 )
+from tests.client.federation.servers import QUERY, REQUEST, SECONDS
 from tests.client.strategies import messages
 
 ANSWERS: list[Callable[[], Message]] = [
@@ -49,6 +57,36 @@ def changed(message: Message, **values: Any) -> Message:
         else:
             setattr(message, name, value)
     return message
+
+
+class Saying:
+    """A way to a peer that answers all calls alike."""
+
+    def __init__(self, answer: Message) -> None:
+        self._answer = answer
+
+    def call(self, method: Method, request: Message, seconds: float, metadata: Metadata) -> Result:
+        return Result(PeerStatus.ANSWERED, self._answer)
+
+    def close(self) -> None:
+        pass
+
+
+def heard(answer: Message) -> PeerAnswer:
+    """Return what comes of the answer of a required peer."""
+    peer = LinkedPeer(
+        "ben",
+        Saying(answer),
+        CircuitBreaker(5, 10.0),
+        required=True,
+        trust=1.0,
+        timeout=SECONDS,
+        categories=(),
+        places=1,
+        clock=time.monotonic,
+    )
+    with closing(peer):
+        return understood(gather([peer], QUERY, REQUEST, SECONDS), [peer], {"ben"})[0]
 
 
 def test_a_verdict_is_read_with_the_peers_name() -> None:
@@ -97,8 +135,8 @@ def test_similar_decisions_are_weighed_as_well() -> None:
 
 def test_ones_own_answer_is_read_as_it_is() -> None:
     message = query(summary("dec-1", title="x" * 600))
-    assert list(recollection_of(message, "self", 1.0, ours=True).best) == ["dec-1"]
-    assert judgement_of(check(violation("rule", message="x" * 30_000)), "self", ours=True).blocking
+    assert list(recollection_of(message, "self", 1.0).best) == ["dec-1"]
+    assert judgement_of(check(violation("rule", message="x" * 30_000)), "self").blocking
 
 
 NONSENSE: dict[str, Callable[[], Message]] = {
@@ -151,7 +189,7 @@ NONSENSE: dict[str, Callable[[], Message]] = {
 
 @pytest.mark.parametrize("message", NONSENSE.values(), ids=NONSENSE.keys())
 def test_an_answer_that_makes_no_sense_is_a_failure_and_never_allows(message: Callable[[], Message]) -> None:
-    answer = understand(replied("ben", message()), required=True, trust=1.0)
+    answer = heard(message())
     assert (answer.status, answer.judgement, answer.recollection, answer.feedback) == (
         PeerStatus.NOT_UNDERSTOOD,
         None,
@@ -165,13 +203,13 @@ def test_an_answer_that_makes_no_sense_is_a_failure_and_never_allows(message: Ca
 
 
 def test_nothing_a_peer_wrote_is_told_of_an_answer_that_makes_no_sense() -> None:
-    answer = understand(replied("ben", check(violation("secret" * 100))), required=True, trust=1.0)
+    answer = heard(check(violation("secret" * 100)))
     assert answer.failure is not None
     assert "secret" not in answer.failure.message
 
 
 def test_a_required_peer_that_announces_without_a_verdict_did_not_judge() -> None:
-    answer = understand(replied("ben", announcement()), required=True, trust=1.0)
+    answer = heard(announcement())
     assert answer.status is PeerStatus.ANSWERED
     assert "It answered without a verdict." in [
         finding.message.partition("this. ")[2]
@@ -180,14 +218,25 @@ def test_a_required_peer_that_announces_without_a_verdict_did_not_judge() -> Non
 
 
 def test_what_cannot_be_printed_becomes_spaces_and_lines_stay() -> None:
-    judgement = judgement_of(check(violation(message="one\ntwo\x1b[31m\u202ered\x00")), "ben")
+    judgement = heard(check(violation(message="one\ntwo\x1b[31m\u202ered\x00"))).judgement
+    assert judgement is not None
     assert judgement.blocking["ben", "rule"].message == "one\ntwo [31m red "
+
+
+def test_a_peer_has_a_few_suggestions_told_on() -> None:
+    feedback = heard(
+        announcement(suggestions=("Wait\x1b", "Roll back", "Ask", "Think", "Sleep", "x" * 20_001))
+    ).feedback
+    assert feedback is not None
+    assert feedback.suggestions == ("Wait ", "Roll back", "Ask", "Think", "Sleep")
 
 
 def test_words_of_a_later_contract_are_left_out() -> None:
     odd = summary()
     odd.MergeFromString(b"\x30\x63\x38\x63\x28\x63\xc2\x3e\x03abc")
-    found = recollection_of(query(odd), "ben", 1.0).best["dec-1"]
+    recollection = heard(query(odd)).recollection
+    assert recollection is not None
+    found = recollection.best["dec-1"]
     assert cstp_pb2.DecisionSummary.FromString(found.content) == summary(origin="ben")
 
 
@@ -237,7 +286,7 @@ def test_whatever_a_peer_answers_what_comes_of_it_can_be_sent(
 ) -> None:
     message = sensible()
     message.MergeFrom(data.draw(st.just(type(message)()) | messages(message.DESCRIPTOR)))
-    answer = understand(replied("ben", message), required=True, trust=1.0)
+    answer = heard(message)
     verdict = decide("self", Judgement(), [answer.opinion])
     checked, asked, announced = check(), query(), announcement()
     write_check(checked, verdict, [answer])

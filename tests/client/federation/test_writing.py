@@ -76,7 +76,7 @@ def checked(
 ) -> cstp_pb2.CheckGuardrailsResponse:
     answer, peers = cstp_pb2.CheckGuardrailsResponse(), understood(replies)
     answer.CopyFrom(own)
-    verdict = decide("self", judgement_of(own, "self", ours=True), [peer.opinion for peer in peers], quorum)
+    verdict = decide("self", judgement_of(own, "self"), [peer.opinion for peer in peers], quorum)
     write_check(answer, verdict, peers)
     return answer
 
@@ -87,16 +87,16 @@ def asked(
     answer, peers = cstp_pb2.QueryDecisionsResponse(), understood(replies)
     answer.CopyFrom(own)
     found = [peer.recollection for peer in peers if peer.recollection]
-    write_query(answer, remembered(recollection_of(own, "self", 1.0, ours=True), found), limit, peers)
+    write_query(answer, remembered(recollection_of(own, "self", 1.0), found), limit, peers)
     return answer
 
 
 def announced(own: cstp_pb2.AnnounceIntentResponse, replies: Sequence[Reply]) -> cstp_pb2.AnnounceIntentResponse:
     answer, peers = cstp_pb2.AnnounceIntentResponse(), understood(replies)
     answer.CopyFrom(own)
-    verdict = decide("self", judgement_of(own.guardrail_status, "self", ours=True), [peer.opinion for peer in peers])
+    verdict = decide("self", judgement_of(own.guardrail_status, "self"), [peer.opinion for peer in peers])
     found = [peer.feedback.similar for peer in peers if peer.feedback]
-    write_announcement(answer, verdict, remembered(similar_of(own, "self", 1.0, ours=True), found), peers)
+    write_announcement(answer, verdict, remembered(similar_of(own, "self", 1.0), found), peers)
     return answer
 
 
@@ -218,7 +218,7 @@ def test_an_announcement_merges_the_feedback_of_all() -> None:
     theirs = announcement(
         *[similar(f"dec-{n}", 0.25) for n in range(2, 8)],
         verdict=status(check(violation("b", suggestion="Take a copy"))),
-        suggestions=("wait", "Roll back", "Ask", "Think", "Sleep", "Never told"),
+        suggestions=("wait", "Roll back", "Ask", "Think", "Sleep"),
     )
     merged = announced(own, [replied("ann", theirs)])
     assert [(d.id, d.origin) for d in merged.similar_decisions] == [(f"dec-{n}", "ann") for n in range(2, 7)]
@@ -236,13 +236,13 @@ def test_an_announcement_merges_the_feedback_of_all() -> None:
 
 def test_an_announcement_without_a_verdict_to_tell_keeps_none() -> None:
     own, peers = announcement(), understood([replied("ann", announcement(suggestions=("Wait",)))])
-    write_announcement(own, None, similar_of(own, "self", 1.0, ours=True), peers)
+    write_announcement(own, None, similar_of(own, "self", 1.0), peers)
     assert not own.HasField("guardrail_status")
     assert list(own.suggestions) == ["Wait"]
 
 
 def test_what_is_written_again_replaces_what_was_there() -> None:
-    answer, own, peers = check(), judgement_of(check(), "self", ours=True), understood([replied("ann", check())])
+    answer, own, peers = check(), judgement_of(check(), "self"), understood([replied("ann", check())])
     write_check(answer, decide("self", own, [peer.opinion for peer in peers], 1), peers)
     write_check(answer, decide("self", own, []), [])
     assert answer == check()
