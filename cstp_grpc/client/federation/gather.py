@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -40,7 +41,7 @@ def gather(
 ) -> list[Reply]:
     """Ask all peers at once and return what became of each, in the order of their names. Raises nothing.
 
-    Each has its own timeout, and none more than `seconds`; who did not answer by then timed out. With `late` it may
+    Each has its own timeout, and none more than `seconds`; who is not waited for any more timed out. With `late` it may
     take `late_seconds` all the same: `late` then gets its reply, whatever it is, once and on another thread.
     """
     return ask(peers, method, request, seconds, metadata, clock, late, late_seconds).replies()
@@ -86,7 +87,6 @@ class Asking:
         self._started = clock()
         self._changed = threading.Condition(threading.Lock())
         self._replies: list[Reply | None] = [None] * len(peers)
-        self._left = len(peers)
         self._over = False
 
     def begin(self, method: Method, request: Message, metadata: Metadata, late_seconds: float) -> None:
@@ -97,7 +97,7 @@ class Asking:
 
     def replies(self) -> list[Reply]:
         """Wait, and return what became of each."""
-        self._wait(self._limits)
+        self._wait()
         return self._end(self._cancels)
 
     def _take(self, at: int) -> Callable[[Result], None]:
@@ -109,8 +109,7 @@ class Asking:
                 in_time = not self._over
                 if in_time:
                     self._replies[at] = reply
-                    self._left -= 1
-                    if not self._left:
+                    if self._limits[at] > self._limit():
                         self._changed.notify()
             if not in_time and self._late is not None:
                 self._late(reply)
@@ -121,16 +120,17 @@ class Asking:
         latency_ms = (self._clock() - self._started) * 1000
         return Reply(self._peers[at].name, result.status, result.answer, result.error, latency_ms)
 
-    def _wait(self, limits: list[float]) -> None:
+    def _wait(self) -> None:
         """Wait for all replies, and for none longer than its limit."""
         with self._changed:
-            while self._left:
-                last = max(limit for limit, reply in zip(limits, self._replies, strict=True) if reply is None)
-                left = self._started + last - self._clock()
-                if left <= 0:
-                    break
+            while (left := self._started + self._limit() - self._clock()) > 0:
                 self._changed.wait(left)
             self._over = True
+
+    def _limit(self) -> float:
+        """Return for how long it is waited: the greatest limit of those who have not replied, in seconds."""
+        waiting = (limit for limit, reply in zip(self._limits, self._replies, strict=True) if reply is None)
+        return max(waiting, default=-math.inf)
 
     def _end(self, cancels: list[Cancel]) -> list[Reply]:
         """Return the replies; who has not replied timed out."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -107,6 +108,21 @@ def test_a_peer_is_waited_for_no_longer_than_its_own_timeout() -> None:
     assert summary(gather(peers, QUERY, REQUEST, 1e6)) == [("a", PeerStatus.TIMED_OUT), ("b", PeerStatus.ANSWERED)]
 
 
+def test_who_answers_meanwhile_is_not_waited_for_in_the_stead_of_others() -> None:
+    slow, patient = FakePeer("a", timeout=SOON), FakePeer("b", timeout=1e6)
+    asked: list[Done] = []
+
+    def clock() -> float:
+        # What waits reads it at last, with the lock that takes answers.
+        if not asked and patient.asked:
+            asked.append(patient.asked[0][2])
+            threading.Thread(target=asked[0], args=(answered(ANSWER),)).start()
+        return time.monotonic()
+
+    replies = gather([slow, patient], QUERY, REQUEST, 1e6, clock=clock)
+    assert summary(replies) == [("a", PeerStatus.TIMED_OUT), ("b", PeerStatus.ANSWERED)]
+
+
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
 def test_without_time_nobody_answers(seconds: float) -> None:
     peer = FakePeer("a")
@@ -182,8 +198,11 @@ def test_each_kind_of_peer_fails_in_its_own_way_and_none_spoils_the_others() -> 
             "silent-card": f"http://{silent}/card.json",
             "silent-http": f"http://{silent}",
         }
-        peers = [enter(peer_at(url, name=name)) for name, url in urls.items()]
-        assert summary(gather(reversed(peers), QUERY, REQUEST, 1.0)) == [
+        peers = [
+            enter(peer_at(url, name=name, timeout=SOON if name.startswith("silent") else SECONDS))
+            for name, url in urls.items()
+        ]
+        assert summary(gather(reversed(peers), QUERY, REQUEST, SECONDS)) == [
             ("answers", PeerStatus.ANSWERED),
             ("garbled", PeerStatus.NOT_UNDERSTOOD),
             ("garbled-http", PeerStatus.NOT_UNDERSTOOD),
