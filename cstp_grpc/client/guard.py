@@ -7,11 +7,11 @@ import inspect
 import logging
 import threading
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from cstp_grpc.calling import Call, Json
 from cstp_grpc.client.async_client import AsyncCstpClient
@@ -28,9 +28,11 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
+LATE = "a generator runs after it was called: guard what it does, or the block that uses it"
 MAX_TITLE = 500
 """Characters of a decision's title."""
 
+AnyClient = CstpClient | FederatedClient | AsyncCstpClient
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
@@ -117,9 +119,7 @@ def guard(
 def guard(client: AsyncCstpClient, intent: str | Callable[..., str], **options: Unpack[Options]) -> AsyncGuard: ...
 
 
-def guard(
-    client: CstpClient | FederatedClient | AsyncCstpClient, intent: str | Callable[..., str], **options: Unpack[Options]
-) -> Guard | AsyncGuard:
+def guard(client: AnyClient, intent: str | Callable[..., str], **options: Unpack[Options]) -> Guard | AsyncGuard:
     """Return what lets a function, or a block, run only where the guardrails allow it, and reviews the outcome.
 
     Around a function, each call of it is announced anew; `intent` and `metadata` may be functions of its arguments:
@@ -145,38 +145,27 @@ def guard(
 
 
 class Plan:
-    """Says which calls a guard makes, and judges the answers."""
+    """Says which calls a guard makes, and judges the answers. Raises TypeError for options that there are not."""
 
     def __init__(self, intent: str | Callable[..., str], options: Options) -> None:
-        self._intent = intent
-        self._options = options
-
-    @property
-    def records(self) -> bool:
+        if unknown := sorted(options.keys() - Options.__annotations__.keys()):
+            raise TypeError(f"guard() has no option {unknown[0]!r}")
+        said = cast(dict[str, Any], {**options})
+        self.records: bool = said.pop("record", True)
         """Whether there is a decision to review."""
-        return self._options.get("record", True)
-
-    @property
-    def timeout(self) -> float | None:
+        self.timeout: float | None = said.pop("timeout", None)
         """The seconds that each call may take."""
-        return self._options.get("timeout")
+        self._intent = intent
+        self._metadata = said.pop("metadata", None)
+        self._said = said
 
     def announcement(self, arguments: Arguments) -> Call[cstp_pb2.AnnounceIntentResponse]:
         """Return the call that announces what is done with some arguments."""
-        options = self._options
         return calls.announce_intent(
             resolved(self._intent, arguments),
-            context=options.get("context"),
-            category=options.get("category"),
-            stakes=options.get("stakes"),
-            confidence=options.get("confidence"),
-            agent=options.get("agent"),
+            metadata=resolved(self._metadata, arguments),
             correlation_id=str(uuid.uuid4()),
-            metadata=resolved(options.get("metadata"), arguments),
-            project=options.get("project"),
-            paths=options.get("paths", ()),
-            scope=options.get("scope"),
-            agents=options.get("agents", ()),
+            **self._said,
         )
 
     def admit(self, announcement: Call[Any], response: cstp_pb2.AnnounceIntentResponse) -> None:
@@ -232,14 +221,113 @@ def note_unreviewed(decision: journal_pb2.Decision, error: BaseException) -> Non
     logger.warning("The outcome of the decision %s could not be reviewed%s", decision.id, needed, exc_info=error)
 
 
-class Guard:
-    """A decorator for functions, and a context manager for one block at a time; see `guard`."""
+class Action:
+    """One action under guard, from its announcement to its review.
 
-    def __init__(self, client: CstpClient | FederatedClient, plan: Plan) -> None:
+    Over a client for threads its coroutines wait for nothing, so that one way to act does for both kinds of client.
+    """
+
+    def __init__(self, client: AnyClient, plan: Plan, arguments: Arguments = ((), {})) -> None:
+        self._client = client
+        self._plan = plan
+        self._arguments = arguments
+        self._decision: journal_pb2.Decision | None = None
+
+    async def __aenter__(self) -> Announced:
+        """Announce it, and record it. Raises Blocked and CstpError."""
+        announcement = self._plan.announcement(self._arguments)
+        response = await self._made(announcement)
+        self._plan.admit(announcement, response)
+        if self._plan.records:
+            self._decision = await self._recorded(announcement)
+        return Announced(response, self._decision)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Review how it ended."""
+        if self._decision is None:
+            return
+        if isinstance(error, GeneratorExit) and isinstance(self._client, AsyncCstpClient):
+            # Where a coroutine is closed, it cannot wait for anything any more.
+            note_unreviewed(self._decision, error)
+            return
+        try:
+            await self._made(review(self._decision, error))
+        except Exception as unreviewed:  # noqa: BLE001 - whatever it is, what was done has a result
+            note_unreviewed(self._decision, unreviewed)
+
+    async def _recorded(self, announcement: Call[Any]) -> journal_pb2.Decision:
+        try:
+            return await self._made(self._plan.recording(announcement))
+        except PermissionDenied as error:
+            raise unrecorded(error) from error
+
+    async def _made(self, call: Call[T]) -> T:
+        if isinstance(self._client, AsyncCstpClient):
+            return await self._client.make(call, self._plan.timeout)
+        return self._client.make(call, self._plan.timeout)
+
+
+class OneBlock:
+    """The block that a guard is around: one at a time, also where threads or tasks share the guard."""
+
+    def __init__(self, client: AnyClient, plan: Plan) -> None:
         self._client = client
         self._plan = plan
         self._around = threading.Lock()
-        self._entered: AbstractContextManager[Announced] | None = None
+        self._action: Action | None = None
+
+    async def __aenter__(self) -> Announced:
+        """Announce what the block does. Raises Blocked, CstpError, and RuntimeError within a block of this guard."""
+        if not self._around.acquire(blocking=False):
+            raise RuntimeError("this guard is around a block already: make one for each block")
+        action = Action(self._client, self._plan)
+        try:
+            announced = await action.__aenter__()
+        except BaseException:
+            self._around.release()
+            raise
+        self._action = action
+        return announced
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Review how the block ended."""
+        action, self._action = self._action, None
+        if action is None:
+            return
+        try:
+            await action.__aexit__(kind, error, trace)
+        finally:
+            self._around.release()
+
+
+class AtOnce:
+    """The plain context manager that one of event loops is where it waits for nothing."""
+
+    def __init__(self, within: AbstractAsyncContextManager[Announced]) -> None:
+        self._within = within
+
+    def __enter__(self) -> Announced:
+        """Announce what the block does. Raises Blocked, CstpError, and RuntimeError within a block of this guard."""
+        return at_once(self._within.__aenter__())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Review how the block ended."""
+        at_once(self._within.__aexit__(kind, error, trace))
+
+
+class Guard(AtOnce):
+    """A decorator for functions, and a context manager for one block at a time; see `guard`."""
+
+    def __init__(self, client: CstpClient | FederatedClient, plan: Plan) -> None:
+        super().__init__(OneBlock(client, plan))
+        self._client = client
+        self._plan = plan
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
         """Return the function under guard; many threads may call it at once. Raises TypeError."""
@@ -249,71 +337,14 @@ class Guard:
 
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
-            with self._acting((args, kwargs)):
+            with AtOnce(Action(self._client, self._plan, (args, kwargs))):
                 return finished(function(*args, **kwargs))
 
         return guarded
 
-    def __enter__(self) -> Announced:
-        """Announce what the block does. Raises Blocked, CstpError, and RuntimeError within a block of this guard."""
-        occupy(self._around)
-        try:
-            entering = self._acting(((), {}))
-            announced = entering.__enter__()
-        except BaseException:
-            self._around.release()
-            raise
-        self._entered = entering
-        return announced
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Review how the block ended."""
-        entered, self._entered = self._entered, None
-        if entered is None:
-            return
-        try:
-            entered.__exit__(kind, error, trace)
-        finally:
-            self._around.release()
-
-    @contextmanager
-    def _acting(self, arguments: Arguments) -> Iterator[Announced]:
-        announcement = self._plan.announcement(arguments)
-        response = self._client.make(announcement, self._plan.timeout)
-        self._plan.admit(announcement, response)
-        decision = self._recorded(announcement) if self._plan.records else None
-        try:
-            yield Announced(response, decision)
-        except BaseException as error:
-            self._review(decision, error)
-            raise
-        self._review(decision, None)
-
-    def _recorded(self, announcement: Call[Any]) -> journal_pb2.Decision:
-        try:
-            return self._client.make(self._plan.recording(announcement), self._plan.timeout)
-        except PermissionDenied as error:
-            raise unrecorded(error) from error
-
-    def _review(self, decision: journal_pb2.Decision | None, error: BaseException | None) -> None:
-        if decision is None:
-            return
-        try:
-            self._client.make(review(decision, error), self._plan.timeout)
-        except Exception as unreviewed:  # noqa: BLE001 - whatever it is, what was done has a result
-            note_unreviewed(decision, unreviewed)
-
-
-class AsyncGuard:
+class AsyncGuard(OneBlock):
     """A decorator for async functions, and an async context manager for one block at a time; see `guard`."""
-
-    def __init__(self, client: AsyncCstpClient, plan: Plan) -> None:
-        self._client = client
-        self._plan = plan
-        self._around = threading.Lock()
-        self._entered: AbstractAsyncContextManager[Announced] | None = None
 
     def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         """Return the function under guard; many tasks may call it at once. Raises TypeError."""
@@ -323,66 +354,10 @@ class AsyncGuard:
 
         @functools.wraps(function)
         async def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
-            async with self._acting((args, kwargs)):
-                return await function(*args, **kwargs)
+            async with Action(self._client, self._plan, (args, kwargs)):
+                return finished(await function(*args, **kwargs))
 
         return guarded
-
-    async def __aenter__(self) -> Announced:
-        """Announce what the block does. Raises Blocked, CstpError, and RuntimeError within a block of this guard."""
-        occupy(self._around)
-        try:
-            entering = self._acting(((), {}))
-            announced = await entering.__aenter__()
-        except BaseException:
-            self._around.release()
-            raise
-        self._entered = entering
-        return announced
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Review how the block ended."""
-        entered, self._entered = self._entered, None
-        if entered is None:
-            return
-        try:
-            await entered.__aexit__(kind, error, trace)
-        finally:
-            self._around.release()
-
-    @asynccontextmanager
-    async def _acting(self, arguments: Arguments) -> AsyncIterator[Announced]:
-        announcement = self._plan.announcement(arguments)
-        response = await self._client.make(announcement, self._plan.timeout)
-        self._plan.admit(announcement, response)
-        decision = await self._recorded(announcement) if self._plan.records else None
-        try:
-            yield Announced(response, decision)
-        except GeneratorExit as error:
-            # Where a coroutine is closed, it cannot wait for anything any more.
-            if decision is not None:
-                note_unreviewed(decision, error)
-            raise
-        except BaseException as error:
-            await self._review(decision, error)
-            raise
-        await self._review(decision, None)
-
-    async def _recorded(self, announcement: Call[Any]) -> journal_pb2.Decision:
-        try:
-            return await self._client.make(self._plan.recording(announcement), self._plan.timeout)
-        except PermissionDenied as error:
-            raise unrecorded(error) from error
-
-    async def _review(self, decision: journal_pb2.Decision | None, error: BaseException | None) -> None:
-        if decision is None:
-            return
-        try:
-            await self._client.make(review(decision, error), self._plan.timeout)
-        except Exception as unreviewed:  # noqa: BLE001 - whatever it is, what was done has a result
-            note_unreviewed(decision, unreviewed)
 
 
 def refuse_unfit(function: Callable[..., Any]) -> None:
@@ -390,18 +365,25 @@ def refuse_unfit(function: Callable[..., Any]) -> None:
     if isinstance(function, staticmethod) or not callable(function):
         raise TypeError("only a function is guarded: of a class or static method, the function in it")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError("a generator runs after it was called: guard what it does, or the block that uses it")
+        raise TypeError(LATE)
 
 
 def finished(result: T) -> T:
-    """Return the result of a function. Raises TypeError for one that did nothing: it is still to be awaited."""
+    """Return the result of a function. Raises TypeError for one that is still to be run, which did nothing."""
     if inspect.iscoroutine(result) and inspect.getcoroutinestate(result) == inspect.CORO_CREATED:
         result.close()
         raise TypeError("a coroutine runs after it was called: guard the async function, with an AsyncCstpClient")
+    if inspect.isasyncgen(result) or (
+        inspect.isgenerator(result) and inspect.getgeneratorstate(result) == inspect.GEN_CREATED
+    ):
+        raise TypeError(LATE)
     return result
 
 
-def occupy(around: threading.Lock) -> None:
-    """Raise RuntimeError where a guard is around a block already."""
-    if not around.acquire(blocking=False):
-        raise RuntimeError("this guard is around a block already: make one for each block")
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return what a coroutine comes to that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return cast(T, end.value)
+    raise RuntimeError("it waits for something")

@@ -261,13 +261,60 @@ def test_methods_of_all_kinds_run_under_guard(client: CstpClient) -> None:
     assert (Store().drop("a"), Store.create("b"), Store().count()) == ("store.a", "store.b", 3)
 
 
-def test_what_runs_later_is_no_success(client: CstpClient) -> None:
-    async def in_loop() -> None:
-        pytest.fail("it ran")
+async def coroutine() -> None:
+    pytest.fail("it ran")
+
+
+def generator() -> Iterator[int]:
+    pytest.fail("it ran")
+    yield 1
+
+
+async def async_generator() -> AsyncIterator[int]:
+    pytest.fail("it ran")
+    yield 1
+
+
+@pytest.mark.parametrize("later", [coroutine, generator, async_generator], ids=lambda later: later.__name__)
+def test_what_runs_later_is_no_success(later: Any, client: CstpClient) -> None:
+    title = f"Run a {later.__name__}"
+    with pytest.raises(TypeError, match="runs after it was called"):
+        guard(client, title)(lambda: later())()
+    assert outcome_of(client, title)[0] == "failure"
+
+
+def test_what_runs_later_is_no_success_in_a_loop(app: App, client: CstpClient) -> None:
+    async def run() -> None:
+        async with AsyncCstpClient(app.target, TOKENS["alice"]) as loop_client:
+
+            @guard(loop_client, "Run a generator in a loop")
+            async def act() -> Iterator[int]:
+                return generator()
+
+            await act()
 
     with pytest.raises(TypeError, match="runs after it was called"):
-        guard(client, "Run later")(lambda: in_loop())()
-    assert outcome_of(client, "Run later")[0] == "failure"
+        asyncio.run(run())
+    assert outcome_of(client, "Run a generator in a loop")[0] == "failure"
+
+
+def test_what_began_before_it_was_returned_is_a_result(client: CstpClient) -> None:
+    def numbers() -> Iterator[int]:
+        yield from (1, 2)
+
+    def begun() -> Iterator[int]:
+        found = numbers()
+        next(found)
+        return found
+
+    assert list(guard(client, "Begin to count")(begun)()) == [2]
+    assert outcome_of(client, "Begin to count")[0] == "success"
+
+
+@pytest.mark.parametrize("kind", [CstpClient, AsyncCstpClient])
+def test_an_option_that_there_is_not_is_refused_at_once(kind: Any) -> None:
+    with pytest.raises(TypeError, match="'stake'"):
+        guard(kind("localhost:1"), "Lose data", **{"stake": "critical"})
 
 
 def test_a_block_that_is_forbidden_does_not_run(client: CstpClient) -> None:
