@@ -74,8 +74,8 @@ class Policy(Generic[PeerT]):
         known = {peer.name for peer in self.peers}
         if unknown := [number for number, name in enumerate(names) if name not in known]:
             violations = [FieldViolation(f"agents[{number}]", "is the name of no peer") for number in unknown]
-            nobody = ", ".join(names[number] for number in unknown)
-            raise InvalidArgument(f"There is no peer {nobody}", violations=violations)
+            # Only the first is named: errors have little room.
+            raise InvalidArgument(f"There is no peer {names[unknown[0]]}", violations=violations)
         return [peer for peer in self.peers if wanted(peer, matter, names, judging=judging)]
 
     def deciding(self, matter: Matter, asked: Sequence[PeerT]) -> frozenset[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from base64 import b64encode
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 import pytest
 from google.protobuf.message import Message
@@ -13,7 +15,8 @@ from cstp_grpc.client.federation.links import Cancel, Done
 from cstp_grpc.client.federation.policy import Matter, Matters, Policy
 from cstp_grpc.client.federation.results import Metadata, answered
 from cstp_grpc.client.federation.rounds import Arrival, Rounds
-from cstp_grpc.errors import QueryFailed, RateLimited
+from cstp_grpc.errors import InvalidArgument, QueryFailed, RateLimited
+from cstp_grpc.server.status import DETAILS, to_status
 from cstp_grpc.vocabulary import PeerStatus
 from tests.client.federation.answers import query
 from tests.client.federation.servers import REQUEST, SECONDS
@@ -81,3 +84,14 @@ def test_a_call_that_fails_here_keeps_its_place_until_the_peers_have_answered() 
         with pytest.raises(QueryFailed):
             asked.answers_beside("cstp.queryDecisions", REQUEST, own)
         assert peer.answered
+
+
+def test_where_nobody_has_the_names_of_a_call_its_error_can_be_sent() -> None:
+    names = [f"{number:02}{'ä' * 198}" for number in range(32)]
+    wanted = rounds(WaitingPeer()).begin("1", Matter(None), names, ARRIVED, judging=True)
+    with pytest.raises(InvalidArgument, match="no peer 00ä") as raised, wanted:
+        pytest.fail("nobody is asked")
+    assert [each.field for each in raised.value.violations] == [f"agents[{number}]" for number in range(32)]
+    status = to_status(raised.value, "req-1")
+    # Many clients refuse more than 8 KiB of what errors travel in.
+    assert len(quote(status.details)) + len(b64encode(dict(status.trailing_metadata)[DETAILS])) < 8192  # type: ignore[arg-type]
