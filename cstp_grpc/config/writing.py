@@ -32,8 +32,8 @@ def with_peer(text: str, path: Path, entry: Mapping[str, Any]) -> str:
     wanted = with_entry(parse_yaml_text(text, path), entry)
     if wanted is None:
         raise ConfigError(f"{path}: {FEDERATION}.{PEERS}: is no list")
-    changed = inserted(text, yaml.compose(text, Loader=yaml.SafeLoader), dict(entry))
     try:
+        changed = inserted(text, yaml.compose(text, Loader=yaml.SafeLoader), dict(entry))
         right = parse_yaml_text(changed, path) == wanted
     except ConfigError:
         right = False
@@ -74,9 +74,9 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def inserted(text: str, root: yaml.Node | None, entry: dict[str, Any]) -> str:
-    """Return the text with an entry where the peers are, or where they would be."""
+    """Return the text with an entry where the peers are, or where they would be. Raises ConfigError."""
     if isinstance(root, yaml.MappingNode) and root.flow_style and not root.value:
-        before, after = text[: root.start_mark.index], text[root.end_mark.index :]
+        before, after = around(text, root)
         return before + flow({FEDERATION: {PEERS: [entry]}}) + after
     if not isinstance(root, yaml.MappingNode):
         return appended(text, {FEDERATION: {PEERS: [entry]}})
@@ -128,12 +128,20 @@ def added(text: str, node: yaml.CollectionNode, content: Any) -> str:
 
 
 def filled(text: str, within_flow: bool, key: yaml.Node, value: yaml.Node, content: Any) -> str:
-    """Return a text in which a key has content instead of an empty value."""
-    before, after = text[: value.start_mark.index], text[value.end_mark.index :]
+    """Return a text in which a key has content instead of an empty value. Raises ConfigError."""
+    before, after = around(text, value)
     if within_flow:
         return f"{before.rstrip()} {flow(content)}{after}"
     emptied = before.rstrip(" ") + after
     return placed(emptied, end_of_line(emptied, key.end_mark.index), block(content, key.start_mark.column + INDENT))
+
+
+def around(text: str, node: yaml.Node) -> tuple[str, str]:
+    """Return what is before an empty value and what is behind it. Raises ConfigError where comments are in it."""
+    start, end = node.start_mark.index, node.end_mark.index
+    if "#" in text[start:end]:
+        raise ConfigError("comments would be lost")
+    return text[:start], text[end:]
 
 
 def placed(text: str, at: int, lines: str) -> str:

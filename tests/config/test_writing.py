@@ -104,6 +104,9 @@ def test_each_layout_is_kept(text: str, expected: str) -> None:
         "federation:\n  peers: &known\n    - {name: c, url: x}\nothers: *known\n",
         "federation: {peers: [{name: c, url: x} # the oldest\n  ]}\n",
         "grpc: {port: 1}\n...\n",
+        "federation:\n  peers: [\n    # none yet\n  ]\n",
+        "federation: {  # nobody is asked\n}\n",
+        "{  # nothing yet\n}\n",
     ],
 )
 def test_what_cannot_be_kept_is_left_to_people(text: str) -> None:
