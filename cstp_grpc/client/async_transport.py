@@ -56,9 +56,12 @@ class AsyncAnswers:
         except grpc.RpcError as error:
             raise errors.from_rpc(error, self._target) from error
         except asyncio.CancelledError:
-            if self._call.cancelled() and not is_cancelled():
-                raise StopAsyncIteration from None
-            raise
+            if not self._call.cancelled() or is_cancelled():
+                raise
+            if not self._closed:
+                # Closing the client cancels its calls.
+                raise closed() from None
+            raise StopAsyncIteration from None
         return readable(answer, self._target)
 
     def close(self) -> None:
@@ -74,8 +77,7 @@ class AsyncTransport:
         scheme = scheme_of(target)
         if scheme in {"http", "https"}:
             raise InvalidArgument.field(
-                "target",
-                f"{target!r} is that of a bridge, which CstpClient calls; this client calls grpc:// and grpcs://",
+                "target", "is that of a bridge, which CstpClient calls; this client calls grpc:// and grpcs://"
             )
         self._target = target
         self._metadata = authorization(token)

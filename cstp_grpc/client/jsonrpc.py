@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
@@ -19,7 +19,8 @@ from cstp_grpc import errors
 from cstp_grpc.client import codec
 from cstp_grpc.client.contract import Method
 from cstp_grpc.client.errors import REQUEST_ID, InvalidRequest, ParseError, ServerUnreachable, build
-from cstp_grpc.client.transport import MAX_ANSWER_BYTES, Answers, authorization
+from cstp_grpc.client.tls import trusting
+from cstp_grpc.client.transport import MAX_ANSWER_BYTES, Answers, authorization, split_target
 from cstp_grpc.errors import Block, CstpError, FieldViolation, InvalidArgument
 
 ENDPOINT = "/cstp"
@@ -144,14 +145,7 @@ def known_part(value: Any, descriptor: Descriptor) -> Any:
 
 def endpoint(target: str) -> SplitResult:
     """Return the URL to post to: the target's with /cstp at its end. Raises InvalidArgument."""
-    url = urlsplit(target)
-    if "@" in url.netloc:
-        # Not shown: it may hold a password.
-        raise InvalidArgument.field("target", "must not name a user: a token says who calls")
-    try:
-        url.port  # noqa: B018 - reading it checks it
-    except ValueError as error:
-        raise InvalidArgument.field("target", f"{target!r} has no usable port") from error
+    url, _ = split_target(target)
     if not url.hostname or url.query or url.fragment:
         raise InvalidArgument.field("target", f"{target!r} is not of the form http://HOST:PORT")
     path = url.path.rstrip("/")
@@ -165,10 +159,7 @@ def tls_context(root_certificates: bytes | None) -> ssl.SSLContext:
     """
     if root_certificates is None:
         return ssl.create_default_context()
-    try:
-        context = ssl.create_default_context(cadata=root_certificates.decode("ascii"))
-    except (ssl.SSLError, UnicodeDecodeError) as error:
-        raise InvalidArgument.field("root_certificates", "are no certificates in PEM") from error
+    context = trusting(root_certificates)
     # What is given is trusted, also where it is the certificate of the server itself; gRPC does likewise.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context

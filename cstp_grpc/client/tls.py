@@ -21,12 +21,20 @@ def channel_credentials(root_certificates: bytes | None) -> grpc.ChannelCredenti
     """
     if root_certificates is None:
         return grpc.ssl_channel_credentials(system_authorities())
+    # gRPC would say that they cannot be used only when it connects, and not clearly.
+    trusting(root_certificates)
+    return grpc.ssl_channel_credentials(root_certificates)
+
+
+def trusting(root_certificates: bytes) -> ssl.SSLContext:
+    """Return how servers are verified by the given authorities (PEM) alone. Raises InvalidArgument."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        # gRPC would say so only when it connects, and not clearly.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=root_certificates.decode("ascii"))
+        # Bundles name each authority between the certificates, in any script.
+        context.load_verify_locations(cadata=root_certificates.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError) as error:
         raise InvalidArgument.field("root_certificates", "are no certificates in PEM") from error
-    return grpc.ssl_channel_credentials(root_certificates)
+    return context
 
 
 def system_authorities() -> bytes | None:
@@ -38,4 +46,5 @@ def system_authorities() -> bytes | None:
     if found.cafile:
         return Path(found.cafile).read_bytes() or None
     folder = sorted(Path(found.capath).iterdir()) if found.capath else []
-    return b"\n".join(file.read_bytes() for file in folder if HASHED.fullmatch(file.name)) or None
+    # A certificate that was taken away may leave the link to it behind.
+    return b"\n".join(file.read_bytes() for file in folder if HASHED.fullmatch(file.name) and file.is_file()) or None

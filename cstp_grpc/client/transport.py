@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Protocol, Self
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import grpc
 from google.protobuf.message import Message
@@ -165,23 +165,30 @@ def scheme_of(target: str) -> str:
     """Return `grpc`, `grpcs`, `http` or `https`; a bare `host:port` is gRPC. Raises InvalidArgument."""
     scheme = target.partition("://")[0].lower() if "://" in target else "grpc"
     if scheme not in {"grpc", "grpcs", "http", "https"}:
-        raise InvalidArgument.field("target", f"{target!r} must begin with grpc://, grpcs://, http:// or https://")
+        # Not shown: it may hold a password.
+        raise InvalidArgument.field("target", "must begin with grpc://, grpcs://, http:// or https://")
     return scheme
 
 
 def grpc_address(target: str) -> str:
     """Return `host:port` of a gRPC target. Raises InvalidArgument."""
-    url = urlsplit(target if "://" in target else f"grpc://{target}")
-    try:
-        port = url.port
-    except ValueError:
-        port = None
-    if "@" in url.netloc:
-        # Not shown: it may hold a password.
-        raise InvalidArgument.field("target", "must not name a user: a token says who calls")
-    if not url.hostname or port is None or url.path.strip("/") or url.query:
+    url, port = split_target(target if "://" in target else f"grpc://{target}")
+    if not url.hostname or port is None or url.path.strip("/") or url.query or url.fragment:
         raise InvalidArgument.field("target", f"{target!r} is not of the form grpc://HOST:PORT")
     return f"[{url.hostname}]:{port}" if ":" in url.hostname else f"{url.hostname}:{port}"
+
+
+def split_target(target: str) -> tuple[SplitResult, int | None]:
+    """Return the URL of a target and its port, if it names one. Raises InvalidArgument."""
+    try:
+        url = urlsplit(target)
+        port = url.port
+    except ValueError as error:
+        # Not shown: it may hold a password.
+        raise InvalidArgument.field("target", "has no usable host or port") from error
+    if "@" in url.netloc:
+        raise InvalidArgument.field("target", "must not name a user: a token says who calls")
+    return url, port
 
 
 def balancing_options() -> list[tuple[str, int | str]]:

@@ -380,6 +380,23 @@ def test_closing_the_client_ends_its_calls_and_cancels_no_task() -> None:
         in_loop(server.target, call, Time(), retries=RetryPolicy(attempts=1))
 
 
+def test_closing_the_client_is_no_end_of_its_streams() -> None:
+    release = threading.Event()
+
+    async def call(client: Any) -> None:
+        watching = client.liaison.watch_events(after=3)
+        assert (await anext(watching)).sequence == 4
+        rest = asyncio.create_task(anext(watching))
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(Unavailable, match="closed"):
+            await rest
+        release.set()
+
+    with watched([4, release]) as server:
+        in_loop(server.target, call, Time())
+
+
 def test_a_stream_that_is_closed_has_no_more_answers() -> None:
     release = threading.Event()
 
@@ -420,7 +437,20 @@ def test_a_bridge_is_for_the_other_client(target: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [CstpClient, AsyncCstpClient])
-@pytest.mark.parametrize("target", ["", "localhost", "grpc://x:1/path", "ftp://x:1"])
+@pytest.mark.parametrize(
+    "target", ["", "localhost", "grpc://x:1/path", "grpc://x:1#path", "ftp://x:1", "grpc://[::1:1"]
+)
 def test_a_target_that_is_none_is_refused_at_once(kind: Any, target: str) -> None:
     with pytest.raises(InvalidArgument, match="target"):
         kind(target)
+
+
+@pytest.mark.parametrize("kind", [CstpClient, AsyncCstpClient])
+@pytest.mark.parametrize(
+    "target",
+    ["me:secret@x:1", "grpcs://me:secret@x:1", "ftp://me:secret@x:1", "https://me:secret@x", "grpc://me:secret@[x"],
+)
+def test_a_password_in_a_target_is_refused_and_not_told(kind: Any, target: str) -> None:
+    with pytest.raises(InvalidArgument, match="target") as caught:
+        kind(target)
+    assert "secret" not in str(caught.value)

@@ -60,7 +60,25 @@ def test_the_authorities_of_the_system_are_trusted(
         assert client.query_decisions("x").total == 7
 
 
-@pytest.mark.parametrize("authority", [b"no PEM at all", b"\xff\xfe"])
+def test_authorities_may_have_names_in_any_script_between_them(target: str, certificate: Certificate) -> None:
+    bundle = "Főtanúsítvány\n".encode() + certificate.authority
+    with CstpClient(target, "secret-1", root_certificates=bundle, retries=ONCE) as client:
+        assert client.query_decisions("x").total == 7
+
+
+def test_an_authority_that_was_taken_from_the_system_is_none(
+    target: str, certificate: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "authority.pem").write_bytes(certificate.authority)
+    subprocess.run(["openssl", "rehash", tmp_path], check=True, capture_output=True)
+    (tmp_path / "01234567.0").symlink_to(tmp_path / "removed.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+    with CstpClient(target, "secret-1", retries=ONCE) as client:
+        assert client.query_decisions("x").total == 7
+
+
+@pytest.mark.parametrize("authority", [b"", b"no PEM at all", b"\xff\xfe"])
 @pytest.mark.parametrize("target", ["https://localhost:1", "grpcs://localhost:1"])
 def test_an_authority_that_is_none_is_refused_at_once(target: str, authority: bytes) -> None:
     with pytest.raises(InvalidArgument, match="root_certificates"):
