@@ -14,7 +14,9 @@ import pytest
 import yaml
 
 from cstp_grpc.config import ConfigError, load
+from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2
 from tests.cli.conftest import Invoke, Server
+from tests.client.scripted import scripted_server
 from tests.federation.agents import PEER_TOKEN, agent_settings, peer
 from tests.harness import TOKENS, GrpcCaller, bridging, running
 
@@ -117,6 +119,33 @@ class TestListing:
     def test_what_may_not_be_asked_is_pointed_out(self, invoke: Invoke, home: Path, server: Server) -> None:
         path = write(home / "cstp.yaml", {"name": "b", "url": server.url, "token": TOKENS["reader"]})
         assert "does not permit us to announce" in invoke("agents", "--config", path).stdout
+
+    def test_permissions_of_a_later_contract_are_left_out(self, invoke: Invoke, home: Path) -> None:
+        known = options_pb2.PERMISSION_QUERY
+        access = access_pb2.GetAccessResponse(agent="later", version="9.0.0", permissions=[known, 99])  # type: ignore[list-item]
+        with scripted_server(access) as server:
+            path = write(home / "cstp.yaml", peer("b", f"grpc://{server.target}"))
+            result = invoke("agents", "--config", path, "--json")
+        (found,) = json.loads(result.stdout)["agents"]
+        assert (found["version"], found["permissions"]) == ("9.0.0", ["query"])
+
+    @pytest.mark.parametrize(
+        "access",
+        [
+            access_pb2.GetAccessResponse(agent="b", requesting_agent="x" * 501),
+            access_pb2.GetAccessResponse(agent="b", version="xxx\u202e"),
+        ],
+        ids=["too long", "unprintable"],
+    )
+    def test_an_agent_that_says_what_cannot_be_shown_is_unwell(
+        self, invoke: Invoke, home: Path, access: access_pb2.GetAccessResponse
+    ) -> None:
+        with scripted_server(access) as server:
+            path = write(home / "cstp.yaml", peer("b", f"grpc://{server.target}", role="required"))
+            result = invoke("agents", "--config", path)
+        assert result.exit_code == 3
+        assert "not understood" in result.stdout
+        assert "xxx" not in result.stdout
 
     def test_an_agent_with_our_own_name_is_pointed_out(self, invoke: Invoke, home: Path, elsewhere: Elsewhere) -> None:
         path = write(home / "cstp.yaml", peer("b", elsewhere.grpc))

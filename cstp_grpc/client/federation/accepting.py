@@ -8,7 +8,7 @@ from typing import Final
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, types_pb2
+from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, options_pb2, types_pb2
 
 MAX_AGENT: Final = 500
 MAX_IDENTIFIER: Final = 200
@@ -32,6 +32,7 @@ SPACES: Final = "\n\t\r"
 OUTCOMES: Final = frozenset(types_pb2.Outcome.values())
 STAKES: Final = frozenset(types_pb2.Stakes.values())
 STATES: Final = frozenset(types_pb2.DecisionStatus.values())
+PERMISSIONS: Final = frozenset(options_pb2.Permission.values())
 
 
 class NotUnderstood(Exception):
@@ -52,7 +53,7 @@ def accept(message: Message) -> None:
         case cstp_pb2.AnnounceIntentResponse():
             accept_receipt(message)
         case access_pb2.GetAccessResponse():
-            check_sender(message.agent)
+            accept_access(message)
         case _:
             raise NotUnderstood("it is no answer to this")
 
@@ -97,6 +98,14 @@ def accept_receipt(message: cstp_pb2.AnnounceIntentResponse) -> None:
     message.suggestions[:] = [cleaned(text, MAX_TEXT) for text in message.suggestions[:MAX_SUGGESTIONS]]
     if message.HasField("guardrail_status"):
         accept_verdict(message.guardrail_status)
+
+
+def accept_access(message: access_pb2.GetAccessResponse) -> None:
+    """Accept what a peer says of itself and of whom it takes us for."""
+    check_sender(message.agent)
+    check_label(message.requesting_agent, MAX_AGENT)
+    check_label(message.version)
+    message.permissions[:] = [each for each in message.permissions if each in PERMISSIONS]
 
 
 def accept_decisions(decisions: Sequence[cstp_pb2.DecisionSummary] | Sequence[cstp_pb2.SimilarDecision]) -> None:
