@@ -22,7 +22,7 @@ from bridge.running import running as running_bridge
 from cstp_grpc import config
 from cstp_grpc.client.codec import from_json, to_json
 from cstp_grpc.client.contract import methods
-from cstp_grpc.config.sections import PILLARS
+from cstp_grpc.config import PILLARS
 from cstp_grpc.server.app import App
 from cstp_grpc.vocabulary import Permission
 

@@ -11,7 +11,7 @@ from cstp_grpc.config import ENV_PREFIX, Settings
 INTRODUCTION = """\
 # Configuration
 
-Made from `cstp_grpc/config/sections.py` by `cstp config docs > docs/configuration.md`.
+Made from the models in `cstp_grpc/config/` by `cstp config docs > docs/configuration.md`.
 
 `cstp serve --config FILE` reads one YAML file, or the one that `CSTP_CONFIG` names; without either the defaults below
 hold. Keys are nested as the headings say: `grpc.port` is the key `port` of the mapping `grpc`. An unknown key is an

@@ -8,6 +8,8 @@ from cstp_grpc.config.federation import (
     ShareSettings,
 )
 from cstp_grpc.config.hosts import is_loopback, join, reachable
+from cstp_grpc.config.liaison import PILLARS, LiaisonSettings, PillarSettings
+from cstp_grpc.config.listening import A2aSettings, GrpcSettings, ServerSettings, TlsSettings
 from cstp_grpc.config.reading import (
     ENV_PREFIX,
     CommandEnvironment,
@@ -23,19 +25,13 @@ from cstp_grpc.config.reading import (
     read_text,
 )
 from cstp_grpc.config.sections import (
-    A2aSettings,
     AgentSettings,
     AuthSettings,
     EmbeddingSettings,
-    GrpcSettings,
     IndexSettings,
-    LiaisonSettings,
-    PillarSettings,
     ProviderSettings,
     RateLimitSettings,
-    ServerSettings,
     Settings,
-    TlsSettings,
     TokenSettings,
 )
 from cstp_grpc.config.writing import replace_file, with_peer
@@ -43,6 +39,7 @@ from cstp_grpc.errors import ConfigError
 
 __all__ = [
     "ENV_PREFIX",
+    "PILLARS",
     "A2aSettings",
     "AgentSettings",
     "AuthSettings",

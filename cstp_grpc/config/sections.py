@@ -11,18 +11,15 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from cstp_grpc.config.federation import FederationSettings
 from cstp_grpc.config.hosts import is_loopback
-from cstp_grpc.config.section import URL, AgentName, Section
+from cstp_grpc.config.liaison import LiaisonSettings
+from cstp_grpc.config.listening import A2aSettings, GrpcSettings, ServerSettings
+from cstp_grpc.config.section import URL, Section
 from cstp_grpc.errors import ConfigError
 from cstp_grpc.vocabulary import DEFAULT_TENANT, INTENT_LAYER_AGENT, Permission
 
 PROJECT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 RATE = r"^[1-9]\d*\s*(/|per)\s*([1-9]\d*\s*)?(second|minute|hour|day)s?$"
 
-HOST_AND_PORT = r"(\[[0-9A-Fa-f:.]+\]|[^\s/:]+):[0-9]{1,5}"
-TARGET = rf"^{HOST_AND_PORT}$"
-SECURE_TARGET = rf"^(grpcs://)?{HOST_AND_PORT}$"
-
-Port = Annotated[int, Field(ge=0, le=65535)]
 Rate = Annotated[str, Field(pattern=RATE)]
 
 
@@ -48,85 +45,6 @@ class AgentSettings(Section):
     """Who runs the agent; on the agent card."""
     documentation_url: str | None = Field(default=None, pattern=URL)
     """Where to read about the agent; on the agent card."""
-
-
-class ServerSettings(Section):
-    """The HTTP bridge."""
-
-    host: str = "127.0.0.1"
-    """The address it listens on."""
-    port: Port = 8100
-    """The port it listens on; 0 chooses a free one."""
-    cors_origins: list[str] = []
-    """Origins whose pages may call it; `*` is any. Empty turns CORS off."""
-    public_url: str | None = None
-    """The address that others reach it by; when absent, taken from the request."""
-    trusted_proxies: list[str] = []
-    """Addresses or networks whose `Forwarded` and `X-Forwarded-*` headers are believed."""
-    max_body_bytes: int = Field(default=1_048_576, ge=1024)
-    """The largest request body; a larger one is answered with HTTP 413."""
-    max_batch: int = Field(default=50, ge=1, le=1000)
-    """The most calls in one JSON-RPC batch."""
-    grpc_target: str | None = None
-    """The gRPC server it forwards to, `host:port` or with `grpcs://` before it; when absent, the one of this
-    configuration."""
-    grpc_ca_file: Path | None = None
-    """A PEM file of the authorities that certify the gRPC server, in place of the system's."""
-    timeout_seconds: float = Field(default=30.0, gt=0)
-    """How long a forwarded call may take."""
-    tls: TlsSettings | None = None
-    """The certificate of the bridge, for HTTP and for A2A over gRPC; without one both are plain."""
-
-
-class TlsSettings(Section):
-    """With which certificate a server shows who it is."""
-
-    certificate: Path
-    """A PEM file with the certificate of the server, followed by those that certify it. New connections get what is
-    new in the files, without a restart."""
-    key: Path
-    """A PEM file with its private key."""
-
-
-class A2aSettings(Section):
-    """The A2A peer, which the bridge serves: over HTTP on its own port, over gRPC on this one."""
-
-    grpc_host: str = "127.0.0.1"
-    """The address that A2A over gRPC listens on."""
-    grpc_port: Port = 50052
-    """The port that A2A over gRPC listens on; 0 chooses a free one."""
-    public_grpc_target: str | None = Field(default=None, pattern=TARGET)
-    """The `host:port` by which others reach A2A over gRPC; when absent, the host of the request and the port above."""
-    public_cstp_target: str | None = Field(default=None, pattern=SECURE_TARGET)
-    """The `host:port` by which others reach the gRPC server of CSTP, for the agent card, with `grpcs://` before it
-    where they do so over TLS; when absent, the host of the request and the port of the server."""
-    require_extension: bool = False
-    """True refuses A2A clients that do not activate the CSTP extension."""
-    task_days: float = Field(default=30, gt=0, le=3650)
-    """How long a task and its conversation are kept after their last change."""
-
-
-class GrpcSettings(Section):
-    """The gRPC server."""
-
-    host: str = "127.0.0.1"
-    """The address it listens on."""
-    port: Port = 50051
-    """The port it listens on; 0 chooses a free one."""
-    workers: int = Field(default=8, ge=1, le=256)
-    """Threads that answer unary calls."""
-    stream_workers: int = Field(default=4, ge=1, le=64)
-    """Streams that may be open at once, each on a thread of its own."""
-    max_message_bytes: int = Field(default=4_194_304, ge=65_536)
-    """The largest message, in and out."""
-    message_seconds: float = Field(default=10.0, gt=0)
-    """How long the message of a unary call may take to arrive; a second, where many of one agent's do not."""
-    max_depth: int = Field(default=24, ge=1, le=24)
-    """How deep structured data may be nested."""
-    drain_seconds: float = Field(default=10.0, ge=0)
-    """How long calls in progress may go on after a stop signal."""
-    tls: TlsSettings | None = None
-    """The certificate of the server; without one it is plain."""
 
 
 class TokenSettings(Section):
@@ -313,87 +231,6 @@ class IntentLayerSettings(Section):
         ]
         if lines:
             raise ConfigError("\n".join(lines))
-
-
-class RedactionSettings(Section):
-    """What no context carries to a liaison agent."""
-
-    path: str = Field(min_length=1, max_length=1000)
-    """An RFC 9535 JSONPath: `$.conversation_history[*].metadata`, `$..password`."""
-    action: Literal["drop", "mask"] = "drop"
-    """`drop` leaves it out, `mask` puts `[redacted]` in its place."""
-
-
-class PillarSettings(Section):
-    """The liaison agent of a pillar."""
-
-    kind: Literal["local", "a2a", "grpc", "jsonrpc"] = "local"
-    """`local` watches this server with its own token; `a2a` is an A2A agent, `grpc` and `jsonrpc` are CSTP servers."""
-    agent: AgentName | list[AgentName] | None = None
-    """The local agent, by the name of its token, or several, of which each serves the sessions of its own tenant; when
-    absent, `liaison_` and the pillar."""
-    url: str | None = Field(default=None, min_length=1)
-    """Where a remote agent is: its agent card or the site that has it, `grpc://` or `grpcs://`, or the address of a
-    bridge."""
-    token: SecretStr | None = None
-    """The bearer token for it; write `${NAME}` to take it from the environment."""
-    ca_file: Path | None = None
-    """A PEM file of the authorities that certify it, in place of the system's."""
-    delivery: Literal["outbox", "confirm"] = "outbox"
-    """`outbox` hands the session over and delivers the context until the agent has it; with `confirm` a remote agent
-    must accept it first."""
-
-    @model_validator(mode="after")
-    def check_kind(self) -> PillarSettings:
-        """Refuse what does not belong to the kind."""
-        if self.kind == "local":
-            if self.url or self.token or self.ca_file:
-                raise ValueError("url, token and ca_file are for remote agents; a local one watches by itself")
-            if self.delivery == "confirm":
-                raise ValueError("delivery: confirm is for remote agents; a local one claims the session by itself")
-        elif not self.url:
-            raise ValueError(f"url is needed where kind is {self.kind}")
-        elif self.agent:
-            raise ValueError("agent is for local agents")
-        return self
-
-
-PILLARS = ("content", "insights", "journey", "solution")
-
-
-class LiaisonSettings(Section):
-    """Handing chat sessions to liaison agents."""
-
-    pillars: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")], PillarSettings] = {
-        name: PillarSettings() for name in PILLARS
-    }
-    """The pillars and their liaison agents; what is given here replaces the default ones, content, insights, journey
-    and solution, all local."""
-    direct_handover: bool = False
-    """True lets a session go from one liaison agent to another without the guide."""
-    redaction: list[RedactionSettings] = []
-    """What is dropped from or masked in every context before it is shared."""
-    max_context_bytes: int = Field(default=262_144, ge=1024, le=327_680)
-    """The largest context that is shared, in bytes of its JSON after redaction, and that a session keeps. An answer may
-    hold two, whose messages take up to 5.5 times their JSON."""
-    audit_content: bool = False
-    """True keeps shared contexts in the audit trail, cut at 4000 characters, and not their hashes alone."""
-    heartbeat_seconds: float = Field(default=30.0, ge=1, le=86_400)
-    """How long a local agent counts as available after a heartbeat."""
-    claim_seconds: float = Field(default=60.0, ge=1, le=86_400)
-    """How long an instance of a local agent has a session after it claimed it."""
-    probe_seconds: float = Field(default=2.0, gt=0, le=60)
-    """How long a remote agent may take to show that it is there."""
-    availability_seconds: float = Field(default=5.0, ge=0, le=3600)
-    """How long it is remembered whether an agent is there."""
-    delivery_seconds: float = Field(default=10.0, gt=0, le=60)
-    """How long a remote agent may take to accept a context."""
-    delivery_hours: float = Field(default=24.0, gt=0, le=8760)
-    """How long a delivery is tried before it is given up."""
-    max_watchers: int = Field(default=32, ge=1, le=256)
-    """Streams of events that may be open at once, each on a thread of its own."""
-    watchers_per_agent: int = Field(default=8, ge=1, le=256)
-    """Streams of events that one agent may have open at once."""
 
 
 class LoggingSettings(Section):

@@ -20,7 +20,7 @@ from cstp_grpc.client.jsonrpc import ENDPOINT, endpoint, exchange, tls_context
 from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.client.transport import channel_options, grpc_address, scheme_of
 from cstp_grpc.client.words import one_line, told
-from cstp_grpc.config.sections import LiaisonSettings, PillarSettings
+from cstp_grpc.config import LiaisonSettings, PillarSettings
 from cstp_grpc.errors import CstpError, InvalidArgument, LiaisonAgentUnavailable
 from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryRefused, Parcel, Receipt
 from cstp_grpc.liaison.canonical import digest

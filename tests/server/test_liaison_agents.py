@@ -24,7 +24,7 @@ from aiohttp import web
 from pydantic import SecretStr
 
 from cstp_grpc.client import CstpClient
-from cstp_grpc.config.sections import LiaisonSettings, PillarSettings
+from cstp_grpc.config import LiaisonSettings, PillarSettings
 from cstp_grpc.errors import ConfigError, ContextSharingFailed, LiaisonAgentUnavailable
 from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryRefused, Parcel, RemoteLiaisonAgent
 from cstp_grpc.liaison.canonical import digest

@@ -1,0 +1,90 @@
+"""The settings of liaison routing: which agents chat sessions are handed to, and with what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr, model_validator
+
+from cstp_grpc.config.section import AgentName, Section
+
+PILLARS = ("content", "insights", "journey", "solution")
+
+
+class RedactionSettings(Section):
+    """What no context carries to a liaison agent."""
+
+    path: str = Field(min_length=1, max_length=1000)
+    """An RFC 9535 JSONPath: `$.conversation_history[*].metadata`, `$..password`."""
+    action: Literal["drop", "mask"] = "drop"
+    """`drop` leaves it out, `mask` puts `[redacted]` in its place."""
+
+
+class PillarSettings(Section):
+    """The liaison agent of a pillar."""
+
+    kind: Literal["local", "a2a", "grpc", "jsonrpc"] = "local"
+    """`local` watches this server with its own token; `a2a` is an A2A agent, `grpc` and `jsonrpc` are CSTP servers."""
+    agent: AgentName | list[AgentName] | None = None
+    """The local agent, by the name of its token, or several, of which each serves the sessions of its own tenant; when
+    absent, `liaison_` and the pillar."""
+    url: str | None = Field(default=None, min_length=1)
+    """Where a remote agent is: its agent card or the site that has it, `grpc://` or `grpcs://`, or the address of a
+    bridge."""
+    token: SecretStr | None = None
+    """The bearer token for it; write `${NAME}` to take it from the environment."""
+    ca_file: Path | None = None
+    """A PEM file of the authorities that certify it, in place of the system's."""
+    delivery: Literal["outbox", "confirm"] = "outbox"
+    """`outbox` hands the session over and delivers the context until the agent has it; with `confirm` a remote agent
+    must accept it first."""
+
+    @model_validator(mode="after")
+    def check_kind(self) -> PillarSettings:
+        """Refuse what does not belong to the kind."""
+        if self.kind == "local":
+            if self.url or self.token or self.ca_file:
+                raise ValueError("url, token and ca_file are for remote agents; a local one watches by itself")
+            if self.delivery == "confirm":
+                raise ValueError("delivery: confirm is for remote agents; a local one claims the session by itself")
+        elif not self.url:
+            raise ValueError(f"url is needed where kind is {self.kind}")
+        elif self.agent:
+            raise ValueError("agent is for local agents")
+        return self
+
+
+class LiaisonSettings(Section):
+    """Handing chat sessions to liaison agents."""
+
+    pillars: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")], PillarSettings] = {
+        name: PillarSettings() for name in PILLARS
+    }
+    """The pillars and their liaison agents; what is given here replaces the default ones, content, insights, journey
+    and solution, all local."""
+    direct_handover: bool = False
+    """True lets a session go from one liaison agent to another without the guide."""
+    redaction: list[RedactionSettings] = []
+    """What is dropped from or masked in every context before it is shared."""
+    max_context_bytes: int = Field(default=262_144, ge=1024, le=327_680)
+    """The largest context that is shared, in bytes of its JSON after redaction, and that a session keeps. An answer may
+    hold two, whose messages take up to 5.5 times their JSON."""
+    audit_content: bool = False
+    """True keeps shared contexts in the audit trail, cut at 4000 characters, and not their hashes alone."""
+    heartbeat_seconds: float = Field(default=30.0, ge=1, le=86_400)
+    """How long a local agent counts as available after a heartbeat."""
+    claim_seconds: float = Field(default=60.0, ge=1, le=86_400)
+    """How long an instance of a local agent has a session after it claimed it."""
+    probe_seconds: float = Field(default=2.0, gt=0, le=60)
+    """How long a remote agent may take to show that it is there."""
+    availability_seconds: float = Field(default=5.0, ge=0, le=3600)
+    """How long it is remembered whether an agent is there."""
+    delivery_seconds: float = Field(default=10.0, gt=0, le=60)
+    """How long a remote agent may take to accept a context."""
+    delivery_hours: float = Field(default=24.0, gt=0, le=8760)
+    """How long a delivery is tried before it is given up."""
+    max_watchers: int = Field(default=32, ge=1, le=256)
+    """Streams of events that may be open at once, each on a thread of its own."""
+    watchers_per_agent: int = Field(default=8, ge=1, le=256)
+    """Streams of events that one agent may have open at once."""

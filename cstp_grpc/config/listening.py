@@ -1,0 +1,95 @@
+"""The settings of what listens: the bridge, A2A over gRPC, and the gRPC server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from cstp_grpc.config.section import Section
+
+HOST_AND_PORT = r"(\[[0-9A-Fa-f:.]+\]|[^\s/:]+):[0-9]{1,5}"
+TARGET = rf"^{HOST_AND_PORT}$"
+SECURE_TARGET = rf"^(grpcs://)?{HOST_AND_PORT}$"
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class ServerSettings(Section):
+    """The HTTP bridge."""
+
+    host: str = "127.0.0.1"
+    """The address it listens on."""
+    port: Port = 8100
+    """The port it listens on; 0 chooses a free one."""
+    cors_origins: list[str] = []
+    """Origins whose pages may call it; `*` is any. Empty turns CORS off."""
+    public_url: str | None = None
+    """The address that others reach it by; when absent, taken from the request."""
+    trusted_proxies: list[str] = []
+    """Addresses or networks whose `Forwarded` and `X-Forwarded-*` headers are believed."""
+    max_body_bytes: int = Field(default=1_048_576, ge=1024)
+    """The largest request body; a larger one is answered with HTTP 413."""
+    max_batch: int = Field(default=50, ge=1, le=1000)
+    """The most calls in one JSON-RPC batch."""
+    grpc_target: str | None = None
+    """The gRPC server it forwards to, `host:port` or with `grpcs://` before it; when absent, the one of this
+    configuration."""
+    grpc_ca_file: Path | None = None
+    """A PEM file of the authorities that certify the gRPC server, in place of the system's."""
+    timeout_seconds: float = Field(default=30.0, gt=0)
+    """How long a forwarded call may take."""
+    tls: TlsSettings | None = None
+    """The certificate of the bridge, for HTTP and for A2A over gRPC; without one both are plain."""
+
+
+class TlsSettings(Section):
+    """With which certificate a server shows who it is."""
+
+    certificate: Path
+    """A PEM file with the certificate of the server, followed by those that certify it. New connections get what is
+    new in the files, without a restart."""
+    key: Path
+    """A PEM file with its private key."""
+
+
+class A2aSettings(Section):
+    """The A2A peer, which the bridge serves: over HTTP on its own port, over gRPC on this one."""
+
+    grpc_host: str = "127.0.0.1"
+    """The address that A2A over gRPC listens on."""
+    grpc_port: Port = 50052
+    """The port that A2A over gRPC listens on; 0 chooses a free one."""
+    public_grpc_target: str | None = Field(default=None, pattern=TARGET)
+    """The `host:port` by which others reach A2A over gRPC; when absent, the host of the request and the port above."""
+    public_cstp_target: str | None = Field(default=None, pattern=SECURE_TARGET)
+    """The `host:port` by which others reach the gRPC server of CSTP, for the agent card, with `grpcs://` before it
+    where they do so over TLS; when absent, the host of the request and the port of the server."""
+    require_extension: bool = False
+    """True refuses A2A clients that do not activate the CSTP extension."""
+    task_days: float = Field(default=30, gt=0, le=3650)
+    """How long a task and its conversation are kept after their last change."""
+
+
+class GrpcSettings(Section):
+    """The gRPC server."""
+
+    host: str = "127.0.0.1"
+    """The address it listens on."""
+    port: Port = 50051
+    """The port it listens on; 0 chooses a free one."""
+    workers: int = Field(default=8, ge=1, le=256)
+    """Threads that answer unary calls."""
+    stream_workers: int = Field(default=4, ge=1, le=64)
+    """Streams that may be open at once, each on a thread of its own."""
+    max_message_bytes: int = Field(default=4_194_304, ge=65_536)
+    """The largest message, in and out."""
+    message_seconds: float = Field(default=10.0, gt=0)
+    """How long the message of a unary call may take to arrive; a second, where many of one agent's do not."""
+    max_depth: int = Field(default=24, ge=1, le=24)
+    """How deep structured data may be nested."""
+    drain_seconds: float = Field(default=10.0, ge=0)
+    """How long calls in progress may go on after a stop signal."""
+    tls: TlsSettings | None = None
+    """The certificate of the server; without one it is plain."""
