@@ -29,7 +29,8 @@ from cstp_grpc.errors import ConfigError, ContextSharingFailed, LiaisonAgentUnav
 from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryRefused, Parcel, RemoteLiaisonAgent
 from cstp_grpc.liaison.canonical import digest
 from cstp_grpc.liaison.model import RoutingDecision, Share
-from cstp_grpc.server.liaison_agents import MAX_HOPS, RemoteAgent, build_remote
+from cstp_grpc.server.liaison_agents import RemoteAgent, build_remote
+from cstp_grpc.server.liaison_links import MAX_HOPS
 from cstp_grpc.server.status import DETAILS, to_status
 from cstp_grpc.vocabulary import DEFAULT_TENANT
 from tests.certificates import Certificate
