@@ -113,7 +113,7 @@ def accept_decisions(decisions: Sequence[cstp_pb2.DecisionSummary] | Sequence[cs
     check_size(decisions, MAX_DECISIONS, "decisions")
     for each in decisions:
         check_identifier(each.id, "decision's identifier")
-        if not each.title.strip():
+        if not each.title:
             raise NotUnderstood("a decision has no title")
         if not -ROUNDING <= each.distance <= 2 + ROUNDING:
             raise NotUnderstood("a distance is out of range")
@@ -134,8 +134,13 @@ def accept_summary(message: cstp_pb2.DecisionSummary) -> None:
         raise NotUnderstood("a confidence is out of range")
     if len(message.tags) > MAX_TAGS or len(message.reasons) > MAX_TAGS:
         raise NotUnderstood("a decision has too many tags or reasons")
-    for label in (message.category, message.project, message.agent, *message.tags, *message.reasons):
-        check_label(label)
+    if message.category:
+        message.category = cleaned(message.category, MAX_IDENTIFIER)
+    if message.project:
+        message.project = cleaned(message.project, MAX_IDENTIFIER)
+    message.agent = cleaned(message.agent, MAX_IDENTIFIER)
+    message.tags[:] = [cleaned(tag, MAX_IDENTIFIER) for tag in message.tags]
+    message.reasons[:] = [cleaned(reason, MAX_IDENTIFIER) for reason in message.reasons]
     if message.stakes not in STAKES:
         message.stakes = types_pb2.STAKES_UNSPECIFIED
     if message.status not in STATES:

@@ -164,7 +164,7 @@ NONSENSE: dict[str, Callable[[], Message]] = {
     "no agent of a query": lambda: changed(query(), agent=None),
     "too many decisions": lambda: query(*[summary(f"dec-{n}") for n in range(51)]),
     "a decision without an identifier": lambda: query(summary("")),
-    "a decision without a title": lambda: query(summary(title=" ")),
+    "a decision without a title": lambda: query(summary(title="")),
     "a decision without a date": lambda: query(changed(summary(), date=None)),  # type: ignore[arg-type]
     "a decision of another era": lambda: query(changed(summary(), date=Timestamp(seconds=-(10**15)))),  # type: ignore[arg-type]
     "a long title": lambda: query(summary(title="x" * 501)),
@@ -221,6 +221,23 @@ def test_what_cannot_be_printed_becomes_spaces_and_lines_stay() -> None:
     judgement = heard(check(violation(message="one\ntwo\x1b[31m\u202ered\x00"))).judgement
     assert judgement is not None
     assert judgement.blocking["ben", "rule"].message == "one\ntwo [31m red "
+
+
+def test_a_decision_is_told_on_however_it_was_written_down() -> None:
+    odd = summary(
+        title="\u3000", category="a\x1bb", project="a\u202eb", agent="a\u200db", tags=["a\u00a0b"], reasons=["a\x00b"]
+    )
+    recollection = heard(query(odd)).recollection
+    assert recollection is not None
+    texts: dict[str, Any] = {"category": "a b", "project": "a b", "agent": "a b", "tags": ["a b"], "reasons": ["a b"]}
+    assert cstp_pb2.DecisionSummary.FromString(recollection.best["dec-1"].content) == summary(
+        title=" ", origin="ben", **texts
+    )
+    feedback = heard(announcement(similar(title="\u00a0", notes="\x85"))).feedback
+    assert feedback is not None
+    assert cstp_pb2.SimilarDecision.FromString(feedback.similar.best["dec-1"].content) == similar(
+        title=" ", notes=" ", origin="ben"
+    )
 
 
 def test_a_peer_has_a_few_suggestions_told_on() -> None:
