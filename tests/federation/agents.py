@@ -13,6 +13,8 @@ from cstp_grpc.vocabulary import Permission
 from tests.harness import TOKENS, settings
 
 PEER_TOKEN = "peer-secret-token"
+SECONDS = 20.0
+"""How long a peer may take, and all of them together, that is expected to answer."""
 NOTHING = {"id": "nothing", "when": "false"}
 """A rule that matches nothing: a rulebook has one at the least."""
 
@@ -44,10 +46,10 @@ def agent_settings(
         agent={"name": name},
         auth={"tokens": tokens},
         cstp={"guardrails": {"config_path": str(written)}, "query": {"min_score": 0}},
-        federation={"peers": list(peers), **federation},
+        federation={"peers": list(peers), "timeout_seconds": SECONDS, **federation},
     )
 
 
 def peer(name: str, url: str, **more: Any) -> dict[str, Any]:
     """Return the settings of a peer."""
-    return {"name": name, "url": url, "token": PEER_TOKEN, "timeout_seconds": 5, **more}
+    return {"name": name, "url": url, "token": PEER_TOKEN, "timeout_seconds": SECONDS, **more}

@@ -22,8 +22,9 @@ from tests.federation.agents import agent_settings, peer
 from tests.harness import TOKENS
 from tests.waiting import wait_until
 
-PEER_SECONDS = 1.5
-DEADLINE = 5.0
+SHORT = 4.0
+"""Seconds that the peer may take which is stopped for a while."""
+DEADLINE = 20.0
 """Seconds that a call may take, with everything that fails."""
 NAMES = ("well", "stopped", "killed", "stranger", "looping", "garbage")
 
@@ -119,12 +120,10 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server
     ports = dict(zip(("well", "stopped", "killed", "stranger", "looping"), others, strict=True))
     with ExitStack() as opened:
         ports["garbage"] = opened.enter_context(garbage())
-        peers = [
-            peer(name, f"grpc://127.0.0.1:{ports[name]}", role="required", timeout_seconds=PEER_SECONDS)
-            for name in NAMES
-        ]
+        peers = [peer(name, f"grpc://127.0.0.1:{ports[name]}", role="required") for name in NAMES]
         peers[NAMES.index("stranger")]["token"] = "a-token-that-nobody-knows"
-        back = [peer("hub", f"grpc://127.0.0.1:{hub}", timeout_seconds=PEER_SECONDS)]
+        peers[NAMES.index("stopped")]["timeout_seconds"] = SHORT
+        back = [peer("hub", f"grpc://127.0.0.1:{hub}")]
         servers = {
             name: opened.enter_context(serving(folder, name, ports[name], {"id": f"rule-of-{name}", "when": condition}))
             for name, condition in {
@@ -231,10 +230,20 @@ def test_nothing_is_allowed_that_a_required_peer_did_not_allow(house: dict[str, 
 
 
 def test_the_caller_decides_how_long_that_may_take(house: dict[str, Server]) -> None:
+    params = {"action": {"description": "Ship it"}, "scope": "federated"}
+    answers: list[dict[str, Any]] = []
+
+    def answered() -> bool:
+        try:
+            answers.append(house["hub"].call("cstp.checkGuardrails", params, seconds=SHORT / 4))
+        except grpc.RpcError as error:
+            # What the hub keeps of the time for its answer is little where the machine is busy.
+            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:  # type: ignore[attr-defined]
+                raise
+        return bool(answers)
+
     house["stopped"].process.send_signal(signal.SIGSTOP)
-    answer = house["hub"].call(
-        "cstp.checkGuardrails", {"action": {"description": "Ship it"}, "scope": "federated"}, seconds=1.0
-    )
+    wait_until(answered, "an answer comes within the time of the caller")
     house["stopped"].process.send_signal(signal.SIGCONT)
-    assert of_peers(answer)["stopped"] == "timed_out"
-    assert answer["allowed"] is False
+    assert of_peers(answers[0])["stopped"] == "timed_out"
+    assert answers[0]["allowed"] is False

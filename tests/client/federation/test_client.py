@@ -14,6 +14,7 @@ from cstp_grpc.client.federation.client import Agent, FederatedClient
 from cstp_grpc.client.guard import Blocked
 from cstp_grpc.errors import InvalidArgument, MethodNotFound
 from cstp_grpc.gen.cstp.v1 import types_pb2
+from tests.client.federation.servers import SECONDS
 from tests.federation.agents import agent_settings
 from tests.harness import TOKENS, running
 
@@ -39,7 +40,8 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
 
 def agents(targets: dict[str, str], *advisory: str) -> list[Agent]:
     return [
-        Agent(name, target, TOKENS["alice"], required=name not in advisory) for name, target in sorted(targets.items())
+        Agent(name, target, TOKENS["alice"], required=name not in advisory, timeout=SECONDS)
+        for name, target in sorted(targets.items())
     ]
 
 
@@ -104,7 +106,7 @@ def test_all_agents_record_an_announcement(targets: dict[str, str]) -> None:
 
 
 def test_nothing_is_allowed_where_nobody_judged(targets: dict[str, str]) -> None:
-    nobody = Agent("nobody", "grpc://127.0.0.1:1", required=False, timeout=1.0)
+    nobody = Agent("nobody", "grpc://127.0.0.1:1", required=False, timeout=SECONDS)
     with FederatedClient([nobody]) as client:
         answer = client.check_guardrails("Ship it")
         announced = client.announce_intent("Ship it")
