@@ -161,6 +161,7 @@ def test_what_a_peer_answers_late_is_told(tmp_path: Path, receiver: Receiver, tr
             answer = announce(caller, receiver, scope="federated")
             assert answer["guardrailStatus"]["allowed"] is False
             assert [each["status"] for each in answer["responses"]] == ["timed_out"]
+            wait_until(lambda: bool(slow.asked), "the peer is asked")
             assert not slow.asked[0].agent.url
             slow.may_answer.set()
             wait_until(lambda: bool(receiver.received), "it is told")

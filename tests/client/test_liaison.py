@@ -352,10 +352,11 @@ def test_a_watch_need_not_go_on() -> None:
 def test_a_watch_goes_on_no_longer_than_it_may() -> None:
     release = threading.Event()
     with watched([1, release]) as server, CstpClient(server.target) as client:
-        events = client.liaison.watch_events(timeout=0.5)
-        assert next(events) == event(1)
+        events: list[pb2.Event] = []
         with pytest.raises(DeadlineExceeded):
-            next(events)
+            events.extend(client.liaison.watch_events(timeout=0.5))
+        # The first one may come too late, and nothing comes after it.
+        assert events in ([], [event(1)])
         release.set()
 
 
