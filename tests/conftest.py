@@ -88,7 +88,7 @@ def engine(database_url: str) -> Iterator[Engine]:
 @pytest.fixture
 def writer(engine: Engine) -> Iterator[Writer]:
     """The writer of the `engine` fixture's database."""
-    writer = Writer(engine, timeout=10.0)
+    writer = Writer(engine, timeout=30.0)
     yield writer
     writer.close()
 

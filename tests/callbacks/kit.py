@@ -154,7 +154,8 @@ class Kit:
             "house",
         )
         writer = given.pop("writer", self.writer)
-        return Dispatcher("callbacks", outbox, writer, self.clock, logger, "nothing", lease_seconds=LEASE, **given)
+        given.setdefault("lease_seconds", LEASE)
+        return Dispatcher("callbacks", outbox, writer, self.clock, logger, "nothing", **given)
 
     @contextmanager
     def sending(self, **given: Any) -> Iterator[Dispatcher[Notification]]:

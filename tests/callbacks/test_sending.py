@@ -192,7 +192,9 @@ def test_two_servers_do_not_send_the_same(kit: Kit, other_writer: Writer) -> Non
     for number in range(40):
         kit.late(f"peer-{number}")
     other = FakeCourier()
-    with kit.sending() as one, kit.sending(courier=other, writer=other_writer) as two:
+    # However slow the disk is, no lease ends meanwhile.
+    lease = {"lease_seconds": 24 * 3600.0}
+    with kit.sending(**lease) as one, kit.sending(courier=other, writer=other_writer, **lease) as two:
 
         def woken() -> bool:
             # What found no thread is put off for a while.

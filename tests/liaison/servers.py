@@ -25,7 +25,7 @@ def second_server(engine: Engine, writer: Writer) -> Iterator[tuple[Engine, Writ
         return
     other = create_engine(engine.url.render_as_string(hide_password=False), POOL_SIZE)
     try:
-        other_writer = Writer(other, timeout=10.0)
+        other_writer = Writer(other, timeout=30.0)
         try:
             yield other, other_writer
         finally:

@@ -356,7 +356,9 @@ def test_two_servers_deliver_nothing_twice(kit: Kit) -> None:
     ids = {f"share-{number}" for number in range(40)}
     for share_id in ids:
         kit.share(share_id)
-    with kit.delivering() as one, kit.delivering() as other:
+    # However slow the disk is, no lease ends meanwhile.
+    lease = {"lease_seconds": 24 * 3600.0}
+    with kit.delivering(**lease) as one, kit.delivering(**lease) as other:
 
         def done() -> bool:
             kit.clock.now += timedelta(milliseconds=100)
