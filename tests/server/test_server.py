@@ -22,6 +22,8 @@ from cstp_grpc.storage.lock import AlreadyRunning
 from tests.harness import TIMEOUT, TOKENS, GrpcCaller, decoded, running, settings
 from tests.waiting import wait_until
 
+SOON = TIMEOUT / 2
+"""Seconds after which silent calls still hold what they were given."""
 ENDED = {grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
 """How a call ends that the server ends: its cancellation, or the status after it, whichever comes first."""
 ALICE = (("authorization", f"Bearer {TOKENS['alice']}"),)
@@ -240,6 +242,16 @@ def silent_calls(
             call.cancel()
 
 
+def gets_through(channel: grpc.Channel) -> bool:
+    """Whether a call is answered; where messages have little time, that of an honest caller may be late too."""
+    try:
+        return cstp_pb2_grpc.CstpServiceStub(channel).CheckGuardrails(CHECK, metadata=ALICE, timeout=SOON).allowed
+    except grpc.RpcError as error:
+        if error.code() not in ENDED:  # type: ignore[attr-defined]
+            raise
+        return False
+
+
 @pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer of-somebody-else"),)], ids=["none", "unknown"])
 @pytest.mark.parametrize("method", ["cstp.getAccess", "cstp.checkGuardrails", "cstp.importDecisions"])
 def test_strangers_are_refused_before_they_send_anything(
@@ -257,8 +269,7 @@ def test_known_callers_that_send_nothing_hold_their_threads_for_a_while_only(tmp
     path = methods()["cstp.getAccess"].path
     with running(hurried) as app, silent_calls(app.target, path, ALICE, 3) as calls:
         with grpc.insecure_channel(app.target) as channel:
-            stub = cstp_pb2_grpc.CstpServiceStub(channel)
-            assert stub.CheckGuardrails(CHECK, metadata=ALICE, timeout=TIMEOUT).allowed
+            wait_until(lambda: gets_through(channel), "a thread is free", SOON)
         assert {call.exception(TIMEOUT).code() for call in calls} <= ENDED
 
 
@@ -283,10 +294,19 @@ def test_strangers_that_ask_for_health_and_send_nothing_keep_nobody_from_anythin
         silent_calls(app.target, path, count=40),
         grpc.insecure_channel(app.target) as channel,
     ):
-        checked = cstp_pb2_grpc.CstpServiceStub(channel).CheckGuardrails(CHECK, metadata=ALICE, timeout=TIMEOUT)
-        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT)
-    assert checked.allowed
-    assert health.status == health_pb2.HealthCheckResponse.SERVING
+        wait_until(lambda: gets_through(channel), "a thread is free", SOON)
+        wait_until(lambda: says_that_it_serves(channel), "somebody else hears of the health", SOON)
+
+
+def says_that_it_serves(channel: grpc.Channel) -> bool:
+    """Whether a server says that it is well; where messages have little time, the question may be late."""
+    try:
+        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=SOON)
+    except grpc.RpcError as error:
+        if error.code() not in ENDED:  # type: ignore[attr-defined]
+            raise
+        return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
 @pytest.mark.parametrize("path", ["/cstp.v1.AccessService/GetAccess", "/grpc.health.v1.Health/Check"])
