@@ -29,7 +29,7 @@ def target(shared: tuple[Scripted, str]) -> str:
 
 @pytest.fixture(scope="package")
 def shared_bridge(shared: tuple[Scripted, str]) -> Iterator[Client]:
-    settings = ServerSettings(max_batch=5, max_body_bytes=20_000, timeout_seconds=5)
+    settings = ServerSettings(max_batch=5, max_body_bytes=20_000, timeout_seconds=15)
     with bridging(shared[1], settings) as client:
         yield client
 

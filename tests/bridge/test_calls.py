@@ -11,6 +11,7 @@ from cstp_grpc.client.contract import methods
 from cstp_grpc.config import ServerSettings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 from tests.bridge.support import TIMEOUT, Client, Scripted, bridging, call, fail, serving
+from tests.waiting import wait_until
 
 UNARY = [name for name, method in methods().items() if method.public and not method.streaming]
 STREAMING = [name for name, method in methods().items() if method.public and method.streaming]
@@ -88,7 +89,7 @@ def test_absent_params_are_empty(bridge: Client, server: Scripted) -> None:
 
 def test_the_deadline_reaches_the_server(bridge: Client, server: Scripted) -> None:
     bridge.post(call("cstp.queryDecisions", {"query": "x"}))
-    assert 1 < server.seen[0].time_remaining < 10
+    assert 0 < server.seen[0].time_remaining < 20
 
 
 def test_a_server_that_does_not_answer_in_time_is_given_up(server: Scripted, target: str) -> None:
@@ -114,18 +115,12 @@ def test_a_server_that_comes_back_is_found_again() -> None:
         port = int(target.rpartition(":")[2])
         with bridging(target, ServerSettings()) as bridge:
             assert "result" in bridge.post(query).json
-            stop = threading.Event()
     with bridging(f"127.0.0.1:{port}", ServerSettings()) as bridge:
         error = bridge.post(query).json["error"]
         assert (error["code"], error["data"]["reason"]) == (-32013, "UNAVAILABLE")
         assert bridge.get("/health").status == 503
         with serving(scripted, port):
-            for _ in range(100):
-                if "result" in bridge.post(query).json:
-                    break
-                stop.wait(0.1)
-            else:
-                pytest.fail("the bridge does not find the server again")
+            wait_until(lambda: "result" in bridge.post(query).json, "the bridge finds the server again")
             assert bridge.get("/health").status == 200
 
 

@@ -22,8 +22,10 @@ INSTALL = (
     *("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"),
     *("--fetch-retries=2", "--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=2000", "--fetch-timeout=20000"),
 )
-INSTALL_SECONDS = 90.0
+INSTALL_SECONDS = 180.0
 SESSION_SECONDS = 60.0
+
+pytestmark = pytest.mark.timeout(2 * (INSTALL_SECONDS + SESSION_SECONDS))
 
 EXTENSION = "urn:cstp:extension:v1"
 WAYS = ["JSONRPC-1.0", "HTTP+JSON-1.0", "GRPC-1.0", "JSONRPC-0.3", "GRPC-0.3"]

@@ -489,7 +489,7 @@ def test_the_extension_may_be_required(tmp_path: Any) -> None:
 
 @pytest.fixture(scope="module")
 def _scripted_bridge(shared: tuple[Scripted, str]) -> Iterator[Raw]:
-    with bridging(shared[1], ServerSettings(timeout_seconds=5)) as client:
+    with bridging(shared[1], ServerSettings(timeout_seconds=15)) as client:
         yield Raw(client)
 
 

@@ -298,7 +298,7 @@ def test_http_refuses_what_it_can_judge_itself(raw: Raw, body: bytes, headers: d
 
 @pytest.fixture(scope="module")
 def _scripted_bridge(shared: tuple[Scripted, str]) -> Iterator[Raw]:
-    with bridging(shared[1], ServerSettings(timeout_seconds=5, cors_origins=["https://page.example"])) as client:
+    with bridging(shared[1], ServerSettings(timeout_seconds=15, cors_origins=["https://page.example"])) as client:
         yield Raw(client)
 
 
