@@ -250,8 +250,10 @@ def test_what_was_read_before_the_time_was_up_holds(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     nodes = {".": frozenset({"CLAUDE.md"}), "src": frozenset({"src/AGENTS.md"})}
-    history = GitHistory(repository.root, os.environ, timeout=1.0)
-    assert history.behind(nodes, lambda folder: folder) == {"src": Behind("2026-01-02", 1, ("src/a.py",))}
+    # On a busy machine nothing at all may have been read when a short time is up.
+    histories = (GitHistory(repository.root, os.environ, timeout=seconds) for seconds in (1.0, 5.0, 25.0))
+    found = (history.behind(nodes, lambda folder: folder) for history in histories)
+    assert next(filter(None, found), {}) == {"src": Behind("2026-01-02", 1, ("src/a.py",))}
 
 
 def test_a_large_project_is_read_in_one_go(tmp_path: Path, record_property: pytest.RecordProperty) -> None:

@@ -532,7 +532,8 @@ def contend(root: str, ids: list[str], start: Callable[[], object], outcomes: mu
     start()
     for learning_id in ids:
         try:
-            review(Path(root), learning_id, force=True)
+            request = ReviewRequest(learning_id, ACCEPT, "alice", force=True)
+            Reviewer(Tree(Path(root)), lambda: AT, patience=60).review(request)
         except Conflict:
             outcomes.put(f"{learning_id} conflict")
         else:

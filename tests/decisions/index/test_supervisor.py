@@ -95,14 +95,15 @@ def test_a_killed_server_comes_back_and_search_never_stops(journal: IndexedJourn
 
 
 def test_a_hanging_server_is_replaced(journal: IndexedJournal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chroma, "QUERY_SECONDS", 0.3)
     journal.record(PARROTS)
     journal.start()
     journal.wait_until_complete()
     first = pid_of(journal)
-    os.kill(first, signal.SIGSTOP)
-    assert journal.found(PARROTS) == [PARROTS]
-    wait_until(lambda: ended(first), "the child is ended")
+    with monkeypatch.context() as hurried:
+        hurried.setattr(chroma, "QUERY_SECONDS", 0.3)
+        os.kill(first, signal.SIGSTOP)
+        assert journal.found(PARROTS) == [PARROTS]
+        wait_until(lambda: ended(first), "the child is ended")
     journal.wait_for("ready")
     assert journal.proposals(PARROTS, 1) == [PARROTS]
 
