@@ -101,9 +101,12 @@ for (const pushback of ["-1", "soon", ""]) {
 }
 
 test("a pause that would reach the deadline is not begun", async () => {
-  const { cstp, pace } = failing(Array.from({ length: 4 }, () => unavailable()));
-  await assert.rejects(cstp.queryDecisions({}, { timeoutMs: 300 }), Unavailable);
-  assert.deepEqual(pace.pauses, [100]);
+  const { cstp, pace } = failing(
+    Array.from({ length: 9 }, () => unavailable()),
+    9,
+  );
+  await assert.rejects(cstp.queryDecisions({}, { timeoutMs: 11_300 }), Unavailable);
+  assert.deepEqual(pace.pauses, [100, 200, 400, 800, 1600, 3200]);
 });
 
 test("other failures are not repeated", async () => {
