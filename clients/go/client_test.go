@@ -320,7 +320,7 @@ func TestTellsTheLastFailureWhereTheDeadlinePassesInThePauseAfterIt(t *testing.T
 		grpc.SetTrailer(ctx, metadata.Pairs("grpc-retry-pushback-ms", "600000"))
 		return status.Error(codes.Unavailable, "come back later")
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	_, err := open(t, target, cstp.Options{}).CheckGuardrails(ctx, &cstpv1.CheckGuardrailsRequest{})
 	if !errors.Is(err, cstp.ErrUnavailable) || !strings.Contains(err.Error(), "come back later") {

@@ -64,14 +64,11 @@ async fn calls_any_service(table: &Value) -> Result<(), Failed> {
 
 async fn keeps_the_deadline_of_a_stream(table: &Value) -> Result<(), Failed> {
     let request = json!({"chat_session_id": "clients-session", "after": 0});
-    let mut events = client(table, &json!({}))?.watch_events(timed(parsed(&request), Some(500))).await?;
-    let error = loop {
-        match events.next().await {
-            Some(Ok(_)) => continue,
-            Some(Err(error)) => break error,
-            None => return Err("the stream ended without an error".into()),
-        }
+    let error = match client(table, &json!({}))?.watch_events(timed(parsed(&request), Some(500))).await {
+        Ok(events) => events.filter_map(async |event| event.err()).boxed().next().await,
+        Err(error) => Some(error),
     };
+    let error = error.ok_or("the stream ended without an error")?;
     ensure(error.reason == ErrorReason::DeadlineExceeded, || error.to_string())
 }
 
