@@ -53,14 +53,15 @@ def with_entry(content: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Put a text in the place of a file's content, whole or not at all; its mode stays. Raises ConfigError."""
+    """Put a text in the place of a file's content, whole or not at all; who may read it stays. Raises ConfigError."""
     target = path.resolve()
     try:
-        mode = stat.S_IMODE(target.stat().st_mode)
+        there = target.stat()
         descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-                os.fchmod(descriptor, mode)
+                os.fchown(descriptor, there.st_uid, there.st_gid)
+                os.fchmod(descriptor, stat.S_IMODE(there.st_mode))
                 file.write(text)
                 file.flush()
                 os.fsync(descriptor)

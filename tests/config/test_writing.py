@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,17 @@ def test_a_file_is_replaced_as_a_whole_and_keeps_its_mode(tmp_path: Path) -> Non
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
     assert link.is_symlink()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cstp.yaml", "real.yaml"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_stays_its_owners(tmp_path: Path) -> None:
+    path = tmp_path / "cstp.yaml"
+    path.write_text("a: 1\n")
+    os.chown(path, 12345, 23456)
+    path.chmod(0o640)
+    replace_file(path, "b: 2\n")
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (12345, 23456, 0o640)
 
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
