@@ -2,6 +2,7 @@ package cstp
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"sync/atomic"
@@ -12,6 +13,9 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	cstpv1 "cstp/gen/cstp/v1"
 )
 
 // calls gives every call its token, its deadline and its errors.
@@ -27,7 +31,26 @@ func (c *calls) unary(
 ) error {
 	ctx, cancel := c.begin(ctx, method)
 	defer cancel()
-	return c.explain(ctx, invoke(ctx, method, request, answer, connection, options...))
+	return c.explain(ctx, invoke(ctx, method, identified(request), answer, connection, options...))
+}
+
+// identified returns a request with the id by which the server recognises a repetition, where its type has one.
+func identified(request any) any {
+	switch given := request.(type) {
+	case *cstpv1.AnnounceIntentRequest:
+		if given.CorrelationId == nil {
+			given = proto.CloneOf(given)
+			given.CorrelationId = proto.String(rand.Text())
+			return given
+		}
+	case *cstpv1.RecordDecisionRequest:
+		if given.RequestId == nil {
+			given = proto.CloneOf(given)
+			given.RequestId = proto.String(rand.Text())
+			return given
+		}
+	}
+	return request
 }
 
 func (c *calls) stream(

@@ -3,12 +3,10 @@ package cstp
 
 import (
 	"context"
-	"crypto/rand"
 	"io"
 	"iter"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	cstpv1 "cstp/gen/cstp/v1"
 	intentlayerv1 "cstp/gen/intent_layer/v1"
@@ -19,7 +17,7 @@ import (
 type Options struct {
 	Token            string            // Token says who calls.
 	RootCertificates []byte            // RootCertificates, in PEM, replace the authorities of the system.
-	Attempts         int               // Attempts bounds how often a call is tried; 0 leaves it to the service config.
+	Attempts         int               // Attempts is how often a call is tried at the most; 0 leaves it to the service config.
 	DialOptions      []grpc.DialOption // DialOptions are what else gRPC should do, for instance tracing.
 }
 
@@ -27,6 +25,7 @@ type Options struct {
 //
 // Its methods and those of the stubs fail with an *Error, or with context.Canceled where their own caller cancelled
 // them. The deadline of a context covers all attempts; without one, the service config says how long a call may take.
+// AnnounceIntent and RecordDecision make up the id of a request that has none, so that what is sent again is done once.
 type Client struct {
 	cstpv1.CstpServiceClient
 	Access      cstpv1.AccessServiceClient
@@ -46,7 +45,7 @@ func New(target string, options Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, timeouts, err := readConfig(serviceConfig)
+	config, timeouts, err := readConfig(serviceConfig, options.Attempts)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +65,7 @@ func New(target string, options Options) (*Client, error) {
 	if options.Attempts == 1 {
 		dialOptions = append(dialOptions, grpc.WithDisableRetry())
 	} else if options.Attempts > 1 {
-		dialOptions = append(dialOptions, grpc.WithMaxCallAttempts(options.Attempts))
+		dialOptions = append(dialOptions, grpc.WithMaxCallAttempts(options.Attempts)) // gRPC's own bound is 5.
 	}
 	connection, err := grpc.NewClient(address, append(dialOptions, options.DialOptions...)...)
 	if err != nil {
@@ -82,18 +81,6 @@ func New(target string, options Options) (*Client, error) {
 		Liaison:           liaisonv1.NewLiaisonServiceClient(connection),
 		connection:        connection,
 	}, nil
-}
-
-// AnnounceIntent says what the caller is about to do and returns the verdict on it. It makes up the correlation id
-// where there is none, so that an intent that is sent again is recorded once.
-func (c *Client) AnnounceIntent(
-	ctx context.Context, request *cstpv1.AnnounceIntentRequest, options ...grpc.CallOption,
-) (*cstpv1.AnnounceIntentResponse, error) {
-	if request.CorrelationId == nil {
-		request = proto.CloneOf(request)
-		request.CorrelationId = proto.String(rand.Text())
-	}
-	return c.CstpServiceClient.AnnounceIntent(ctx, request, options...)
 }
 
 // ImportDecisions sends decisions as they come and returns what became of each.

@@ -151,6 +151,8 @@ func perform(ctx context.Context, t *testing.T, client *cstp.Client, step step) 
 			requests = append(requests, read(t, request, &cstpv1.ImportDecisionsRequest{}))
 		}
 		return printed(client.ImportDecisions(ctx, slices.Values(requests)))
+	case "recordDecision":
+		return printed(client.Journal.RecordDecision(ctx, read(t, step.Request, &cstpv1.RecordDecisionRequest{})))
 	case "watchEvents":
 		return watch(ctx, t, client, read(t, step.Request, &liaisonv1.WatchEventsRequest{}), step.Take)
 	}

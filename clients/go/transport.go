@@ -91,8 +91,9 @@ func connecting() []grpc.DialOption {
 }
 
 // readConfig returns a service config without its timeouts, and the timeouts by the paths of the methods: gRPC would
-// cut the deadlines of callers to them, and here they are for calls that have none.
-func readConfig(content []byte) (string, map[string]time.Duration, error) {
+// cut the deadlines of callers to them, and here they are for calls that have none. Attempts above 1 replace how often
+// calls are tried.
+func readConfig(content []byte, attempts int) (string, map[string]time.Duration, error) {
 	var config map[string]any
 	var methods struct {
 		MethodConfig []struct {
@@ -120,7 +121,11 @@ func readConfig(content []byte) (string, map[string]time.Duration, error) {
 		}
 	}
 	for _, entry := range config["methodConfig"].([]any) {
-		delete(entry.(map[string]any), "timeout")
+		entry := entry.(map[string]any)
+		delete(entry, "timeout")
+		if policy, repeated := entry["retryPolicy"].(map[string]any); repeated && attempts > 1 {
+			policy["maxAttempts"] = attempts
+		}
 	}
 	bare, err := json.Marshal(config)
 	return string(bare), timeouts, err

@@ -14,17 +14,17 @@ import grpc
 
 from cstp_grpc.client.errors import BY_REASON
 from cstp_grpc.errors import Block, CstpError, FieldViolation
-from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
+from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc
 from cstp_grpc.server.status import to_status
 
 SILENCE = 60.0
 """Seconds that a silent call is held at the most; its caller ends it before."""
 
 
-class Faults(cstp_pb2_grpc.CstpServiceServicer):
+class Faults(cstp_pb2_grpc.CstpServiceServicer, journal_pb2_grpc.JournalServiceServicer):
     """Fails as it is told, then answers with the number of the attempt.
 
-    Attempts at an announcement are those under one correlation id, without which it is refused.
+    Attempts at an announcement or a record are those under one identifier, without which it is refused.
     """
 
     def __init__(self) -> None:
@@ -38,10 +38,21 @@ class Faults(cstp_pb2_grpc.CstpServiceServicer):
         return cstp_pb2.AnnounceIntentResponse(received=True, responding_agent=answered)
 
     def QueryDecisions(self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        return cstp_pb2.QueryDecisionsResponse(query=request.query, agent=self._act(request.query, context))
+        answer = cstp_pb2.QueryDecisionsResponse(query=request.query, agent=self._act(request.query, context))
+        if length := json.loads(request.query).get("length"):
+            answer.decisions.add(title="x" * length)
+        return answer
 
     def CheckGuardrails(self, request: cstp_pb2.CheckGuardrailsRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
         return cstp_pb2.CheckGuardrailsResponse(allowed=True, agent=self._act(request.action.description, context))
+
+    def RecordDecision(self, request: journal_pb2.RecordDecisionRequest, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        if not request.request_id:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "there is no request id")
+        title = request.decision.title
+        return journal_pb2.RecordDecisionResponse(
+            decision=journal_pb2.Decision(id=self._act(title, context, request.request_id), title=title)
+        )
 
     def _act(self, text: str, context: grpc.ServicerContext, key: str = "") -> str:
         """Fail as the text says, or return the number of the attempt."""
@@ -82,7 +93,9 @@ def faulty_server() -> Iterator[str]:
     """Run a server of faults for the length of a block and yield its `host:port`."""
     pool = ThreadPoolExecutor(8)
     server = grpc.server(pool)
-    cstp_pb2_grpc.add_CstpServiceServicer_to_server(Faults(), server)
+    faults = Faults()
+    cstp_pb2_grpc.add_CstpServiceServicer_to_server(faults, server)
+    journal_pb2_grpc.add_JournalServiceServicer_to_server(faults, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:

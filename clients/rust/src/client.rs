@@ -11,10 +11,14 @@ use tower::{ServiceExt, service_fn, util::BoxCloneSyncService};
 
 use crate::endpoint::{authorization, endpoint};
 use crate::error::{Result, expired, unanswered};
+use crate::identifiers::identified;
 use crate::liaison::v1::{WatchEventsRequest, WatchEventsResponse, liaison_service_client::LiaisonServiceClient};
 use crate::service_config::MethodConfig;
 use crate::timeout;
 use crate::v1::{cstp_service_client::CstpServiceClient, journal_service_client::JournalServiceClient, *};
+
+/// The longest answer that is taken; tonic's own bound is less than what a long list takes.
+const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// How to reach a server, besides its address.
 #[derive(Clone, Default)]
@@ -47,21 +51,24 @@ impl Client {
         }))))
     }
 
-    /// Returns a stub of any service of the contract: `client.stub(AuditServiceClient::new)`.
+    /// Returns a stub of any service of the contract: `client.stub(AuditServiceClient::new)`. Of answers it takes 4 MiB,
+    /// or as many bytes as its own `max_decoding_message_size` says.
     pub fn stub<S>(&self, new: impl FnOnce(Connection) -> S) -> S {
         new(self.0.clone())
     }
 
+    fn cstp(&self) -> CstpServiceClient<Connection> {
+        self.stub(CstpServiceClient::new).max_decoding_message_size(MAX_ANSWER_BYTES)
+    }
+
     /// Announces an intent, under a correlation id that is made up where it has none.
     pub async fn announce_intent(&self, of: impl IntoRequest<AnnounceIntentRequest>) -> Result<AnnounceIntentResponse> {
-        let mut request = of.into_request();
-        request.get_mut().correlation_id.get_or_insert_with(|| uuid::Uuid::new_v4().to_string());
-        Ok(self.stub(CstpServiceClient::new).announce_intent(request).await?.into_inner())
+        Ok(self.cstp().announce_intent(of).await?.into_inner())
     }
 
     /// Finds past decisions that resemble a text.
     pub async fn query_decisions(&self, of: impl IntoRequest<QueryDecisionsRequest>) -> Result<QueryDecisionsResponse> {
-        Ok(self.stub(CstpServiceClient::new).query_decisions(of).await?.into_inner())
+        Ok(self.cstp().query_decisions(of).await?.into_inner())
     }
 
     /// Judges an action by the guardrails.
@@ -69,7 +76,7 @@ impl Client {
         &self,
         of: impl IntoRequest<CheckGuardrailsRequest>,
     ) -> Result<CheckGuardrailsResponse> {
-        Ok(self.stub(CstpServiceClient::new).check_guardrails(of).await?.into_inner())
+        Ok(self.cstp().check_guardrails(of).await?.into_inner())
     }
 
     /// Imports a stream of decisions, which is read to its end before it is sent, so that it can be repeated.
@@ -97,7 +104,7 @@ async fn send(channel: Channel, request: Request<Body>, attempts: Option<u32>) -
     let call = async {
         let Some(config) = config else { return watch(channel, request, deadline).await };
         let (mut parts, body) = request.into_parts();
-        let body = Full::new(body.collect().await?.to_bytes());
+        let body = Full::new(identified(parts.uri.path(), body.collect().await?.to_bytes()));
         let mut attempt = 1;
         loop {
             parts.headers.insert(timeout::HEADER, timeout::until(deadline));

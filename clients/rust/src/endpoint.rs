@@ -1,9 +1,15 @@
 //! Where a server is, and who calls it.
 
+use std::time::Duration;
+
 use tonic::codegen::http::{HeaderValue, Uri};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
 use crate::error::{Error, Result, refused};
+
+/// How long a server with open calls may be silent before it is asked whether it is there, and may take to answer: who
+/// watches one that vanished without a word would wait for ever.
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// Returns the server of a target, and how to connect to it.
 pub(crate) fn endpoint(target: &str, roots: Option<Vec<u8>>) -> Result<Endpoint> {
@@ -17,7 +23,9 @@ pub(crate) fn endpoint(target: &str, roots: Option<Vec<u8>>) -> Result<Endpoint>
     };
     let uri = format!("{http}://{authority}").parse().ok().filter(|uri| is_address(uri, named));
     // The target is not shown: it may hold a password.
-    let endpoint = Endpoint::from(uri.ok_or_else(|| refused("target", "must be of the form grpc://HOST:PORT"))?);
+    let endpoint = Endpoint::from(uri.ok_or_else(|| refused("target", "must be of the form grpc://HOST:PORT"))?)
+        .http2_keep_alive_interval(SILENCE)
+        .keep_alive_timeout(SILENCE);
     if roots.as_ref().is_some_and(|pem| !String::from_utf8_lossy(pem).contains("BEGIN CERTIFICATE")) {
         return Err(unusable_roots("must hold certificates in PEM"));
     }

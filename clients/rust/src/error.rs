@@ -72,6 +72,8 @@ impl Error {
             Code::PermissionDenied => ErrorReason::PermissionDenied,
             Code::NotFound => ErrorReason::NotFound,
             Code::Unimplemented => ErrorReason::MethodNotFound,
+            // What tonic says of an answer that is longer than it takes.
+            Code::OutOfRange if status.message().contains("message length too large") => ErrorReason::Internal,
             Code::InvalidArgument | Code::OutOfRange => ErrorReason::InvalidArgument,
             Code::AlreadyExists | Code::Aborted => ErrorReason::Conflict,
             Code::DeadlineExceeded => ErrorReason::DeadlineExceeded,

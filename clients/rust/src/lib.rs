@@ -3,6 +3,7 @@
 mod client;
 mod endpoint;
 mod error;
+mod identifiers;
 mod service_config;
 mod timeout;
 

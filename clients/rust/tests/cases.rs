@@ -8,6 +8,7 @@ use std::{env, fs};
 
 use cstp::tonic::Request;
 use cstp::v1::access_service_client::AccessServiceClient;
+use cstp::v1::journal_service_client::JournalServiceClient;
 use cstp::v1::{ErrorReason, GetAccessRequest};
 use cstp::{Client, Error, Options};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -124,6 +125,10 @@ async fn call(client: &Client, step: &Value, timeout: Option<u64>) -> Result<Val
         "importDecisions" => {
             let requests: Vec<_> = list(&step["requests"]).iter().map(parsed).collect();
             Ok(printed(&client.import_decisions(timed(stream::iter(requests), timeout)).await?))
+        }
+        "recordDecision" => {
+            let mut journal = client.stub(JournalServiceClient::new);
+            Ok(printed(journal.record_decision(timed(parsed(request), timeout)).await?.get_ref()))
         }
         "watchEvents" => {
             let take = step["take"].as_u64().expect("how many to take") as usize;

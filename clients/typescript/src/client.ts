@@ -1,14 +1,14 @@
-import { randomUUID } from "node:crypto";
-import { clone, create, type DescMethod, type DescService, type MessageInitShape as Init } from "@bufbuild/protobuf";
+import type { DescMethod, DescService, MessageInitShape as Init } from "@bufbuild/protobuf";
 import { ConnectError, createClient } from "@connectrpc/connect";
 import type { CallOptions, Client as Stub, Interceptor, Transport } from "@connectrpc/connect";
 import { createAsyncIterable } from "@connectrpc/connect/protocol";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { Connection } from "./connection.js";
 import { InvalidArgument, typed, Unavailable } from "./errors.js";
-import { AnnounceIntentRequestSchema as AnnounceIntent, CstpService } from "./gen/cstp/v1/cstp_pb.js";
+import { CstpService } from "./gen/cstp/v1/cstp_pb.js";
 import { JournalService, type ImportDecisionsRequestSchema as ImportDecisions } from "./gen/cstp/v1/journal_pb.js";
 import { LiaisonService, type WatchEventsRequestSchema as WatchEvents } from "./gen/liaison/v1/liaison_pb.js";
+import { identified } from "./identifiers.js";
 import { policyOf, REAL_PACE, type Pace } from "./policy.js";
 
 const TARGET = /^(?:(grpcs?|https?):\/\/)?(\[[\da-f:.]+\]|[^\s:/?#@[\]]+)(:\d{1,5})?\/?$/i;
@@ -49,11 +49,7 @@ export class Client {
   }
 
   /** Announces what is about to be done; it gets a correlation id where it has none, so that it can be repeated. */
-  announceIntent(request: Init<typeof AnnounceIntent>, options?: CallOptions) {
-    const message = clone(AnnounceIntent, create(AnnounceIntent, request));
-    message.correlationId ??= randomUUID();
-    return this.service(CstpService).announceIntent(message, options);
-  }
+  readonly announceIntent: Cstp["announceIntent"] = (...call) => this.service(CstpService).announceIntent(...call);
 
   /** Finds past decisions that resemble a text. */
   readonly queryDecisions: Cstp["queryDecisions"] = (...call) => this.service(CstpService).queryDecisions(...call);
@@ -121,8 +117,12 @@ export function retrying(
     }
   }
   return {
-    unary: (method, signal, timeoutMs, header, input, values) =>
-      repeat(method, { signal, timeoutMs }, (stop, left) => inner.unary(method, stop, left, header, input, values)),
+    unary: async (method, signal, timeoutMs, header, input, values) => {
+      const message = identified(method.input, input);
+      return repeat(method, { signal, timeoutMs }, (stop, left) =>
+        inner.unary(method, stop, left, header, message, values),
+      );
+    },
     stream: async (method, signal, timeoutMs, header, input, values) => {
       const messages = method.methodKind === "bidi_streaming" ? input : await listed(input);
       return repeat(method, { signal, timeoutMs }, async (stop, left) => {

@@ -44,6 +44,7 @@ const METHODS = {
   queryDecisions: CstpService.method.queryDecisions,
   checkGuardrails: CstpService.method.checkGuardrails,
   importDecisions: JournalService.method.importDecisions,
+  recordDecision: JournalService.method.recordDecision,
   watchEvents: LiaisonService.method.watchEvents,
 };
 
@@ -91,6 +92,10 @@ async function make(client: Client, step: Step, timeoutMs: number | undefined): 
       const { input, output } = METHODS.importDecisions;
       const decisions = step.requests.map((request) => fromJson(input, request));
       return printed(output, await client.importDecisions(decisions, options));
+    }
+    case "recordDecision": {
+      const { input, output } = METHODS.recordDecision;
+      return printed(output, await client.service(JournalService).recordDecision(read(input), options));
     }
     case "watchEvents": {
       const { input, output } = METHODS.watchEvents;

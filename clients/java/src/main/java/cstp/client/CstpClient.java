@@ -18,7 +18,6 @@ import io.grpc.StatusRuntimeException;
 import io.grpc.stub.AbstractStub;
 import java.time.Duration;
 import java.util.Objects;
-import java.util.UUID;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 import java.util.stream.Stream;
@@ -53,11 +52,7 @@ public final class CstpClient implements AutoCloseable {
 
     /** Announces an intent, with a correlation id made up where it has none, so that it can be repeated safely. */
     public AnnounceIntentResponse announceIntent(AnnounceIntentRequest request) {
-        AnnounceIntentRequest.Builder named = request.toBuilder();
-        if (!named.hasCorrelationId()) {
-            named.setCorrelationId(UUID.randomUUID().toString());
-        }
-        return call(CstpServiceGrpc::newBlockingStub, stub -> stub.announceIntent(named.build()));
+        return call(CstpServiceGrpc::newBlockingStub, stub -> stub.announceIntent(request));
     }
 
     public QueryDecisionsResponse queryDecisions(QueryDecisionsRequest request) {

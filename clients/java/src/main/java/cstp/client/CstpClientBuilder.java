@@ -10,38 +10,51 @@ import io.grpc.Metadata;
 import io.grpc.TlsChannelCredentials;
 import io.grpc.stub.MetadataUtils;
 import java.io.IOException;
-import java.net.URI;
 import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.Locale;
 import java.util.OptionalInt;
 import java.util.concurrent.TimeUnit;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 /** Says how to reach a server. */
 public final class CstpClientBuilder {
+    private static final Pattern TARGET = Pattern.compile(
+            "(?:(grpcs?|https?)://)?(\\[[0-9a-f:.]+]|[^\\s:/?#@\\[\\]]+)(?::(\\d{1,5}))?/?", Pattern.CASE_INSENSITIVE);
+    private static final int MAX_PORT = 65_535;
     private static final int MAX_ANSWER_BYTES = 64 << 20;
     private static final int MAX_ERROR_BYTES = 1 << 20;
     /** How long a server with open calls may be silent before it is asked whether it is there. */
     private static final Duration SILENCE = Duration.ofSeconds(30);
 
-    private final URI target;
+    private final boolean secure;
+    private final String address;
     private final TlsChannelCredentials.Builder tls = TlsChannelCredentials.newBuilder();
     private final Metadata headers = new Metadata();
     private OptionalInt attempts = OptionalInt.empty();
 
     CstpClientBuilder(String target) {
-        this.target = URI.create(target.contains("://") ? target : "grpc://" + target);
-        String authority = this.target.getRawAuthority();
-        String path = this.target.getRawPath();
-        if (authority == null || authority.contains("@") || !path.replace("/", "").isEmpty()) {
+        Matcher parts = TARGET.matcher(target);
+        String scheme = parts.matches() && parts.group(1) != null ? parts.group(1).toLowerCase(Locale.ROOT) : "grpc";
+        // A port is for http and https to leave out; gRPC takes theirs.
+        boolean usable = parts.matches()
+                && (parts.group(3) == null ? scheme.startsWith("http") : Integer.parseInt(parts.group(3)) <= MAX_PORT);
+        if (!usable) {
             // Not shown: it may hold a password.
             throw new IllegalArgumentException("the target is not of the form grpc://HOST:PORT");
         }
+        secure = scheme.endsWith("s");
+        address = parts.group(2) + (parts.group(3) == null ? "" : ":" + parts.group(3));
     }
 
-    /** Says who calls. */
+    /** Says who calls. Throws IllegalArgumentException unless it is of visible ASCII characters. */
     public CstpClientBuilder token(String token) {
+        if (!token.matches("[!-~]+")) {
+            throw new IllegalArgumentException("the token must be of visible ASCII characters without spaces");
+        }
         headers.put(Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER), "Bearer " + token);
         return this;
     }
@@ -62,8 +75,9 @@ public final class CstpClientBuilder {
     public CstpClient build() {
         ServiceConfig config = new ServiceConfig(attempts);
         // Encoded for the brackets of IPv6, which the path of a URI may not have.
-        String name = "dns:///" + URLEncoder.encode(target.getRawAuthority(), StandardCharsets.UTF_8);
-        ManagedChannel connection = Grpc.newChannelBuilder(name, credentials())
+        String name = "dns:///" + URLEncoder.encode(address, StandardCharsets.UTF_8);
+        ChannelCredentials credentials = secure ? tls.build() : InsecureChannelCredentials.create();
+        ManagedChannel connection = Grpc.newChannelBuilder(name, credentials)
                 .defaultServiceConfig(config.forChannel())
                 .disableServiceConfigLookUp()
                 .enableRetry()
@@ -73,15 +87,7 @@ public final class CstpClientBuilder {
                 .keepAliveTime(SILENCE.toSeconds(), TimeUnit.SECONDS)
                 .build();
         Channel channel = ClientInterceptors.intercept(
-                connection, config, MetadataUtils.newAttachHeadersInterceptor(headers));
+                connection, new Identifiers(), config, MetadataUtils.newAttachHeadersInterceptor(headers));
         return new CstpClient(connection, channel, null);
-    }
-
-    private ChannelCredentials credentials() {
-        return switch (target.getScheme()) {
-            case "grpc", "http" -> InsecureChannelCredentials.create();
-            case "grpcs", "https" -> tls.build();
-            default -> throw new IllegalArgumentException("the target is neither grpc(s):// nor http(s)://");
-        };
     }
 }

@@ -22,7 +22,9 @@ import cstp.v1.CheckGuardrailsRequest;
 import cstp.v1.ErrorReason;
 import cstp.v1.GetAccessRequest;
 import cstp.v1.ImportDecisionsRequest;
+import cstp.v1.JournalServiceGrpc;
 import cstp.v1.QueryDecisionsRequest;
+import cstp.v1.RecordDecisionRequest;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -94,13 +96,33 @@ final class CstpClientTest {
     }
 
     @ParameterizedTest
-    @ValueSource(strings = {"ftp://localhost:1", "grpc://", "grpc://user@localhost:1", "grpc://localhost:1/path"})
+    @ValueSource(
+            strings = {
+                "ftp://localhost:1",
+                "grpc://",
+                "grpc://localhost",
+                "grpcs://localhost",
+                "localhost",
+                "localhost:",
+                "localhost:99999",
+                "grpc://localhost:1?a=b",
+                "grpc://me:secret@localhost:1",
+                "grpc://me:sec ret@localhost:1",
+                "grpc://localhost:1/path"
+            })
     void refusesATargetOfAnotherForm(String target) {
-        assertThrows(IllegalArgumentException.class, () -> CstpClient.builder(target).build());
+        var refused = assertThrows(IllegalArgumentException.class, () -> CstpClient.builder(target).build());
+        assertTrue(!refused.getMessage().contains("sec"), refused.getMessage());
     }
 
     @ParameterizedTest
-    @ValueSource(strings = {"localhost:1", "grpc://[::1]:1", "http://localhost:1/", "grpcs://a-b", "https://[::1]"})
+    @ValueSource(strings = {"", "two words", "two\nlines", "schlüssel"})
+    void refusesATokenThatCannotBeSent(String token) {
+        assertThrows(IllegalArgumentException.class, () -> CstpClient.builder("localhost:1").token(token));
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"localhost:1", "grpc://[::1]:1", "http://localhost:1/", "grpcs://a-b:1", "https://[::1]"})
     void takesTargets(String target) {
         assertDoesNotThrow(() -> CstpClient.builder(target).build().close());
     }
@@ -142,6 +164,10 @@ final class CstpClientTest {
                     requests.add(read(each, ImportDecisionsRequest.newBuilder()).build());
                 }
                 yield printed(client.importDecisions(requests));
+            }
+            case "recordDecision" -> {
+                var record = read(request, RecordDecisionRequest.newBuilder()).build();
+                yield printed(client.call(JournalServiceGrpc::newBlockingStub, stub -> stub.recordDecision(record)));
             }
             case "watchEvents" -> {
                 JsonArray answers = new JsonArray();
