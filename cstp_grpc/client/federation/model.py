@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from cstp_grpc.vocabulary import PeerStatus
-
 UNREACHABLE: Final = "federation-unreachable"
 """The guardrail of a peer that did not judge."""
 UNREACHABLE_CODE: Final = "FEDERATION_UNREACHABLE"
@@ -72,7 +70,6 @@ class Opinion:
 
     agent: str
     required: bool
-    status: PeerStatus
     judgement: Judgement | None = None
     why: str = ""
 

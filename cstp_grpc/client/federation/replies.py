@@ -66,9 +66,9 @@ class PeerAnswer:
     def opinion(self) -> Opinion:
         """What it says of an action."""
         if self.judgement is not None:
-            return Opinion(self.agent, self.required, self.status, self.judgement)
+            return Opinion(self.agent, self.required, self.judgement)
         why = self.failure.message if self.failure else NO_VERDICT
-        return Opinion(self.agent, self.required, self.status, why=f"{why}.")
+        return Opinion(self.agent, self.required, why=f"{why}.")
 
 
 def understood(replies: Iterable[Reply], peers: Iterable[Peer], required: Collection[str]) -> list[PeerAnswer]:

@@ -53,9 +53,8 @@ recollections: st.SearchStrategy[Recollection] = st.builds(
 def opinions(draw: st.DrawFn) -> Opinion:
     name, required = draw(agents), draw(st.booleans())
     if draw(st.booleans()):
-        return Opinion(name, required, PeerStatus.ANSWERED, draw(judgements))
-    failures = [status for status in PeerStatus if status is not PeerStatus.ANSWERED]
-    return Opinion(name, required, draw(st.sampled_from(failures)), why="It is away.")
+        return Opinion(name, required, draw(judgements))
+    return Opinion(name, required, why="It is away.")
 
 
 def replied(

@@ -19,7 +19,6 @@ from cstp_grpc.client.federation.merge import (
     top,
 )
 from cstp_grpc.client.federation.model import Finding, Found, Judgement, Opinion, Recollection, Verdict
-from cstp_grpc.vocabulary import PeerStatus
 from tests.client.federation.answers import judgements, opinions, recollections
 
 Join = Callable[[Any, Any], Any]
@@ -42,8 +41,8 @@ def allowing(agent: str) -> Judgement:
 
 def said(agent: str, judgement: Judgement | None, *, required: bool = True) -> Opinion:
     if judgement is None:
-        return Opinion(agent, required, PeerStatus.UNREACHABLE, why="It is away.")
-    return Opinion(agent, required, PeerStatus.ANSWERED, judgement)
+        return Opinion(agent, required, why="It is away.")
+    return Opinion(agent, required, judgement)
 
 
 def keys(verdict: Verdict) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
