@@ -35,10 +35,11 @@ VARYING = re.compile(
 
 
 def surroundings(folder: Path) -> dict[str, str]:
-    """Return the environment of a developer who has configured nothing but what keeps the test small."""
+    """Return the environment of a developer who has configured nothing but what keeps the test small, and patient."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CSTP_")}
     small = {"CSTP_EMBEDDING__PROVIDER": "lexical", "CSTP_INDEX__MODE": "off"}
-    return {**kept, **small, "HOME": str(folder), "PATH": f"{folder}:{os.environ['PATH']}"}
+    patient = {"CSTP_FEDERATION__TIMEOUT_SECONDS": "30"}
+    return {**kept, **small, **patient, "HOME": str(folder), "PATH": f"{folder}:{os.environ['PATH']}"}
 
 
 @contextmanager
@@ -63,7 +64,9 @@ def laptop(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "cstp").symlink_to(ROOT / "scripts" / "cstp.sh")
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         ports = {"50051": str(one.getsockname()[1]), "50061": str(other.getsockname()[1])}
-    for name, text in (("security.yaml", SECURITY), ("rules.yaml", RULES), ("house.yaml", HOUSE)):
+    # The peer may take longer than usual, on a busy machine.
+    house = HOUSE.replace("role: required}", "role: required, timeout_seconds: 30}")
+    for name, text in (("security.yaml", SECURITY), ("rules.yaml", RULES), ("house.yaml", house)):
         (tmp_path / name).write_text(re.sub(r"\b500[56]1\b", lambda match: ports[match[0]], text))
     with ExitStack() as opened:
         for name in ("security.yaml", "house.yaml"):

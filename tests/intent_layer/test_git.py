@@ -18,6 +18,9 @@ from tests.intent_layer.trees import write_large_tree
 
 pytestmark = needs_git
 
+SECONDS = 30.0
+"""How long git may take that is expected to answer."""
+
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
@@ -26,14 +29,16 @@ def repository(tmp_path: Path) -> Repository:
 
 def stale(root: Path, *paths: str) -> dict[str, str]:
     """The messages of stale nodes by file, cut before the advice."""
-    findings = validate(Tree(root), paths, GitHistory(root, os.environ))
+    findings = validate(Tree(root), paths, GitHistory(root, os.environ, SECONDS))
     assert all(finding.line == 1 for finding in findings if finding.rule == "stale")
     return {finding.file: finding.message.partition(";")[0] for finding in findings if finding.rule == "stale"}
 
 
 def behind(root: Path, history: GitHistory | None = None) -> dict[str, Behind]:
     """What the history says of a project whose only node is the one in its root."""
-    return dict((history or GitHistory(root, os.environ)).behind({".": frozenset({"CLAUDE.md"})}, lambda _: "."))
+    return dict(
+        (history or GitHistory(root, os.environ, SECONDS)).behind({".": frozenset({"CLAUDE.md"})}, lambda _: ".")
+    )
 
 
 def test_files_that_changed_after_their_node_make_it_stale(repository: Repository) -> None:
@@ -264,6 +269,6 @@ def test_a_large_project_is_read_in_one_go(tmp_path: Path, record_property: pyte
         repository.commit("code.py" if node == "." else f"{node}/code.py")
     tree = Tree(tmp_path)
     start = time.perf_counter()
-    findings = validate(tree, history=GitHistory(tmp_path, os.environ, timeout=30))
+    findings = validate(tree, history=GitHistory(tmp_path, os.environ, SECONDS))
     record_property("seconds", time.perf_counter() - start)
     assert len([finding for finding in findings if finding.rule == "stale"]) == 20

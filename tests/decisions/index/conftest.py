@@ -9,12 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from cstp_grpc.decisions.index import chroma
 from cstp_grpc.storage.engine import create_engine
 from cstp_grpc.storage.writer import Writer
 from tests.databases import POOL_SIZE
 from tests.decisions.index.indexed import IndexedJournal
 
 OpenJournal = Callable[[str], IndexedJournal]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait longer for an answer than a search does, for servers that have just started on a busy machine."""
+    monkeypatch.setattr(chroma, "QUERY_SECONDS", 20.0)
 
 
 @pytest.fixture
