@@ -15,6 +15,7 @@ from cstp_grpc.client.contract import Method
 from cstp_grpc.client.retry import AsyncRetrier
 from cstp_grpc.client.steps import (
     Progress,
+    check_batch,
     check_unary,
     check_watched,
     may_repeat,
@@ -94,6 +95,7 @@ class AsyncCalls:
         self, upload: Upload[R, T], requests: Iterable[R] | AsyncIterable[R], *, batch: int, timeout: float | None
     ) -> AsyncIterator[T]:
         """Send requests in batches and yield what they are answered with; `timeout` is that of a batch."""
+        check_batch(batch)
         method = method_of(upload)
         limit = seconds_for(method, timeout, self._timeout)
         async for sent in batches(requests, batch):

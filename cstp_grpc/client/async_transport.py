@@ -104,7 +104,12 @@ class AsyncTransport:
         not is raised by the first answer.
         """
         call = self._callable(self._open().unary_stream, method)(request, timeout=timeout, metadata=self._metadata)
-        await self._waited(call.initial_metadata())
+        try:
+            await self._waited(call.initial_metadata())
+        except BaseException:
+            # Whoever gives up the wait does not end the call.
+            call.cancel()
+            raise
         return AsyncAnswers(call, self._target)
 
     async def close(self) -> None:

@@ -14,6 +14,7 @@ from cstp_grpc.client.contract import Method
 from cstp_grpc.client.retry import Retrier
 from cstp_grpc.client.steps import (
     Progress,
+    check_batch,
     check_unary,
     check_watched,
     may_repeat,
@@ -91,6 +92,7 @@ class Calls:
 
     def upload(self, upload: Upload[R, T], requests: Iterable[R], *, batch: int, timeout: float | None) -> Iterator[T]:
         """Send requests in batches and yield what they are answered with; `timeout` is that of a batch."""
+        check_batch(batch)
         method = method_of(upload)
         limit = seconds_for(method, timeout, self._timeout)
         remaining = iter(cast(Iterable[Message], requests))

@@ -13,7 +13,7 @@ from cstp_grpc.client.contract import Method, methods
 from cstp_grpc.client.messages import message_of
 from cstp_grpc.client.retry import Pace, is_passing
 from cstp_grpc.client.service_config import service_config
-from cstp_grpc.errors import CstpError, MethodNotFound, QueryFailed
+from cstp_grpc.errors import CstpError, InvalidArgument, MethodNotFound, QueryFailed
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
 
@@ -63,6 +63,12 @@ def check_watched(method: Method) -> None:
     """Raise MethodNotFound for a method that does not answer with a stream."""
     if not method.server_streaming:
         raise MethodNotFound(f"{method.name} does not answer with a stream")
+
+
+def check_batch(size: int) -> None:
+    """Raise InvalidArgument for batches in which nothing travels."""
+    if size < 1:
+        raise InvalidArgument.field("batch", "must be at least 1")
 
 
 def with_key(request: Message) -> Message:

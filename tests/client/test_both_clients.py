@@ -154,6 +154,16 @@ def test_an_import_travels_in_batches_each_of_which_is_repeated(run: Run) -> Non
 
 
 @both
+@pytest.mark.parametrize("batch", [0, -1])
+def test_batches_in_which_nothing_travels_are_refused(run: Run, batch: int) -> None:
+    async def call(client: Any) -> None:
+        with pytest.raises(InvalidArgument, match="batch"):
+            [each async for each in client.import_decisions([journal_pb2.ImportDecisionsRequest()], batch=batch)]
+
+    run("localhost:1", call, Time())
+
+
+@both
 def test_a_watch_goes_on_behind_what_it_saw(run: Run) -> None:
     time, told = Time(), []
 
@@ -306,19 +316,31 @@ def test_a_call_ends_with_its_time(run: Run) -> None:
         run(server.target, call, Time())
 
 
-def test_a_call_ends_with_the_task_that_waits_for_it() -> None:
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda client: client.get_access(),
+        lambda client: client.watch(methods()["liaison.watchEvents"], liaison_pb2.WatchEventsRequest(after=3)),
+        lambda client: anext(client.liaison.watch_events(after=3)),
+    ],
+    ids=["call", "stream", "watch"],
+)
+def test_a_call_ends_with_the_task_that_waits_for_it(begin: Callable[[Any], Any]) -> None:
     silence = Silence()
 
+    async def within(client: Any) -> None:
+        await begin(client)
+
     async def call(client: Any) -> None:
-        task = asyncio.create_task(client.get_access())
+        task = asyncio.create_task(within(client))
         await asyncio.to_thread(silence.begun.wait, SECONDS)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        assert await asyncio.to_thread(silence.over.wait, SECONDS), "the server does not know that the call is over"
 
     with scripted_server(access_pb2.GetAccessResponse(), before=silence) as server:
         in_loop(server.target, call, Time())
-        assert silence.over.wait(SECONDS), "the server does not know that the call is over"
 
 
 @both
