@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
+from itertools import accumulate
 from typing import Final
 
 from google.protobuf.message import Message
@@ -68,7 +69,9 @@ def accept_verdict(message: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guardrai
     if not 0 <= message.evaluated <= MAX_EVALUATED:
         raise NotUnderstood("the number of guardrails is out of range")
     findings = (*message.violations, *message.warnings)
-    check_size(findings, MAX_FINDINGS, "violations")
+    check_count(findings, MAX_FINDINGS, "violations")
+    if fitting(findings) < len(findings):
+        raise NotUnderstood(f"the violations have more than {MAX_BYTES} bytes")
     for each in findings:
         check_identifier(each.guardrail_id, "guardrail's identifier")
         check_label(each.code)
@@ -108,9 +111,12 @@ def accept_access(message: access_pb2.GetAccessResponse) -> None:
     message.permissions[:] = [each for each in message.permissions if each in PERMISSIONS]
 
 
-def accept_decisions(decisions: Sequence[cstp_pb2.DecisionSummary] | Sequence[cstp_pb2.SimilarDecision]) -> None:
-    """Accept what is told of decisions that were found, whatever asked for them."""
-    check_size(decisions, MAX_DECISIONS, "decisions")
+def accept_decisions(
+    decisions: MutableSequence[cstp_pb2.DecisionSummary] | MutableSequence[cstp_pb2.SimilarDecision],
+) -> None:
+    """Accept what is told of decisions that were found, whatever asked for them; the last are left out without room."""
+    check_count(decisions, MAX_DECISIONS, "decisions")
+    del decisions[fitting(decisions) :]
     for each in decisions:
         check_identifier(each.id, "decision's identifier")
         if not each.title:
@@ -154,12 +160,16 @@ def check_sender(name: str, *, present: bool = True) -> None:
     check_label(name, MAX_AGENT)
 
 
-def check_size(messages: Sequence[Message], count: int, what: str) -> None:
-    """Raise NotUnderstood where there are too many messages, or they are too large together."""
+def check_count(messages: Sequence[Message], count: int, what: str) -> None:
+    """Raise NotUnderstood where there are too many messages."""
     if len(messages) > count:
         raise NotUnderstood(f"there are more than {count} {what}")
-    if sum(each.ByteSize() for each in messages) > MAX_BYTES:
-        raise NotUnderstood(f"the {what} have more than {MAX_BYTES} bytes")
+
+
+def fitting(messages: Sequence[Message]) -> int:
+    """Return how many of the first messages there is room for."""
+    sizes = accumulate(each.ByteSize() for each in messages)
+    return sum(size <= MAX_BYTES for size in sizes)
 
 
 def check_identifier(text: str, what: str) -> None:

@@ -208,6 +208,10 @@ class FederatedClient(Cstp):
 
 def opened_by(opened: ExitStack, agent: Agent) -> Peer:
     """Return the way to an agent, which `opened` closes. Raises InvalidArgument."""
+    if not 0 < agent.trust <= 1:
+        raise InvalidArgument.field("trust", "must be more than 0 and at most 1")
+    if not agent.timeout > 0:
+        raise InvalidArgument.field("timeout", "must be more than 0 seconds")
     peer = open_peer(
         agent.name,
         agent.target,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -121,6 +122,10 @@ def test_what_makes_no_sense_is_refused(targets: dict[str, str]) -> None:
     for wrong in ([], [*agents(targets), *agents(targets)]):
         with pytest.raises(InvalidArgument, match="agents"):
             FederatedClient(wrong)
+    (agent,) = agents(targets, "c")[:1]
+    for wrong in ({"trust": 1.1}, {"trust": 0.0}, {"trust": math.nan}, {"timeout": 0.0}, {"timeout": math.nan}):
+        with pytest.raises(InvalidArgument, match=next(iter(wrong))):
+            FederatedClient([replace(agent, **wrong)])
     for quorum in (0, -1, 2):
         with pytest.raises(InvalidArgument, match="quorum"):
             FederatedClient(agents(targets, "c"), quorum=quorum)

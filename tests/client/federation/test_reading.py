@@ -240,6 +240,16 @@ def test_a_decision_is_told_on_however_it_was_written_down() -> None:
     )
 
 
+@pytest.mark.parametrize("answer", [query, announcement])
+def test_of_very_long_decisions_the_first_are_told_on(answer: Callable[..., Message]) -> None:
+    made: Any = summary if answer is query else similar
+    heard_ = heard(answer(*[made(f"dec-{number}", notes="録" * 5_000) for number in range(30)]))
+    assert heard_.status is PeerStatus.ANSWERED
+    found = heard_.recollection or (heard_.feedback and heard_.feedback.similar)
+    assert found
+    assert list(found.best) == [f"dec-{number}" for number in range(17)]
+
+
 def test_a_peer_has_a_few_suggestions_told_on() -> None:
     feedback = heard(
         announcement(suggestions=("Wait\x1b", "Roll back", "Ask", "Think", "Sleep", "x" * 20_001))
