@@ -4,13 +4,13 @@ use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tonic::body::Body;
-use tonic::codegen::http::{Request, Response, header::AUTHORIZATION};
+use tonic::codegen::http::{Request, Response, StatusCode, header::AUTHORIZATION};
 use tonic::transport::Channel;
 use tonic::{Code, IntoRequest, IntoStreamingRequest, Status};
 use tower::{ServiceExt, service_fn, util::BoxCloneSyncService};
 
 use crate::endpoint::{authorization, endpoint};
-use crate::error::{Result, expired, unanswered};
+use crate::error::{Result, between, expired, unanswered};
 use crate::identifiers::identified;
 use crate::liaison::v1::{WatchEventsRequest, WatchEventsResponse, liaison_service_client::LiaisonServiceClient};
 use crate::service_config::MethodConfig;
@@ -124,7 +124,7 @@ async fn send(channel: Channel, request: Request<Body>, attempts: Option<u32>) -
 
 /// Makes one attempt of a call with one answer.
 async fn once(channel: Channel, request: Request<Body>) -> Result<Response<Body>, Status> {
-    let (parts, body) = channel.oneshot(request).await.map_err(unanswered)?.into_parts();
+    let (parts, body) = response(channel, request).await?.into_parts();
     let body = body.collect().await.map_err(unanswered)?;
     match Status::from_header_map(body.trailers().unwrap_or(&parts.headers)) {
         Some(status) if status.code() != Code::Ok => Err(status),
@@ -132,9 +132,16 @@ async fn once(channel: Channel, request: Request<Body>) -> Result<Response<Body>
     }
 }
 
+/// Returns the response to one attempt of a call; what is not of gRPC is the failure of something between.
+async fn response(channel: Channel, request: Request<Body>) -> Result<Response<Body>, Status> {
+    let response = channel.oneshot(request).await.map_err(unanswered)?;
+    let answered = response.status() == StatusCode::OK || response.headers().contains_key(Status::GRPC_STATUS);
+    if answered { Ok(response) } else { Err(between(response.status())) }
+}
+
 /// Makes a call with a stream of answers, which ends at the deadline.
 async fn watch(channel: Channel, request: Request<Body>, deadline: Instant) -> Result<Response<Body>, Status> {
-    let response = channel.oneshot(request).await.map_err(unanswered)?;
+    let response = response(channel, request).await?;
     let end = stream::once(ready(Err(expired()))).filter(move |_| ready(Instant::now() >= deadline));
     let bounded = |body| BodyStream::new(body).take_until(sleep_until(deadline)).chain(end);
     Ok(response.map(|body| Body::new(StreamBody::new(bounded(body)))))

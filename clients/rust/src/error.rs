@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use tonic::codegen::http::StatusCode;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 use tower::BoxError;
@@ -114,6 +115,19 @@ pub(crate) fn unanswered(error: impl Into<BoxError>) -> Status {
         Code::Unavailable | Code::Unknown | Code::Cancelled => Status::unavailable(message),
         _ => status,
     }
+}
+
+/// The status of a call that something between answered with this one of HTTP, as gRPC reads it.
+pub(crate) fn between(status: StatusCode) -> Status {
+    let code = match status.as_u16() {
+        400 => Code::Internal,
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        404 => Code::Unimplemented,
+        429 | 502 | 503 | 504 => Code::Unavailable,
+        _ => Code::Unknown,
+    };
+    Status::new(code, format!("No server answers: HTTP {status}"))
 }
 
 /// Returns the last of the causes of an error.

@@ -1,15 +1,18 @@
 //! Runs the cases of all clients with the servers of `make test-clients`; clients/cases.yaml tells what its words mean.
 
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
-use std::{env, fs};
+use std::{env, fs, io, thread};
 
 use cstp::tonic::Request;
 use cstp::v1::access_service_client::AccessServiceClient;
 use cstp::v1::journal_service_client::JournalServiceClient;
-use cstp::v1::{ErrorReason, GetAccessRequest};
+use cstp::v1::{ErrorReason, GetAccessRequest, QueryDecisionsRequest};
 use cstp::{Client, Error, Options};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
     let mut trials = vec![
         trial("calls any service of the contract", &table, calls_any_service),
         trial("keeps the deadline of a stream", &table, keeps_the_deadline_of_a_stream),
+        trial("repeats a call that a proxy cannot pass on now", &table, repeats_what_a_proxy_cannot_pass_on),
         trial("refuses addresses and options that cannot be used", &table, refuses_what_it_cannot_use),
     ];
     trials.extend(cases.into_iter().map(|case| {
@@ -71,6 +75,35 @@ async fn keeps_the_deadline_of_a_stream(table: &Value) -> Result<(), Failed> {
     };
     let error = error.ok_or("the stream ended without an error")?;
     ensure(error.reason == ErrorReason::DeadlineExceeded, || error.to_string())
+}
+
+async fn repeats_what_a_proxy_cannot_pass_on(_: &Value) -> Result<(), Failed> {
+    let proxy = TcpListener::bind("127.0.0.1:0")?;
+    let client = Client::new(&proxy.local_addr()?.to_string(), Options::default())?;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    thread::spawn(move || answer_503(proxy, &counted));
+    let error = client.query_decisions(QueryDecisionsRequest::default()).await.expect_err("HTTP 503");
+    ensure(error.reason == ErrorReason::Unavailable && error.message.contains("503"), || error.to_string())?;
+    ensure(calls.load(Ordering::SeqCst) == 4, || format!("{calls:?} calls were made"))
+}
+
+/// Answers every call on one connection with HTTP 503, as proxies do whose server is away.
+fn answer_503(proxy: TcpListener, calls: &AtomicUsize) -> io::Result<()> {
+    const HEADERS: u8 = 1;
+    let (mut connection, _) = proxy.accept()?;
+    connection.read_exact(&mut [0; 24])?;
+    connection.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0])?;
+    loop {
+        let mut head = [0; 9];
+        connection.read_exact(&mut head)?;
+        let [a, b, c, kind, _, stream @ ..] = head;
+        connection.read_exact(&mut vec![0; u32::from_be_bytes([0, a, b, c]) as usize])?;
+        if kind == HEADERS {
+            calls.fetch_add(1, Ordering::SeqCst);
+            connection.write_all(&[&[0, 0, 5, HEADERS, 5], &stream[..], &[8, 3], b"503"].concat())?;
+        }
+    }
 }
 
 async fn refuses_what_it_cannot_use(_: &Value) -> Result<(), Failed> {
