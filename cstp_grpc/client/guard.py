@@ -138,9 +138,12 @@ def guard(client: AnyClient, intent: str | Callable[..., str], **options: Unpack
     the announcement or the record fails. In either case nothing has run. What runs is recorded as a private decision,
     for which the token needs the permissions announce, record and review; afterwards its outcome is a success, a
     failure with the exception in its notes, or abandoned where it was interrupted. Exceptions pass unchanged. That the
-    outcome could not be reviewed is only logged. `record=False` announces alone, as a FederatedClient must.
+    outcome could not be reviewed is only logged. `record=False` announces alone, as a FederatedClient must. Raises
+    TypeError for options that there are not.
     """
     plan = Plan(intent, options)
+    if isinstance(client, FederatedClient) and plan.records:
+        raise TypeError("a FederatedClient records nothing: guard with record=False")
     return AsyncGuard(client, plan) if isinstance(client, AsyncCstpClient) else Guard(client, plan)
 
 

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from cstp_grpc.calling import Call
-from cstp_grpc.client import AsyncCstpClient, Blocked, CstpClient, RetryPolicy, guard
+from cstp_grpc.client import Agent, AsyncCstpClient, Blocked, CstpClient, FederatedClient, RetryPolicy, guard
 from cstp_grpc.client.errors import ServerUnreachable
 from cstp_grpc.errors import PermissionDenied
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, types_pb2
@@ -309,6 +309,13 @@ def test_what_began_before_it_was_returned_is_a_result(client: CstpClient) -> No
 
     assert list(guard(client, "Begin to count")(begun)()) == [2]
     assert outcome_of(client, "Begin to count")[0] == "success"
+
+
+def test_who_asks_several_agents_records_nothing() -> None:
+    with FederatedClient([Agent("security", "localhost:1")]) as client:
+        with pytest.raises(TypeError, match="record=False"):
+            guard(client, "Act")
+        assert guard(client, "Act", record=False)
 
 
 @pytest.mark.parametrize("kind", [CstpClient, AsyncCstpClient])
