@@ -333,6 +333,20 @@ func TestTellsTheLastFailureWhereTheDeadlinePassesInThePauseAfterIt(t *testing.T
 	}
 }
 
+func TestRepeatsTheLongestRequestsThatServersTake(t *testing.T) {
+	calls := 0
+	target := serve(t, func(context.Context) error {
+		if calls++; calls == 1 {
+			return status.Error(codes.Unavailable, "not now")
+		}
+		return nil
+	})
+	request := &cstpv1.CheckGuardrailsRequest{Action: &cstpv1.Action{Description: strings.Repeat("x", 4_000_000)}}
+	if _, err := open(t, target, cstp.Options{}).CheckGuardrails(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestGivesCallsADeadlineWhereTheirCallerGaveNone(t *testing.T) {
 	left := make(chan time.Duration, 2)
 	target := serve(t, func(ctx context.Context) error {

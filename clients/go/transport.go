@@ -24,6 +24,9 @@ var serviceConfig []byte
 // maxAnswerBytes bounds one answer; gRPC's own bound is less than what a long list takes.
 const maxAnswerBytes = 64 << 20
 
+// maxRepeatedBytes bounds what is kept to be sent again: more than the longest request that servers take by default.
+const maxRepeatedBytes = 8 << 20
+
 // transportOf returns where the server of a target is, in the words of gRPC, and how to connect to it.
 func transportOf(target string, roots []byte) (string, credentials.TransportCredentials, error) {
 	if !strings.Contains(target, "://") {
@@ -79,7 +82,7 @@ func authorization(token string) (string, error) {
 func connecting() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithUserAgent("cstp-go"),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes), grpc.MaxRetryRPCBufferSize(maxRepeatedBytes)),
 		// After a failure gRPC refuses calls until it connects again; the pauses between attempts are of this order.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			MinConnectTimeout: 20 * time.Second,

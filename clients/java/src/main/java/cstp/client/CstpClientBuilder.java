@@ -27,6 +27,8 @@ public final class CstpClientBuilder {
     private static final int MAX_PORT = 65_535;
     private static final int MAX_ANSWER_BYTES = 64 << 20;
     private static final int MAX_ERROR_BYTES = 1 << 20;
+    /** What is kept of a call to be sent again: more than the longest request that servers take by default. */
+    private static final int MAX_REPEATED_BYTES = 8 << 20;
     /** How long a server with open calls may be silent before it is asked whether it is there. */
     private static final Duration SILENCE = Duration.ofSeconds(30);
 
@@ -82,6 +84,7 @@ public final class CstpClientBuilder {
                 .disableServiceConfigLookUp()
                 .enableRetry()
                 .maxRetryAttempts(Integer.MAX_VALUE)
+                .perRpcBufferLimit(MAX_REPEATED_BYTES)
                 .maxInboundMessageSize(MAX_ANSWER_BYTES)
                 .maxInboundMetadataSize(MAX_ERROR_BYTES)
                 .keepAliveTime(SILENCE.toSeconds(), TimeUnit.SECONDS)

@@ -84,6 +84,17 @@ final class CstpClientTest {
     }
 
     @Test
+    void repeatsTheLongestRequestsThatServersTake() throws IOException {
+        JsonObject faults = new JsonObject();
+        faults.addProperty("server", "faults");
+        String told = "{\"reason\": \"UNAVAILABLE\", \"times\": 1, \"more\": \"" + "x".repeat(4_000_000) + "\"}";
+        try (CstpClient client = connect(faults, table())) {
+            var request = QueryDecisionsRequest.newBuilder().setQuery(told).build();
+            assertEquals("attempt 2", client.queryDecisions(request).getAgent());
+        }
+    }
+
+    @Test
     void tellsWhatTheFailureOfAStubMeans() throws IOException {
         JsonObject stranger = new JsonObject();
         stranger.addProperty("token", "stranger");
