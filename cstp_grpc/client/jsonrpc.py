@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import itertools
 import json
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any, cast
 from urllib.parse import SplitResult
 
@@ -19,6 +18,7 @@ from cstp_grpc import errors
 from cstp_grpc.client import codec
 from cstp_grpc.client.contract import Method
 from cstp_grpc.client.errors import REQUEST_ID, InvalidRequest, ParseError, ServerUnreachable, build
+from cstp_grpc.client.fetching import HttpAnswer, TooLarge, fetch
 from cstp_grpc.client.tls import trusting
 from cstp_grpc.client.transport import MAX_ANSWER_BYTES, Answers, authorization, split_target
 from cstp_grpc.errors import Block, CstpError, FieldViolation, InvalidArgument
@@ -26,7 +26,6 @@ from cstp_grpc.errors import Block, CstpError, FieldViolation, InvalidArgument
 ENDPOINT = "/cstp"
 GUARDRAIL_ID = "guardrailId"
 """The member by which a violation of a guardrail is told from one of a field."""
-CHUNK = 65_536
 LONGEST_WAIT = 365 * 86_400_000
 """The longest time that is taken for one to wait before the next call, in milliseconds."""
 
@@ -57,15 +56,6 @@ BY_HTTP: Mapping[int, type[CstpError]] = {
     504: errors.Unavailable,
 }
 """What an HTTP status means where the body is no JSON-RPC answer. Others are InternalError."""
-
-
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
-    """An HTTP response; `headers` have lower-case names."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
 
 
 class JsonRpcTransport:
@@ -171,48 +161,22 @@ def exchange(
     headers: Mapping[str, str],
     body: bytes | None,
     timeout: float,
-    tls: ssl.SSLContext | None = None,
+    tls: ssl.SSLContext,
     clock: Callable[[], float] = time.monotonic,
 ) -> HttpAnswer:
     """Send one HTTP request and return its whole answer within `timeout` seconds.
 
     Raises DeadlineExceeded, ServerUnreachable, and InternalError where the answer is too large.
     """
-    deadline = clock() + timeout
-    connection = open_connection(url, timeout, tls)
     try:
-        connection.request(verb, url.path or "/", body, dict(headers))
-        response = connection.getresponse()
-        content = read_body(response, deadline, clock)
-        return HttpAnswer(response.status, {name.lower(): value for name, value in response.getheaders()}, content)
+        return fetch(verb, url, headers, body, timeout, tls, MAX_ANSWER_BYTES, clock)
     except TimeoutError as error:
         raise errors.DeadlineExceeded(f"{url.geturl()} did not answer within {timeout:g} s") from error
-    except (OSError, http.client.HTTPException) as error:
+    except TooLarge as error:
+        raise errors.InternalError(f"The server's answer is larger than {MAX_ANSWER_BYTES} bytes") from error
+    except (OSError, HTTPException) as error:
         reason = str(error) or type(error).__name__
         raise ServerUnreachable(f"No server answers at {url.geturl()}: {reason}") from error
-    finally:
-        connection.close()
-
-
-def read_body(response: http.client.HTTPResponse, deadline: float, clock: Callable[[], float]) -> bytes:
-    """Return the body of a response. Raises TimeoutError after the deadline, InternalError where it is too large."""
-    received = bytearray()
-    while chunk := response.read1(CHUNK):
-        received += chunk
-        if len(received) > MAX_ANSWER_BYTES:
-            raise errors.InternalError(f"The server's answer is larger than {MAX_ANSWER_BYTES} bytes")
-        # The socket's timeout bounds each read, not their sum.
-        if clock() > deadline:
-            raise TimeoutError
-    return bytes(received)
-
-
-def open_connection(url: SplitResult, timeout: float, tls: ssl.SSLContext | None) -> http.client.HTTPConnection:
-    """Return a connection, not yet opened."""
-    host = url.hostname or ""
-    if url.scheme == "https":
-        return http.client.HTTPSConnection(host, url.port, timeout=timeout, context=tls)
-    return http.client.HTTPConnection(host, url.port, timeout=timeout)
 
 
 def read_result(answer: HttpAnswer, call_id: int, where: str) -> dict[str, Any]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 import time
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 from urllib.parse import SplitResult
 
-from cstp_grpc.client.federation.fetching import Dial, connected
-from cstp_grpc.client.jsonrpc import open_connection
+from cstp_grpc.client.fetching import Dial, opened, resource_of
 
 HEADERS: Final = {"content-type": "application/json", "accept": "application/json", "connection": "close"}
 
@@ -28,11 +26,7 @@ def post(
     What else is answered is not read, redirects are not followed and no proxies used. Raises TimeoutError after
     `seconds`, other OSErrors where nobody answers, and HTTPException where what is answered is not HTTP.
     """
-    connection = open_connection(url, seconds, tls)
-    try:
-        connection.sock = cast(socket.socket, connected(url, clock() + seconds, clock, tls, dial))
-        connection.request("POST", (url.path or "/") + (f"?{url.query}" if url.query else ""), body, HEADERS)
+    with opened(url, seconds, tls, clock, dial) as connection:
+        connection.request("POST", resource_of(url), body, HEADERS)
         with connection.getresponse() as response:
             return response.status
-    finally:
-        connection.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypedDict, TypeVar
@@ -65,11 +66,11 @@ class Pace:
         return self._random() * min(bound, self._policy.cap)
 
     def countdown(self, timeout: float | None) -> Callable[[], float | None]:
-        """Return a function that tells how many of `timeout` seconds are left from now on; None where it is None.
+        """Return a function that tells how many of `timeout` seconds are left from now on; None where there is no end.
 
         It raises DeadlineExceeded when none are.
         """
-        return (lambda: None) if timeout is None else self.deadline(timeout)
+        return (lambda: None) if timeout is None or timeout == math.inf else self.deadline(timeout)
 
     def deadline(self, timeout: float) -> Callable[[], float]:
         """Return a function that tells how many of `timeout` seconds are left from now on, likewise."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.message import Message
 
@@ -23,6 +24,8 @@ KEYS: Mapping[type[Message], str] = {
     liaison_pb2.AppendMessageRequest: "message_id",
 }
 """The fields by which the server recognises a repetition."""
+LONGEST: Final = 7 * 86_400.0
+"""Seconds that a call may take, whoever gives it more: sockets cannot wait for ever and still be told to."""
 
 
 def method_of(described: Call[Any] | Listing[Any] | Watch[Any] | Upload[Any, Any]) -> Method:
@@ -41,10 +44,16 @@ def picked(answer: Message, field: str) -> Any:
 
 
 def seconds_for(method: Method, timeout: float | None, default: float | None) -> float:
-    """Return the seconds that a call may take: its own, the client's, or those of the service config."""
-    if timeout is not None:
-        return timeout
-    return service_config().timeouts[method.path] if default is None else default
+    """Return the seconds that a call may take: its own, the client's, or those of the service config.
+
+    Raises InvalidArgument.
+    """
+    chosen = default if timeout is None else timeout
+    if chosen is None:
+        return service_config().timeouts[method.path]
+    if math.isnan(chosen):
+        raise InvalidArgument.field("timeout", "is no number of seconds")
+    return min(chosen, LONGEST)
 
 
 def may_repeat(method: Method, request: Message) -> bool:

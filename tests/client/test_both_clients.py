@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -313,6 +314,17 @@ def test_a_call_ends_with_its_time(run: Run) -> None:
             await client.get_access(timeout=0.2)
 
     with scripted_server(access_pb2.GetAccessResponse(), before=Silence()) as server:
+        run(server.target, call, Time())
+
+
+@both
+def test_a_call_may_take_for_ever_and_no_time_that_is_none(run: Run) -> None:
+    async def call(client: Any) -> None:
+        assert await client.get_access(timeout=math.inf) == access_pb2.GetAccessResponse()
+        with pytest.raises(InvalidArgument, match="timeout"):
+            await client.get_access(timeout=math.nan)
+
+    with scripted_server(access_pb2.GetAccessResponse()) as server:
         run(server.target, call, Time())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import socket
 import threading
@@ -16,6 +17,7 @@ from cstp_grpc.client.errors import CLASSES, ServerUnreachable, request_id
 from cstp_grpc.client.jsonrpc import endpoint
 from cstp_grpc.errors import Block, CstpError, FieldViolation, InvalidArgument
 from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
+from tests.client.federation.servers import SOON, tcp_server
 from tests.client.scripted import HttpReply, http_server
 
 ONCE = RetryPolicy(attempts=1)
@@ -63,6 +65,11 @@ def test_answers_may_know_more_than_this_client() -> None:
     content = {"decisions": [{"id": "dec-1", "mood": "good"}], "total": 1, "later": {"deep": [1]}}
     with http_server(result(content)) as server, CstpClient(server.url) as client:
         assert client.query_decisions("x").decisions[0].id == "dec-1"
+
+
+def test_a_call_may_take_for_ever() -> None:
+    with http_server(result({"agent": "cstp"})) as server, CstpClient(server.url) as client:
+        assert client.get_access(timeout=math.inf).agent == "cstp"
 
 
 def test_an_error_tells_reason_fields_and_request() -> None:
@@ -215,6 +222,22 @@ def test_a_server_that_is_silent_runs_into_the_deadline() -> None:
         pytest.raises(errors.DeadlineExceeded),
     ):
         client.get_decision("dec-1")
+
+
+@pytest.mark.parametrize("first", [b"HTTP/1.1 200 OK\r\nx-", b"HTTP/1.1 200 OK\r\ncontent-length: 99999\r\n\r\n"])
+def test_an_answer_that_trickles_runs_into_the_deadline_too(first: bytes) -> None:
+    def trickle(connection: socket.socket, stopping: threading.Event) -> None:
+        connection.recv(65536)
+        connection.sendall(first)
+        for _ in itertools.takewhile(lambda _: not stopping.wait(0.01), range(300)):
+            connection.sendall(b"a")
+
+    with (
+        tcp_server(trickle) as address,
+        CstpClient(f"http://{address}", timeout=SOON) as client,
+        pytest.raises(errors.DeadlineExceeded),
+    ):
+        client.query_decisions("x")
 
 
 @pytest.mark.parametrize(

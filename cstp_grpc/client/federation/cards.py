@@ -11,8 +11,9 @@ from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from cstp_grpc.client.errors import ServerUnreachable
-from cstp_grpc.client.federation.fetching import TooLarge, fetch
-from cstp_grpc.client.jsonrpc import BY_HTTP, HttpAnswer, endpoint, tls_context
+from cstp_grpc.client.federation.results import MAX_ANSWER_BYTES
+from cstp_grpc.client.fetching import HttpAnswer, TooLarge, fetch
+from cstp_grpc.client.jsonrpc import BY_HTTP, endpoint, tls_context
 from cstp_grpc.client.transport import authorization, grpc_address, scheme_of
 from cstp_grpc.client.words import MAX_CHARACTERS, one_line
 from cstp_grpc.errors import DeadlineExceeded, InternalError, InvalidArgument
@@ -61,7 +62,7 @@ def read_card(
     headers = {"accept": "application/json"} | dict(authorization(token))
     tls = tls_context(root_certificates)
     try:
-        answer = fetch("GET", address, headers, None, seconds, tls, clock)
+        answer = fetch("GET", address, headers, None, seconds, tls, MAX_ANSWER_BYTES, clock)
     except TimeoutError as error:
         raise DeadlineExceeded("the agent card did not come in time") from error
     except OSError as error:

@@ -15,11 +15,10 @@ from google.protobuf.message import Message
 from cstp_grpc.client import codec
 from cstp_grpc.client.contract import Method
 from cstp_grpc.client.federation import results
-from cstp_grpc.client.federation.fetching import TooLarge, fetch
-from cstp_grpc.client.federation.results import Metadata, Result
+from cstp_grpc.client.federation.results import MAX_ANSWER_BYTES, Metadata, Result
+from cstp_grpc.client.fetching import HttpAnswer, TooLarge, fetch
 from cstp_grpc.client.jsonrpc import (
     BY_HTTP,
-    HttpAnswer,
     answered_error,
     call_body,
     endpoint,
@@ -50,9 +49,9 @@ class HttpLink:
     def call(self, method: Method, request: Message, seconds: float, metadata: Metadata) -> Result:
         """Return what came of a call, within `seconds`."""
         call_id = next(self._ids)
-        body = call_body(method, request, call_id)
+        body, headers = call_body(method, request, call_id), self._headers | dict(metadata)
         try:
-            answer = fetch("POST", self._url, self._headers | dict(metadata), body, seconds, self._tls, self._clock)
+            answer = fetch("POST", self._url, headers, body, seconds, self._tls, MAX_ANSWER_BYTES, self._clock)
         except TimeoutError:
             return results.TIMED_OUT
         except OSError as error:

@@ -1,4 +1,4 @@
-"""HTTP with hosts that are not trusted: one request and its answer, bounded in time and size."""
+"""One HTTP request and its answer, bounded in time and size whatever the host does."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import io
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
-from http.client import HTTPException, HTTPResponse
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import SplitResult
-
-from cstp_grpc.client.federation.results import MAX_ANSWER_BYTES
-from cstp_grpc.client.jsonrpc import HttpAnswer, open_connection
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -26,8 +25,17 @@ Dial = Callable[[tuple[str, int], float], socket.socket]
 """Connects to a host and port within some seconds. Raises OSError."""
 
 
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """An HTTP response; `headers` have lower-case names."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
 class TooLarge(HTTPException):
-    """An answer is larger than anything that is read."""
+    """An answer is larger than what is read."""
 
 
 def fetch(
@@ -36,46 +44,66 @@ def fetch(
     headers: Mapping[str, str],
     body: bytes | None,
     seconds: float,
-    tls: ssl.SSLContext | None,
+    tls: ssl.SSLContext,
+    max_bytes: int,
     clock: Callable[[], float] = time.monotonic,
 ) -> HttpAnswer:
     """Send one request and return its whole answer; redirects are not followed and no proxies used.
 
-    Raises TimeoutError after `seconds`, however the answer trickles, other OSErrors where nobody answers, and
-    HTTPException where what is answered is not HTTP or too large. Resolving the host's name takes what it takes, and so
-    long may each of its addresses take to accept the connection.
+    Raises TimeoutError after `seconds`, however the answer trickles, other OSErrors where nobody answers, TooLarge, and
+    HTTPException where what is answered is not HTTP. Resolving the host's name takes what it takes, and so long may
+    each of its addresses take to accept the connection.
     """
-    if seconds <= 0:
-        raise TimeoutError
-    deadline = clock() + seconds
-    connection = open_connection(url, seconds, tls)
-    try:
-        connection.sock = cast(socket.socket, connected(url, deadline, clock, tls))
-        path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-        connection.request(verb, path, body, dict(headers))
+    with opened(url, seconds, tls, clock) as connection:
+        connection.request(verb, resource_of(url), body, dict(headers))
         with connection.getresponse() as response:
-            content = read_body(response)
+            content = read_body(response, max_bytes)
             return HttpAnswer(response.status, {name.lower(): value for name, value in response.getheaders()}, content)
-    finally:
-        connection.close()
 
 
-def read_body(response: HTTPResponse) -> bytes:
+def read_body(response: HTTPResponse, max_bytes: int) -> bytes:
     """Return the body of a response. Raises TooLarge."""
     received = bytearray()
     while chunk := response.read1(CHUNK):
         received += chunk
-        if len(received) > MAX_ANSWER_BYTES:
-            raise TooLarge(f"more than {MAX_ANSWER_BYTES} bytes")
+        if len(received) > max_bytes:
+            raise TooLarge(f"more than {max_bytes} bytes")
     return bytes(received)
+
+
+def resource_of(url: SplitResult) -> str:
+    """Return what a request names of its URL."""
+    return (url.path or "/") + (f"?{url.query}" if url.query else "")
+
+
+@contextmanager
+def opened(
+    url: SplitResult,
+    seconds: float,
+    tls: ssl.SSLContext,
+    clock: Callable[[], float],
+    dial: Dial = socket.create_connection,
+) -> Iterator[HTTPConnection]:
+    """Open a connection all of whose reads and writes end after `seconds` from now on. Raises OSError."""
+    if seconds <= 0:
+        raise TimeoutError
+    deadline = clock() + seconds
+    host = url.hostname or ""
+    secure = url.scheme == "https"
+    connection = HTTPSConnection(host, url.port, context=tls) if secure else HTTPConnection(host, url.port)
+    try:
+        connection.sock = cast(socket.socket, connected(url, deadline, clock, tls, dial))
+        yield connection
+    finally:
+        connection.close()
 
 
 def connected(
     url: SplitResult,
     deadline: float,
     clock: Callable[[], float],
-    tls: ssl.SSLContext | None,
-    dial: Dial = socket.create_connection,
+    tls: ssl.SSLContext,
+    dial: Dial,
 ) -> TimedSocket:
     """Return a connection to the host of a URL. Raises OSError."""
     host = url.hostname or ""
@@ -88,7 +116,7 @@ def connected(
         # A request is sent in two pieces, the second of which would wait for the first to be acknowledged.
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         timed = TimedSocket(raw, deadline, clock)
-        if tls is None or url.scheme != "https":
+        if url.scheme != "https":
             return timed
         timed.wait_no_longer()
         return TimedSocket(tls.wrap_socket(raw, server_hostname=host), deadline, clock)
