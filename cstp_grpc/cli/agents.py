@@ -14,7 +14,16 @@ from cstp_grpc import config
 from cstp_grpc.cli.command import FILE, config_option, prints, state
 from cstp_grpc.cli.endpoint import Endpoint
 from cstp_grpc.cli.output import Output, printable
-from cstp_grpc.cli.peers import Addition, Standing, Wanted, addition, checked_variable, permission_word, roll_call
+from cstp_grpc.cli.peers import (
+    Addition,
+    Standing,
+    Wanted,
+    addition,
+    checked_url,
+    checked_variable,
+    permission_word,
+    roll_call,
+)
 from cstp_grpc.cli.render import entries, entry
 
 UNWELL = 3
@@ -67,7 +76,7 @@ def agents(out: Output, seconds: float) -> None:
 
 
 @agents.command()
-@click.argument("url")
+@click.argument("url", callback=checked_url)
 @click.option("--name", help="What to call it; when absent, what it calls itself.")
 @click.option(
     "--role",

@@ -23,7 +23,7 @@ from cstp_grpc.client.federation.gather import Reply, gather
 from cstp_grpc.client.federation.replies import Failure, understand
 from cstp_grpc.client.transport import grpc_address, scheme_of
 from cstp_grpc.config import ConfigError, PeerSettings, Settings
-from cstp_grpc.errors import AuthenticationRequired, CstpError
+from cstp_grpc.errors import AuthenticationRequired, CstpError, InvalidArgument
 from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2
 from cstp_grpc.server.federation import open_peers
 from cstp_grpc.vocabulary import PeerStatus
@@ -233,6 +233,15 @@ def place_of(url: str) -> str:
 def variable_of(name: str) -> str:
     """Return the environment variable for the token of a peer."""
     return f"CSTP_TOKEN_{re.sub(r'[^A-Z0-9]', '_', name.upper())}"
+
+
+def checked_url(_: click.Context, __: click.Parameter, url: str) -> str:
+    """Return a URL by which an agent can be called. Raises click.BadParameter."""
+    try:
+        scheme_of(url)
+    except InvalidArgument as error:
+        raise click.BadParameter(error.violations[0].description) from error
+    return url
 
 
 def checked_variable(_: click.Context, __: click.Parameter, name: str | None) -> str | None:

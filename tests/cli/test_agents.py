@@ -266,6 +266,12 @@ class TestAdding:
         assert said in result.stderr
         assert configuration.read_text() == CONFIGURATION
 
+    def test_a_url_that_nobody_can_call_is_wrong_usage(self, invoke: Invoke, configuration: Path) -> None:
+        result = invoke("agents", "add", "ftp://me:secret@files.example.com", "--config", configuration)
+        assert result.exit_code == 2
+        assert "Invalid value for 'URL': must begin with grpc://, grpcs://, http:// or https://" in result.stderr
+        assert "secret" not in result.stderr
+
     def test_peers_of_the_environment_are_not_shadowed(
         self, invoke: Invoke, configuration: Path, elsewhere: Elsewhere
     ) -> None:
