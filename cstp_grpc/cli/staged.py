@@ -20,7 +20,8 @@ import click
 
 from cstp_grpc.intent_layer.library import Judgement
 from cstp_grpc.intent_layer.model import Finding
-from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, name_of
+from cstp_grpc.intent_layer.paths import name_of
+from cstp_grpc.intent_layer.tree import NODE_FILES, Tree
 from cstp_grpc.intent_layer.validation import judge, select
 
 LINK = "120000"

@@ -14,8 +14,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from cstp_grpc.errors import InvalidArgument, Unavailable
+from cstp_grpc.intent_layer.files import ABSENT, LIST, READ
 from cstp_grpc.intent_layer.model import ROOT
-from cstp_grpc.intent_layer.tree import ABSENT, LIST, MAX_FILE_BYTES, READ, Tree, joined
+from cstp_grpc.intent_layer.paths import joined
+from cstp_grpc.intent_layer.tree import MAX_FILE_BYTES, Tree
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_MODE = 0o666

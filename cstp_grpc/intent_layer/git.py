@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from cstp_grpc.intent_layer.tree import MAX_FILE_BYTES, NODE_FILES, SKIPPED, name_of, parent_of
+from cstp_grpc.intent_layer.paths import name_of, parent_of
+from cstp_grpc.intent_layer.tree import MAX_FILE_BYTES, NODE_FILES, SKIPPED
 
 INHERITED = ("HOME", "PATH", "XDG_CONFIG_HOME")
 """Where programs and the user's settings are; nothing else of the environment may lead git elsewhere."""

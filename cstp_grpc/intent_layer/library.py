@@ -24,12 +24,13 @@ from cstp_grpc.intent_layer.model import (
     ReviewRequest,
     Skeleton,
 )
+from cstp_grpc.intent_layer.paths import names_in, upwards
 from cstp_grpc.intent_layer.pending import LearningPage, LearningQuery, Learnings
 from cstp_grpc.intent_layer.placement import place
 from cstp_grpc.intent_layer.resolution import resolve
 from cstp_grpc.intent_layer.reviewing import Reviewer
 from cstp_grpc.intent_layer.skeleton import create, skeleton
-from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, names_in, upwards
+from cstp_grpc.intent_layer.tree import NODE_FILES, Tree
 from cstp_grpc.intent_layer.validation import History, judge, select
 from cstp_grpc.storage.page_token import read_token, write_token
 from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting

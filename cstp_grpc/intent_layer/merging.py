@@ -13,10 +13,11 @@ from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.intent_layer.markdown import LINE_END, Document, SectionSpan, block_tokens, parse, section_key, trimmed
 from cstp_grpc.intent_layer.marks import MARK
 from cstp_grpc.intent_layer.model import ROOT, Edits, Learning, LearningType, Node
+from cstp_grpc.intent_layer.paths import common_folder, joined
 from cstp_grpc.intent_layer.pending import folder_of, name_of_report
 from cstp_grpc.intent_layer.placement import new_file
 from cstp_grpc.intent_layer.resolution import ORDER, PROTOCOL_SECTIONS
-from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, common_folder, joined
+from cstp_grpc.intent_layer.tree import NODE_FILES, Tree
 
 SECTIONS = {
     LearningType.PITFALL: "Pitfalls",

@@ -17,8 +17,9 @@ from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.model import DecisionFilter, ImportAction, ImportRecord
 from cstp_grpc.errors import CstpError
 from cstp_grpc.intent_layer.model import Node
+from cstp_grpc.intent_layer.paths import parent_of, upwards
 from cstp_grpc.intent_layer.searchable import file_of, records, source_prefix
-from cstp_grpc.intent_layer.tree import Tree, Unreadable, parent_of, upwards
+from cstp_grpc.intent_layer.tree import Tree, Unreadable
 from cstp_grpc.storage.paging import MAX_SIZE, PageRequest
 from cstp_grpc.storage.periodic import Periodic
 from cstp_grpc.vocabulary import INTENT_LAYER_AGENT, Visibility

@@ -16,8 +16,9 @@ from cachetools import LRUCache
 from cstp_grpc.errors import InvalidArgument, NotFound, Unavailable
 from cstp_grpc.intent_layer import durable
 from cstp_grpc.intent_layer.model import ROOT, Learning, LearningState, LearningType, NewLearning
+from cstp_grpc.intent_layer.paths import common_folder, parent_of, upwards
 from cstp_grpc.intent_layer.reports import UnreadableReport, read, write
-from cstp_grpc.intent_layer.tree import Tree, common_folder, parent_of, upwards
+from cstp_grpc.intent_layer.tree import Tree
 from cstp_grpc.storage.page_token import read_token, to_microseconds, write_token
 from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.intent_layer.model import ROOT, Placement
-from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, common_folder, joined, names_in, parent_of
+from cstp_grpc.intent_layer.paths import common_folder, joined, names_in, parent_of
+from cstp_grpc.intent_layer.tree import NODE_FILES, Tree
 
 WILDCARDS = frozenset("*?")
 ROOT_FILE, CHILD_FILE = NODE_FILES

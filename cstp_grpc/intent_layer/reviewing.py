@@ -51,6 +51,7 @@ from cstp_grpc.intent_layer.model import (
     ReviewRequest,
     ReviewVerdict,
 )
+from cstp_grpc.intent_layer.paths import in_repository, name_of, parent_of
 from cstp_grpc.intent_layer.pending import (
     MAX_AGENT_ID,
     MAX_REPORT_BYTES,
@@ -65,7 +66,7 @@ from cstp_grpc.intent_layer.pending import (
     not_found,
 )
 from cstp_grpc.intent_layer.reports import add_review, has_review
-from cstp_grpc.intent_layer.tree import MAX_FILE_BYTES, Tree, in_repository, name_of, parent_of
+from cstp_grpc.intent_layer.tree import MAX_FILE_BYTES, Tree
 
 LOCK = ".review.lock"
 JOURNAL = ".review.journal"

@@ -10,10 +10,11 @@ from urllib.parse import quote
 from cstp_grpc.errors import Conflict, InvalidArgument, NotFound
 from cstp_grpc.intent_layer import durable
 from cstp_grpc.intent_layer.model import ROOT, Skeleton
+from cstp_grpc.intent_layer.paths import joined, name_of
 from cstp_grpc.intent_layer.placement import new_file
 from cstp_grpc.intent_layer.rules import printable
 from cstp_grpc.intent_layer.surroundings import EntryPoint, Exports, Surroundings, Words, look_around
-from cstp_grpc.intent_layer.tree import NODE_FILES, SKIPPED, Tree, joined, name_of
+from cstp_grpc.intent_layer.tree import NODE_FILES, SKIPPED, Tree
 
 PURPOSE_CHARACTERS = 600
 LIST_CHARACTERS = 2_400

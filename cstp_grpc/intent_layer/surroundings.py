@@ -17,9 +17,11 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from cstp_grpc.errors import InvalidArgument, Unavailable
+from cstp_grpc.intent_layer.files import Listing
 from cstp_grpc.intent_layer.markdown import MAX_NESTING
 from cstp_grpc.intent_layer.model import ROOT
-from cstp_grpc.intent_layer.tree import SKIPPED, Listing, Tree, joined
+from cstp_grpc.intent_layer.paths import joined
+from cstp_grpc.intent_layer.tree import SKIPPED, Tree
 from cstp_grpc.intent_layer.written_paths import CODE_EXTENSIONS
 
 MAX_BYTES = 262_144

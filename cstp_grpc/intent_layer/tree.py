@@ -11,26 +11,34 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
-from typing import BinaryIO
 
 from cachetools import LRUCache
 
 from cstp_grpc.errors import CstpError, InvalidArgument, Unavailable
+from cstp_grpc.intent_layer.files import (
+    PASS,
+    Listing,
+    Stamp,
+    listing_at,
+    open_at,
+    read_at,
+    refused,
+    stamp_of,
+    status_at,
+)
 from cstp_grpc.intent_layer.markdown import Document, parse
 from cstp_grpc.intent_layer.model import ROOT, Node, NodeFile
+from cstp_grpc.intent_layer.paths import in_repository, is_utf8, joined, located_names, parent_of, parts_of
 from cstp_grpc.intent_layer.tokens import count_tokens
 
 NODE_FILES = ("CLAUDE.md", "AGENTS.md")
 """The files of a node, in the order in which they are read; the first is for the root."""
 MAX_FILE_BYTES = 262_144
 """How large a file may be."""
-MAX_PATH_BYTES = 4096
-MAX_NAME_BYTES = 255
 MAX_DEPTH = 128
 """How deep folders are walked; each level keeps a descriptor open."""
 SKIPPED = frozenset(
@@ -49,8 +57,6 @@ SKIPPED = frozenset(
     }
 )
 """Folders that a walk passes over."""
-REPOSITORIES = frozenset({".git", ".hg", ".svn"})
-"""Folders of version control: what is in them is no node, by whatever link, and no review writes there."""
 CACHED_CHARACTERS = 67_108_864
 """How much text the cache keeps; each file counts as somewhat more than its text."""
 CACHED_OVERHEAD = 2048
@@ -59,26 +65,6 @@ SETTLING_NS = 100_000_000
 """A file that changed less than this before it was read is read again: the clocks of file systems tick coarsely."""
 COARSE_SETTLING_NS = 2 * SECOND_NS
 """The same for a file that changed at a whole second, since its file system may count only those."""
-ATTEMPTS = 5
-"""How often a file that changes while it is read is read again."""
-
-READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-LIST = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
-PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
-"""To pass through a folder, which needs no permission to list it where the system can tell the two apart."""
-ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
-"""What says that there is nothing to read; a link where none is followed is ELOOP or ENOTDIR."""
-
-Stamp = tuple[int, int, int, int, int]
-"""What changes when a file does: device, inode, size, and when its content and the file itself changed, in ns."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The names in a folder, sorted; links to folders are among the files, names that are no UTF-8 in neither."""
-
-    folders: tuple[str, ...]
-    files: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +110,14 @@ class Tree:
         `..` goes back in what is written, before links are resolved. Raises InvalidArgument, which names `field`, for
         a path that leaves the project or that no file can have; Unavailable where the project cannot be read.
         """
-        parts = _parts(path, field)
+        parts = parts_of(path, field)
         try:
             real = self._real("/".join(parts))
         except OSError:
             raise InvalidArgument.field(field, "holds links that lead in a circle") from None
         if real is None:
             raise InvalidArgument.field(field, "leads out of the project by a link")
-        if not _is_utf8(real):
+        if not is_utf8(real):
             raise InvalidArgument.field(field, "leads to a name that is not UTF-8")
         return real
 
@@ -188,7 +174,7 @@ class Tree:
     def listing(self, folder: str) -> Listing | None:
         """Return what is in a folder, or None where there is no such folder. Raises Unavailable."""
         with self.opened(folder) as descriptor:
-            return None if descriptor is None else _listing(folder, descriptor)
+            return None if descriptor is None else listing_at(folder, descriptor)
 
     def read(self, file: str, limit: int = MAX_FILE_BYTES) -> bytes | None:
         """Return a file's content, or None where there is no regular file; links are not followed, nothing is cached.
@@ -196,10 +182,10 @@ class Tree:
         Raises InvalidArgument for one of more than `limit` bytes, Unavailable for one that cannot be read.
         """
         with self._beside(file) as descriptor:
-            status = None if descriptor is None else _lstat(file, descriptor)
+            status = None if descriptor is None else status_at(file, descriptor)
             if descriptor is None or status is None or not stat.S_ISREG(status.st_mode):
                 return None
-            content = _read(file, descriptor, limit)
+            content = read_at(file, descriptor, limit)
             return content and content[1]
 
     @contextmanager
@@ -211,7 +197,7 @@ class Tree:
     @contextmanager
     def _beside(self, path: str) -> Iterator[int | None]:
         """Open the folder that a path lies in; None where there is none, or where nothing can be at the path."""
-        if _names(path) is None:
+        if located_names(path) is None:
             yield None
             return
         with self.opened(parent_of(path)) as descriptor:
@@ -243,11 +229,11 @@ class Tree:
 
     def _lstat(self, path: str) -> os.stat_result | None:
         with self._beside(path) as descriptor:
-            return None if descriptor is None else _lstat(path, descriptor)
+            return None if descriptor is None else status_at(path, descriptor)
 
     def _descend(self, path: str) -> Generator[tuple[str, int], None, None]:
         """Yield the folders from the root down to a path, as far as they exist, each open until the next one is."""
-        names = _names(path)
+        names = located_names(path)
         if names is None:
             return
         try:
@@ -258,7 +244,7 @@ class Tree:
             yield ROOT, descriptor
             for count in range(1, len(names) + 1):
                 folder = "/".join(names[:count])
-                below = _open(folder, PASS, descriptor)
+                below = open_at(folder, PASS, descriptor)
                 if below is None:
                     return
                 os.close(descriptor)
@@ -269,7 +255,7 @@ class Tree:
 
     def _walk(self, folder: str, descriptor: int, depth: int) -> Iterator[Node | Unreadable]:
         try:
-            listing = _listing(folder, descriptor)
+            listing = listing_at(folder, descriptor)
         except Unavailable as error:
             yield Unreadable(folder, error)
             return
@@ -286,7 +272,7 @@ class Tree:
 
     def _walk_below(self, folder: str, above: int, depth: int) -> Iterator[Node | Unreadable]:
         try:
-            descriptor = _open(folder, PASS, above)
+            descriptor = open_at(folder, PASS, above)
         except Unavailable as error:
             yield Unreadable(folder, error)
             return
@@ -307,7 +293,7 @@ class Tree:
 
     def _file(self, path: str, descriptor: int) -> _Read | None:
         """Return a file of a node, from the cache where it is as it was."""
-        status = _lstat(path, descriptor)
+        status = status_at(path, descriptor)
         if status is None or stat.S_ISDIR(status.st_mode):
             return None
         if stat.S_ISLNK(status.st_mode):
@@ -321,11 +307,11 @@ class Tree:
         except OSError:
             return None
         if target is None:
-            raise _refused(path, "leads out of the project by a link")
+            raise refused(path, "leads out of the project by a link")
         if in_repository(target):
-            raise _refused(path, "leads into a folder of version control by a link")
+            raise refused(path, "leads into a folder of version control by a link")
         with self._beside(target) as descriptor:
-            status = None if descriptor is None else _lstat(target, descriptor)
+            status = None if descriptor is None else status_at(target, descriptor)
             if descriptor is None or status is None or stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):
                 return None
             return self._regular(path, target, status, descriptor)
@@ -333,14 +319,14 @@ class Tree:
     def _regular(self, path: str, target: str, status: os.stat_result, descriptor: int) -> _Read | None:
         """Return the file `target`, which is found at `path`."""
         if not stat.S_ISREG(status.st_mode):
-            raise _refused(path, "is no regular file")
+            raise refused(path, "is no regular file")
         linked = path != target
         with self._lock:
             cached = self._cache.get(path)
-        if cached and (cached.stamp, cached.linked) == (_stamp(status), linked):
+        if cached and (cached.stamp, cached.linked) == (stamp_of(status), linked):
             return cached
         begun = self._clock()
-        content = _read(target, descriptor, MAX_FILE_BYTES)
+        content = read_at(target, descriptor, MAX_FILE_BYTES)
         if content is None:
             return None
         read = _parsed(path, linked, *content)
@@ -348,166 +334,6 @@ class Tree:
             with self._lock:
                 self._cache[path] = read
         return read
-
-
-def parent_of(path: str) -> str:
-    """Return the folder above a path; the root is above itself."""
-    return path.rpartition("/")[0] or ROOT
-
-
-def in_repository(path: str) -> bool:
-    """Return whether a path is in a folder of version control; some file systems do not tell `.GIT` from `.git`."""
-    return not REPOSITORIES.isdisjoint(path.casefold().split("/"))
-
-
-def names_in(folder: str) -> tuple[str, ...]:
-    """Return the names that lead to a folder from the root; they sort a folder before those in it."""
-    return () if folder == ROOT else tuple(folder.split("/"))
-
-
-def upwards(folder: str) -> Iterator[str]:
-    """Yield a folder and those that it lies in, the root last."""
-    yield folder
-    while folder != ROOT:
-        folder = parent_of(folder)
-        yield folder
-
-
-def common_folder(folders: Iterable[str]) -> str:
-    """Return the lowest folder that all these folders are or lie in."""
-    common = takewhile(lambda level: len(set(level)) == 1, zip(*map(names_in, folders), strict=False))
-    return "/".join(level[0] for level in common) or ROOT
-
-
-def name_of(path: str) -> str:
-    """Return the last name of a path."""
-    return path.rpartition("/")[2]
-
-
-def joined(folder: str, name: str) -> str:
-    """Return the path of what is in a folder."""
-    return name if folder == ROOT else f"{folder}/{name}"
-
-
-def _parts(path: str, field: str) -> list[str]:
-    """Return the names that a caller's path has, `..` resolved. Raises InvalidArgument."""
-    if not path:
-        raise InvalidArgument.field(field, "must not be empty")
-    if not _is_utf8(path) or "\0" in path:
-        raise InvalidArgument.field(field, "must be UTF-8 without NUL")
-    if len(path.encode()) > MAX_PATH_BYTES:
-        raise InvalidArgument.field(field, f"must have at most {MAX_PATH_BYTES} bytes")
-    if path.startswith("/"):
-        raise InvalidArgument.field(field, "must be relative to the project's root")
-    parts: list[str] = []
-    for part in path.split("/"):
-        if len(part.encode()) > MAX_NAME_BYTES:
-            raise InvalidArgument.field(field, f"must have no name of more than {MAX_NAME_BYTES} bytes")
-        if part == "..":
-            if not parts:
-                raise InvalidArgument.field(field, "must not leave the project")
-            parts.pop()
-        elif part not in ("", "."):
-            parts.append(part)
-    return parts
-
-
-def _names(path: str) -> list[str] | None:
-    """Return the names in a path that was located; None for one that cannot have been."""
-    if path == ROOT:
-        return []
-    names = path.split("/")
-    well_formed = {"", ".", ".."}.isdisjoint(names) and "\0" not in path and _is_utf8(path)
-    return names if well_formed else None
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _refused(path: str, reason: str) -> InvalidArgument:
-    return InvalidArgument.field("path", f"{path} {reason}")
-
-
-def _lstat(path: str, folder: int) -> os.stat_result | None:
-    """Return what is at a path whose folder is open."""
-    try:
-        return os.stat(name_of(path), dir_fd=folder, follow_symlinks=False)
-    except OSError as error:
-        if error.errno in ABSENT:
-            return None
-        raise Unavailable(f"{path} cannot be read") from None
-
-
-def _open(path: str, flags: int, folder: int) -> int | None:
-    """Open what is at a path whose folder is open; None where there is nothing, or a link."""
-    try:
-        return os.open(name_of(path), flags, dir_fd=folder)
-    except OSError as error:
-        if error.errno in ABSENT:
-            return None
-        raise Unavailable(f"{path} cannot be read") from None
-
-
-def _listing(path: str, folder: int) -> Listing:
-    """Return what is in the folder at a path, which is open. Raises Unavailable."""
-    folders: list[str] = []
-    files: list[str] = []
-    try:
-        descriptor = os.open(".", LIST, dir_fd=folder)
-        try:
-            with os.scandir(descriptor) as entries:
-                for entry in entries:
-                    if _is_utf8(entry.name):
-                        (folders if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
-        finally:
-            os.close(descriptor)
-    except OSError:
-        raise Unavailable(f"{path} cannot be listed") from None
-    return Listing(tuple(sorted(folders)), tuple(sorted(files)))
-
-
-def _read(path: str, folder: int, limit: int) -> tuple[Stamp, bytes] | None:
-    """Return the content of the regular file at a path whose folder is open, as it was at one moment.
-
-    None where it has vanished or become something else. Raises InvalidArgument and Unavailable.
-    """
-    for _ in range(ATTEMPTS):
-        descriptor = _open(path, READ, folder)
-        if descriptor is None:
-            return None
-        with open(descriptor, "rb") as file:  # noqa: PTH123
-            before = os.fstat(descriptor)
-            if not stat.S_ISREG(before.st_mode):
-                return None
-            if before.st_size > limit:
-                raise _refused(path, f"is larger than {limit} bytes")
-            content = _bounded(path, file, limit)
-            if len(content) == before.st_size and _unchanged(before, os.fstat(descriptor)):
-                return _stamp(before), content
-    raise Unavailable(f"{path} changes while it is read")
-
-
-def _bounded(path: str, file: BinaryIO, limit: int) -> bytes:
-    try:
-        return file.read(limit + 1)
-    except OSError:
-        raise Unavailable(f"{path} cannot be read") from None
-
-
-def _stamp(status: os.stat_result) -> Stamp:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _unchanged(before: os.stat_result, after: os.stat_result) -> bool:
-    """Return whether a file's content stayed; one that is replaced loses its name, which changes only the ctime."""
-    if after.st_nlink < before.st_nlink:
-        return _stamp(before)[:-1] == _stamp(after)[:-1]
-    return _stamp(before) == _stamp(after)
 
 
 def _weight(read: _Read) -> int:

@@ -13,9 +13,10 @@ from cstp_grpc.intent_layer.git import Behind
 from cstp_grpc.intent_layer.markdown import LINE_END, Document, section_key
 from cstp_grpc.intent_layer.mentions import MAX_CHARACTERS, Mention, MentionKind, mentions
 from cstp_grpc.intent_layer.model import ROOT, Finding, Node, NodeFile
+from cstp_grpc.intent_layer.paths import joined, name_of, parent_of
 from cstp_grpc.intent_layer.resolution import REQUIRED_SECTIONS
 from cstp_grpc.intent_layer.rules import quoted
-from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, Unreadable, joined, name_of, parent_of
+from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, Unreadable
 from cstp_grpc.intent_layer.written_paths import MAYBE_ABSOLUTE, Places, as_path, candidates, is_absolute, linked_path
 
 ENTRY_POINTS = "entry points"

@@ -10,7 +10,8 @@ from urllib.parse import unquote
 from cstp_grpc.errors import InvalidArgument, Unavailable
 from cstp_grpc.intent_layer.mentions import Mention, MentionKind
 from cstp_grpc.intent_layer.model import ROOT
-from cstp_grpc.intent_layer.tree import MAX_PATH_BYTES, Tree, joined, name_of, parent_of
+from cstp_grpc.intent_layer.paths import MAX_PATH_BYTES, joined, name_of, parent_of
+from cstp_grpc.intent_layer.tree import Tree
 
 CODE = (
     "astro bash bat c cc cjs clj cljs cpp cs cts cxx dart erl ex exs fish fs go h hh hpp hs ipynb java jl js jsx kt kts"

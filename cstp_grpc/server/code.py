@@ -14,9 +14,10 @@ from cstp_grpc.guardrails.model import CodeRules
 from cstp_grpc.intent_layer.items import MAX_CHARACTERS, Permission, boundary_items, check_items, pitfall_titles
 from cstp_grpc.intent_layer.markdown import section_key
 from cstp_grpc.intent_layer.model import Learning, MergedSection, Node
+from cstp_grpc.intent_layer.paths import names_in, upwards
 from cstp_grpc.intent_layer.pending import Learnings
 from cstp_grpc.intent_layer.resolution import merge
-from cstp_grpc.intent_layer.tree import Tree, names_in, upwards
+from cstp_grpc.intent_layer.tree import Tree
 from cstp_grpc.intents.code import CodeContext, CodeNote, PendingLearning
 from cstp_grpc.storage.paging import MAX_BYTES, estimated_size, fitting
 

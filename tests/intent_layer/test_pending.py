@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from cstp_grpc.errors import InvalidArgument, NotFound, Unavailable
 from cstp_grpc.intent_layer.model import Learning, LearningState, LearningType, NewLearning
+from cstp_grpc.intent_layer.paths import common_folder
 from cstp_grpc.intent_layer.pending import LEARNING_ID, LearningQuery, Learnings
-from cstp_grpc.intent_layer.tree import Tree, common_folder
+from cstp_grpc.intent_layer.tree import Tree
 from cstp_grpc.storage.paging import PageRequest
 from tests.intent_layer.killing import started, synced_in_order
 from tests.intent_layer.trees import write_tree

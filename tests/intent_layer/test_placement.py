@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.intent_layer.model import ROOT, Placement
+from cstp_grpc.intent_layer.paths import common_folder
 from cstp_grpc.intent_layer.placement import place
-from cstp_grpc.intent_layer.tree import Tree, common_folder
+from cstp_grpc.intent_layer.tree import Tree
 from tests.intent_layer.trees import write_tree
 
 folders = st.lists(st.sampled_from(["a", "ab", "b", "é"]), max_size=5).map("/".join).map(lambda path: path or ROOT)
