@@ -12,13 +12,13 @@ from aiohttp import hdrs, web
 
 from bridge.methods import Metadata
 from bridge.status import REQUEST_ID, Failure, Row
+from cstp_grpc.client.federation.hops import MAX_CHARACTERS, METADATA_KEY
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
 REQUEST_ID_FORM: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
-JOURNEY: Final = "x-cstp-federation"
 UNREADABLE: Final = "unreadable"
-FORWARDED: Final = {"authorization": 4096, "traceparent": 128, "tracestate": 1024, JOURNEY: 1536}
+FORWARDED: Final = {"authorization": 4096, "traceparent": 128, "tracestate": 1024, METADATA_KEY: MAX_CHARACTERS}
 """Headers that the server gets as metadata, each with its greatest length: together they stay within the 8 KiB of
 metadata that gRPC takes."""
 PRINTABLE: Final = re.compile(r"[ -~]+")
@@ -52,7 +52,7 @@ def forwarded(values_of: Callable[[str], Sequence[str]], request_id: str) -> Met
         values = values_of(name)
         if len(values) == 1 and len(values[0]) <= longest and PRINTABLE.fullmatch(values[0]):
             metadata.append((name, values[0]))
-        elif values and name == JOURNEY:
+        elif values and name == METADATA_KEY:
             # Left out, it would let a call go on that should stop.
             metadata.append((name, UNREADABLE))
     return metadata

@@ -13,8 +13,8 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from cstp_grpc.client.codec import json_path
+from cstp_grpc.client.errors import DOMAIN
 
-DOMAIN: Final = "cstp"
 REQUEST_ID: Final = "x-request-id"
 
 

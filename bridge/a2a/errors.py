@@ -20,6 +20,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from bridge import status
 from bridge.status import Failure
+from cstp_grpc.client.errors import DOMAIN
 
 A2A_DOMAIN: Final = "a2a-protocol.org"
 SHIFT: Final = 1000
@@ -142,7 +143,7 @@ def details(error: A2AError, request_id: str) -> list[Message]:
 def failure_details(failure: Failure, request_id: str) -> list[Message]:
     """Return the details of a failure of the gRPC server's."""
     told = failure.details
-    info = error_details_pb2.ErrorInfo(reason=failure.reason, domain=status.DOMAIN)
+    info = error_details_pb2.ErrorInfo(reason=failure.reason, domain=DOMAIN)
     extra = told.get("metadata")
     if isinstance(extra, Mapping):
         info.metadata.update({str(key): str(value) for key, value in extra.items()})

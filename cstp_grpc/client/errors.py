@@ -18,6 +18,7 @@ DOMAIN = "cstp"
 """That of the contract's reasons; those of others may have the same names."""
 DETAILS = "grpc-status-details-bin"
 PUSHBACK = "grpc-retry-pushback-ms"
+"""The key under which gRPC clients that repeat calls look for how long to wait, or that waiting is of no use."""
 REQUEST_ID = "requestId"
 MAX_WAIT = 1e9
 """Seconds; a server that asks to wait longer makes no sense."""

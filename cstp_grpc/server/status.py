@@ -12,13 +12,11 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from cstp_grpc import errors
+from cstp_grpc.client.errors import DETAILS, DOMAIN, PUSHBACK
 
-DOMAIN = "cstp"
-DETAILS = "grpc-status-details-bin"
 REQUEST_ID = "x-request-id"
-PUSHBACK = "grpc-retry-pushback-ms"
-"""The key under which gRPC clients that repeat calls look for how long to wait, or that waiting is of no use."""
 NEVER = "-1"
+"""The pushback of what is not to be repeated."""
 BLOCKS_BYTES = 4_096
 """The room for guardrails that block, of which the first is always named: many clients refuse more than 8 KiB of
 trailing metadata, in which errors travel."""

@@ -24,6 +24,7 @@ from aiohttp import web
 from pydantic import SecretStr
 
 from cstp_grpc.client import CstpClient
+from cstp_grpc.client.errors import DETAILS
 from cstp_grpc.config import LiaisonSettings, PillarSettings
 from cstp_grpc.errors import ConfigError, ContextSharingFailed, LiaisonAgentUnavailable
 from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryRefused, Parcel, RemoteLiaisonAgent
@@ -31,7 +32,7 @@ from cstp_grpc.liaison.canonical import digest
 from cstp_grpc.liaison.model import RoutingDecision, Share
 from cstp_grpc.server.liaison_agents import RemoteAgent, build_remote
 from cstp_grpc.server.liaison_links import MAX_HOPS
-from cstp_grpc.server.status import DETAILS, to_status
+from cstp_grpc.server.status import to_status
 from cstp_grpc.vocabulary import DEFAULT_TENANT
 from tests.certificates import Certificate
 from tests.client.a2a_agent import CARD, Agent, Raw, body, ending, raising, running_agent

@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 import pytest
 
+from cstp_grpc.client.errors import PUSHBACK
 from cstp_grpc.errors import CstpError, LiaisonAgentUnavailable, QueryFailed, RateLimited, Unavailable
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
 from cstp_grpc.server.grpc_server import GrpcServer, interceptors
 from cstp_grpc.server.interceptors.receiving import Receiving
-from cstp_grpc.server.status import PUSHBACK
 from tests.harness import TIMEOUT, TOKENS, decoded, settings
 
 ALICE = (("authorization", f"Bearer {TOKENS['alice']}"),)

@@ -11,12 +11,13 @@ import pytest
 from google.protobuf.message import Message
 
 from cstp_grpc.client.contract import Method
+from cstp_grpc.client.errors import DETAILS
 from cstp_grpc.client.federation.links import Cancel, Done
 from cstp_grpc.client.federation.policy import Matter, Matters, Policy
 from cstp_grpc.client.federation.results import Metadata, answered
 from cstp_grpc.client.federation.rounds import Arrival, Rounds
 from cstp_grpc.errors import InvalidArgument, QueryFailed, RateLimited
-from cstp_grpc.server.status import DETAILS, to_status
+from cstp_grpc.server.status import to_status
 from cstp_grpc.vocabulary import PeerStatus
 from tests.client.federation.answers import query
 from tests.client.federation.servers import REQUEST, SECONDS
