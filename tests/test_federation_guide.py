@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -21,69 +18,32 @@ from cstp_grpc.client.codec import from_json, to_json
 from cstp_grpc.client.federation.model import QUORUM, UNREACHABLE
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from cstp_grpc.vocabulary import PeerStatus
+from tests.guides import SMALL, blocks, exchanges, guide, run, serving, surroundings
 
-ROOT = Path(__file__).resolve().parent.parent
-GUIDE = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
-SECURITY, RULES, HOUSE, PEERS = re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)
-(SESSION,) = re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL)
-(ANSWER,) = re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL)
-BOUND = 60.0
-"""Seconds after which something that should have happened has not."""
+GUIDE = guide("federation.md")
+SECURITY, RULES, HOUSE, PEERS = blocks(GUIDE, "yaml")
+(SESSION,) = blocks(GUIDE, "console")
+(ANSWER,) = blocks(GUIDE, "json")
+PATIENT = {"CSTP_FEDERATION__TIMEOUT_SECONDS": "30"}
 VARYING = re.compile(
     r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\dZ|\d+ ms|\b[0-9a-f]{32}\b| \d+\.\d+\.\d+\b(?!:)|127\.0\.0\.1:\d+"
 )
 
 
-def surroundings(folder: Path) -> dict[str, str]:
-    """Return the environment of a developer who has configured nothing but what keeps the test small, and patient."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("CSTP_")}
-    small = {"CSTP_EMBEDDING__PROVIDER": "lexical", "CSTP_INDEX__MODE": "off"}
-    patient = {"CSTP_FEDERATION__TIMEOUT_SECONDS": "30"}
-    return {**kept, **small, **patient, "HOME": str(folder), "PATH": f"{folder}:{os.environ['PATH']}"}
-
-
-@contextmanager
-def serving(folder: Path, name: str) -> Iterator[None]:
-    """Run the server of a configuration file for the length of a block."""
-    command = [sys.executable, "-m", "cstp_grpc", "serve", "--config", name, "--no-bridge"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=folder, env=surroundings(folder)
-    ) as server:
-        try:
-            assert server.stdout is not None
-            assert any("Ctrl-C stops everything." in line for line in server.stdout)
-            yield
-        finally:
-            server.terminate()
-            assert server.wait(BOUND) == 0
-
-
 @pytest.fixture
 def laptop(tmp_path: Path) -> Iterator[Path]:
     """The folder of a developer, where both agents run, on free ports."""
-    (tmp_path / "cstp").symlink_to(ROOT / "scripts" / "cstp.sh")
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         ports = {"50051": str(one.getsockname()[1]), "50061": str(other.getsockname()[1])}
     # The peer may take longer than usual, on a busy machine.
     house = HOUSE.replace("role: required}", "role: required, timeout_seconds: 30}")
     for name, text in (("security.yaml", SECURITY), ("rules.yaml", RULES), ("house.yaml", house)):
         (tmp_path / name).write_text(re.sub(r"\b500[56]1\b", lambda match: ports[match[0]], text))
+    environment = surroundings(tmp_path, **SMALL, **PATIENT)
     with ExitStack() as opened:
         for name in ("security.yaml", "house.yaml"):
-            opened.enter_context(serving(tmp_path, name))
+            opened.enter_context(serving(tmp_path, environment, "--config", name))
         yield tmp_path
-
-
-def run(command: str, folder: Path) -> str:
-    return subprocess.run(
-        ["sh", "-c", command],
-        cwd=folder,
-        env=surroundings(folder),
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=BOUND,
-        check=False,
-    ).stdout
 
 
 def plain(text: str) -> list[list[str]]:
@@ -92,11 +52,11 @@ def plain(text: str) -> list[list[str]]:
 
 
 def test_the_two_agents_print_what_the_guide_says(laptop: Path) -> None:
-    for exchange in re.split(r"(?m)^\$ ", SESSION)[1:]:
-        command, _, expected = exchange.partition("\n")
-        assert plain(run(command, laptop)) == plain(expected), command
+    environment = surroundings(laptop, **SMALL, **PATIENT)
+    for command, expected in exchanges(SESSION):
+        assert plain(run(command, laptop, environment, check=False)) == plain(expected), command
     command = "cstp check 'Rotate the signing keys' --context rotatesKeys=true --config house.yaml --scope federated"
-    answer, shown = json.loads(run(f"{command} --json", laptop)), json.loads(ANSWER)
+    answer, shown = json.loads(run(f"{command} --json", laptop, environment, check=False)), json.loads(ANSWER)
     shown["evaluatedAt"] = answer["evaluatedAt"]
     shown["responses"][0]["latencyMs"] = answer["responses"][0]["latencyMs"]
     assert answer == shown

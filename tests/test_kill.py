@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from cstp_grpc.gen.cstp.v1 import (
     tasks_pb2,
     tasks_pb2_grpc,
 )
+from tests.killing import killed_at_work
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -197,14 +199,7 @@ def test_nothing_acknowledged_is_lost(server: Server) -> None:
     for _ in range(KILLS):
         with server.start() as channel:
             verify(channel, done)
-            threads = [threading.Thread(target=write, args=(channel, done, lock)) for _ in range(WRITERS)]
-            for thread in threads:
-                thread.start()
-            # The moment is random on purpose; nothing is waited for.
-            threading.Event().wait(random.uniform(0.05, 1.5))
-            server.kill()
-            for thread in threads:
-                thread.join()
+            killed_at_work(partial(write, channel, done, lock), WRITERS, server.kill, latest=1.5)
     with server.start() as channel:
         verify(channel, done)
     assert server.stop() == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -16,24 +15,18 @@ import yaml
 
 from cstp_grpc import config, errors
 from cstp_grpc.cli.main import main
+from tests.guides import ROOT, SMALL, blocks, exchanges, guide, run, serving, surroundings
 from tests.waiting import wait_until
 
-ROOT = Path(__file__).resolve().parent.parent
-GUIDE = (ROOT / "docs" / "liaison.md").read_text(encoding="utf-8")
-BOUND = 60.0
-"""Seconds after which something that should have happened has not."""
+GUIDE = guide("liaison.md")
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?Z")
 KEY = re.compile(r"\b[0-9a-f]{64}\b")
-ENVIRONMENT = {
-    "CSTP_GRPC__PORT": "0",
-    "CSTP_EMBEDDING__PROVIDER": "lexical",
-    "CSTP_INDEX__MODE": "off",
-}
+ENVIRONMENT = {"CSTP_GRPC__PORT": "0", **SMALL}
 
 
 def block(language: str) -> str:
     """Return the first block of the guide in a language."""
-    return str(re.findall(rf"```{language}\n(.*?)```", GUIDE, re.DOTALL)[0])
+    return blocks(GUIDE, language)[0]
 
 
 def plain(text: str) -> str:
@@ -44,43 +37,18 @@ def plain(text: str) -> str:
 @pytest.fixture
 def laptop(tmp_path: Path) -> Iterator[Path]:
     """The folder of a developer, where `cstp serve --dev` runs."""
-    (tmp_path / "cstp").symlink_to(ROOT / "scripts" / "cstp.sh")
-    command = [sys.executable, "-m", "cstp_grpc", "serve", "--dev", "--no-bridge"]
-    environment = {**surroundings(tmp_path), **ENVIRONMENT}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tmp_path, env=environment
-    ) as server:
-        try:
-            assert server.stdout is not None
-            assert any("Ctrl-C stops everything." in line for line in server.stdout)
-            yield tmp_path
-        finally:
-            server.terminate()
-            assert server.wait(BOUND) == 0
+    with serving(tmp_path, surroundings(tmp_path, **ENVIRONMENT), "--dev"):
+        yield tmp_path
 
 
-def surroundings(folder: Path) -> dict[str, str]:
-    """Return the environment of a developer who has configured nothing."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("CSTP_")}
-    return {**kept, "HOME": str(folder), "PATH": f"{folder}:{os.environ['PATH']}"}
-
-
-def run(command: str, folder: Path) -> str:
-    return subprocess.run(
-        ["sh", "-c", command],
-        cwd=folder,
-        env=surroundings(folder),
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=BOUND,
-        check=True,
-    ).stdout
+def said(command: str, laptop: Path) -> str:
+    """Return what a command prints in the developer's folder."""
+    return run(command, laptop, surroundings(laptop))
 
 
 def test_the_session_of_the_guide_prints_what_the_guide_says(laptop: Path) -> None:
-    for exchange in re.split(r"(?m)^\$ ", block("console"))[1:]:
-        command, _, expected = exchange.partition("\n")
-        assert plain(run(command, laptop)) == plain(expected), command
+    for command, expected in exchanges(block("console")):
+        assert plain(said(command, laptop)) == plain(expected), command
 
 
 @contextmanager
@@ -98,11 +66,13 @@ def agent_of_the_guide(folder: Path) -> Iterator[None]:
 
 
 def test_the_agent_of_the_guide_answers_what_it_is_handed(laptop: Path) -> None:
-    run("cstp liaison open --user ada --session s-1 && cstp liaison say 'How do I move my reports?' --user ada", laptop)
+    said(
+        "cstp liaison open --user ada --session s-1 && cstp liaison say 'How do I move my reports?' --user ada", laptop
+    )
     with agent_of_the_guide(laptop):
-        wait_until(lambda: "liaison_content" in run("cstp liaison route content --user ada || true", laptop), "routed")
-        wait_until(lambda: "with guide" in run("cstp liaison show --user ada", laptop), "returned")
-    assert "You ask: How do I move my reports? Upload them here." in run("cstp liaison show --user ada", laptop)
+        wait_until(lambda: "liaison_content" in said("cstp liaison route content --user ada || true", laptop), "routed")
+        wait_until(lambda: "with guide" in said("cstp liaison show --user ada", laptop), "returned")
+    assert "You ask: How do I move my reports? Upload them here." in said("cstp liaison show --user ada", laptop)
 
 
 def test_the_configuration_of_the_guide_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ from grpc_status import rpc_status
 from cstp_grpc.client.contract import Method, methods
 from cstp_grpc.config import A2aSettings, AgentSettings, GrpcSettings, ServerSettings, Settings
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2
+from tests.grpc_servers import grpc_server
 from tests.harness import peering
 
 TIMEOUT = 20.0
@@ -81,15 +81,9 @@ class Scripted:
 @contextmanager
 def serving(scripted: Scripted, port: int = 0, options: Sequence[tuple[str, int]] = ()) -> Iterator[str]:
     """Run the gRPC server for the length of a block and yield its target."""
-    with ThreadPoolExecutor(32) as pool:
-        server = grpc.server(pool, options=[("grpc.so_reuseport", 0), *options])
-        scripted.add_to(server)
-        port = server.add_insecure_port(f"127.0.0.1:{port}")
-        server.start()
-        try:
-            yield f"127.0.0.1:{port}"
-        finally:
-            server.stop(0).wait(TIMEOUT)
+    alone = [("grpc.so_reuseport", 0), *options]
+    with grpc_server(scripted.add_to, threads=32, address=f"127.0.0.1:{port}", options=alone) as listening:
+        yield f"127.0.0.1:{listening}"
 
 
 @contextmanager

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
-import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -18,6 +17,7 @@ import pytest
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc, types_pb2
 from tests.callbacks.receiver import Receiver, receiving
 from tests.harness import TOKENS
+from tests.killing import killed_at_work
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -79,16 +79,7 @@ def test_failures_are_told(tmp_path: Path) -> None:
         url = f"{receiver.url}/hooks/"
         for _ in range(KILLS):
             with serving(tmp_path, url) as (process, channel):
-                agents = [
-                    threading.Thread(target=announce_and_review, args=(channel, url, reviewed)) for _ in range(AGENTS)
-                ]
-                for agent in agents:
-                    agent.start()
-                # The moment is random on purpose; nothing is waited for.
-                threading.Event().wait(random.uniform(0.05, 1.0))
-                process.kill()
-                for agent in agents:
-                    agent.join()
+                killed_at_work(partial(announce_and_review, channel, url, reviewed), AGENTS, process.kill)
         assert len(reviewed) > KILLS
         with serving(tmp_path, url):
             wait_until(lambda: set(reviewed.items()) <= set(told(receiver)), "every failure is told", TELLING_SECONDS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from cstp_grpc.storage.engine import create_engine
 from cstp_grpc.storage.tables import callbacks, citations
 from tests.callbacks.receiver import Receiver, receiving
 from tests.federation.agents import PEER_TOKEN, agent_settings, peer
+from tests.grpc_servers import grpc_server
 from tests.harness import GrpcCaller, JsonRpcCaller, bridging
 from tests.waiting import SECONDS, wait_until
 
@@ -53,16 +53,11 @@ class SlowAgent(cstp_pb2_grpc.CstpServiceServicer):
 @contextmanager
 def slow_agent() -> Iterator[tuple[SlowAgent, str]]:
     agent = SlowAgent()
-    with ThreadPoolExecutor(4) as workers:
-        server = grpc.server(workers)
-        cstp_pb2_grpc.add_CstpServiceServicer_to_server(agent, server)
-        port = server.add_insecure_port("127.0.0.1:0")
-        server.start()
+    with grpc_server(lambda server: cstp_pb2_grpc.add_CstpServiceServicer_to_server(agent, server)) as port:
         try:
             yield agent, f"grpc://127.0.0.1:{port}"
         finally:
             agent.may_answer.set()
-            server.stop(None).wait(SECONDS)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -14,6 +13,7 @@ from cstp_grpc.client.contract import methods
 from cstp_grpc.errors import CstpError
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
 from cstp_grpc.server.status import to_status
+from tests.grpc_servers import grpc_server
 from tests.waiting import SECONDS
 
 Stream = Sequence[int | CstpError | grpc.StatusCode | threading.Event]
@@ -59,8 +59,6 @@ class Watched:
 def watched(*script: Stream, address: str = "127.0.0.1:0") -> Iterator[Watched]:
     """Run a server for the length of a block."""
     servicer = Watched(list(script))
-    pool = ThreadPoolExecutor(4)
-    server = grpc.server(pool)
     handlers = {
         "WatchEvents": grpc.unary_stream_rpc_method_handler(
             servicer.watch, pb2.WatchEventsRequest.FromString, pb2.WatchEventsResponse.SerializeToString
@@ -70,11 +68,7 @@ def watched(*script: Stream, address: str = "127.0.0.1:0") -> Iterator[Watched]:
         ),
     }
     service = methods()["liaison.watchEvents"].service
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-    servicer.target = f"127.0.0.1:{server.add_insecure_port(address)}"
-    server.start()
-    try:
+    handler = grpc.method_handlers_generic_handler(service, handlers)
+    with grpc_server(lambda server: server.add_generic_rpc_handlers((handler,)), address=address) as port:
+        servicer.target = f"127.0.0.1:{port}"
         yield servicer
-    finally:
-        server.stop(0).wait()
-        pool.shutdown()

@@ -6,7 +6,6 @@ import json
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +17,7 @@ from google.protobuf.message import Message
 from cstp_grpc.client.contract import methods
 from cstp_grpc.errors import CstpError
 from cstp_grpc.server.status import to_status
+from tests.grpc_servers import grpc_server
 
 Answer = Message | CstpError | grpc.StatusCode
 
@@ -69,19 +69,11 @@ def scripted_server(
                 return grpc.stream_unary_rpc_method_handler(lambda r, c: state.answer(list(r), c), *codec)
             return grpc.unary_unary_rpc_method_handler(state.answer, *codec)
 
-    pool = ThreadPoolExecutor(4)
-    server = grpc.server(pool)
-    server.add_generic_rpc_handlers((Handlers(),))
-    if tls:
-        state.port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials(tls))
-    else:
-        state.port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
+    address = "localhost:0" if tls else "127.0.0.1:0"
+    with grpc_server(
+        lambda server: server.add_generic_rpc_handlers((Handlers(),)), address=address, tls=tls
+    ) as state.port:
         yield state
-    finally:
-        server.stop(0).wait()
-        pool.shutdown()
 
 
 @dataclass

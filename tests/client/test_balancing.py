@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
@@ -21,6 +20,7 @@ from cstp_grpc.client.service_config import service_config
 from cstp_grpc.client.transport import balancing_options, channel_options
 from cstp_grpc.gen.cstp.v1 import access_pb2
 from cstp_grpc.server.health import Health
+from tests.grpc_servers import grpc_server
 from tests.waiting import wait_until
 
 SERVICE = "cstp.v1.CstpService"
@@ -53,20 +53,17 @@ def serving(name: str) -> Iterator[Server]:
     """Run a Server for the length of a block."""
     state = Server(name)
     state.health.set(SERVICE, SERVING)
-    pool = ThreadPoolExecutor(2)
-    server = grpc.server(pool)
     handler = grpc.unary_unary_rpc_method_handler(
         state.access, ACCESS.request.FromString, ACCESS.response.SerializeToString
     )
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(ACCESS.service, {ACCESS.rpc: handler}),))
-    health_pb2_grpc.add_HealthServicer_to_server(state.health, server)
-    state.port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
+    access = grpc.method_handlers_generic_handler(ACCESS.service, {ACCESS.rpc: handler})
+
+    def add(server: grpc.Server) -> None:
+        server.add_generic_rpc_handlers((access,))
+        health_pb2_grpc.add_HealthServicer_to_server(state.health, server)
+
+    with grpc_server(add) as state.port:
         yield state
-    finally:
-        server.stop(0).wait()
-        pool.shutdown()
 
 
 @contextmanager

@@ -43,6 +43,7 @@ from cstp_grpc.gen.liaison.v1 import liaison_pb2
 from tests.client.both import BOTH, Time, in_loop
 from tests.client.conversing import event, watched
 from tests.client.scripted import Answer, ScriptedServer, scripted_server
+from tests.grpc_servers import grpc_server
 from tests.waiting import SECONDS
 
 Run = Callable[..., None]
@@ -284,15 +285,8 @@ def garbling_server() -> Iterator[str]:
                 return grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
             return None if "Health" in details.method else grpc.unary_unary_rpc_method_handler(answer)
 
-    with ThreadPoolExecutor(2) as pool:
-        server = grpc.server(pool)
-        server.add_generic_rpc_handlers((Handlers(),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        server.start()
-        try:
-            yield f"127.0.0.1:{port}"
-        finally:
-            server.stop(0).wait()
+    with grpc_server(lambda server: server.add_generic_rpc_handlers((Handlers(),))) as port:
+        yield f"127.0.0.1:{port}"
 
 
 class Silence:

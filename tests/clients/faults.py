@@ -6,7 +6,6 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +15,7 @@ from cstp_grpc.client.errors import BY_REASON
 from cstp_grpc.errors import Block, CstpError, FieldViolation
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc
 from cstp_grpc.server.status import to_status
+from tests.grpc_servers import grpc_server
 
 SILENCE = 60.0
 """Seconds that a silent call is held at the most; its caller ends it before."""
@@ -91,15 +91,11 @@ def error_of(told: dict[str, Any]) -> CstpError:
 @contextmanager
 def faulty_server() -> Iterator[str]:
     """Run a server of faults for the length of a block and yield its `host:port`."""
-    pool = ThreadPoolExecutor(8)
-    server = grpc.server(pool)
     faults = Faults()
-    cstp_pb2_grpc.add_CstpServiceServicer_to_server(faults, server)
-    journal_pb2_grpc.add_JournalServiceServicer_to_server(faults, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
+
+    def add(server: grpc.Server) -> None:
+        cstp_pb2_grpc.add_CstpServiceServicer_to_server(faults, server)
+        journal_pb2_grpc.add_JournalServiceServicer_to_server(faults, server)
+
+    with grpc_server(add, threads=8) as port:
         yield f"127.0.0.1:{port}"
-    finally:
-        server.stop(0).wait()
-        pool.shutdown()

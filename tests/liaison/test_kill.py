@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import grpc
 import pytest
 
 from cstp_grpc.gen.liaison.v1 import liaison_pb2, liaison_pb2_grpc
+from tests.killing import killed_at_work
 from tests.test_kill import METADATA, Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -138,14 +139,7 @@ def test_conversations_survive(server: Server) -> None:
             guide.heartbeat()
             for conversation in conversations.found[-2 * GUIDES :]:
                 guide.finish(conversation)
-            threads = [threading.Thread(target=converse, args=(channel, conversations)) for _ in range(GUIDES)]
-            for thread in threads:
-                thread.start()
-            # The moment is random on purpose; nothing is waited for.
-            threading.Event().wait(random.uniform(0.05, 1.0))
-            server.kill()
-            for thread in threads:
-                thread.join()
+            killed_at_work(partial(converse, channel, conversations), GUIDES, server.kill)
     with server.start() as channel:
         guide = Guide(channel)
         guide.heartbeat()

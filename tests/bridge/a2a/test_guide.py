@@ -10,16 +10,16 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from tests.guides import blocks, guide
 from tests.harness import TIMEOUT, TOKENS, peering, running, settings
 
-ROOT = Path(__file__).resolve().parents[3]
-GUIDE = (ROOT / "docs" / "a2a.md").read_text(encoding="utf-8")
+GUIDE = guide("a2a.md")
 
 
 def block(language: str) -> str:
     """Return the one block of the guide in a language."""
-    (found,) = re.findall(rf"```{language}\n(.*?)```", GUIDE, re.DOTALL)
-    return str(found)
+    (found,) = blocks(GUIDE, language)
+    return found
 
 
 def test_the_session_of_the_guide_prints_what_the_guide_says(tmp_path: Path) -> None:

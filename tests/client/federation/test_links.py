@@ -9,7 +9,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,6 +40,7 @@ from tests.client.federation.servers import (
     tcp_server,
 )
 from tests.client.scripted import HttpReply, http_server, scripted_server
+from tests.grpc_servers import grpc_server
 from tests.harness import TOKENS, bridging, running, settings
 from tests.waiting import wait_until
 
@@ -252,15 +252,8 @@ def bytes_server(content: bytes) -> Iterator[str]:
         def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
             return grpc.unary_unary_rpc_method_handler(lambda request, context: content)
 
-    with ThreadPoolExecutor(1) as pool:
-        server = grpc.server(pool)
-        server.add_generic_rpc_handlers((Handlers(),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        server.start()
-        try:
-            yield f"grpc://127.0.0.1:{port}"
-        finally:
-            server.stop(0).wait(SECONDS)
+    with grpc_server(lambda server: server.add_generic_rpc_handlers((Handlers(),))) as port:
+        yield f"grpc://127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize("content", [b"\xff\xff\xff", b"\x0a\x03abc", bytes(MAX_ANSWER_BYTES + 1)])
