@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from bridge.a2a import params
-from bridge.a2a.operations import Answer, Operations, Stream, whole
+from bridge.a2a.operations import Answer, Operations, Stream
 from cstp_grpc.client import json_known
 from cstp_grpc.client.json_forms import MAX_VIOLATIONS, Problems, Refusal, shown
 
@@ -143,7 +143,7 @@ def render(result: object) -> object:
     if isinstance(result, list):
         return [render(item) for item in result]
     if isinstance(result, BaseModel):
-        return whole(result.model_dump(mode="json", by_alias=True, exclude_none=True))
+        return json_known.with_integers(result.model_dump(mode="json", by_alias=True, exclude_none=True))
     return result
 
 

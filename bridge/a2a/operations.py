@@ -68,17 +68,8 @@ def operations(handler: RequestHandler) -> Operations:
 
 def to_json(message: Message) -> dict[str, Any]:
     """Return a message as ProtoJSON, with the whole numbers of free-form data as such."""
-    found: dict[str, Any] = whole(json_format.MessageToDict(message))
+    found: dict[str, Any] = json_known.with_integers(json_format.MessageToDict(message))
     return found
-
-
-def whole(value: Any) -> Any:
-    """Return a JSON value with whole numbers as integers, as far as a double tells them apart."""
-    if isinstance(value, dict):
-        return {key: whole(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [whole(item) for item in value]
-    return json_known.render_number(value) if isinstance(value, float) else value
 
 
 def render(_request: Message, result: Message | None) -> object:

@@ -3,6 +3,7 @@
 from cstp_grpc.calling import Json
 from cstp_grpc.client.async_client import AsyncCstpClient
 from cstp_grpc.client.client import CstpClient
+from cstp_grpc.client.codec import to_json
 from cstp_grpc.client.federation.client import Agent, FederatedClient
 from cstp_grpc.client.guard import Announced, Blocked, guard
 from cstp_grpc.client.messages import decision_filters
@@ -27,4 +28,5 @@ __all__ = [
     "RetryPolicy",
     "decision_filters",
     "guard",
+    "to_json",
 ]

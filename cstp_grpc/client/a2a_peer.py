@@ -25,6 +25,7 @@ from a2a.types.a2a_pb2 import (
 from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH, TransportProtocol
 from a2a.utils.errors import A2AError, InternalError, InvalidAgentResponseError, MethodNotFoundError
 
+from cstp_grpc.client.json_known import with_integers
 from cstp_grpc.client.jsonrpc import tls_context
 from cstp_grpc.client.transport import authorization
 from cstp_grpc.client.words import told
@@ -76,11 +77,12 @@ class A2aPeer:
 
     def __init__(self, url: str, token: str | None, *, root_certificates: bytes | None = None) -> None:
         self._address = card_address(url)
-        self._http = httpx.AsyncClient(
+        self._http = IntegerClient(
             # What is read is counted as it comes, so it must not come compressed.
             headers=[("accept-encoding", "identity"), *authorization(token)],
             transport=Bounded(httpx.AsyncHTTPTransport(verify=tls_context(root_certificates))),
-            timeout=None,  # noqa: S113 - each call has a bound of its own
+            # Each call has a bound of its own.
+            timeout=None,
             trust_env=False,
         )
         config = ClientConfig(
@@ -212,6 +214,14 @@ async def finish(last: Callable[[], Coroutine[Any, Any, None]]) -> None:
     await asyncio.gather(*others, return_exceptions=True)
     await last()
     await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+class IntegerClient(httpx.AsyncClient):
+    """Writes whole numbers of JSON bodies as integers; the SDK gives every number of free-form data as a float."""
+
+    def build_request(self, method: str, url: httpx.URL | str, *, json: Any = None, **rest: Any) -> httpx.Request:
+        """Return a request."""
+        return super().build_request(method, url, json=with_integers(json), **rest)
 
 
 class Bounded(httpx.AsyncBaseTransport):

@@ -18,6 +18,10 @@ MAX_KEY: Final = 64
 """How many characters of a caller's own key are shown."""
 
 
+ROUNDED: Final = "is an integer that a double would round; send it as a string"
+"""What is wrong with an integer that a message could only hold as another one."""
+
+
 class Absent:
     """The rendering of a value that is left out."""
 
@@ -88,6 +92,22 @@ def parse_double(value: object) -> float:
     if not math.isfinite(number):
         raise Refusal("must be a finite number within the range of a double")
     return number
+
+
+def parse_exact_double(value: object) -> float:
+    """Return a finite number that is what was given, not an integer rounded to the nearest double."""
+    number = parse_double(value)
+    if isinstance(value, int) and is_rounded(value):
+        raise Refusal(ROUNDED)
+    return number
+
+
+def is_rounded(value: int) -> bool:
+    """Return whether a double cannot hold an integer exactly; one beyond its range counts as well."""
+    try:
+        return int(float(value)) != value
+    except OverflowError:
+        return True
 
 
 def render_double(value: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from cstp_grpc.client.json_forms import Problems, Refusal, parse_double, parse_text, shown
+from cstp_grpc.client.json_forms import Problems, Refusal, is_rounded, parse_exact_double, parse_text, shown
 
 MAX_DEPTH: Final = 24
 """How many objects and lists free-form data may nest, its outermost one counted."""
@@ -27,8 +27,8 @@ LATEST: Final = 253_402_300_799
 LENGTH: Final = re.compile(r"(-?)(\d{1,12})(?:\.(\d{1,9}))?s", re.ASCII)
 LONGEST: Final = 315_576_000_000
 """Seconds that a length of time has at the most: 10,000 years."""
-EXACT: Final = 2**53
-"""Up to here a double tells whole numbers apart."""
+INTEGER_LIMIT: Final = 1e21
+"""Whole numbers below it are written without an exponent, as JavaScript and RFC 8785 write them."""
 
 
 class MessageForm(Protocol):
@@ -118,8 +118,8 @@ def parse_fraction(digits: str | None) -> int:
 class FreeForm:
     """Free-form data: an object, a list or any JSON value.
 
-    Whole numbers are printed as integers as far as a double tells them apart, and keys in their order, since a Struct
-    keeps none.
+    Whole numbers are printed as integers, and keys in their order, since a Struct keeps none. An integer that a double
+    would round is refused.
     """
 
     def __init__(self, render: Callable[[Any], object], put: Callable[[Any, object, str, Problems, int], None]) -> None:
@@ -169,7 +169,7 @@ def put_value(target: Value, value: object, path: str, problems: Problems, depth
     elif isinstance(value, str):
         target.string_value = parse_text(value)
     elif isinstance(value, (int, float)):
-        target.number_value = parse_double(value)
+        target.number_value = parse_exact_double(value)
     elif value is None:
         target.null_value = 0  # type: ignore[assignment]
     elif isinstance(value, dict):
@@ -217,7 +217,27 @@ def render_number(number: float) -> int | float:
     """Return a whole number as an integer. Raises ValueError for what JSON cannot express."""
     if not math.isfinite(number):
         raise ValueError(f"{number} has no form in JSON")
-    return int(number) if number.is_integer() and abs(number) <= EXACT else number
+    return int(number) if number.is_integer() and abs(number) < INTEGER_LIMIT else number
+
+
+def with_integers(value: Any) -> Any:
+    """Return a JSON value with whole numbers as integers. Raises ValueError for what JSON cannot express."""
+    if isinstance(value, dict):
+        return {key: with_integers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [with_integers(item) for item in value]
+    return render_number(value) if isinstance(value, float) else value
+
+
+def find_rounded_integer(value: object, path: str) -> str | None:
+    """Return the path of the first integer of a JSON value that a double would round, or None."""
+    if isinstance(value, Mapping):
+        children = ((item, f"{path}.{shown(key)}") for key, item in value.items())
+    elif isinstance(value, (list, tuple)):
+        children = ((item, f"{path}[{position}]") for position, item in enumerate(value))
+    else:
+        return path if isinstance(value, int) and is_rounded(value) else None
+    return next((found for item, place in children if (found := find_rounded_integer(item, place))), None)
 
 
 VALUE: Final = FreeForm(render_value, put_value)

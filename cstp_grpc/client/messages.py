@@ -11,6 +11,8 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import Message
 
 from cstp_grpc.calling import Json
+from cstp_grpc.client.json_forms import ROUNDED
+from cstp_grpc.client.json_known import find_rounded_integer
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.gen.cstp.v1 import types_pb2
 
@@ -112,8 +114,14 @@ def fill_instant(message: timestamp_pb2.Timestamp, moment: datetime, field: str)
 
 
 def fill_object(message: struct_pb2.Struct, content: Mapping[str, Json], field: str) -> None:
-    """Set a message to a JSON object. Raises InvalidArgument where it is none."""
+    """Set a message to a JSON object.
+
+    Raises InvalidArgument if it is none, or if it holds an integer that a double would round.
+    """
     try:
+        rounded = find_rounded_integer(content, field)
+        if rounded is not None:
+            raise InvalidArgument.field(rounded, ROUNDED)
         message.update(dict(content))
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidArgument.field(field, f"is not a JSON object: {error}") from error

@@ -82,6 +82,13 @@ def test_opening_says_what_comes_next(server: Server) -> None:
     ]
 
 
+def test_an_integer_that_would_be_rounded_is_refused_by_its_path(server: Server) -> None:
+    result = server("liaison", "open", "--session", "s-1", "--context", "order=9007199254740993")
+    assert result.exit_code == 1
+    assert "context.order: is an integer that a double would round" in " ".join(result.stderr.split())
+    assert not server.json("liaison", "list")["chat_sessions"]
+
+
 def test_another_session_of_a_user_is_refused_with_the_way_out(opened: Server) -> None:
     result = opened("liaison", "open", "--user", "ada", "--session", "s-2")
     assert result.exit_code == 1

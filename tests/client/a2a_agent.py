@@ -97,6 +97,7 @@ class Agent:
     messages: list[Message] = field(default_factory=list)
     blocking: list[bool] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
     url: str = ""
 
     def card(self) -> AgentCard:
@@ -130,6 +131,7 @@ class Application:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         self._agent.headers.append({name.lower(): value for name, value in request.headers.items()})
+        self._agent.bodies.append(await request.read())
         if raw := self._agent.raws.get(request.path):
             return await raw(request)
         if request.path.endswith(".json") and request.method == "GET":

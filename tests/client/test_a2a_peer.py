@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 import socket
 import ssl
 import threading
@@ -81,6 +82,16 @@ def test_a_context_arrives_as_one_data_part_and_the_task_is_told(agent: Agent, p
     assert len(message.parts) == 1
     assert (message.message_id, message.context_id, message.role) == ("share-1", "session-1", Role.ROLE_USER)
     assert agent.blocking == [False]
+
+
+@pytest.mark.parametrize(("binding", "legacy"), [("JSONRPC", False), ("HTTP+JSON", False), ("JSONRPC", True)])
+def test_whole_numbers_arrive_as_integers(agent: Agent, peer: A2aPeer, binding: str, legacy: bool) -> None:
+    agent.binding, agent.legacy = binding, legacy
+    send(peer, data={"shared_context": {"order": 1, "lines": [-2, 2**53], "price": 0.5, "rate": 3.0}})
+    context = re.search(rb'"shared_context":(\{.*?\})', agent.bodies[-1].replace(b" ", b""))
+    assert context
+    numbers = sorted(re.findall(rb"[-\d.]+", context[1]))
+    assert numbers == sorted([b"1", b"-2", b"9007199254740992", b"0.5", b"3"])
 
 
 def test_without_a_conversation_the_agent_chooses_the_context(agent: Agent, peer: A2aPeer) -> None:

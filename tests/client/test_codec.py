@@ -402,6 +402,22 @@ def test_whole_numbers_of_free_data_print_as_integers() -> None:
     assert json.dumps(printed) == '{"a": 1, "b": 2, "c": 0.5, "d": 9007199254740992, "e": 1e+300, "f": 0}'
 
 
+def test_whole_numbers_up_to_21_digits_print_as_integers() -> None:
+    data = {"a": 2**60, "b": -(2**60), "c": 999999999999999868928, "d": 10**21}
+    printed = to_json(from_json({"data": data}, Everything))["data"]
+    assert json.dumps(printed) == (
+        '{"a": 1152921504606846976, "b": -1152921504606846976, "c": 999999999999999868928, "d": 1e+21}'
+    )
+    assert from_json({"data": printed}, Everything) == from_json({"data": data}, Everything)
+
+
+def test_integers_that_a_double_would_round_are_refused_by_field() -> None:
+    data = {"order": 2**53 + 1, "lines": [1, {"id": -(2**53) - 1}], "exact": 2**53, "text": str(2**53 + 1)}
+    found = violations({"data": data, "value": 10**19 + 1}, Everything)
+    assert list(found) == ["data.order", "data.lines[1].id", "value"]
+    assert set(found.values()) == {"is an integer that a double would round; send it as a string"}
+
+
 def nested(levels: int, innermost: Any, key: str | None = "a") -> Any:
     for _ in range(levels):
         innermost = {key: innermost} if key else [innermost]

@@ -188,6 +188,7 @@ def test_every_rpc_has_its_method() -> None:
         (lambda liaison: liaison.append_message("s-1", "Hello", role="robot"), "role"),
         (lambda liaison: list(liaison.list_sessions(status="asleep")), "status"),
         (lambda liaison: liaison.open_session(context={"when": object()}), "context"),
+        (lambda liaison: liaison.open_session(context={"orders": [{"id": 2**53 + 1}]}), r"context\.orders\[0\]\.id"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_by_field(call: Call, field: str) -> None:

@@ -195,7 +195,7 @@ def test_values_that_1_0_cannot_hold_are_wrong_params(raw: Raw, params: Any) -> 
     assert asked(raw, "message/send", params)["error"]["code"] == -32602
 
 
-@pytest.mark.parametrize("value", ["1e999", '"\\ud800"', "[" * 40 + "]" * 40, "9" * 500])
+@pytest.mark.parametrize("value", ["1e999", '"\\ud800"', "[" * 40 + "]" * 40, "9" * 500, str(2**53 + 1)])
 def test_values_that_no_message_can_hold_are_refused_by_name(raw: Raw, value: str) -> None:
     body = json.dumps(call("message/send", {"message": {**MESSAGE, "metadata": {"x": "here"}}}))
     error = raw.post(body.replace('"here"', value), version=None).json["error"]

@@ -105,3 +105,11 @@ def test_no_other_word_is_taken_for_one_of_an_enum(word: str) -> None:
         params.read({"status": word}, a2a_pb2.ListTasksRequest)
     assert caught.value.data
     assert [error["field"] for error in caught.value.data["errors"]] == ["status"]
+
+
+def test_an_integer_of_free_form_data_that_a_double_would_round_is_refused() -> None:
+    message = {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"data": {"order": 2**53 + 1, "count": 2**53}}]}
+    with pytest.raises(InvalidParamsError) as caught:
+        params.read({"message": message}, a2a_pb2.SendMessageRequest)
+    assert caught.value.data
+    assert [error["field"] for error in caught.value.data["errors"]] == ["message.parts[0].data.order"]
