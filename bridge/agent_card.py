@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from a2a.types.a2a_pb2 import AgentCard
 from aiohttp import hdrs, web
-from google.protobuf import json_format
 
 from bridge.a2a.cards import Cards
-from bridge.a2a.context import V0_3, VERSION, VERSION_FORM
+from bridge.a2a.context import V0_3, V1_0, VERSION, VERSION_FORM
 from bridge.forwarded import PublicAddress
 
 MAX_AGE: Final = 300
@@ -37,32 +35,25 @@ class CardPages:
     def __init__(self, cards: Cards, address: PublicAddress) -> None:
         keep = functools.lru_cache(maxsize=PAGES_KEPT)
         self._address = address
-        self._v1_0: Callable[[str], Page] = keep(lambda url: page(card_json(cards.public(url))))
         self._v0_3: Callable[[str], Page] = keep(lambda url: page(cards.v0_3(url)))
+        v1_0: Callable[[str], Page] = keep(lambda url: page(cards.v1_0(url)))
+        self._by_version: Mapping[str, Callable[[str], Page]] = {V1_0: v1_0, V0_3: self._v0_3}
+        self._merged: Callable[[str], Page] = keep(lambda url: page(cards.merged(url)))
 
     async def agent_card(self, request: web.Request) -> web.Response:
-        """Answer with the card of A2A 1.0, or with that of 0.3 where the caller asks for that version."""
-        url = self._address.of(request)
-        found = self._v0_3(url) if asks_for_v0_3(request) else self._v1_0(url)
-        return respond(request, found, {hdrs.VARY: VERSION})
+        """Answer with the card of the version that the caller names, or with one that clients of both can read."""
+        build = self._by_version.get(requested_version(request), self._merged)
+        return respond(request, build(self._address.of(request)), {hdrs.VARY: VERSION})
 
     async def agent_json(self, request: web.Request) -> web.Response:
         """Answer with the card of the CSTP design, which is that of A2A 0.3 too."""
         return respond(request, self._v0_3(self._address.of(request)), {})
 
 
-def asks_for_v0_3(request: web.Request) -> bool:
-    """Whether the caller names 0.3; nobody needs to name a version here, so without one the card is that of 1.0."""
+def requested_version(request: web.Request) -> str:
+    """Return the version of A2A that a request names, without its patch number; empty if it names none."""
     match = VERSION_FORM.fullmatch(request.headers.get(VERSION, "").strip())
-    return match is not None and match[1] == V0_3
-
-
-def card_json(card: AgentCard) -> dict[str, Any]:
-    """Return a card as JSON, which says of each extension whether it is required, also where it is not."""
-    found: dict[str, Any] = json_format.MessageToDict(card)
-    for extension, said in zip(card.capabilities.extensions, found["capabilities"]["extensions"], strict=True):
-        said["required"] = extension.required
-    return found
+    return match[1] if match else ""
 
 
 def page(card: Mapping[str, Any]) -> Page:

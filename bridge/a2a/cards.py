@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from a2a.compat.v0_3 import conversions, types
 from a2a.types import a2a_pb2
+from google.protobuf import json_format
 
 from bridge.a2a.context import EXTENSION_URI, V0_3, V1_0
 from bridge.a2a.media import JSON, SPOKEN
@@ -98,6 +99,17 @@ class Cards:
         card.skills.extend(skill(method) for method in self._methods if method.permission in granted)
         return card
 
+    def v1_0(self, address: str) -> dict[str, Any]:
+        """Return the card of A2A 1.0 as JSON."""
+        return card_json(self.public(address))
+
+    def merged(self, address: str) -> dict[str, Any]:
+        """Return one card as JSON that clients of 1.0 and of 0.3 can both read.
+
+        Clients of 0.3 name no version, and neither do some of 1.0. Each ignores the members of the other.
+        """
+        return merge_members(self.v1_0(address), self.v0_3(address))
+
     def v0_3(self, address: str) -> dict[str, Any]:
         """Return the card of A2A 0.3 as JSON, which is that of the CSTP design, section 3.2, too.
 
@@ -156,6 +168,23 @@ class Cards:
         return a2a_pb2.AgentCapabilities(
             streaming=True, push_notifications=False, extended_agent_card=True, extensions=[extension]
         )
+
+
+def card_json(card: a2a_pb2.AgentCard) -> dict[str, Any]:
+    """Return a card as JSON that says of each extension whether it is required, also if it is not."""
+    found: dict[str, Any] = json_format.MessageToDict(card)
+    for extension, said in zip(card.capabilities.extensions, found["capabilities"]["extensions"], strict=True):
+        said["required"] = extension.required
+    return found
+
+
+def merge_members(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object with the members of both at every depth; what both have otherwise is taken from the first."""
+    merged = {**second, **first}
+    for name in first.keys() & second.keys():
+        if isinstance(first[name], dict) and isinstance(second[name], dict):
+            merged[name] = merge_members(first[name], second[name])
+    return merged
 
 
 def skill(method: Method) -> a2a_pb2.AgentSkill:

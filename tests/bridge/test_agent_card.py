@@ -85,7 +85,7 @@ def test_the_old_card_is_one_of_a2a_0_3(target: str) -> None:
 
 
 def test_the_card_has_all_that_a2a_1_0_requires_and_nothing_else(bridge: Client) -> None:
-    answer = bridge.get(CARD)
+    answer = bridge.get(CARD, A2A_Version="1.0")
     assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
     # Parsing fails for members that 1.0 does not have.
     card = json_format.Parse(answer.body, a2a_pb2.AgentCard())
@@ -106,19 +106,32 @@ def test_who_asks_for_0_3_gets_its_card_at_either_path(bridge: Client, version: 
     assert answer.headers["ETag"] == bridge.get(PATH).headers["ETag"]
 
 
-@pytest.mark.parametrize("version", ["", "1.0", "1.0.2", "0.2", "2.0", "x"])
-def test_everyone_else_gets_the_card_of_1_0(bridge: Client, version: str) -> None:
-    assert bridge.get(CARD, A2A_Version=version).body == bridge.get(CARD).body
-    assert "supportedInterfaces" in bridge.get(CARD, A2A_Version=version).json
+@pytest.mark.parametrize("version", ["1.0.2", " 1.0 "])
+def test_who_asks_for_1_0_gets_its_card(bridge: Client, version: str) -> None:
+    assert bridge.get(CARD, A2A_Version=version).body == bridge.get(CARD, A2A_Version="1.0").body
+
+
+@pytest.mark.parametrize("version", ["", "0.2", "2.0", "x"])
+def test_everyone_else_gets_one_card_that_both_generations_read(bridge: Client, version: str) -> None:
+    answer = bridge.get(CARD, A2A_Version=version)
+    assert answer.body == bridge.get(CARD).body
+    old, new = bridge.get(CARD, A2A_Version="0.3").json, bridge.get(CARD, A2A_Version="1.0").json
+    merged = answer.json
+    assert set(merged) == set(old) | set(new)
+    assert json_format.ParseDict(merged, a2a_pb2.AgentCard(), ignore_unknown_fields=True) == json_format.ParseDict(
+        new, a2a_pb2.AgentCard()
+    )
+    assert types.AgentCard.model_validate(merged) == types.AgentCard.model_validate(old)
+    assert merged["capabilities"]["cstp"] == old["capabilities"]["cstp"]
 
 
 def test_caches_are_told_that_the_version_decides(bridge: Client) -> None:
-    both = [bridge.get(CARD), bridge.get(CARD, A2A_Version="0.3")]
-    both.append(bridge.get(CARD, If_None_Match=both[0].headers["ETag"]))
-    assert [answer.status for answer in both] == [200, 200, 304]
-    assert all("A2A-Version" in ",".join(answer.headers.get_all("Vary") or ()) for answer in both)
-    assert both[0].headers["ETag"] != both[1].headers["ETag"]
-    assert bridge.get(CARD, A2A_Version="0.3", If_None_Match=both[0].headers["ETag"]).status == 200
+    cards = [bridge.get(CARD), bridge.get(CARD, A2A_Version="0.3"), bridge.get(CARD, A2A_Version="1.0")]
+    assert len({answer.headers["ETag"] for answer in cards}) == 3
+    cards.append(bridge.get(CARD, If_None_Match=cards[0].headers["ETag"]))
+    assert [answer.status for answer in cards] == [200, 200, 200, 304]
+    assert all("A2A-Version" in ",".join(answer.headers.get_all("Vary") or ()) for answer in cards)
+    assert bridge.get(CARD, A2A_Version="0.3", If_None_Match=cards[0].headers["ETag"]).status == 200
     assert bridge.get(PATH, A2A_Version="1.0").body == bridge.get(PATH).body
 
 
@@ -147,7 +160,8 @@ def test_the_python_client_reads_either_card(bridge: Client, path: str) -> None:
 )
 def test_every_address_of_the_card_follows_the_proxy(target: str, host: str, hosts: str) -> None:
     with bridging(target, ServerSettings(trusted_proxies=["127.0.0.1"])) as bridge:
-        answer = bridge.get(CARD, Forwarded=f'for=203.0.113.9;proto=https;host="{host}"')
+        forwarded = f'for=203.0.113.9;proto=https;host="{host}"'
+        answer = bridge.get(CARD, Forwarded=forwarded, A2A_Version="1.0")
     card = json_format.Parse(answer.body, a2a_pb2.AgentCard())
     assert [
         without_port(interface.url) if interface.protocol_binding == "GRPC" else interface.url

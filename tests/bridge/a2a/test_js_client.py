@@ -3,58 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
+from tests.bridge.a2a.sdks import INSTALL_SECONDS, SESSION_SECONDS, run_command
 from tests.harness import TOKENS, JsonRpcCaller, Peers, peering, running, settings
-
-SOURCE = Path(__file__).parents[2] / "a2a_js"
-PACKAGE = ("package.json", "package-lock.json", ".npmrc", "session.mjs")
-DEMANDED_BY = ("CI", "REQUIRE_NODE")
-"""Where one of these is set in the environment, these tests fail instead of being skipped."""
-INSTALL = (
-    *("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"),
-    *("--fetch-retries=2", "--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=2000", "--fetch-timeout=20000"),
-)
-INSTALL_SECONDS = 180.0
-SESSION_SECONDS = 60.0
 
 pytestmark = pytest.mark.timeout(2 * (INSTALL_SECONDS + SESSION_SECONDS))
 
 EXTENSION = "urn:cstp:extension:v1"
 WAYS = ["JSONRPC-1.0", "HTTP+JSON-1.0", "GRPC-1.0", "JSONRPC-0.3", "GRPC-0.3"]
 WAYS_1_0 = WAYS[:3]
-
-
-def miss(reason: str) -> NoReturn:
-    """Skip for a reason, or fail for it where the tests are demanded."""
-    if any(os.environ.get(name) for name in DEMANDED_BY):
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
-@pytest.fixture(scope="session")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the session and all that it needs."""
-    for command in ("node", "npm"):
-        if shutil.which(command) is None:
-            miss(f"{command} is not installed")
-    folder = tmp_path_factory.mktemp("a2a_js")
-    for name in PACKAGE:
-        shutil.copyfile(SOURCE / name, folder / name)
-    try:
-        installed = run(INSTALL, folder, INSTALL_SECONDS)
-    except subprocess.TimeoutExpired:
-        miss(f"npm ci took more than {INSTALL_SECONDS:g} seconds")
-    if installed.returncode != 0:
-        miss(f"npm ci failed: {installed.stderr.strip()}")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -65,26 +27,14 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
 
 
 @pytest.fixture(scope="module")
-def report(client: Path, peers: Peers) -> dict[str, Any]:
+def report(js_sdk: Path, peers: Peers) -> dict[str, Any]:
     """What each session came to, by its transport and version."""
     addresses = {"A2A_URL": peers.url, "A2A_TOKEN": TOKENS["alice"], "A2A_OTHER_TOKEN": TOKENS["bob"]}
-    session = run(("node", "session.mjs"), client, SESSION_SECONDS, **addresses)
+    session = run_command(("node", "session.mjs"), js_sdk, SESSION_SECONDS, **addresses)
     assert session.returncode == 0, session.stderr
     found: dict[str, Any] = json.loads(session.stdout)
     assert list(found) == WAYS
     return found
-
-
-def run(command: Sequence[str], folder: Path, seconds: float, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
 
 
 @pytest.fixture(params=WAYS)
