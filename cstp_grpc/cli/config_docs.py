@@ -19,6 +19,9 @@ error, and `cstp config check` names everything that is wrong. `${NAME}` in a va
 variable `NAME`; a missing one stops the start. Each setting can also be given in the environment, under the name in the
 last column, which wins over the file; lists and mappings are written there as JSON.
 
+A relative path in the file is relative to the folder of the file, that of a SQLite database too. One in the environment
+or on the command line is relative to the working directory, as is the default of `data_dir`.
+
 ```yaml
 auth:
   tokens:

@@ -61,16 +61,26 @@ def check(out: Output) -> None:
         "embedding": settings.embedding.provider,
         "index": settings.index.mode,
         "ruleSet": rules.version,
+        "rulebook": str(settings.cstp.guardrails.config_path or "the default one, which comes with the package"),
         "agents": ", ".join(agents) if settings.auth.enabled else "anyone",
     }
+    warnings = list(find_warnings(settings))
     if out.json_wanted:
-        out.document(facts)
+        out.document({**facts, "warnings": warnings})
+        return
     for name, value in facts.items():
         out.line(f"{name:14} {value}")
-    if settings.auth.enabled and not agents:
-        out.note("Nobody could call this server: auth.tokens is empty. `cstp serve --dev` makes a token.")
+    for warning in warnings:
+        out.note(f"Warning: {warning}")
+
+
+def find_warnings(settings: Settings) -> Iterator[str]:
+    """Yield one sentence for each thing that is allowed and hardly wanted."""
+    if settings.auth.enabled and not settings.auth.tokens:
+        yield "Nobody could call this server: auth.tokens is empty. `cstp serve --dev` makes a token."
+    yield from settings.warnings()
     for key, name in strangers(settings):
-        out.note(f"{key}: no token of auth.tokens belongs to {name}, so that it could not serve the pillar.")
+        yield f"{key}: no token of auth.tokens belongs to {name}, so that it could not serve the pillar."
 
 
 def check_liaison(settings: Settings) -> None:

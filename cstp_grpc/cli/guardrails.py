@@ -74,8 +74,7 @@ def list_command(out: Output, path: Path | None) -> None:
 def open_rules(path: Path | None) -> RuleSet:
     """Return the rules at a path, or else the configured or default ones. Raises click.ClickException."""
     if path is None:
-        configured = state().settings().cstp.guardrails.config_path
-        path = Path(configured) if configured else default_rulebook()
+        path = state().settings().cstp.guardrails.config_path or default_rulebook()
     try:
         return load(path)
     except RulebookError as error:

@@ -166,7 +166,7 @@ def addition(path: Path, wanted: Wanted, seconds: float) -> Addition:
     if wanted.categories:
         entry["categories"] = list(wanted.categories)
     if wanted.ca_file:
-        entry["ca_file"] = str(wanted.ca_file)
+        entry["ca_file"] = str(path_in_file(wanted.ca_file, path.parent))
     text = config.with_peer(before, path, entry)
     settings = config.judge(text, path, {variable: NOT_SET_YET})
     if name not in {peer.name for peer in settings.federation.peers}:
@@ -174,6 +174,11 @@ def addition(path: Path, wanted: Wanted, seconds: float) -> Addition:
     with ExitStack() as opened:
         open_peers(opened, settings.federation)
     return Addition(entry, variable, text, before)
+
+
+def path_in_file(path: Path, folder: Path) -> Path:
+    """Return how a configuration file in a folder names a path: as it is, if it is the same one from there."""
+    return path if path.is_absolute() or folder.absolute() == Path.cwd() else path.absolute()
 
 
 def introduced(wanted: Wanted, seconds: float) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shlex
 import shutil
@@ -27,6 +28,8 @@ from cstp_grpc.cli.stack import Stack, log_to_stderr
 from cstp_grpc.client import CstpClient
 from cstp_grpc.config import ConfigError, Settings
 from cstp_grpc.process import PYTHON
+
+logger = logging.getLogger(__name__)
 
 CHECK_SECONDS = 0.5
 """How often the bridge is looked after."""
@@ -69,6 +72,8 @@ def serve(dev: bool, bridge: bool) -> None:
         if settings.auth.enabled and not settings.auth.tokens:
             raise ConfigError("auth.tokens: is empty, so nobody could call; add a token, or start with --dev")
         log_to_stderr(settings)
+        for warning in settings.warnings():
+            logger.warning("%s", warning)
         with Stack(settings, state().config_path, bridge=bridge, private=dev) as stack:
             announced = Announcement(out, settings, token, dev=dev)
             announced.ready(stack)
@@ -93,6 +98,8 @@ class Announcement:
         if bridge := stack.bridge_address:
             self.out.line(f"  JSON-RPC  {bridge.url}/cstp")
             self.out.line(f"  A2A       {bridge.url}/.well-known/agent-card.json, gRPC {bridge.a2a_target}")
+        rules = self.settings.cstp.guardrails.config_path
+        self.out.line(f"  rules     {rules or 'the default ones, which come with the package'}")
         examples = f", with {imported} example decisions" if imported else ""
         self.out.line(f"  data      {self.settings.data_dir}{examples}")
         if self.token:

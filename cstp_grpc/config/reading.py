@@ -17,6 +17,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
+from cstp_grpc.config.file_paths import names_default_rulebook, resolve_paths
 from cstp_grpc.config.sections import Settings
 from cstp_grpc.errors import ConfigError
 
@@ -44,6 +45,8 @@ def judge(text: str, path: Path, assumed: Mapping[str, str]) -> Settings:
 
 def settings_of(content: dict[str, Any], path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     """Return the settings of a file's content, the environment and `overrides`. Raises ConfigError."""
+    if path:
+        content = with_file_paths(content, path.parent)
     from_environment = EnvSettingsSource(Settings, env_prefix=ENV_PREFIX, env_nested_delimiter="__")
     try:
         return Settings(**merge(merge(content, from_environment()), overrides))
@@ -51,6 +54,14 @@ def settings_of(content: dict[str, Any], path: Path | None, overrides: Mapping[s
         raise ConfigError(f"the environment: {error}") from error
     except ValidationError as error:
         raise ConfigError(describe(error, path)) from error
+
+
+def with_file_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a file's content with its relative paths below the file's folder."""
+    match content:
+        case {"cstp": {"guardrails": {"config_path": written}}} if names_default_rulebook(written, folder):
+            content = merge(content, {"cstp": {"guardrails": {"config_path": None}}})
+    return resolve_paths(content, Settings, folder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 URL = r"^https?://[^\s/]+\S*$"
 
+
+class SqliteFile:
+    """Marks the URL of a database that may be a SQLite file, which is found as other paths are."""
+
+
 AgentName = Annotated[str, Field(min_length=1, max_length=200)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -13,12 +13,19 @@ from cstp_grpc.config.federation import FederationSettings
 from cstp_grpc.config.hosts import is_loopback
 from cstp_grpc.config.liaison import LiaisonSettings
 from cstp_grpc.config.listening import A2aSettings, GrpcSettings, ServerSettings
-from cstp_grpc.config.section import URL, Section
+from cstp_grpc.config.section import URL, Section, SqliteFile
 from cstp_grpc.errors import ConfigError
 from cstp_grpc.vocabulary import DEFAULT_TENANT, INTENT_LAYER_AGENT, Permission
 
 PROJECT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 RATE = r"^[1-9]\d*\s*(/|per)\s*([1-9]\d*\s*)?(second|minute|hour|day)s?$"
+
+EXPECTED_PERMISSIONS: Final = {
+    Permission.ANNOUNCE: "announce",
+    Permission.RECORD: "record",
+    Permission.ADMIN: "administer",
+}
+"""The permissions that some token should have, and none has by default, each with what it is for."""
 
 Rate = Annotated[str, Field(pattern=RATE)]
 
@@ -71,6 +78,11 @@ class AuthSettings(Section):
     tokens: list[TokenSettings] = []
     """The tokens that are accepted."""
 
+    def missing_permissions(self) -> list[Permission]:
+        """Return which of announcing, recording and administering no caller may do."""
+        granted = {permission for token in self.tokens for permission in token.permissions}
+        return [permission for permission in EXPECTED_PERMISSIONS if self.enabled and permission not in granted]
+
     @field_validator("tokens")
     @classmethod
     def check_tokens(cls, tokens: list[TokenSettings]) -> list[TokenSettings]:
@@ -108,8 +120,15 @@ class QuerySettings(Section):
 class GuardrailSettings(Section):
     """The rule set."""
 
-    config_path: str | None = None
-    """A rulebook, or a folder of them; when absent, the default rulebook that comes with the package."""
+    config_path: Path | None = None
+    """A rulebook, or a folder of them; when absent, the default rulebook that comes with the package. That one is meant
+    by `guardrails/default.yaml` too, if there is no folder `guardrails` beside the configuration file."""
+
+    @field_validator("config_path", mode="before")
+    @classmethod
+    def read_empty_as_absent(cls, path: object) -> object:
+        """Return None for an empty path, which would name the working directory."""
+        return path or None
 
 
 class IntentSettings(Section):
@@ -135,7 +154,7 @@ class CstpSettings(Section):
 class StorageSettings(Section):
     """The journal."""
 
-    url: str | None = None
+    url: Annotated[str, SqliteFile] | None = None
     """`sqlite:///PATH` or `postgresql://…`; when absent, a SQLite file in the data folder."""
     pool_size: int = Field(default=8, ge=1, le=100)
     """Connections kept for reading."""
@@ -317,6 +336,17 @@ class Settings(BaseSettings):
         if self.index.mode == "http" and not self.index.url:
             raise ValueError("index.url is needed where index.mode is http")
         return self
+
+    def warnings(self) -> list[str]:
+        """Return one sentence for each thing that is allowed and hardly wanted."""
+        found = []
+        if self.auth.tokens and (missing := self.auth.missing_permissions()):
+            verbs = [EXPECTED_PERMISSIONS[each] for each in missing]
+            listed = " or ".join(filter(None, (", ".join(verbs[:-1]), verbs[-1])))
+            found.append(f"auth.tokens: no token may {listed}, which takes {', '.join(missing)} in its permissions.")
+        if not self.audit.enabled:
+            found.append("audit.enabled: is false, so that the audit trail records nothing.")
+        return found
 
     @property
     def storage_url(self) -> str:

@@ -309,5 +309,4 @@ def project_sources(settings: Settings, clock: Callable[[], datetime]) -> Mappin
 
 def rulebook_path(settings: Settings) -> Path:
     """Return the configured rulebook or folder of them, or the default one."""
-    configured = settings.cstp.guardrails.config_path
-    return Path(configured) if configured else default_rulebook()
+    return settings.cstp.guardrails.config_path or default_rulebook()

@@ -15,6 +15,7 @@ import yaml
 
 from cstp_grpc.config import ConfigError, load
 from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2
+from tests.certificates import make_certificate
 from tests.cli.conftest import Invoke, Server
 from tests.client.scripted import scripted_server
 from tests.federation.agents import PEER_TOKEN, agent_settings, peer
@@ -234,6 +235,19 @@ class TestAdding:
         assert lines[1:3] == ["+  peers:", "+    - name: security"]
         assert all(line.startswith(("@@", "+")) for line in lines)
         assert configuration.read_text() == CONFIGURATION
+
+    def test_authorities_are_found_from_the_configuration_file(
+        self, invoke: Invoke, home: Path, elsewhere: Elsewhere
+    ) -> None:
+        make_certificate(home)
+        for folder, written in ((home / "etc", str(home / "certificate.pem")), (home, "certificate.pem")):
+            folder.mkdir(exist_ok=True)
+            (folder / "cstp.yaml").write_text(CONFIGURATION)
+            arguments = ("--ca-file", "certificate.pem", "--config", folder / "cstp.yaml")
+            result = invoke("agents", "add", elsewhere.bridge, *arguments)
+            assert result.exit_code == 0, result.output
+            (added,) = yaml.safe_load((folder / "cstp.yaml").read_text())["federation"]["peers"]
+            assert added["ca_file"] == written
 
     def test_an_agent_is_added_once(self, invoke: Invoke, configuration: Path, elsewhere: Elsewhere) -> None:
         environment = {"CSTP_TOKEN_SECURITY": PEER_TOKEN}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from cstp_grpc.config import Settings, load
+from cstp_grpc.guardrails.rulebook import default_rulebook
 from tests.cli.conftest import Invoke
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
@@ -101,8 +104,154 @@ def test_liaison_agents_that_nobody_can_be_are_pointed_out(invoke: Invoke, home:
     (home / "cstp.yaml").write_text(tokens + "liaison: {pillars: {content: {agent: [ada, adda]}, insights: {}}}\n")
     result = invoke("config", "check", "--config", "cstp.yaml")
     assert result.exit_code == 0
-    [note] = result.stderr.splitlines()
-    assert note.startswith("liaison.pillars.content.agent: no token of auth.tokens belongs to adda,")
+    assert "Warning: liaison.pillars.content.agent: no token of auth.tokens belongs to adda," in result.stderr
+    assert "insights" not in result.stderr
+
+
+DESIGN = """\
+server:
+  host: "0.0.0.0"
+  port: 8100
+  cors_origins: ["*"]
+
+auth:
+  enabled: true
+  tokens:
+    - name: "emerson"
+      token: "${CSTP_TOKEN_EMERSON}"
+    - name: "claude-ops"
+      token: "${CSTP_TOKEN_CLAUDE}"
+
+cstp:
+  query:
+    max_results: 50
+    min_score: 0.3
+  guardrails:
+    config_path: "guardrails/default.yaml"
+  intent:
+    store_received: true
+    auto_respond: true
+"""
+"""The configuration of the protocol's design, section 6.1."""
+DESIGN_TOKENS = {"CSTP_TOKEN_EMERSON": "emerson-secret-token", "CSTP_TOKEN_CLAUDE": "claude-secret-token"}
+
+
+@pytest.fixture
+def elsewhere(home: Path) -> Path:
+    """A folder that is not the working directory, with the design's configuration."""
+    folder = home / "etc"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(DESIGN)
+    return folder
+
+
+def test_the_configuration_of_the_design_works_as_it_stands(elsewhere: Path, invoke: Invoke) -> None:
+    result = invoke("config", "check", "--config", "etc/config.yaml", "--json", env=DESIGN_TOKENS)
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert facts["agents"] == "claude-ops, emerson"
+    assert facts["rulebook"] == "the default one, which comes with the package"
+    assert facts["ruleSet"].startswith("default@")
+
+
+def test_a_rulebook_beside_the_configuration_is_the_one_it_names(home: Path, elsewhere: Path, invoke: Invoke) -> None:
+    (elsewhere / "guardrails").mkdir()
+    (elsewhere / "guardrails" / "default.yaml").write_text(default_rulebook().read_text().replace("default", "ours", 1))
+    result = invoke("config", "check", "--config", "etc/config.yaml", "--json", env=DESIGN_TOKENS)
+    assert json.loads(result.stdout)["rulebook"] == "etc/guardrails/default.yaml"
+
+
+def test_rulebooks_without_the_one_that_is_named_stop_the_start(elsewhere: Path, invoke: Invoke) -> None:
+    (elsewhere / "guardrails").mkdir()
+    (elsewhere / "guardrails" / "production.yaml").write_text("")
+    result = invoke("serve", "--config", "etc/config.yaml", env=DESIGN_TOKENS)
+    assert result.exit_code == 1
+    assert "etc/guardrails/default.yaml" in result.stderr
+
+
+@pytest.mark.parametrize("written", ["guardrails/production.yaml", "{folder}/guardrails/default.yaml"])
+def test_another_rulebook_must_exist(written: str, elsewhere: Path, invoke: Invoke) -> None:
+    path = elsewhere / "config.yaml"
+    path.write_text(DESIGN.replace("guardrails/default.yaml", written.format(folder=elsewhere)))
+    result = invoke("config", "check", "--config", path, env=DESIGN_TOKENS)
+    assert result.exit_code == 1
+    assert "cannot be read" in result.stderr
+
+
+def test_what_no_token_may_do_is_pointed_out(elsewhere: Path, invoke: Invoke) -> None:
+    arguments = ("config", "check", "--config", "etc/config.yaml")
+    told = "auth.tokens: no token may announce, record or administer, which takes announce, record, admin"
+    result = invoke(*arguments, env=DESIGN_TOKENS)
+    assert result.exit_code == 0
+    assert f"Warning: {told}" in result.stderr
+    result = invoke(*arguments, "--json", env=DESIGN_TOKENS)
+    [warning] = json.loads(result.stdout)["warnings"]
+    assert warning.startswith(told)
+    assert result.stderr == ""
+
+
+def test_permissions_that_are_spread_over_tokens_are_enough(home: Path, invoke: Invoke) -> None:
+    tokens = "{name: a, token: a-long-secret, permissions: [announce, record]}"
+    more = "{name: b, token: another-secret, permissions: [admin]}"
+    (home / "cstp.yaml").write_text(f"auth: {{tokens: [{tokens}, {more}]}}\n")
+    assert json.loads(invoke("config", "check", "--config", "cstp.yaml", "--json").stdout)["warnings"] == []
+    (home / "cstp.yaml").write_text(f"auth: {{tokens: [{tokens}]}}\naudit: {{enabled: false}}\n")
+    warnings = json.loads(invoke("config", "check", "--config", "cstp.yaml", "--json").stdout)["warnings"]
+    assert [warning.partition(",")[0] for warning in warnings] == [
+        "auth.tokens: no token may administer",
+        "audit.enabled: is false",
+    ]
+
+
+def test_every_path_in_a_file_is_relative_to_its_folder(home: Path, invoke: Invoke) -> None:
+    (home / "etc").mkdir()
+    (home / "etc" / "cstp.yaml").write_text(ALL_PATHS)
+    settings = load(Path("etc/cstp.yaml"))
+    found = [getter(settings) for getter in PATHS]
+    assert found == [Path("etc/x")] * len(PATHS)
+    assert settings.storage_url == "sqlite:///etc/x.db"
+    # A setting that takes a path and is not tried here would go unnoticed.
+    rows = [line for line in invoke("config", "docs").stdout.splitlines() if " | path | " in line]
+    assert len(rows) == len(PATHS)
+
+
+def test_paths_elsewhere_are_relative_to_the_working_directory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "etc").mkdir()
+    (home / "etc" / "cstp.yaml").write_text("embedding: {model_path: /models}\n")
+    assert load(Path("etc/cstp.yaml")).data_dir == Path("var")
+    assert load(Path("etc/cstp.yaml")).embedding.model_path == Path("/models")
+    (home / "etc" / "cstp.yaml").write_text("data_dir: data\nstorage: {url: 'sqlite:////data/x.db'}\n")
+    monkeypatch.setenv("CSTP_DATA_DIR", "mine")
+    settings = load(Path("etc/cstp.yaml"))
+    assert settings.data_dir == Path("mine")
+    assert settings.storage_url == "sqlite:////data/x.db"
+
+
+ALL_PATHS = """\
+data_dir: x
+server: {grpc_ca_file: x, tls: {certificate: x, key: x}}
+grpc: {tls: {certificate: x, key: x}}
+cstp: {guardrails: {config_path: x}}
+storage: {url: "sqlite:///x.db"}
+embedding: {model_path: x}
+intent_layer: {projects: [{name: shop, root: x}]}
+liaison: {pillars: {content: {kind: grpc, url: "grpcs://example.com:1", ca_file: x}}}
+federation: {peers: [{name: b, url: "grpcs://example.com:1", ca_file: x}]}
+"""
+PATHS: list[Callable[[Settings], Path | None]] = [
+    lambda settings: settings.data_dir,
+    lambda settings: settings.server.grpc_ca_file,
+    lambda settings: settings.server.tls and settings.server.tls.certificate,
+    lambda settings: settings.server.tls and settings.server.tls.key,
+    lambda settings: settings.grpc.tls and settings.grpc.tls.certificate,
+    lambda settings: settings.grpc.tls and settings.grpc.tls.key,
+    lambda settings: settings.cstp.guardrails.config_path,
+    lambda settings: settings.embedding.model_path,
+    lambda settings: settings.intent_layer.projects[0].root,
+    lambda settings: settings.liaison.pillars["content"].ca_file,
+    lambda settings: settings.federation.peers[0].ca_file,
+]
+"""Every setting that is a path, as ALL_PATHS gives it."""
 
 
 def test_migrating_creates_the_tables_and_can_be_repeated(invoke: Invoke, home: Path) -> None:

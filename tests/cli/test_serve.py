@@ -25,6 +25,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cstp_grpc.cli.bridge_process import MAX_DEATHS, BridgeFailed, BridgeProcess
 from tests.cli.conftest import Invoke, Server
+from tests.cli.test_configuration import DESIGN, DESIGN_TOKENS
 
 BOUND = 60.0
 """Seconds after which something that should have happened has not."""
@@ -210,6 +211,22 @@ def test_a_configured_server_serves_its_agents_without_a_bridge(home: Path, invo
         assert invoke("list", "--agent", f"grpc://{target}", "--token", "alice-secret-token").exit_code == 0
         assert process.end() == 0
     assert not (home / "data/dev-token").exists()
+
+
+def test_the_configuration_of_the_design_starts_and_warns(home: Path, invoke: Invoke) -> None:
+    (home / "etc").mkdir()
+    (home / "etc" / "config.yaml").write_text(DESIGN)
+    local = {"CSTP_SERVER__HOST": "127.0.0.1"}
+    environment = {**ENVIRONMENT, **DESIGN_TOKENS, **local}
+    with started("serve", "--config", "etc/config.yaml", environment=environment) as process:
+        process.wait_for("auth.tokens: no token may announce, record or administer")
+        process.wait_for(READY)
+        assert process.value("rules").startswith("the default ones")
+        assert process.value("data") == "var"
+        url = process.value("JSON-RPC").removesuffix("/cstp")
+        result = invoke("check", "tidy up", "--agent", url, "--token", DESIGN_TOKENS["CSTP_TOKEN_EMERSON"])
+        assert result.exit_code == 0, result.output
+        assert process.end() == 0
 
 
 @pytest.mark.parametrize(
