@@ -90,7 +90,7 @@ class AuthenticationRequired(CstpError):
 
 
 class RateLimited(CstpError):
-    """Too many calls; `retry_after` says how long to wait."""
+    """Too many calls, and `retry_after` says how long to wait; or too many open streams, where it is None."""
 
     reason = "RATE_LIMITED"
 

@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from sqlalchemy import Connection
 
-from cstp_grpc.errors import Unavailable
+from cstp_grpc.errors import RateLimited, Unavailable
 from cstp_grpc.liaison.model import Event, EventFilter
 from cstp_grpc.liaison.store import RoutingStore
 
@@ -53,8 +53,8 @@ class Feed:
     def watch(self, conditions: EventFilter, after: int | None, agent: str) -> Watch:
         """Return a watch, for an agent, of the events after a sequence, or of those that happen from now on.
 
-        Raises Unavailable where no more may watch or the server stops, and QueryFailed where the database does not
-        answer.
+        Raises RateLimited if no more may watch, Unavailable if the server stops, and QueryFailed if the database does
+        not answer.
         """
         start = self._last_sequence() if after is None else after
         watch = Watch(agent, conditions, start, self._next, self._end)
@@ -119,9 +119,18 @@ class Feed:
 
     def _check_room(self, watch: Watch) -> None:
         if len(self._watches) >= self._max_watchers:
-            raise Unavailable(f"No more callers may watch now: the limit is {self._max_watchers}; try again later")
+            raise too_many_watches("No more watches may be open: the limit", self._max_watchers, "max_watchers")
         if sum(other.owner == watch.owner for other in self._watches) >= self._per_agent:
-            raise Unavailable(f"{watch.agent} may not watch once more: the limit of an agent is {self._per_agent}")
+            which = f"{watch.agent} may open no more watches: the limit of an agent"
+            raise too_many_watches(which, self._per_agent, "watchers_per_agent")
+
+
+def too_many_watches(which: str, limit: int, setting: str) -> RateLimited:
+    """Return the error for a watch beyond a limit.
+
+    It names no time to wait, since nobody knows when a watch ends; so clients raise it instead of trying again.
+    """
+    return RateLimited(f"{which} is {limit} (liaison.{setting}); end one first", metadata={"limit": str(limit)})
 
 
 class Watch(Iterator[Event]):

@@ -11,7 +11,7 @@ from itertools import islice
 import pytest
 from sqlalchemy import Connection, Engine
 
-from cstp_grpc.errors import CstpError, QueryFailed, Unavailable
+from cstp_grpc.errors import CstpError, QueryFailed, RateLimited, Unavailable
 from cstp_grpc.liaison.feed import Feed, Watch
 from cstp_grpc.liaison.model import Event, EventFilter, EventType
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
@@ -188,11 +188,12 @@ def test_every_watch_sees_all_that_threads_write_at_once_and_in_one_order(newsro
 def test_no_more_watch_than_may_and_who_leaves_makes_room(newsroom: Newsroom) -> None:
     feed = newsroom.feed(max_watchers=2)
     first, second = feed.watch(ACME, 0, "alice"), feed.watch(ACME, 0, "bob")
-    with pytest.raises(Unavailable, match="No more callers may watch now: the limit is 2"):
+    with pytest.raises(RateLimited, match="No more watches may be open: the limit is 2") as refused:
         feed.watch(ACME, 0, "carol")
+    assert (refused.value.metadata["limit"], refused.value.retry_after) == ("2", None)
     first.cancel()
     third = feed.watch(ACME, 0, "carol")
-    with pytest.raises(Unavailable, match="limit"):
+    with pytest.raises(RateLimited):
         feed.watch(ACME, 0, "dora")
     for watch in (second, third):
         watch.cancel()
@@ -201,13 +202,14 @@ def test_no_more_watch_than_may_and_who_leaves_makes_room(newsroom: Newsroom) ->
 def test_an_agent_watches_no_more_than_it_may_and_keeps_nobody_else_from_watching(newsroom: Newsroom) -> None:
     feed = newsroom.feed(per_agent=2)
     held = [feed.watch(ACME, 0, "alice"), feed.watch(ACME, 0, "alice")]
-    with pytest.raises(Unavailable, match="alice may not watch once more: the limit of an agent is 2"):
+    with pytest.raises(RateLimited, match="alice may open no more watches: the limit of an agent is 2") as refused:
         feed.watch(ACME, 0, "alice")
+    assert (refused.value.metadata["limit"], refused.value.retry_after) == ("2", None)
     held += [feed.watch(ACME, 0, "bob"), feed.watch(EventFilter("umbrella"), 0, "alice")]
     held[0].cancel()
     held[0].cancel()
     held.append(feed.watch(ACME, 0, "alice"))
-    with pytest.raises(Unavailable, match="limit"):
+    with pytest.raises(RateLimited):
         feed.watch(ACME, 0, "alice")
 
 

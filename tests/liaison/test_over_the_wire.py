@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections import Counter
@@ -17,10 +18,11 @@ from typing import Any, TypeVar
 import grpc
 import pytest
 
-from cstp_grpc.client import CstpClient, RetryPolicy
+from cstp_grpc.client import AsyncCstpClient, CstpClient, RetryPolicy
 from cstp_grpc.client.codec import from_json
 from cstp_grpc.client.contract import methods
 from cstp_grpc.config import Settings
+from cstp_grpc.errors import RateLimited
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
 from cstp_grpc.liaison.model import Event, EventType
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
@@ -383,3 +385,23 @@ def test_an_answer_names_the_request_that_did_it(tmp_path: Path) -> None:
         assert again == first
         assert entries is not None
         assert [entry["event"] for entry in entries["entries"]] == ["session_routed"]
+
+
+@pytest.mark.parametrize("setting", ["max_watchers", "watchers_per_agent"])
+def test_a_watch_beyond_the_limit_is_refused_and_says_how_many_there_may_be(setting: str, tmp_path: Path) -> None:
+    with (
+        wired(settings(tmp_path, liaison={setting: 1})) as wire,
+        CstpClient(wire.target, TOKENS["alice"]) as client,
+        client.watch(WATCH, liaison_pb2.WatchEventsRequest(after=0), timeout=TIMEOUT),
+    ):
+        with pytest.raises(RateLimited, match=f"liaison.{setting}") as refused:
+            next(client.liaison.watch_events(timeout=TIMEOUT))
+        assert refused.value.metadata["limit"] == "1"
+        with pytest.raises(RateLimited, match=f"liaison.{setting}"):
+            asyncio.run(first_event(wire.target))
+
+
+async def first_event(target: str) -> liaison_pb2.Event:
+    """Return the first event that a client in an event loop sees."""
+    async with AsyncCstpClient(target, TOKENS["alice"]) as client:
+        return await anext(client.liaison.watch_events(timeout=TIMEOUT))

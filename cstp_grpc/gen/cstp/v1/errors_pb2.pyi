@@ -37,7 +37,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_AUTHENTICATION_REQUIRED: _ErrorReason.ValueType  # 6
     """The bearer token is missing, unknown or expired; UNAUTHENTICATED, -32001."""
     ERROR_REASON_RATE_LIMITED: _ErrorReason.ValueType  # 7
-    """Too many calls, and RetryInfo says how long to wait; RESOURCE_EXHAUSTED, -32002."""
+    """Too many calls, and RetryInfo says how long to wait; or too many open streams, whose limit the metadata names and
+    which are not to be repeated; RESOURCE_EXHAUSTED, -32002.
+    """
     ERROR_REASON_QUERY_FAILED: _ErrorReason.ValueType  # 8
     """The journal, the embedder or the search cannot answer; UNAVAILABLE, -32003."""
     ERROR_REASON_GUARDRAIL_EVAL_FAILED: _ErrorReason.ValueType  # 9
@@ -87,7 +89,9 @@ ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 5
 ERROR_REASON_AUTHENTICATION_REQUIRED: ErrorReason.ValueType  # 6
 """The bearer token is missing, unknown or expired; UNAUTHENTICATED, -32001."""
 ERROR_REASON_RATE_LIMITED: ErrorReason.ValueType  # 7
-"""Too many calls, and RetryInfo says how long to wait; RESOURCE_EXHAUSTED, -32002."""
+"""Too many calls, and RetryInfo says how long to wait; or too many open streams, whose limit the metadata names and
+which are not to be repeated; RESOURCE_EXHAUSTED, -32002.
+"""
 ERROR_REASON_QUERY_FAILED: ErrorReason.ValueType  # 8
 """The journal, the embedder or the search cannot answer; UNAVAILABLE, -32003."""
 ERROR_REASON_GUARDRAIL_EVAL_FAILED: ErrorReason.ValueType  # 9
