@@ -56,7 +56,7 @@ class Feed:
         Raises RateLimited if no more may watch, Unavailable if the server stops, and QueryFailed if the database does
         not answer.
         """
-        start = self._last_sequence() if after is None else after
+        start = self._last_sequence(conditions.tenant) if after is None else after
         watch = Watch(agent, conditions, start, self._next, self._end)
         with self._changed:
             self._check_open()
@@ -85,7 +85,7 @@ class Feed:
         """Give a watch the events that follow its own, as many as are read at once."""
         with self._reading() as connection:
             # First, so that nothing is passed over that is committed in between.
-            newest = self._store.last_sequence(connection)
+            newest = self._store.last_sequence(connection, watch.conditions.tenant)
             if newest > watch.after:
                 watch.ready.extend(self._store.events(connection, watch.conditions, watch.after, BATCH))
         # What concerns nobody here need not be read again.
@@ -109,9 +109,9 @@ class Feed:
             self._watches.discard(watch)
             self._changed.notify_all()
 
-    def _last_sequence(self) -> int:
+    def _last_sequence(self, tenant: str) -> int:
         with self._reading() as connection:
-            return self._store.last_sequence(connection)
+            return self._store.last_sequence(connection, tenant)
 
     def _check_open(self) -> None:
         if self._closed:

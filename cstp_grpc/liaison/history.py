@@ -14,7 +14,7 @@ from cstp_grpc.storage.paging import PageRequest, estimated_size, fitting
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Events in their order, and whether there are more; `newest` is the sequence of the newest of all, 0 for none."""
+    """Events in their order, and whether there are more; `newest` is the sequence of the tenant's last event, or 0."""
 
     events: Sequence[Event]
     more: bool
@@ -35,7 +35,7 @@ class History:
         """
         limit = min(PageRequest(size).limit, MAX_PAGE)
         with self._sessions.reading() as connection:
-            newest = self._store.last_sequence(connection)
+            newest = self._store.last_sequence(connection, conditions.tenant)
             found = self._store.events(connection, conditions, after, limit + 1)
         kept = found[: fitting(found[:limit], size_of)]
         return EventPage(kept, len(found) > len(kept), newest)

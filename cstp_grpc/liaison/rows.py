@@ -197,8 +197,8 @@ def share_of(row: Row) -> Share:
 
 
 def event_row(event: Event) -> Values:
-    """Return an event as a row of `liaison_events` that has no sequence yet."""
-    return {**event_values(event), "data": canonical(event.data)}
+    """Return a numbered event as a row of `liaison_events`."""
+    return {**event_values(event), "sequence": event.sequence, "data": canonical(event.data)}
 
 
 def event_values(event: Event) -> Values:
@@ -215,7 +215,7 @@ def event_values(event: Event) -> Values:
 
 def event_of(row: Row) -> Event:
     """Return a row of `liaison_events` as an event."""
-    sequence, tenant, kind, session_id, user_id, agent, occurred_at, data = row
+    tenant, sequence, kind, session_id, user_id, agent, occurred_at, data = row
     return Event(tenant, EventType(kind), agent, occurred_at, session_id, user_id, decode(data), sequence)
 
 

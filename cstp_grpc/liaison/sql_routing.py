@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, and_, bindparam, func, insert, select, text, update
+from sqlalchemy import Connection, Engine, Select, and_, bindparam, insert, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.liaison.model import Activation, DeliveryState, Event, EventFilter, Share
@@ -25,6 +25,7 @@ from cstp_grpc.storage.order import WriteOrder
 from cstp_grpc.storage.tables import (
     TO_DELIVER,
     liaison_activations,
+    liaison_event_counters,
     liaison_events,
     liaison_heartbeats,
     liaison_shares,
@@ -34,6 +35,7 @@ from cstp_grpc.storage.text import storable
 PENDING = DeliveryState.PENDING.value
 
 activations = liaison_activations.c
+counters = liaison_event_counters.c
 events = liaison_events.c
 heartbeats = liaison_heartbeats.c
 shares = liaison_shares.c
@@ -50,12 +52,7 @@ DELIVERED = (
     .where(*OF_SHARE, shares.delivery == PENDING)
     .values(parameters(("delivery", "attempts", "next_attempt_at", "task_id", "delivered_at")))
 )
-ADD_EVENT = (
-    insert(liaison_events)
-    .values(parameters(column.name for column in events if column.name != "sequence"))
-    .returning(events.sequence)
-)
-LAST_SEQUENCE = select(func.max(events.sequence))
+LAST_SEQUENCE = select(counters.last_sequence).where(counters.tenant == bindparam("tenant"))
 AVAILABLE_UNTIL = select(heartbeats.available_until).where(
     heartbeats.tenant == bindparam("tenant"), heartbeats.pillar == bindparam("pillar")
 )
@@ -76,6 +73,10 @@ class SqlRoutingStore:
         beat = beat.on_conflict_do_update(
             index_elements=["tenant", "pillar"], set_={"available_until": beat.excluded.available_until}
         )
+        count_event = upsert(liaison_event_counters).values(tenant=bindparam("tenant"), last_sequence=1)
+        count_event = count_event.on_conflict_do_update(
+            index_elements=["tenant"], set_={"last_sequence": counters.last_sequence + 1}
+        )
         self._order = WriteOrder(engine)
         self._activation = DriverStatement(ACTIVATION, dialect)
         add_activation = insert(liaison_activations).values(parameters(activations.keys()))
@@ -83,7 +84,8 @@ class SqlRoutingStore:
         self._share = DriverStatement(SHARE, dialect)
         self._add_share = DriverStatement(add_share, dialect)
         self._delivered = DriverStatement(DELIVERED, dialect)
-        self._add_event = DriverStatement(ADD_EVENT, dialect)
+        self._count_event = DriverStatement(count_event.returning(counters.last_sequence), dialect)
+        self._add_event = DriverStatement(insert(liaison_events).values(parameters(events.keys())), dialect)
         self._last_sequence = DriverStatement(LAST_SEQUENCE, dialect)
         self._beat = DriverStatement(beat, dialect)
         self._available_until = DriverStatement(AVAILABLE_UNTIL, dialect)
@@ -137,20 +139,22 @@ class SqlRoutingStore:
         return due
 
     def add_event(self, connection: Connection, event: Event) -> Event:
-        """Add an event and return it with its sequence, which is greater than that of every event that can be read."""
-        # Whoever sees a sequence must be sure that no smaller one is still to be committed by another server.
+        """Add an event and return it with its sequence, one more than that of the tenant's event before it."""
+        # The order lock makes sequences visible in rising order: no smaller one is still to be committed elsewhere.
         self._order.hold(connection)
-        ((sequence,),) = self._add_event.all(connection, event_row(event))
-        return replace(event, sequence=sequence)
+        ((sequence,),) = self._count_event.all(connection, {"tenant": event.tenant})
+        numbered = replace(event, sequence=sequence)
+        self._add_event.run(connection, event_row(numbered))
+        return numbered
 
     def events(self, connection: Connection, conditions: EventFilter, after: int, limit: int) -> Sequence[Event]:
         """Return up to `limit` events after a sequence, in their order."""
         return [event_of(row) for row in connection.execute(happening(conditions, after).limit(limit))]
 
-    def last_sequence(self, connection: Connection) -> int:
-        """Return the sequence of the newest event; 0 where there is none."""
-        ((sequence,),) = self._last_sequence.all(connection, {})
-        return sequence or 0
+    def last_sequence(self, connection: Connection, tenant: str) -> int:
+        """Return the sequence of the tenant's last event, also if it has been removed; 0 if it never had one."""
+        row = self._last_sequence.first(connection, {"tenant": tenant})
+        return 0 if row is None else row[0]
 
     def beat(self, connection: Connection, tenant: str, pillar: str, available_until: datetime) -> None:
         """Write until when a local liaison agent counts as available."""

@@ -101,13 +101,13 @@ class RoutingStore(Protocol):
         """Return when the next delivery is due; None where none waits."""
 
     def add_event(self, connection: Connection, event: Event) -> Event:
-        """Add an event and return it with its sequence, which is greater than that of every event that can be read."""
+        """Add an event and return it with its sequence, one more than that of the tenant's event before it."""
 
     def events(self, connection: Connection, conditions: EventFilter, after: int, limit: int) -> Sequence[Event]:
         """Return up to `limit` events after a sequence, in their order."""
 
-    def last_sequence(self, connection: Connection) -> int:
-        """Return the sequence of the newest event; 0 where there is none."""
+    def last_sequence(self, connection: Connection, tenant: str) -> int:
+        """Return the sequence of the tenant's last event, also if it has been removed; 0 if it never had one."""
 
     def beat(self, connection: Connection, tenant: str, pillar: str, available_until: datetime) -> None:
         """Write until when a local liaison agent counts as available."""

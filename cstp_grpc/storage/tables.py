@@ -359,20 +359,28 @@ liaison_activations = Table(
 liaison_events = Table(
     "liaison_events",
     metadata,
-    Column("sequence", SERIAL, primary_key=True),
-    Column("tenant", IDENTIFIER, nullable=False),
+    Column("tenant", IDENTIFIER, primary_key=True),
+    Column("sequence", Integer, primary_key=True, autoincrement=False),
     Column("type", Text, nullable=False),
     Column("session_id", IDENTIFIER),
     Column("user_id", IDENTIFIER),
     Column("agent", IDENTIFIER, nullable=False),
     Column("occurred_at", UtcDateTime, nullable=False),
     Column("data", Text, nullable=False),
-    # Those of a tenant are found by their sequence alone, since whoever asks knows how far it has come.
     Index(None, "tenant", "session_id", "sequence"),
     Index(None, "tenant", "agent", "sequence"),
-    sqlite_autoincrement=True,
+    sqlite_with_rowid=False,
 )
-"""What happened in the chat sessions of tenants, in its order."""
+"""The events of chat sessions; `sequence` counts the events of a tenant from 1."""
+
+liaison_event_counters = Table(
+    "liaison_event_counters",
+    metadata,
+    Column("tenant", IDENTIFIER, primary_key=True),
+    Column("last_sequence", Integer, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""The sequence of each tenant's last event, also if that event has been removed since."""
 
 liaison_heartbeats = Table(
     "liaison_heartbeats",

@@ -220,8 +220,9 @@ def test_tenants_with_equal_identifiers_see_nothing_of_each_other(tmp_path: Path
             assert seen(wire, agent) == {"texts": {f"said by {agent}"}, "agents": {"guide", f"liaison_{pillar}"}}
         events = {agent: wire.events(agent) for agent in TENANTS}
         assert [event["type"] for event in events["alice"]] == [event["type"] for event in events["carol"]]
-        sequences = [event["sequence"] for found in events.values() for event in found]
-        assert len(set(sequences)) == len(sequences)
+        # Nobody can tell from the numbers how much happens elsewhere.
+        for found in events.values():
+            assert [event["sequence"] for event in found] == list(range(1, len(found) + 1))
         keys = {agent: routing_key(found) for agent, found in events.items()}
         for agent, other in (("alice", "carol"), ("carol", "alice")):
             assert wire.call("getShare", agent, share_id=keys[agent])["share"]["source_agent"] == "guide"

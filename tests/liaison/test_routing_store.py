@@ -270,16 +270,27 @@ def test_every_event_comes_back_as_it_was(routing: SqlRoutingStore, reader: SqlS
         nonlocal last
         stored = add_event(routing, writer, event)
         assert stored.sequence is not None
-        assert stored.sequence > last
+        assert stored.sequence == last + 1
         assert replace(stored, sequence=None) == event
         assert events_of(routing, reader, EventFilter(TENANT), last) == [stored]
         with reader.reading() as connection:
-            assert routing.last_sequence(connection) == stored.sequence
+            assert routing.last_sequence(connection, TENANT) == stored.sequence
         last = stored.sequence
 
     with reader.reading() as connection:
-        assert routing.last_sequence(connection) == 0
+        assert routing.last_sequence(connection, TENANT) == 0
     check()
+
+
+def test_the_events_of_each_tenant_are_counted_by_themselves(
+    routing: SqlRoutingStore, reader: SqlSessionStore, writer: Writer
+) -> None:
+    mixed = [add_event(routing, writer, replace(EVENT, tenant=tenant)) for tenant in ("a", "b", "a", "a", "b")]
+    assert [event.sequence for event in mixed] == [1, 1, 2, 3, 2]
+    with reader.reading() as connection:
+        last = [routing.last_sequence(connection, tenant) for tenant in ("a", "b", "c")]
+    assert last == [3, 2, 0]
+    assert events_of(routing, reader, EventFilter("a"), after=1) == [mixed[2], mixed[3]]
 
 
 FILTERS = st.builds(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
 import pytest
 from alembic import command
@@ -14,6 +15,8 @@ from sqlalchemy.exc import DBAPIError
 
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.intents.store import IntentFilter
+from cstp_grpc.liaison.model import Event, EventFilter, EventType
+from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.storage.engine import UnsuitableDatabase, create_engine, for_writing
 from cstp_grpc.storage.migrate import configuration, current, head, migrate
 from cstp_grpc.storage.paging import PageRequest
@@ -77,6 +80,26 @@ def test_intents_of_the_time_before_paths_are_kept(empty: Engine) -> None:
     migrate(empty)
     (intent,) = SqlIntentStore(empty).page(IntentFilter(), PageRequest()).items
     assert (intent.agent, intent.intent, intent.project, intent.paths) == ("ada", "Deploy", None, ())
+
+
+def test_events_keep_their_sequences_and_each_tenant_goes_on_after_its_own(empty: Engine) -> None:
+    with for_writing(empty) as connection, connection.begin():
+        command.upgrade(configuration(connection), "0006")
+        for sequence, tenant in ((3, "acme"), (4, "umbrella"), (7, "acme")):
+            connection.execute(
+                text(
+                    "INSERT INTO liaison_events (sequence, tenant, type, agent, occurred_at, data) VALUES"
+                    " (:sequence, :tenant, 'session_opened', 'guide', '2026-02-04 12:00:00+00:00', '{}')"
+                ),
+                {"sequence": sequence, "tenant": tenant},
+            )
+    migrate(empty)
+    store = SqlRoutingStore(empty)
+    added = Event("acme", EventType.SESSION_CLOSED, "guide", datetime(2026, 2, 5, tzinfo=UTC))
+    with for_writing(empty) as connection, connection.begin():
+        assert [event.sequence for event in store.events(connection, EventFilter("acme"), 0, 10)] == [3, 7]
+        assert store.last_sequence(connection, "umbrella") == 4
+        assert store.add_event(connection, added).sequence == 8
 
 
 def test_several_replicas_may_start_at_once(empty: Engine, empty_database_url: str) -> None:

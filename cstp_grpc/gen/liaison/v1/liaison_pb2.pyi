@@ -272,7 +272,7 @@ class Event(_message.Message):
     session_claimed, returned_to_guide, session_closed, context_delivered or delivery_failed.
     """
     sequence: _builtins.int
-    """Its place among all events of the server, rising and with gaps."""
+    """Its place among the events of the tenant, which are counted from 1."""
     chat_session_id: _builtins.str
     """The session in which it happened; absent where there is none."""
     user_id: _builtins.str
@@ -1415,7 +1415,7 @@ class ListEventsResponse(_message.Message):
     more: _builtins.bool
     """Whether there are more."""
     newest: _builtins.int
-    """The sequence of the newest event that the server has; what happens from now on comes after it."""
+    """The sequence of the tenant's last event; what happens from now on comes after it."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
         """The events; the sequence of the last one says where to go on."""
