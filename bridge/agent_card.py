@@ -5,18 +5,22 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import hdrs, web
 
-from bridge.a2a.cards import Cards
+from bridge.a2a.cards import MAX_AGE, Cards
 from bridge.a2a.context import V0_3, V1_0, VERSION, VERSION_FORM
 from bridge.forwarded import PublicAddress
 
-MAX_AGE: Final = 300
-"""Seconds for which a card may be kept."""
+PUBLIC: Final = f"public, max-age={MAX_AGE}"
+PRIVATE: Final = f"private, max-age={MAX_AGE}"
+"""For a card that names the address by which one caller asked for it: no cache may show it to another."""
+GZIP: Final = frozenset({"gzip", "x-gzip"})
+QUALITY: Final = re.compile(r"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)", re.IGNORECASE)
 PAGES_KEPT: Final = 32
 """Of how many addresses the pages are kept, the last used ones; strangers name addresses too."""
 
@@ -27,6 +31,7 @@ class Page:
 
     body: bytes
     tag: str
+    """The opaque part of its ETag, which is weak: the page may be compressed or not."""
 
 
 class CardPages:
@@ -43,11 +48,44 @@ class CardPages:
     async def agent_card(self, request: web.Request) -> web.Response:
         """Answer with the card of the version that the caller names, or with one that clients of both can read."""
         build = self._by_version.get(requested_version(request), self._merged)
-        return respond(request, build(self._address.of(request)), {hdrs.VARY: VERSION})
+        return self._respond(request, build, VERSION, hdrs.ACCEPT_ENCODING)
 
     async def agent_json(self, request: web.Request) -> web.Response:
         """Answer with the card of the CSTP design, which is that of A2A 0.3 too."""
-        return respond(request, self._v0_3(self._address.of(request)), {})
+        return self._respond(request, self._v0_3, hdrs.ACCEPT_ENCODING)
+
+    def _respond(self, request: web.Request, build: Callable[[str], Page], *vary: str) -> web.Response:
+        """Answer with a page, or with 304 if the caller has it already."""
+        found = build(self._address.of(request))
+        headers = {
+            hdrs.ETAG: f'W/"{found.tag}"',
+            hdrs.CACHE_CONTROL: PUBLIC if self._address.is_configured else PRIVATE,
+            hdrs.VARY: ", ".join(vary),
+        }
+        if any(known.value in (found.tag, "*") for known in request.if_none_match or ()):
+            return web.Response(status=304, headers=headers)
+        response = web.Response(body=found.body, content_type="application/json", headers=headers)
+        if accepts_gzip(request.headers.getall(hdrs.ACCEPT_ENCODING, [])):
+            response.enable_compression(web.ContentCoding.gzip)
+        return response
+
+
+def accepts_gzip(values: Iterable[str]) -> bool:
+    """Return whether the values of the header Accept-Encoding allow gzip."""
+    weights = {}
+    for element in ",".join(values).split(","):
+        coding, _, parameter = element.partition(";")
+        weights[coding.strip().lower()] = weight_of(parameter.strip())
+    named = [weight for coding, weight in weights.items() if coding in GZIP]
+    return max(named, default=weights.get("*", 0.0)) > 0
+
+
+def weight_of(parameter: str) -> float:
+    """Return the weight that a parameter such as `q=0.5` gives to a coding; 0 if it cannot be read."""
+    if not parameter:
+        return 1.0
+    match = QUALITY.fullmatch(parameter)
+    return float(match[1]) if match else 0.0
 
 
 def requested_version(request: web.Request) -> str:
@@ -59,13 +97,5 @@ def requested_version(request: web.Request) -> str:
 def page(card: Mapping[str, Any]) -> Page:
     """Return a card as it is sent."""
     # Maps of protobuf have another order in every process, and all copies of the bridge must give the same tag.
-    body = json.dumps(card, ensure_ascii=False, indent=2, sort_keys=True).encode("utf-8")
+    body = json.dumps(card, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode("utf-8")
     return Page(body, hashlib.sha256(body).hexdigest()[:32])
-
-
-def respond(request: web.Request, found: Page, extra: Mapping[str, str]) -> web.Response:
-    """Answer with a page, or with 304 where the caller has it already."""
-    headers = {hdrs.ETAG: f'"{found.tag}"', hdrs.CACHE_CONTROL: f"public, max-age={MAX_AGE}", **extra}
-    if any(known.value in (found.tag, "*") for known in request.if_none_match or ()):
-        return web.Response(status=304, headers=headers)
-    return web.Response(body=found.body, content_type="application/json", headers=headers)

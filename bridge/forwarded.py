@@ -35,6 +35,11 @@ class PublicAddress:
             except ValueError as error:
                 raise ConfigError(f"server.trusted_proxies: {text} is neither an address nor a network") from error
 
+    @property
+    def is_configured(self) -> bool:
+        """Whether the address is the same for all callers, whatever their requests say."""
+        return self._configured is not None
+
     def of(self, request: web.Request) -> str:
         """Return the address as `https://agent.example.com`. Raises HTTPBadRequest where the request has none."""
         if self._configured is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,7 +39,12 @@ EXTENSION_DESCRIPTION: Final = (
     "can be called by their names on the A2A endpoint itself."
 )
 TOKEN_DESCRIPTION: Final = "The token by which the agent's operator knows the caller."  # noqa: S105 - words on the card
-STREAMS: Final = "It takes or answers a stream and is called over gRPC only, at the extension's grpcTarget."
+MAX_AGE: Final = 300
+"""Seconds for which a card may be kept."""
+ORDINARY: Final = frozenset({ANY, "query", "check", "announce", "record"})
+"""The permissions of agents that are neither reviewers, nor guides or liaison agents, nor administrators."""
+ERRORS: Final = " Errors: "
+"""What precedes the errors in the descriptions of the contract."""
 WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 
 
@@ -63,21 +68,27 @@ class Cards:
         self._a2a = settings.a2a
         self._version = version
         self._ports = ports
-        public = [method for method in methods if method.public]
-        self._methods = sorted(public, key=lambda method: method.service != CORE_SERVICE)
+        # A message of A2A cannot call what streams.
+        callable_methods = [method for method in methods if method.public and not method.streaming]
+        self._methods = sorted(callable_methods, key=lambda method: method.service != CORE_SERVICE)
 
     def public(self, address: str) -> a2a_pb2.AgentCard:
-        """Return the card of A2A 1.0 that everyone may read."""
+        """Return the card of A2A 1.0 that everyone may read, with the skills that any agent may use."""
+        return self._card(address, ORDINARY)
+
+    def _card(self, address: str, permissions: Set[str]) -> a2a_pb2.AgentCard:
+        """Return the card with the skills that need one of these permissions."""
+        methods = [method for method in self._methods if method.permission in permissions]
         card = a2a_pb2.AgentCard(
             name=self._agent.name,
             description=self._agent.description,
             version=self._version,
             documentation_url=self._agent.documentation_url,
             supported_interfaces=self._interfaces(address),
-            capabilities=self._capabilities(address),
+            capabilities=self._capabilities(address, methods),
             default_input_modes=SPOKEN,
             default_output_modes=SPOKEN,
-            skills=map(skill, self._methods),
+            skills=map(skill, methods),
         )
         bearer = a2a_pb2.HTTPAuthSecurityScheme(description=TOKEN_DESCRIPTION, scheme="Bearer")
         card.security_schemes[SCHEME].http_auth_security_scheme.CopyFrom(bearer)
@@ -92,11 +103,8 @@ class Cards:
 
         `access` is the JSON result of `cstp.getAccess`.
         """
-        card = self.public(address)
+        card = self._card(address, {ANY, *access["permissions"]})
         card.capabilities.extensions[0].params.update({"access": told(access)})
-        granted = {ANY, *access["permissions"]}
-        del card.skills[:]
-        card.skills.extend(skill(method) for method in self._methods if method.permission in granted)
         return card
 
     def v1_0(self, address: str) -> dict[str, Any]:
@@ -153,7 +161,7 @@ class Cards:
         found = self._a2a.public_cstp_target or target(address, self._ports.cstp)
         return f"grpcs://{found}" if self._ports.cstp_secure and "://" not in found else found
 
-    def _capabilities(self, address: str) -> a2a_pb2.AgentCapabilities:
+    def _capabilities(self, address: str, methods: Iterable[Method]) -> a2a_pb2.AgentCapabilities:
         """Return what the agent can do, our extension being the only one."""
         extension = a2a_pb2.AgentExtension(
             uri=EXTENSION_URI, description=EXTENSION_DESCRIPTION, required=self._a2a.require_extension
@@ -162,7 +170,7 @@ class Cards:
             {
                 "endpoint": f"{address}{CSTP_PATH}",
                 "grpcTarget": self._cstp_target(address),
-                "methods": [method.name for method in self._methods],
+                "methods": [method.name for method in methods],
             }
         )
         return a2a_pb2.AgentCapabilities(
@@ -188,13 +196,13 @@ def merge_members(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[s
 
 
 def skill(method: Method) -> a2a_pb2.AgentSkill:
-    """Return a method as a skill. One that streams has no examples, because no message can call it."""
+    """Return a method as a skill."""
     return a2a_pb2.AgentSkill(
         id=method.name,
         name=words(method.rpc),
-        description=f"{method.description} {STREAMS}" if method.streaming else method.description,
+        description=method.description.partition(ERRORS)[0],
         tags=tags(method),
-        examples=() if method.streaming else examples(method),
+        examples=examples(method),
         input_modes=SPOKEN if method.name == ANNOUNCE else (JSON,),
     )
 

@@ -11,8 +11,8 @@ from aiohttp import hdrs, web
 
 from bridge import headers, jsonrpc
 from bridge.a2a import params, sse
-from bridge.a2a.cards import A2A_PATH, REST_PATH
-from bridge.a2a.context import V1_0, require_version
+from bridge.a2a.cards import A2A_PATH, MAX_AGE, REST_PATH
+from bridge.a2a.context import EXTENSIONS, V1_0, VERSION, require_version
 from bridge.a2a.errors import Refused, invalid_params, rest_error
 from bridge.a2a.exchange import Exchange, unreadable
 from bridge.a2a.operations import operations
@@ -45,6 +45,13 @@ ROUTES: Final = (
 """By HTTP method and path below the binding's own: the operation. The names in braces are members of its params."""
 PATHS: Final = {REST_PATH + path: [method for method, other, _ in ROUTES if other == path] for _, path, _ in ROUTES}
 """The paths and what each takes."""
+CACHING: Final[Mapping[str, Mapping[str, str]]] = {
+    "GetExtendedAgentCard": {
+        hdrs.CACHE_CONTROL: f"private, max-age={MAX_AGE}",
+        hdrs.VARY: f"{hdrs.AUTHORIZATION}, {VERSION}, {EXTENSIONS}",
+    }
+}
+"""The headers of those operations whose answers may be kept."""
 
 
 class Rest:
@@ -77,7 +84,11 @@ class Rest:
                 value, events = await self._begin(name, params_of(request, body), exchange.context())
             except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
                 return await refuse(exchange, error, name)
-            return respond(200, value, exchange) if events is None else await stream(value, events, exchange, name)
+            if events is not None:
+                return await stream(value, events, exchange, name)
+            answer = respond(200, value, exchange)
+            answer.headers.extend(CACHING.get(name, {}))
+            return answer
 
         return handle
 

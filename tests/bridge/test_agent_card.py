@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import re
 from typing import Any
 
@@ -182,15 +183,53 @@ def test_the_contact_is_left_out_where_there_is_none(bridge: Client) -> None:
 
 
 @BOTH
-def test_the_card_needs_no_token_and_may_be_kept(bridge: Client, path: str) -> None:
-    answer = bridge.get(path)
-    assert answer.headers["Cache-Control"] == "public, max-age=300"
-    tag = answer.headers["ETag"]
-    for known in (tag, f"W/{tag}", f'"x", {tag}', "*"):
-        again = bridge.get(path, If_None_Match=known)
-        assert (again.status, again.body, again.headers["ETag"]) == (304, b"", tag)
-        assert again.headers["Cache-Control"] == "public, max-age=300"
-    assert bridge.get(path, If_None_Match='"x"').status == 200
+def test_the_card_needs_no_token_and_may_be_kept(target: str, path: str) -> None:
+    with bridging(target, ServerSettings(public_url="https://agent.example.com")) as bridge:
+        answer = bridge.get(path)
+        assert answer.headers["Cache-Control"] == "public, max-age=300"
+        tag = answer.headers["ETag"]
+        # One tag for what differs in nothing but its encoding must be a weak one.
+        assert tag.startswith("W/")
+        for known in (tag, tag.removeprefix("W/"), f'"x", {tag}', "*"):
+            again = bridge.get(path, If_None_Match=known)
+            assert (again.status, again.body, again.headers["ETag"]) == (304, b"", tag)
+            assert again.headers["Cache-Control"] == "public, max-age=300"
+            assert again.headers.get_all("Vary") == answer.headers.get_all("Vary")
+        assert bridge.get(path, If_None_Match='"x"').status == 200
+
+
+@BOTH
+def test_an_address_that_the_caller_named_is_for_its_own_cache_alone(bridge: Client, path: str) -> None:
+    for headers in ({}, {"Host": "evil.example"}):
+        answer = bridge.get(path, **headers)
+        assert answer.headers["Cache-Control"] == "private, max-age=300"
+        again = bridge.get(path, If_None_Match=answer.headers["ETag"], **headers)
+        assert (again.status, again.headers["Cache-Control"]) == (304, "private, max-age=300")
+
+
+@BOTH
+@pytest.mark.parametrize("asked", ["gzip", "br, GZIP;q=0.5", "deflate, gzip", "x-gzip", "gzip ; q=1.0", "*"])
+def test_the_card_is_compressed_when_asked(bridge: Client, path: str, asked: str) -> None:
+    plain, answer = bridge.get(path, Accept_Encoding="identity"), bridge.get(path, Accept_Encoding=asked)
+    assert answer.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(answer.body) == plain.body
+    assert int(answer.headers["Content-Length"]) == len(answer.body) < len(plain.body) / 2
+    assert answer.headers["ETag"] == plain.headers["ETag"]
+    for found in (plain, answer):
+        assert "Accept-Encoding" in ",".join(found.headers.get_all("Vary") or ())
+
+
+@BOTH
+@pytest.mark.parametrize("asked", [None, "", "identity", "br", "gzip;q=0", "gzip;q=0.000, *", "*;q=0", "gzip;q=x"])
+def test_the_card_is_not_compressed_otherwise(bridge: Client, path: str, asked: str | None) -> None:
+    answer = bridge.request("GET", path, headers={} if asked is None else {"Accept-Encoding": asked})
+    assert "Content-Encoding" not in answer.headers
+    assert answer.json["name"] == "cstp"
+
+
+def test_strangers_get_a_short_card(bridge: Client) -> None:
+    assert len(bridge.get(CARD).body) < 10_000
+    assert len(bridge.get(CARD, Accept_Encoding="gzip").body) < 4_000
 
 
 @BOTH

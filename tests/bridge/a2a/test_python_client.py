@@ -608,6 +608,7 @@ def post_0_3(peers: Peers, call: Mapping[str, Any]) -> dict[str, Any]:
         return found
 
 
-def test_every_public_method_is_a_skill(peers: Peers) -> None:
-    card = asyncio.run(resolve(peers.url, WAYS[0].card_path))
-    assert {skill.id for skill in card.skills} == {method.name for method in methods().values() if method.public}
+def test_the_extended_card_lists_every_method_that_its_reader_may_call(peers: Peers) -> None:
+    with agent(WAYS[0], peers, TOKENS["alice"]) as alice:
+        skills = {skill.id for skill in alice.extended_card().skills}
+    assert skills == {method.name for method in methods().values() if method.public and not method.streaming}

@@ -265,6 +265,13 @@ def test_anothers_task_is_no_task(raw: Raw, task: Any) -> None:
     assert there["code"] == 404
 
 
+def test_the_extended_card_is_for_the_cache_of_its_caller_alone(raw: Raw) -> None:
+    answer = asked(raw, "GET", "/extendedAgentCard")
+    assert answer.headers["Cache-Control"] == "private, max-age=300"
+    assert "Authorization" in answer.headers["Vary"]
+    assert "Cache-Control" not in asked(raw, "GET", "/tasks").headers
+
+
 def test_the_extended_card_is_for_the_caller(raw: Raw) -> None:
     cards = [asked(raw, "GET", "/extendedAgentCard", who=who).json for who in ("alice", "reader")]
     access = [
