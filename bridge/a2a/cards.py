@@ -66,7 +66,7 @@ class Cards:
     def __init__(self, settings: Settings, version: str, methods: Iterable[Method], ports: Ports) -> None:
         self._agent = settings.agent
         self._a2a = settings.a2a
-        self._version = version
+        self._version = settings.agent.version or version
         self._ports = ports
         # A message of A2A cannot call what streams.
         callable_methods = [method for method in methods if method.public and not method.streaming]

@@ -46,6 +46,8 @@ class AgentSettings(Section):
     """The name in answers and on the agent card."""
     description: str = Field(default="Decision intelligence for AI agents", min_length=1)
     """One sentence for the agent card."""
+    version: str | None = Field(default=None, min_length=1, max_length=100)
+    """The agent's version on the agent card; when absent, that of CSTP."""
     contact: str | None = None
     """Whom to write to; on the agent card."""
     provider: ProviderSettings | None = None

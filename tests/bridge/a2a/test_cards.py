@@ -145,7 +145,13 @@ def test_the_card_has_all_required_members() -> None:
     assert list(card.default_input_modes) == list(card.default_output_modes) == ["text/plain", "application/json"]
 
 
-@pytest.mark.parametrize("member", ["name", "description"])
+def test_the_version_on_the_card_can_be_configured() -> None:
+    described = cards(version="2026.11")
+    assert (described.public(ADDRESS).version, described.v0_3(ADDRESS)["version"]) == ("2026.11", "2026.11")
+    assert described.extended(ADDRESS, access()).version == "2026.11"
+
+
+@pytest.mark.parametrize("member", ["name", "description", "version"])
 def test_what_a_card_requires_cannot_be_configured_away(member: str) -> None:
     with pytest.raises(ConfigError, match=f"agent.{member}"):
         load(None, agent={member: ""})
