@@ -39,6 +39,8 @@ KILLS = 20
 WRITERS = 4
 TOKEN = "kill-test-token"
 METADATA = ("authorization", f"Bearer {TOKEN}")
+ATTEMPTS = ("Do", "Undo")
+"""What is announced under each correlation id, one after the other."""
 PERMISSIONS = ["query", "check", "announce", "record", "review", "admin", "converse", "route"]
 
 
@@ -48,7 +50,8 @@ class Acknowledged:
 
     decisions: dict[str, str] = field(default_factory=dict)
     """Titles by decision id."""
-    intents: set[str] = field(default_factory=set)
+    intents: dict[str, int] = field(default_factory=dict)
+    """Revisions by correlation id."""
     checks: set[str] = field(default_factory=set)
     """Request ids of checks."""
     tasks: dict[str, int] = field(default_factory=dict)
@@ -120,11 +123,11 @@ def write(channel: grpc.Channel, done: Acknowledged, lock: threading.Lock) -> No
             )
             with lock:
                 done.decisions[recorded.decision.id] = title
-            cstp.AnnounceIntent(
-                cstp_pb2.AnnounceIntentRequest(intent=f"Do {key}", correlation_id=key), metadata=metadata, timeout=30
-            )
-            with lock:
-                done.intents.add(key)
+            for attempt in ATTEMPTS:
+                request = cstp_pb2.AnnounceIntentRequest(intent=f"{attempt} {key}", correlation_id=key)
+                announced = cstp.AnnounceIntent(request, metadata=metadata, timeout=30)
+                with lock:
+                    done.intents[key] = announced.revision
             action = cstp_pb2.Action(description=f"Do {key}")
             cstp.CheckGuardrails(cstp_pb2.CheckGuardrailsRequest(action=action), metadata=metadata, timeout=30)
             with lock:
@@ -160,20 +163,28 @@ def verify(channel: grpc.Channel, done: Acknowledged) -> None:
         d.id: d.title for d in everything(journal.ListDecisions, journal_pb2.ListDecisionsRequest(), "decisions")
     }
     assert done.decisions.items() <= decisions.items()
-    intents = {i.correlation_id for i in everything(audit.ListIntents, audit_pb2.ListIntentsRequest(), "intents")}
-    assert done.intents <= intents
+    intents = {
+        (i.correlation_id, i.revision): i.previous_revision
+        for i in everything(audit.ListIntents, audit_pb2.ListIntentsRequest(), "intents")
+    }
+    assert done.intents.items() <= intents.keys()
+    assert all((key, previous) in intents for (key, _), previous in intents.items() if previous)
     entries = everything(audit.ListAuditEntries, audit_pb2.ListAuditEntriesRequest(), "entries")
     judged = {e.request_id for e in entries if e.event == audit_pb2.AUDIT_EVENT_GUARDRAIL_CHECK}
-    announced = {e.correlation_id for e in entries if e.event == audit_pb2.AUDIT_EVENT_INTENT_ANNOUNCED}
+    announced = {
+        (e.correlation_id, e.intent_revision) for e in entries if e.event == audit_pb2.AUDIT_EVENT_INTENT_ANNOUNCED
+    }
     assert done.checks <= judged
-    assert done.intents <= announced
     keeping = tasks_pb2_grpc.TaskServiceStub(channel)
     tasks = {t.id: t.version for t in everything(keeping.ListTasks, tasks_pb2.ListTasksRequest(), "tasks")}
     assert all(tasks[key] >= version for key, version in done.tasks.items())
     # No intent without its entry, no entry without its intent: they are one transaction.
-    assert intents == announced
+    assert intents.keys() == announced
     # The index proposes by approximation, which misses some of texts that are so alike; a broken one misses most.
     cstp = cstp_pb2_grpc.CstpServiceStub(channel)
+    for key in [key for key, revision in done.intents.items() if revision == len(ATTEMPTS)][-SAMPLE:]:
+        request = cstp_pb2.AnnounceIntentRequest(intent=f"{ATTEMPTS[-1]} {key}", correlation_id=key)
+        assert cstp.AnnounceIntent(request, metadata=(METADATA,), timeout=30).revision == len(ATTEMPTS)
     sample = random.sample(sorted(done.decisions.items()), min(SAMPLE, len(done.decisions)))
     assert sum(finds(cstp, *wanted) for wanted in sample) >= len(sample) * 0.5
 

@@ -36,8 +36,13 @@ def of_announcement(result: Result) -> list[str]:
         *section("Similar decisions", [decision_lines(item) for item in decisions]),
         *section("Suggestions", [[one_line(item)] for item in result["suggestions"]]),
         "",
-        f"Correlation id: {one_line(result['correlationId'])}",
+        f"Correlation id: {one_line(result['correlationId'])}{revision_suffix(result['revision'])}",
     ]
+
+
+def revision_suffix(revision: int) -> str:
+    """Return which revision of an intent was announced; empty for the first."""
+    return f", revision {revision}" if revision > 1 else ""
 
 
 def of_check(result: Result) -> list[str]:

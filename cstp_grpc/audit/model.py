@@ -65,6 +65,7 @@ class AuditEntry:
     decision_id: str | None = None
     error: str | None = None
     peers: tuple[AuditedPeer, ...] = ()
+    intent_revision: int | None = None
     id: int | None = None
 
 

@@ -127,6 +127,7 @@ def row_of(entry: AuditEntry) -> dict[str, object]:
         "decision_id": entry.decision_id,
         "error": entry.error,
         "peers": [[peer.agent, peer.status, peer.allowed] for peer in entry.peers] or None,
+        "intent_revision": entry.intent_revision,
     }
 
 

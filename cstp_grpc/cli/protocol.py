@@ -103,7 +103,10 @@ def check(
 @inputs_options("--metadata")
 @click.option("--project", metavar="NAME", help="The project that the paths are in; the server's only one when absent.")
 @click.option("--path", "paths", metavar="P", multiple=True, help="A file or folder that you are about to touch.")
-@click.option("--correlation-id", help="Ties answers together and makes a repetition safe; made up when absent.")
+@click.option(
+    "--correlation-id",
+    help="Ties announcements together: the same one again is a repetition, any other a revision; made up when absent.",
+)
 @federated_options
 @calls
 def announce(

@@ -180,7 +180,8 @@ def response(item: cstp_pb2.AgentResponse) -> Text:
 def announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentResponse) -> None:
     """Print the feedback on an intent."""
     received = f"Received by {answer.responding_agent} at {moment(answer.received_at)}"
-    console.print(printable(f"{received}, correlation id {answer.correlation_id}"), soft_wrap=True)
+    said = [received, f"correlation id {answer.correlation_id}", revision_text(answer.revision)]
+    console.print(printable(", ".join(filter(None, said))), soft_wrap=True)
     if answer.HasField("guardrail_status"):
         status = answer.guardrail_status
         verdict(console, status.allowed, status.violations, status.warnings, status.evaluated)
@@ -201,6 +202,13 @@ def announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentResponse) -
             table.add_row("  -", Text(printable(suggestion)))
         console.print(table)
     responses(console, answer.responses)
+
+
+def revision_text(revision: int, previous: int = 0) -> str:
+    """Return which revision of an intent it is and the one that it replaced; empty for the first."""
+    if revision <= 1:
+        return ""
+    return f"revision {revision}, after {previous}" if previous else f"revision {revision}"
 
 
 def code_context(console: Console, code: code_pb2.CodeContext) -> None:
@@ -288,6 +296,7 @@ def audit_entries(console: Console, found: Sequence[audit_pb2.AuditEntry]) -> No
             *(f"{peer.agent} {word(types_pb2.PeerStatus, peer.status).replace('_', ' ')}" for peer in item.peers),
             item.decision_id,
             f"correlation id {item.correlation_id}" if item.HasField("correlation_id") else "",
+            revision_text(item.intent_revision),
             f"request {item.request_id}",
         ]
         table.add_row(moment(item.timestamp), entry_verdict(item), entry(headline, details))
@@ -309,6 +318,7 @@ def intents(console: Console, found: Sequence[audit_pb2.IntentRecord]) -> None:
     for item in found:
         headline = item.intent if item.HasField("intent") else "(its text is not stored)"
         details = [item.agent, word(types_pb2.Stakes, item.stakes), item.category, item.project, item.correlation_id]
+        details.append(revision_text(item.revision, item.previous_revision))
         more = [f"{len(item.paths) - MAX_PATHS} more paths"] if len(item.paths) > MAX_PATHS else []
         table.add_row(moment(item.received_at), entry(headline, [*details, *item.paths[:MAX_PATHS], *more]))
     console.print(table if found else "There are no such intents.")

@@ -134,8 +134,8 @@ class Cstp:
         """Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of
         the guardrails and suggestions; where paths are given, also with what governs their code.
 
-        Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all the same), CONFLICT where the
-        correlation id was used for another content, and NOT_FOUND for an unknown project.
+        Another content under the same correlation id is a revision of the intent. Errors: QUERY_FAILED,
+        GUARDRAIL_EVAL_FAILED (the intent is recorded all the same), and NOT_FOUND for an unknown project.
 
         Args:
             intent: What the agent intends to do; 1 to 8000 characters, not blank.
@@ -144,8 +144,10 @@ class Cstp:
             stakes: What is at risk; medium when absent. One of low, medium, high, critical.
             confidence: How sure the agent is, 0 to 1.
             agent: Who the agent says it is.
-            correlation_id: Chosen by the caller to tie answers together and to make a repetition safe: 1 to 128 visible
-                ASCII characters. Generated when absent.
+            correlation_id: Chosen by the caller to tie announcements and answers together: 1 to 128 visible ASCII
+                characters. Generated when absent. The content that the caller announced last under it, announced again,
+                is a repetition, which is recorded once; any other content is a revision. Ids of other agents are other
+                ids.
             metadata: Structured data; the guardrails read it as `context`. At most 24 levels deep. Checks that
                 `confirmedChecks` in it lists by their texts are not suggested.
             project: The project that the paths are in, as the server is configured with it; when absent and there are

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
-from cstp_grpc.errors import Conflict, reason_of
+from cstp_grpc.errors import reason_of
 from cstp_grpc.guardrails.model import NO_CODE, Action, Verdict
 from cstp_grpc.guardrails.values import check_bounds
 from cstp_grpc.intents.code import CodeContext, CodeReader
@@ -57,13 +57,17 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """The answer to an announcement; `verdict` is None where the server does not respond, `code` without paths."""
+    """The answer to an announcement, and which `revision` of the intent that is.
+
+    `verdict` is None if the server does not respond, `code` without paths.
+    """
 
     received_at: datetime
     similar: tuple[Match, ...] = ()
     verdict: Verdict | None = None
     suggestions: tuple[str, ...] = ()
     code: CodeContext | None = None
+    revision: int = 1
 
 
 class Search(Protocol):
@@ -134,10 +138,9 @@ class Announcer:
     def announce(self, announcement: Announcement, caller: str, request_id: str, reader: str | None = None) -> Feedback:
         """Record an intent and return the feedback on it.
 
-        Similar decisions are those that `reader` may read, the caller where it is None. Raises Conflict where the
-        caller used the correlation id for another content, QueryFailed, GuardrailEvalFailed and Unavailable. Before
-        anything is recorded, raises InvalidArgument for metadata that is too large and for paths that cannot be looked
-        at, and NotFound for an unknown project.
+        Similar decisions are those that `reader` may read, the caller where it is None. Raises QueryFailed,
+        GuardrailEvalFailed and Unavailable. Before anything is recorded, raises InvalidArgument for metadata that is
+        too large and for paths that cannot be looked at, and NotFound for an unknown project.
         """
         check_bounds(announcement.metadata, "metadata")
         code = self._code.look(announcement.project, announcement.paths)
@@ -149,7 +152,7 @@ class Announcer:
             self._remember(announcement, caller, replace(entry, error=reason_of(error)))
             raise
         stored = self._remember(announcement, caller, judged(entry, feedback.verdict), feedback.similar)
-        return replace(feedback, received_at=stored.received_at)
+        return replace(feedback, received_at=stored.received_at, revision=stored.revision)
 
     def _feedback(
         self, announcement: Announcement, code: CodeContext | None, reader: str, received_at: datetime
@@ -190,16 +193,10 @@ class Announcer:
                 # First, because it may have to wait for other servers, which must not wait for this intent meanwhile.
                 self._citations.cite(connection, caller, intent.correlation_id, intent.claimed_url, cited)
             stored = self._intents.remember(connection, intent)
-            self._trail.append(connection, entry)
+            self._trail.append(connection, replace(entry, intent_revision=stored.revision))
             return stored
 
-        try:
-            return self._writer.run(job)
-        except Conflict as conflict:
-            # The announcement was refused, yet it was made: the trail says so.
-            refused = replace(entry, error=conflict.reason)
-            self._writer.run(lambda connection: self._trail.append(connection, refused))
-            raise
+        return self._writer.run(job)
 
     def _intent(self, announcement: Announcement, caller: str, received_at: datetime) -> Intent:
         kept = announcement if self._stores_content else None

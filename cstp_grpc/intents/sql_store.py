@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, Select, desc, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cstp_grpc.errors import Conflict
 from cstp_grpc.intents.store import Intent, IntentFilter
 from cstp_grpc.storage.page_token import from_microseconds, read_token, to_microseconds, write_token
 from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
@@ -17,6 +17,8 @@ from cstp_grpc.storage.tables import intents
 from cstp_grpc.storage.text import storable
 from cstp_grpc.vocabulary import Stakes
 
+IDENTITY = ("agent", "correlation_id", "revision")
+
 
 class SqlIntentStore:
     """Keeps intents in the table `intents`."""
@@ -24,29 +26,26 @@ class SqlIntentStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
-        self._insert = (
-            insert(intents).on_conflict_do_nothing(index_elements=["agent", "correlation_id"]).returning(intents.c.id)
-        )
+        self._insert = insert(intents).on_conflict_do_nothing(index_elements=IDENTITY).returning(intents.c.id)
 
     def remember(self, connection: Connection, intent: Intent) -> Intent:
-        """Add an intent within a transaction, or return the one that is there with the same content.
+        """Return the latest revision of an intent if it has the same content, else add the next one and return that.
 
-        Raises Conflict where the agent used the correlation id for another content, SQLAlchemyError where the database
-        does not answer.
+        It is added within the transaction. Raises SQLAlchemyError if the database does not answer.
         """
-        # The row that another replica may be adding is waited for here, so that it is there to be read below.
-        if connection.execute(self._insert, row_of(intent)).first() is not None:
-            return intent
-        known = select(intents).where(
-            intents.c.agent == intent.agent, intents.c.correlation_id == intent.correlation_id
-        )
-        stored = intent_of(connection.execute(known).one())
-        if stored.content_hash != intent.content_hash:
-            raise Conflict(
-                f"The correlation id {intent.correlation_id} was announced with another content",
-                metadata={"correlationId": intent.correlation_id},
-            )
-        return stored
+        new = replace(intent, revision=1)
+        # A revision that another server is adding is waited for by the insertion, so that it can be read after it.
+        while connection.execute(self._insert, row_of(new)).first() is None:
+            latest = self._latest(connection, intent)
+            if latest.content_hash == intent.content_hash:
+                return latest
+            new = replace(intent, revision=latest.revision + 1)
+        return new
+
+    def _latest(self, connection: Connection, intent: Intent) -> Intent:
+        table = intents.c
+        same = (table.agent == intent.agent, table.correlation_id == intent.correlation_id)
+        return intent_of(connection.execute(select(intents).where(*same).order_by(desc(table.revision)).limit(1)).one())
 
     def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:
         """Return the intents that meet all conditions, latest first and the later stored first at the same instant.
@@ -104,6 +103,7 @@ def row_of(intent: Intent) -> dict[str, object]:
         "metadata": None if intent.metadata is None else dict(intent.metadata),
         "project": storable(intent.project),
         "paths": [storable(path) for path in intent.paths] or None,
+        "revision": intent.revision,
     }
 
 

@@ -15,10 +15,11 @@ from cstp_grpc.vocabulary import Stakes
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """An intent as it was announced; with its agent, the correlation id identifies it.
+    """A revision of an intent as it was announced; agent, correlation id and revision identify it.
 
-    `received_at` is aware, in UTC; `content_hash` tells a repetition from another content. `intent`, `context`,
-    `metadata` and `project` are None, and `paths` empty, where contents are not kept.
+    `received_at` is aware, in UTC; `content_hash` tells a repetition from a revision. `intent`, `context`, `metadata`
+    and `project` are None, and `paths` empty, if contents are not kept. `revision` counts from 1 without gaps; the
+    store sets it.
     """
 
     agent: str
@@ -35,6 +36,12 @@ class Intent:
     metadata: Mapping[str, Any] | None = None
     project: str | None = None
     paths: tuple[str, ...] = ()
+    revision: int = 1
+
+    @property
+    def previous_revision(self) -> int | None:
+        """The revision that this one replaced; None for the first."""
+        return self.revision - 1 if self.revision > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +60,12 @@ class IntentFilter:
 
 
 class IntentStore(Protocol):
-    """Keeps each intent once for its agent and correlation id."""
+    """Keeps the revisions of intents, each once for its agent and correlation id."""
 
     def remember(self, connection: Connection, intent: Intent) -> Intent:
-        """Add an intent within a transaction, or return the one that is there with the same content.
+        """Return the latest revision of an intent if it has the same content, else add the next one and return that.
 
-        Raises Conflict where the agent used the correlation id for another content, SQLAlchemyError where the database
-        does not answer.
+        It is added within the transaction. Raises SQLAlchemyError if the database does not answer.
         """
 
     def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:

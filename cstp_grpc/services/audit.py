@@ -89,6 +89,7 @@ def entry_message(entry: AuditEntry) -> audit_pb2.AuditEntry:
             )
             for peer in entry.peers
         ],
+        intent_revision=entry.intent_revision,
     )
 
 
@@ -108,4 +109,6 @@ def intent_message(intent: Intent) -> audit_pb2.IntentRecord:
         metadata=None if intent.metadata is None else convert.dict_to_struct(intent.metadata),
         project=intent.project,
         paths=intent.paths,
+        revision=intent.revision,
+        previous_revision=intent.previous_revision,
     )

@@ -58,6 +58,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             suggestions=feedback.suggestions,
             responding_agent=self._name,
             code_context=code_context(feedback.code) if feedback.code else None,
+            revision=feedback.revision,
         )
 
     def QueryDecisions(

@@ -116,7 +116,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         similar = remembered(own, [peer.feedback.similar for peer in peers if peer.feedback])
         write_announcement(answer, verdict, similar, peers)
         action = request.intent if self._stores_content else None
-        self._record(action, request, verdict, peers, answer.correlation_id)
+        self._record(action, request, verdict, peers, answer)
         return answer
 
     def QueryDecisions(
@@ -180,7 +180,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         request: cstp_pb2.AnnounceIntentRequest | cstp_pb2.CheckGuardrailsRequest,
         verdict: Verdict | None,
         peers: Sequence[PeerAnswer],
-        correlation_id: str | None = None,
+        announced: cstp_pb2.AnnounceIntentResponse | None = None,
     ) -> None:
         """Take down what was merged; the own verdict is on record already."""
         caller = current_caller.get()
@@ -196,7 +196,8 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             violations=self._guardrails(judgement.blocking.values()) if judgement else (),
             warnings=self._guardrails(judgement.warning.values()) if judgement else (),
             evaluated=sum(judgement.evaluated.values()) if judgement else 0,
-            correlation_id=correlation_id,
+            correlation_id=announced.correlation_id if announced else None,
+            intent_revision=announced.revision if announced else None,
             peers=tuple(audited(peer) for peer in peers),
         )
         self._trail.record(entry)

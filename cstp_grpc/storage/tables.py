@@ -173,6 +173,7 @@ audit_entries = Table(
     Column("decision_id", IDENTIFIER),
     Column("error", Text),
     Column("peers", OPTIONAL_JSON),
+    Column("intent_revision", Integer),
     Index(None, "timestamp", "id"),
     Index(None, "requesting_agent", "timestamp", "id"),
     Index(None, "request_id"),
@@ -212,13 +213,14 @@ intents = Table(
     Column("metadata", OPTIONAL_JSON),
     Column("project", Text),
     Column("paths", OPTIONAL_JSON),
-    UniqueConstraint("agent", "correlation_id"),
+    Column("revision", Integer, nullable=False, server_default="1"),
+    UniqueConstraint("agent", "correlation_id", "revision"),
     Index(None, "received_at", "id"),
     Index(None, "agent", "received_at", "id"),
     Index(None, "category", "received_at", "id"),
     Index(None, "correlation_id"),
 )
-"""Announced intents, each once for its agent and correlation id."""
+"""The revisions of announced intents, counted from 1 for each agent and correlation id."""
 
 tasks = Table(
     "tasks",

@@ -54,6 +54,7 @@ ENTRIES = st.builds(
     correlation_id=st.none() | TEXTS,
     decision_id=st.none() | TEXTS,
     error=st.none() | TEXTS,
+    intent_revision=st.none() | st.integers(1, 2**31 - 1),
 )
 
 

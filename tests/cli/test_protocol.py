@@ -208,9 +208,10 @@ def test_an_announcement_that_nothing_blocks_exits_with_0(server: Server) -> Non
     assert answer["correlationId"]
 
 
-def test_another_content_under_the_same_correlation_id_is_refused(server: Server) -> None:
-    server.ok("announce", "Rename a variable", "--correlation-id", "mine-1")
-    server.ok("announce", "Rename a variable", "--correlation-id", "mine-1")
-    result = server("announce", "Delete a variable", "--correlation-id", "mine-1")
-    assert result.exit_code == 1
-    assert "Use another id" in result.stderr
+def test_another_content_under_the_same_correlation_id_is_shown_as_a_revision(server: Server) -> None:
+    for _ in range(2):
+        assert "correlation id mine-1\n" in server.ok("announce", "Rename a variable", "--correlation-id", "mine-1")
+    shown = server.ok("announce", "Delete a variable", "--correlation-id", "mine-1")
+    assert "correlation id mine-1, revision 2\n" in shown
+    assert "mine-1, revision 2, after 1" in server.ok("intents")
+    assert "correlation id mine-1, revision 2" in " ".join(server.ok("audit", "--limit", "1").split())

@@ -148,6 +148,20 @@ def test_an_intent_is_kept_with_the_reason_why_its_feedback_failed(
     assert [(entry.error, entry.correlation_id, entry.allowed) for entry in kit.entries()] == [(reason, "c-1", None)]
 
 
+def test_a_revision_whose_feedback_failed_is_kept_and_is_the_one_that_a_repetition_gets(kit: Kit) -> None:
+    assert kit.announcer.announce(Announcement("Deploy", "c-1"), "alice", "r-1").revision == 1
+    kit.memory.error = QueryFailed("no")
+    with pytest.raises(QueryFailed):
+        kit.announcer.announce(Announcement("Roll back", "c-1"), "alice", "r-2")
+    kit.memory.error = None
+    assert kit.announcer.announce(Announcement("Roll back", "c-1"), "alice", "r-3").revision == 2
+    assert [(entry.request_id, entry.intent_revision) for entry in kit.entries()] == [
+        ("r-3", 2),
+        ("r-2", 2),
+        ("r-1", 1),
+    ]
+
+
 def test_metadata_that_is_too_large_leaves_nothing_behind(kit: Kit) -> None:
     with pytest.raises(InvalidArgument) as raised:
         kit.announcer.announce(Announcement("Deploy", "c-1", metadata={"a": "x" * 300_000}), "alice", "r-1")

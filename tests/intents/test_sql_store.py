@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import count, product
+from itertools import count, groupby, pairwise, product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine
 
-from cstp_grpc.errors import Conflict, InvalidArgument, QueryFailed
+from cstp_grpc.errors import InvalidArgument, QueryFailed
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.intents.store import Intent, IntentFilter
 from cstp_grpc.storage.engine import create_engine
@@ -98,11 +99,31 @@ def test_a_repetition_gets_what_was_stored_first(store: SqlIntentStore, remember
     assert store.page(IntentFilter(), ALL).items == (INTENT,)
 
 
-def test_another_content_under_the_same_id_is_a_conflict(store: SqlIntentStore, remember: Remember) -> None:
-    remember(INTENT)
-    with pytest.raises(Conflict, match="The correlation id 550e8400 was announced with another content"):
-        remember(replace(INTENT, content_hash="other"))
-    assert store.page(IntentFilter(), ALL).items == (INTENT,)
+def test_another_content_under_the_same_id_is_the_next_revision(store: SqlIntentStore, remember: Remember) -> None:
+    first = remember(INTENT)
+    second = remember(replace(INTENT, content_hash="other", intent="Move them to Valkey"))
+    assert [(intent.revision, intent.previous_revision) for intent in (first, second)] == [(1, None), (2, 1)]
+    assert store.page(IntentFilter(), ALL).items == (second, first)
+
+
+def test_every_change_of_content_is_a_revision(store: SqlIntentStore, remember: Remember) -> None:
+    """Whoever announces, in whatever order: also a content that was announced before another one."""
+    numbers = count()
+
+    @given(st.lists(st.tuples(st.sampled_from(["ada", "bob"]), st.sampled_from("ABC")), max_size=12))
+    def check(announced: list[tuple[str, str]]) -> None:
+        key = f"c-{next(numbers)}"
+        expected: dict[str, list[str]] = {"ada": [], "bob": []}
+        for agent, content in announced:
+            if expected[agent][-1:] != [content]:
+                expected[agent].append(content)
+            stored = remember(replace(INTENT, agent=agent, correlation_id=key, content_hash=content))
+            assert (stored.revision, stored.content_hash) == (len(expected[agent]), content)
+        for agent, contents in expected.items():
+            listed = reversed(store.page(IntentFilter(agent=agent, correlation_id=key), ALL).items)
+            assert [(each.revision, each.content_hash) for each in listed] == list(enumerate(contents, start=1))
+
+    check()
 
 
 def test_agents_do_not_share_correlation_ids(store: SqlIntentStore, remember: Remember) -> None:
@@ -115,17 +136,58 @@ def test_agents_do_not_share_correlation_ids(store: SqlIntentStore, remember: Re
     }
 
 
+def remember_at_once(store: SqlIntentStore, engine: Engine, remember: Remember, wanted: list[Intent]) -> list[Intent]:
+    """Return what is stored for intents that reach two servers at the same time."""
+    with closing(Writer(engine, timeout=20.0)) as other_server, ThreadPoolExecutor(8) as callers:
+        ways = [remember, lambda intent: other_server.run(lambda connection: store.remember(connection, intent))]
+        return list(callers.map(lambda pair: ways[pair[0] % 2](pair[1]), enumerate(wanted)))
+
+
 def test_of_many_repetitions_at_once_one_is_stored(store: SqlIntentStore, engine: Engine, remember: Remember) -> None:
-    """Also where they reach different replicas."""
-    other_replica = Writer(engine, timeout=20.0)
-    ways = [remember, lambda intent: other_replica.run(lambda connection: store.remember(connection, intent))]
     wanted = [replace(INTENT, received_at=NOON + timedelta(seconds=second)) for second in range(16)]
-    with ThreadPoolExecutor(8) as callers:
-        stored = list(callers.map(lambda pair: ways[pair[0] % 2](pair[1]), enumerate(wanted)))
+    stored = remember_at_once(store, engine, remember, wanted)
     assert set(map(id_of, stored)) == {id_of(INTENT)}
     assert len({intent.received_at for intent in stored}) == 1
     assert store.page(IntentFilter(), ALL).items == (stored[0],)
-    other_replica.close()
+
+
+def test_of_many_repetitions_of_a_revision_at_once_one_is_stored(
+    store: SqlIntentStore, engine: Engine, remember: Remember
+) -> None:
+    remember(INTENT)
+    stored = remember_at_once(store, engine, remember, [replace(INTENT, content_hash="other")] * 16)
+    assert [intent.revision for intent in stored] == [2] * 16
+    assert [intent.revision for intent in store.page(IntentFilter(), ALL).items] == [2, 1]
+
+
+def test_other_contents_at_once_get_other_numbers_without_a_gap(
+    store: SqlIntentStore, engine: Engine, remember: Remember
+) -> None:
+    wanted = [replace(INTENT, content_hash=f"content {number}") for number in range(32)]
+    stored = remember_at_once(store, engine, remember, wanted)
+    assert sorted(intent.revision for intent in stored) == list(range(1, 33))
+    assert [intent.content_hash for intent in stored] == [intent.content_hash for intent in wanted]
+    assert set(map(revision_of, store.page(IntentFilter(), ALL).items)) == set(map(revision_of, stored))
+
+
+def test_mixed_announcements_at_once_leave_chains_in_which_each_changes_something(
+    store: SqlIntentStore, engine: Engine, remember: Remember
+) -> None:
+    wanted = [
+        replace(INTENT, agent=agent, content_hash=content)
+        for content, agent, _ in product("ABC", ("ada", "bob"), range(8))
+    ]
+    stored = remember_at_once(store, engine, remember, wanted)
+    listed = sorted(store.page(IntentFilter(), ALL).items, key=lambda intent: (intent.agent, intent.revision))
+    assert set(map(revision_of, listed)) == set(map(revision_of, stored))
+    for _, chain in groupby(listed, key=lambda intent: intent.agent):
+        revisions = list(chain)
+        assert [intent.revision for intent in revisions] == list(range(1, len(revisions) + 1))
+        assert all(before.content_hash != after.content_hash for before, after in pairwise(revisions))
+
+
+def revision_of(intent: Intent) -> tuple[str, int, str]:
+    return intent.agent, intent.revision, intent.content_hash
 
 
 def id_of(intent: Intent) -> tuple[str, str]:

@@ -97,12 +97,17 @@ def test_a_server_finds_what_another_one_recorded(shared_url: str, tmp_path: Pat
         wait_until(found, "the second server finds it")
 
 
-def test_one_correlation_id_on_two_servers_is_one_intent(shared_url: str, tmp_path: Path) -> None:
+def test_one_correlation_id_on_two_servers_is_one_intent_with_one_chain_of_revisions(
+    shared_url: str, tmp_path: Path
+) -> None:
     with serving(tmp_path / "a", shared_url) as first, serving(tmp_path / "b", shared_url) as second:
         announced = [
             result(caller.call("cstp.announceIntent", {"intent": "Deploy", "correlationId": "c-1"}))["receivedAt"]
             for caller in (first, second)
         ]
         assert announced[0] == announced[1]
-        other = second.call("cstp.announceIntent", {"intent": "Roll back", "correlationId": "c-1"})
-        assert other.reason == "CONFLICT"
+        revised = [
+            result(caller.call("cstp.announceIntent", {"intent": intent, "correlationId": "c-1"}))["revision"]
+            for caller, intent in ((second, "Roll back"), (first, "Roll back"), (first, "Deploy"), (second, "Deploy"))
+        ]
+        assert revised == [2, 2, 3, 3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -100,6 +101,29 @@ def test_events_keep_their_sequences_and_each_tenant_goes_on_after_its_own(empty
         assert [event.sequence for event in store.events(connection, EventFilter("acme"), 0, 10)] == [3, 7]
         assert store.last_sequence(connection, "umbrella") == 4
         assert store.add_event(connection, added).sequence == 8
+
+
+def test_intents_of_the_time_before_revisions_are_the_first_and_can_be_revised(empty: Engine) -> None:
+    with for_writing(empty) as connection, connection.begin():
+        command.upgrade(configuration(connection), "0006")
+        row = (
+            "INSERT INTO intents (agent, correlation_id, content_hash, received_at, intent, stakes, metadata, paths)"
+            " VALUES (:agent, :correlation_id, 'hash', '2026-02-04 12:00:00+00:00', 'Deploy', 'high', '{}', '[\"a\"]')"
+        )
+        old = [{"agent": agent, "correlation_id": f"c-{number}"} for agent in ("ada", "bob") for number in range(3)]
+        connection.execute(text(row), old)
+        identifiers = connection.execute(text("SELECT id, agent, correlation_id FROM intents ORDER BY id")).all()
+    migrate(empty)
+    store = SqlIntentStore(empty)
+    kept = store.page(IntentFilter(), PageRequest()).items
+    assert [(each.revision, each.intent, each.metadata, each.paths) for each in kept] == [(1, "Deploy", {}, ("a",))] * 6
+    with for_writing(empty) as connection, connection.begin():
+        assert (
+            connection.execute(text("SELECT id, agent, correlation_id FROM intents ORDER BY id")).all() == identifiers
+        )
+        assert store.remember(connection, kept[0]) == kept[0]
+        revised = store.remember(connection, replace(kept[0], content_hash="other"))
+    assert (revised.revision, revised.previous_revision) == (2, 1)
 
 
 def test_several_replicas_may_start_at_once(empty: Engine, empty_database_url: str) -> None:

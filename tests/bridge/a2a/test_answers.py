@@ -36,6 +36,7 @@ def announcement(**members: Any) -> dict[str, Any]:
         "received": True,
         "correlationId": "c-1",
         "receivedAt": "2026-01-02T03:04:05Z",
+        "revision": 1,
         "similarDecisions": [],
         "suggestions": [],
         "respondingAgent": "cstp",
@@ -101,6 +102,11 @@ def test_a_blocked_intent_is_rejected_and_told_why() -> None:
         "",
         "Correlation id: c-1",
     ]
+
+
+def test_a_revised_intent_says_which_revision_it_is() -> None:
+    said = text_of(answered("cstp.announceIntent", announcement(revision=3), SPOKEN)).splitlines()
+    assert said[-1] == "Correlation id: c-1, revision 3"
 
 
 def test_an_intent_without_a_verdict_is_received() -> None:

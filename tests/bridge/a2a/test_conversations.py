@@ -197,12 +197,12 @@ async def test_what_cannot_be_answered_fails(
 
 
 @asynchronous
-async def test_a_correlation_id_of_another_content_is_a_conflict(core: str, wanted: Settings) -> None:
+async def test_another_content_under_a_correlation_id_is_a_revision(core: str, wanted: Settings) -> None:
     async with conversing(core, wanted) as talk:
         given = {"correlationId": str(uuid.uuid4())}
-        await talk.on_message_send(sending(INTENT, given=given), ALICE)
-        task = await talk.on_message_send(sending("Something else", given=given), ALICE)
-        assert (task.status.state, error_of(task)["reason"]) == (FAILED, "CONFLICT")
+        first = await talk.on_message_send(sending(INTENT, given=given), ALICE)
+        second = await talk.on_message_send(sending("Something else", given=given), ALICE)
+        assert [result_of(task)["revision"] for task in (first, second)] == [1, 2]
 
 
 @asynchronous

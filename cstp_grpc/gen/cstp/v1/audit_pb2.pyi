@@ -140,6 +140,7 @@ class AuditEntry(_message.Message):
     DECISION_ID_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     PEERS_FIELD_NUMBER: _builtins.int
+    INTENT_REVISION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identifier; later entries have greater numbers."""
     event: Global___AuditEvent.ValueType
@@ -166,6 +167,8 @@ class AuditEntry(_message.Message):
     """The decision it is about."""
     error: _builtins.str
     """Why the call failed, as an ErrorReason without its prefix; absent where it succeeded."""
+    intent_revision: _builtins.int
+    """The revision of the intent that was announced."""
     @_builtins.property
     def timestamp(self) -> _timestamp_pb2.Timestamp:
         """When."""
@@ -201,10 +204,11 @@ class AuditEntry(_message.Message):
         decision_id: _builtins.str | None = ...,
         error: _builtins.str | None = ...,
         peers: _abc.Iterable[Global___AuditedPeer] | None = ...,
+        intent_revision: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_action", b"_action", "_allowed", b"_allowed", "_claimed_agent", b"_claimed_agent", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_rule_set_version", b"_rule_set_version", "action", b"action", "allowed", b"allowed", "claimed_agent", b"claimed_agent", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "rule_set_version", b"rule_set_version", "timestamp", b"timestamp"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_action", b"_action", "_allowed", b"_allowed", "_claimed_agent", b"_claimed_agent", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_intent_revision", b"_intent_revision", "_rule_set_version", b"_rule_set_version", "action", b"action", "allowed", b"allowed", "claimed_agent", b"claimed_agent", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "intent_revision", b"intent_revision", "rule_set_version", b"rule_set_version", "timestamp", b"timestamp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_action", b"_action", "_allowed", b"_allowed", "_claimed_agent", b"_claimed_agent", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_rule_set_version", b"_rule_set_version", "action", b"action", "allowed", b"allowed", "claimed_agent", b"claimed_agent", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "evaluated", b"evaluated", "event", b"event", "id", b"id", "peers", b"peers", "request_id", b"request_id", "requesting_agent", b"requesting_agent", "rule_set_version", b"rule_set_version", "timestamp", b"timestamp", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_action", b"_action", "_allowed", b"_allowed", "_claimed_agent", b"_claimed_agent", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_intent_revision", b"_intent_revision", "_rule_set_version", b"_rule_set_version", "action", b"action", "allowed", b"allowed", "claimed_agent", b"claimed_agent", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "evaluated", b"evaluated", "event", b"event", "id", b"id", "intent_revision", b"intent_revision", "peers", b"peers", "request_id", b"request_id", "requesting_agent", b"requesting_agent", "rule_set_version", b"rule_set_version", "timestamp", b"timestamp", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__action: _TypeAlias = _typing.Literal["action"]  # noqa: Y015
     _WhichOneofArgType__action: _TypeAlias = _typing.Literal["_action", b"_action"]  # noqa: Y015
@@ -218,6 +222,8 @@ class AuditEntry(_message.Message):
     _WhichOneofArgType__decision_id: _TypeAlias = _typing.Literal["_decision_id", b"_decision_id"]  # noqa: Y015
     _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
     _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
+    _WhichOneofReturnType__intent_revision: _TypeAlias = _typing.Literal["intent_revision"]  # noqa: Y015
+    _WhichOneofArgType__intent_revision: _TypeAlias = _typing.Literal["_intent_revision", b"_intent_revision"]  # noqa: Y015
     _WhichOneofReturnType__rule_set_version: _TypeAlias = _typing.Literal["rule_set_version"]  # noqa: Y015
     _WhichOneofArgType__rule_set_version: _TypeAlias = _typing.Literal["_rule_set_version", b"_rule_set_version"]  # noqa: Y015
     @_typing.overload
@@ -232,6 +238,8 @@ class AuditEntry(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__decision_id) -> _WhichOneofReturnType__decision_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__intent_revision) -> _WhichOneofReturnType__intent_revision | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rule_set_version) -> _WhichOneofReturnType__rule_set_version | None: ...
 
@@ -404,8 +412,10 @@ class IntentRecord(_message.Message):
     METADATA_FIELD_NUMBER: _builtins.int
     PROJECT_FIELD_NUMBER: _builtins.int
     PATHS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    PREVIOUS_REVISION_FIELD_NUMBER: _builtins.int
     correlation_id: _builtins.str
-    """The correlation id; unique for its agent."""
+    """The correlation id; with the agent and the revision it identifies the record."""
     agent: _builtins.str
     """The agent that announced it, by its token."""
     intent: _builtins.str
@@ -420,13 +430,17 @@ class IntentRecord(_message.Message):
     """How sure the agent was, 0 to 1."""
     project: _builtins.str
     """The project that the announcement named."""
+    revision: _builtins.int
+    """Which content under the correlation id of its agent this is: 1 for the first, 2 for the next, without gaps."""
+    previous_revision: _builtins.int
+    """The revision that this one replaced; absent for the first."""
     @_builtins.property
     def claimed_agent(self) -> _types_pb2.AgentInfo:
         """Who the agent said it was."""
 
     @_builtins.property
     def received_at(self) -> _timestamp_pb2.Timestamp:
-        """When it was first received."""
+        """When this revision was first received."""
 
     @_builtins.property
     def metadata(self) -> _struct_pb2.Struct:
@@ -451,10 +465,12 @@ class IntentRecord(_message.Message):
         metadata: _struct_pb2.Struct | None = ...,
         project: _builtins.str | None = ...,
         paths: _abc.Iterable[_builtins.str] | None = ...,
+        revision: _builtins.int = ...,
+        previous_revision: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_intent", b"_intent", "_project", b"_project", "category", b"category", "claimed_agent", b"claimed_agent", "confidence", b"confidence", "context", b"context", "intent", b"intent", "metadata", b"metadata", "project", b"project", "received_at", b"received_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_intent", b"_intent", "_previous_revision", b"_previous_revision", "_project", b"_project", "category", b"category", "claimed_agent", b"claimed_agent", "confidence", b"confidence", "context", b"context", "intent", b"intent", "metadata", b"metadata", "previous_revision", b"previous_revision", "project", b"project", "received_at", b"received_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_intent", b"_intent", "_project", b"_project", "agent", b"agent", "category", b"category", "claimed_agent", b"claimed_agent", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "intent", b"intent", "metadata", b"metadata", "paths", b"paths", "project", b"project", "received_at", b"received_at", "stakes", b"stakes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_intent", b"_intent", "_previous_revision", b"_previous_revision", "_project", b"_project", "agent", b"agent", "category", b"category", "claimed_agent", b"claimed_agent", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "intent", b"intent", "metadata", b"metadata", "paths", b"paths", "previous_revision", b"previous_revision", "project", b"project", "received_at", b"received_at", "revision", b"revision", "stakes", b"stakes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
@@ -464,6 +480,8 @@ class IntentRecord(_message.Message):
     _WhichOneofArgType__context: _TypeAlias = _typing.Literal["_context", b"_context"]  # noqa: Y015
     _WhichOneofReturnType__intent: _TypeAlias = _typing.Literal["intent"]  # noqa: Y015
     _WhichOneofArgType__intent: _TypeAlias = _typing.Literal["_intent", b"_intent"]  # noqa: Y015
+    _WhichOneofReturnType__previous_revision: _TypeAlias = _typing.Literal["previous_revision"]  # noqa: Y015
+    _WhichOneofArgType__previous_revision: _TypeAlias = _typing.Literal["_previous_revision", b"_previous_revision"]  # noqa: Y015
     _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
     _WhichOneofArgType__project: _TypeAlias = _typing.Literal["_project", b"_project"]  # noqa: Y015
     @_typing.overload
@@ -474,6 +492,8 @@ class IntentRecord(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__context) -> _WhichOneofReturnType__context | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__intent) -> _WhichOneofReturnType__intent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__previous_revision) -> _WhichOneofReturnType__previous_revision | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__project) -> _WhichOneofReturnType__project | None: ...
 

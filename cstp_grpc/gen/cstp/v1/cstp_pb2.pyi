@@ -51,8 +51,9 @@ class AnnounceIntentRequest(_message.Message):
     confidence: _builtins.float
     """How sure the agent is, 0 to 1."""
     correlation_id: _builtins.str
-    """Chosen by the caller to tie answers together and to make a repetition safe: 1 to 128 visible ASCII characters.
-    Generated when absent.
+    """Chosen by the caller to tie announcements and answers together: 1 to 128 visible ASCII characters. Generated when
+    absent. The content that the caller announced last under it, announced again, is a repetition, which is recorded
+    once; any other content is a revision. Ids of other agents are other ids.
     """
     project: _builtins.str
     """The project that the paths are in, as the server is configured with it; when absent and there are paths, the only
@@ -140,15 +141,20 @@ class AnnounceIntentResponse(_message.Message):
     RESPONDING_AGENT_FIELD_NUMBER: _builtins.int
     CODE_CONTEXT_FIELD_NUMBER: _builtins.int
     RESPONSES_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
     received: _builtins.bool
     """Always true: the intent is on disk."""
     correlation_id: _builtins.str
     """The correlation id of the request, or the one generated for it."""
     responding_agent: _builtins.str
     """The name of the agent that answers."""
+    revision: _builtins.int
+    """Which revision of the intent this is: 1 for the first content under the correlation id, 2 for the next, without
+    gaps. 0 in the merged answer of a client that asks several agents, each of which counts its own.
+    """
     @_builtins.property
     def received_at(self) -> _timestamp_pb2.Timestamp:
-        """When the intent was first received; a repetition gets the first instant again."""
+        """When this revision of the intent was first received; a repetition gets the first instant again."""
 
     @_builtins.property
     def similar_decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SimilarDecision]:
@@ -185,10 +191,11 @@ class AnnounceIntentResponse(_message.Message):
         responding_agent: _builtins.str = ...,
         code_context: _code_pb2.CodeContext | None = ...,
         responses: _abc.Iterable[Global___AgentResponse] | None = ...,
+        revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["code_context", b"code_context", "guardrail_status", b"guardrail_status", "received_at", b"received_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_context", b"code_context", "correlation_id", b"correlation_id", "guardrail_status", b"guardrail_status", "received", b"received", "received_at", b"received_at", "responding_agent", b"responding_agent", "responses", b"responses", "similar_decisions", b"similar_decisions", "suggestions", b"suggestions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_context", b"code_context", "correlation_id", b"correlation_id", "guardrail_status", b"guardrail_status", "received", b"received", "received_at", b"received_at", "responding_agent", b"responding_agent", "responses", b"responses", "revision", b"revision", "similar_decisions", b"similar_decisions", "suggestions", b"suggestions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

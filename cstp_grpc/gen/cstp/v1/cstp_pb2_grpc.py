@@ -58,9 +58,9 @@ class CstpServiceServicer:
 
     def AnnounceIntent(self, request, context):
         """Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of the
-        guardrails and suggestions; where paths are given, also with what governs their code. Errors: QUERY_FAILED,
-        GUARDRAIL_EVAL_FAILED (the intent is recorded all the same), CONFLICT where the correlation id was used for another
-        content, and NOT_FOUND for an unknown project.
+        guardrails and suggestions; where paths are given, also with what governs their code. Another content under the same
+        correlation id is a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all
+        the same), and NOT_FOUND for an unknown project.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

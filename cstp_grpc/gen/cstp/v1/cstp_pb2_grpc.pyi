@@ -35,9 +35,9 @@ class CstpServiceStub:
     def __new__(cls, channel: _aio.Channel) -> CstpServiceAsyncStub: ...
     AnnounceIntent: _grpc.UnaryUnaryMultiCallable[_cstp_pb2.AnnounceIntentRequest, _cstp_pb2.AnnounceIntentResponse]
     """Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of the
-    guardrails and suggestions; where paths are given, also with what governs their code. Errors: QUERY_FAILED,
-    GUARDRAIL_EVAL_FAILED (the intent is recorded all the same), CONFLICT where the correlation id was used for another
-    content, and NOT_FOUND for an unknown project.
+    guardrails and suggestions; where paths are given, also with what governs their code. Another content under the same
+    correlation id is a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all
+    the same), and NOT_FOUND for an unknown project.
     """
     QueryDecisions: _grpc.UnaryUnaryMultiCallable[_cstp_pb2.QueryDecisionsRequest, _cstp_pb2.QueryDecisionsResponse]
     """Finds past decisions that resemble a text, most similar first, among the shared ones and the caller's own.
@@ -55,9 +55,9 @@ class CstpServiceAsyncStub(CstpServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     AnnounceIntent: _aio.UnaryUnaryMultiCallable[_cstp_pb2.AnnounceIntentRequest, _cstp_pb2.AnnounceIntentResponse]  # type: ignore[assignment]
     """Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of the
-    guardrails and suggestions; where paths are given, also with what governs their code. Errors: QUERY_FAILED,
-    GUARDRAIL_EVAL_FAILED (the intent is recorded all the same), CONFLICT where the correlation id was used for another
-    content, and NOT_FOUND for an unknown project.
+    guardrails and suggestions; where paths are given, also with what governs their code. Another content under the same
+    correlation id is a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all
+    the same), and NOT_FOUND for an unknown project.
     """
     QueryDecisions: _aio.UnaryUnaryMultiCallable[_cstp_pb2.QueryDecisionsRequest, _cstp_pb2.QueryDecisionsResponse]  # type: ignore[assignment]
     """Finds past decisions that resemble a text, most similar first, among the shared ones and the caller's own.
@@ -78,9 +78,9 @@ class CstpServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_cstp_pb2.AnnounceIntentResponse, _abc.Awaitable[_cstp_pb2.AnnounceIntentResponse]]:
         """Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of the
-        guardrails and suggestions; where paths are given, also with what governs their code. Errors: QUERY_FAILED,
-        GUARDRAIL_EVAL_FAILED (the intent is recorded all the same), CONFLICT where the correlation id was used for another
-        content, and NOT_FOUND for an unknown project.
+        guardrails and suggestions; where paths are given, also with what governs their code. Another content under the same
+        correlation id is a revision of the intent. Errors: QUERY_FAILED, GUARDRAIL_EVAL_FAILED (the intent is recorded all
+        the same), and NOT_FOUND for an unknown project.
         """
 
     @_abc_1.abstractmethod

@@ -49,7 +49,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_NOT_FOUND: _ErrorReason.ValueType  # 11
     """There is nothing of that name that the caller may see; NOT_FOUND, -32011."""
     ERROR_REASON_CONFLICT: _ErrorReason.ValueType  # 12
-    """The correlation id or request id was used with another content; ALREADY_EXISTS or ABORTED, -32012."""
+    """An identifier of the caller's choice was used with another content, or something changed meanwhile; ALREADY_EXISTS
+    or ABORTED, -32012.
+    """
     ERROR_REASON_DEADLINE_EXCEEDED: _ErrorReason.ValueType  # 13
     """The caller's deadline passed before the answer; DEADLINE_EXCEEDED, -32013."""
     ERROR_REASON_UNAVAILABLE: _ErrorReason.ValueType  # 14
@@ -101,7 +103,9 @@ ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 10
 ERROR_REASON_NOT_FOUND: ErrorReason.ValueType  # 11
 """There is nothing of that name that the caller may see; NOT_FOUND, -32011."""
 ERROR_REASON_CONFLICT: ErrorReason.ValueType  # 12
-"""The correlation id or request id was used with another content; ALREADY_EXISTS or ABORTED, -32012."""
+"""An identifier of the caller's choice was used with another content, or something changed meanwhile; ALREADY_EXISTS
+or ABORTED, -32012.
+"""
 ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason.ValueType  # 13
 """The caller's deadline passed before the answer; DEADLINE_EXCEEDED, -32013."""
 ERROR_REASON_UNAVAILABLE: ErrorReason.ValueType  # 14
