@@ -10,9 +10,8 @@ import grpc
 from aiohttp import hdrs, web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from bridge import calls, headers, jsonrpc
+from bridge import calls, headers, jsonrpc, liaison_events
 from bridge.a2a import rest
-from bridge.a2a.errors import Refused
 from bridge.a2a.gate import Gate
 from bridge.a2a.jsonrpc import JsonRpc
 from bridge.a2a.peer import Peer
@@ -20,6 +19,7 @@ from bridge.a2a.rest import Rest
 from bridge.agent_card import CardPages
 from bridge.calls import Entry, Outcome
 from bridge.cors import Cors
+from bridge.liaison_events import LiaisonEvents
 from bridge.methods import Forwarder, Metadata
 from bridge.status import UNFORESEEN, Failure
 from cstp_grpc.config import Settings
@@ -41,6 +41,7 @@ PATHS: Final = {
     CARD_PATH: READ,
     OLD_CARD_PATH: READ,
     HEALTH_PATH: READ,
+    liaison_events.PATH: ("GET",),
 }
 
 INDEX: Final = "index"
@@ -72,6 +73,7 @@ def create_app(settings: Settings, channel: grpc.aio.Channel, peer: Peer) -> web
     app.router.add_get(CARD_PATH, pages.agent_card)
     app.router.add_get(OLD_CARD_PATH, pages.agent_json)
     app.router.add_get(HEALTH_PATH, bridge.health)
+    LiaisonEvents(peer.forwarder, peer.gate).install(app)
     if server.cors_origins:
         Cors(server.cors_origins).install(app, PATHS)
     return app
@@ -137,7 +139,7 @@ class Bridge:
             value = await self._forwarder.call(call.method, call.params, metadata)
             return Outcome(None if call.id is None else jsonrpc.result(call.id, value))
         except Failure as caught:
-            failure = await self._judged(caught, metadata)
+            failure = await self._gate.judge_failure(caught, metadata)
         except Exception:
             logger.exception("%s %s failed in the bridge", request_id, call.method)
             failure = Failure(*UNFORESEEN)
@@ -145,13 +147,3 @@ class Bridge:
             return Outcome(None, failure)
         intent_type = self._forwarder.intent_type(call.method)
         return Outcome(jsonrpc.error(call.id, failure, request_id, intent_type), failure)
-
-    async def _judged(self, failure: Failure, metadata: Metadata) -> Failure:
-        """Return the failure that a caller hears: the server's own where it refuses the caller altogether."""
-        if isinstance(failure.__cause__, grpc.aio.AioRpcError):
-            return failure
-        try:
-            await self._gate.admit(metadata)
-        except Refused as refused:
-            return refused.failure
-        return failure

@@ -10,7 +10,8 @@ from aiohttp import web
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 ALLOWED_HEADERS: Final = (
-    "Authorization, Content-Type, X-Request-Id, traceparent, tracestate, A2A-Version, A2A-Extensions, X-A2A-Extensions"
+    "Authorization, Content-Type, Last-Event-ID, X-Request-Id, traceparent, tracestate, A2A-Version, A2A-Extensions, "
+    "X-A2A-Extensions"
 )
 EXPOSED_HEADERS: Final = "A2A-Extensions, ETag, Retry-After, WWW-Authenticate, X-A2A-Extensions, X-Request-Id"
 MAX_AGE: Final = "600"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import grpc
 from google.protobuf.message import Message
 
-from bridge.status import Failure, from_rpc_error, summary, violations
+from bridge.status import REQUEST_ID, Failure, from_rpc_error, summary, violations
 from cstp_grpc.client.codec import CodecError, from_json, json_path, to_json
 from cstp_grpc.client.contract import Method
 
@@ -27,12 +28,33 @@ class Invoke(Protocol):
         ...
 
 
+class ServerStream(Protocol):
+    """A call that is answered with a stream of messages."""
+
+    async def initial_metadata(self) -> Iterable[tuple[str, str | bytes]]:
+        """Return the metadata before the first message; those of an admitted call have its request id."""
+        ...
+
+    def cancel(self) -> bool:
+        """End the call."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """Return the messages as they come. Raises grpc.aio.AioRpcError."""
+        ...
+
+
+OpenStream = Callable[..., ServerStream]
+"""Opens a call of one method: takes the request, and `metadata` by name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A method and how it is called; None where it streams."""
+    """A method and how it is called: `invoke` for unary methods, `open` for those that answer with a stream."""
 
     method: Method
-    invoke: Invoke | None
+    invoke: Invoke | None = None
+    open: OpenStream | None = None
 
 
 class Forwarder:
@@ -43,11 +65,7 @@ class Forwarder:
 
     def __init__(self, channel: grpc.aio.Channel, methods: Mapping[str, Method], timeout: float) -> None:
         self._timeout = timeout
-        self._routes = {
-            name: Route(method, None if method.streaming else invoker(channel, method))
-            for name, method in methods.items()
-            if method.public
-        }
+        self._routes = {name: route_of(channel, method) for name, method in methods.items() if method.public}
 
     @property
     def names(self) -> Collection[str]:
@@ -86,14 +104,61 @@ class Forwarder:
             raise from_rpc_error(error, route.method.request) from error
         return to_json(answer)
 
+    async def open_stream(
+        self, name: str, params: dict[str, object], metadata: Metadata
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Return the JSON results of a method that answers with a stream, once the server has admitted the call.
 
-def invoker(channel: grpc.aio.Channel, method: Method) -> Invoke:
-    """Return what calls a unary method."""
-    return channel.unary_unary(
+        Closing the generator ends the call. Raises Failure, and so does the generator.
+        """
+        route = self._routes[name]
+        assert route.open is not None, f"{name} does not answer with a stream"
+        request = read_params(params, route.method.request)
+        call = route.open(request, metadata=metadata)
+        results = read_stream(call, route.method)
+        try:
+            async with asyncio.timeout(self._timeout):
+                admitted = dict(await call.initial_metadata())
+                if REQUEST_ID not in admitted:
+                    # A refused call has no messages: asking for one raises the reason.
+                    await anext(results, None)
+        except TimeoutError as error:
+            call.cancel()
+            raise Failure("DEADLINE_EXCEEDED", "The server did not answer in time") from error
+        except BaseException:
+            call.cancel()
+            raise
+        return results
+
+
+def route_of(channel: grpc.aio.Channel, method: Method) -> Route:
+    """Return how a method is called; one that takes a stream is not."""
+    if method.client_streaming:
+        return Route(method)
+    if method.server_streaming:
+        stream = channel.unary_stream(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )
+        return Route(method, open=stream)
+    unary = channel.unary_unary(
         method.path,
         request_serializer=method.request.SerializeToString,
         response_deserializer=method.response.FromString,
     )
+    return Route(method, invoke=unary)
+
+
+async def read_stream(call: ServerStream, method: Method) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield the JSON results of a call. Raises Failure."""
+    try:
+        async for answer in call:
+            yield to_json(answer)
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error, method.request) from error
+    finally:
+        call.cancel()
 
 
 def read_params(params: dict[str, object] | list[object], request: type[Message]) -> Message:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import grpc
 from a2a.utils.errors import A2AError
 
 from bridge.a2a.errors import Refused
@@ -30,6 +31,16 @@ class Gate:
         except Refused as refused:
             return refused
         return error
+
+    async def judge_failure(self, failure: Failure, metadata: Metadata) -> Failure:
+        """Return the failure that a caller is told of: the server's own if it refuses the caller altogether."""
+        if isinstance(failure.__cause__, grpc.aio.AioRpcError):
+            return failure
+        try:
+            await self.admit(metadata)
+        except Refused as refused:
+            return refused.failure
+        return failure
 
     async def admit(self, metadata: Metadata) -> dict[str, Any]:
         """Return what the server says of a caller. Raises Refused, also for whom it does not know."""

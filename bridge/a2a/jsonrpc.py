@@ -12,8 +12,8 @@ from a2a.utils.errors import (
 )
 from aiohttp import web
 
-from bridge import calls, headers, jsonrpc
-from bridge.a2a import compat, sse
+from bridge import calls, headers, jsonrpc, sse
+from bridge.a2a import compat
 from bridge.a2a.context import EXTENSION_URI, EXTENSIONS, V0_3, V1_0, is_activated, require_version, version_of
 from bridge.a2a.errors import Refused, jsonrpc_error, jsonrpc_failure
 from bridge.a2a.exchange import Exchange, unreadable

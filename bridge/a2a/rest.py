@@ -9,8 +9,8 @@ from a2a.server.context import ServerCallContext
 from a2a.utils.errors import MethodNotFoundError, UnsupportedOperationError
 from aiohttp import hdrs, web
 
-from bridge import headers, jsonrpc
-from bridge.a2a import params, sse
+from bridge import headers, jsonrpc, sse
+from bridge.a2a import params
 from bridge.a2a.cards import A2A_PATH, MAX_AGE, REST_PATH
 from bridge.a2a.context import EXTENSIONS, V1_0, VERSION, require_version
 from bridge.a2a.errors import Refused, invalid_params, rest_error

@@ -9,13 +9,15 @@ from typing import Any
 import grpc
 
 from cstp_grpc.server.interceptors.chain import Call, Proceed
+from cstp_grpc.server.status import REQUEST_ID
 
 
 class Sending:
     """Sends what servicers of server-streaming methods return, and closes it however the call ends.
 
     The interceptors are around all of it: what is raised while answers come is answered like what is raised before. A
-    servicer has admitted the call when it returns, which the caller is told at once by the initial metadata.
+    servicer has admitted the call when it returns, which the caller is told at once by the initial metadata: they have
+    the request id, which those of a refused call lack.
     """
 
     def __init__(self) -> None:
@@ -45,7 +47,7 @@ class Sending:
     def _send(self, call: Call, answers: Iterator[Any]) -> None:
         assert call.send is not None, f"{call.method.path} answers with a stream"
         try:
-            call.context.send_initial_metadata(())
+            call.context.send_initial_metadata(((REQUEST_ID, call.request_id),))
             # Asked before each answer: a call that is over no longer says so to whoever waits for the next one.
             while call.context.is_active():
                 answer = next(answers, None)

@@ -1,4 +1,4 @@
-"""Server-sent events: how operations stream over HTTP."""
+"""Server-sent events: how the bridge streams over HTTP."""
 
 from __future__ import annotations
 

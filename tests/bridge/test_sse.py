@@ -15,7 +15,7 @@ import pytest
 from a2a.types import a2a_pb2
 from aiohttp import web
 
-from bridge.a2a import sse
+from bridge import sse
 from cstp_grpc.config import ServerSettings
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from tests.bridge.a2a.raw import Core, Raw, call, events_of, info_of, saying, saying_in_0_3, to_bytes
