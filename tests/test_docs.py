@@ -8,11 +8,9 @@ from pathlib import Path
 
 import click
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from bridge.status import REASONS
-from cstp_grpc import config
 from cstp_grpc.cli.main import main
 from cstp_grpc.client.contract import methods
 from cstp_grpc.client.errors import CLASSES, InvalidRequest, ParseError
@@ -69,16 +67,6 @@ def test_the_commands_of_the_readme_exist() -> None:
         options = {option for word in words if (option := word.split("=")[0]).startswith("--")}
         helped = CliRunner().invoke(main, [words[0], "--help"]).output
         assert all(option in helped for option in options), line
-
-
-def test_the_configuration_of_the_readme_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (snippet,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-    path = tmp_path / "cstp.yaml"
-    path.write_text(snippet)
-    for name in ("CSTP_TOKEN_DEPLOYER", "CSTP_TOKEN_AUDITOR"):
-        monkeypatch.setenv(name, f"{name}-value")
-    monkeypatch.setenv("CSTP_DATABASE_URL", "postgresql://localhost/cstp")
-    assert config.load(path).agent.name == yaml.safe_load(snippet)["agent"]["name"]
 
 
 def test_every_decision_record_is_one_our_importer_reads() -> None:

@@ -1,9 +1,8 @@
-"""The session of docs/intent-layer.md, as it is written there, and what its tables say."""
+"""What docs/intent-layer.md shows of a report, and what its tables and its hook say."""
 
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import click
@@ -11,45 +10,35 @@ import pytest
 
 from cstp_grpc.cli.main import main
 from cstp_grpc.client.contract import methods
+from cstp_grpc.intent_layer.model import LearningState
+from cstp_grpc.intent_layer.reports import read
 from cstp_grpc.intent_layer.rules import RULES
-from tests.guides import blocks, exchanges, guide, run, surroundings
 from tests.intent_layer.repositories import needs_git
+from tests.snippets import ROOT, read_snippets, reading
 
-GUIDE = guide("intent-layer.md")
-WRITTEN_ID = "PITFALL-2026-02-06-a1b2c3d4e5f60718-4567"
-WRITTEN_ROOT = "/home/ada/shop"
-ID = re.compile(r"PITFALL-\d{4}-\d\d-\d\d-[0-9a-f]{16}-\d+")
-
-
-def block(language: str) -> str:
-    """Return the first block of the guide in a language."""
-    return blocks(GUIDE, language)[0]
-
-
-@needs_git
-def test_the_session_of_the_guide_prints_what_the_guide_says(tmp_path: Path) -> None:
-    environment = surroundings(tmp_path)
-    run(block("sh"), tmp_path, environment)
-    learned = ""
-    for command, expected in exchanges(block("console")):
-        printed = run(command.replace(WRITTEN_ID, learned or WRITTEN_ID), tmp_path / "shop", environment)
-        learned = learned or "".join(ID.findall(printed)[:1])
-        shown = ID.sub(WRITTEN_ID, printed).replace(str(tmp_path / "shop"), WRITTEN_ROOT)
-        assert shown == expected, command
-    assert learned
+DOCUMENT = "docs/intent-layer.md"
+GUIDE = (ROOT / DOCUMENT).read_text(encoding="utf-8")
+API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 
 
 @needs_git
 def test_the_hook_of_the_guide_keeps_errors_out(tmp_path: Path) -> None:
-    environment = surroundings(tmp_path)
-    run(block("sh"), tmp_path, environment)
-    (install,) = re.findall(r"^printf .*$", GUIDE, re.MULTILINE)
+    project, _, hook = (snippet for snippet in read_snippets(DOCUMENT) if snippet.language == "sh")
     commit = "git add --all && git -c user.name=Ann -c user.email=ann@example.org commit --quiet --message Begin"
-    shop = tmp_path / "shop"
-    run(f"{install} && {commit}", shop, environment)
-    (shop / "AGENTS.md").write_text("# Nothing\n")
-    with pytest.raises(subprocess.CalledProcessError):
-        run(commit, shop, environment)
+    with reading(tmp_path) as reader:
+        reader.try_program(project, "")
+        reader.try_program(hook, "")
+        assert reader.run(commit).status == 0
+        assert reader.run(f"echo '# Nothing' > AGENTS.md && {commit}").status == 1
+
+
+def test_the_report_of_the_guide_is_read() -> None:
+    (report,) = (snippet.text for snippet in read_snippets(DOCUMENT) if snippet.language == "markdown")
+    identifier = re.findall(r"\*\*ID\*\*: (.*)", report)[0]
+    learning = read(
+        report.encode(), identifier, LearningState.PENDING, f".intent-layer/mistakes/pending/{identifier}.md"
+    )
+    assert (learning.id, learning.agent_id, learning.paths) == (identifier, "swarm-worker-3", ("src/api/handlers.ts",))
 
 
 def test_every_rule_is_in_the_guide_as_it_is() -> None:
@@ -63,7 +52,7 @@ def test_every_rpc_is_in_the_guide_with_its_permission() -> None:
         for names, permission in re.findall(r"^\| (`intentLayer\..*`) \| `([a-z]+)` \|$", GUIDE, re.MULTILINE)
         for name in re.findall(r"`(intentLayer\.\w+)`", names)
     }
-    served = re.findall(r"^\| `(intentLayer\.\w+)` \| (\w+) \|", guide("api.md"), re.MULTILINE)
+    served = re.findall(r"^\| `(intentLayer\.\w+)` \| (\w+) \|", API, re.MULTILINE)
     assert written == dict(served)
     assert set(written) == {name for name in methods() if name.startswith("intentLayer.")}
 
