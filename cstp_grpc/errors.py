@@ -90,7 +90,7 @@ class AuthenticationRequired(CstpError):
 
 
 class RateLimited(CstpError):
-    """Too many calls, and `retry_after` says how long to wait; or too many open streams, where it is None."""
+    """Too many calls or open streams; `retry_after` says how long to wait, if the server does."""
 
     reason = "RATE_LIMITED"
 

@@ -31,8 +31,8 @@ cstp:
 ```
 
 The commands that call a server read four more variables: `CSTP_CONFIG` (the configuration file), `CSTP_AGENTS_FILE`
-(where agents are named) and, for a server that no agents file describes, `CSTP_TOKEN` (the bearer token) and
-`CSTP_CA_FILE` (a PEM file of the authorities that certify it).
+(where agents are named: [the agents file](clients.md#the-agents-file)) and, for a server that no agents file describes,
+`CSTP_TOKEN` (the bearer token) and `CSTP_CA_FILE` (a PEM file of the authorities that certify it).
 """
 HEADINGS = ("key", "type", "default", "meaning", "environment")
 

@@ -133,11 +133,17 @@ def local_server(settings: Settings) -> Endpoint:
 def of_entry(entry: AgentEntry, defaults: Defaults, path: Path) -> Endpoint:
     """Return an agent of a file."""
     origin = f"{entry.name} in {path}"
-    endpoint = Endpoint(config.expand_text(entry.url, origin), origin, defaults=defaults, ca_file=entry.ca_file)
+    url, ca_file = config.expand_text(entry.url, origin), authorities_of(entry, path)
+    endpoint = Endpoint(url, origin, defaults=defaults, ca_file=ca_file)
     if entry.token is None:
         return endpoint
     token = config.expand_text(entry.token.get_secret_value(), origin)
     return replace(endpoint, token=token, identified_by=origin)
+
+
+def authorities_of(entry: AgentEntry, path: Path) -> Path | None:
+    """Return the file of the authorities that certify an agent, which is relative to the folder of the agents file."""
+    return None if entry.ca_file is None else path.parent / entry.ca_file
 
 
 def read_agents(path: Path) -> AgentsFile:

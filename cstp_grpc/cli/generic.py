@@ -13,7 +13,7 @@ import click
 
 from cstp_grpc import config
 from cstp_grpc.cli.command import ca_option, calls, config_option, prints, state
-from cstp_grpc.cli.endpoint import AGENTS_FILE, Endpoint, read_agents, read_bytes
+from cstp_grpc.cli.endpoint import AGENTS_FILE, Endpoint, authorities_of, read_agents, read_bytes
 from cstp_grpc.cli.options import parse_json
 from cstp_grpc.cli.output import Output
 from cstp_grpc.client import CstpClient, codec
@@ -86,7 +86,7 @@ def local_bridge(settings: Settings) -> Endpoint:
     described = settings.data_dir / AGENTS_FILE
     for agent in read_agents(described).agents if described.exists() else ():
         if scheme_of(agent.url) in {"http", "https"}:
-            return Endpoint(agent.url, str(described), ca_file=agent.ca_file)
+            return Endpoint(agent.url, str(described), ca_file=authorities_of(agent, described))
     address, tls = join(reachable(settings.server.host), settings.server.port), settings.server.tls
     url, ca_file = (f"https://{address}", tls.certificate) if tls else (f"http://{address}", None)
     return Endpoint(url, "the configuration", ca_file=ca_file)

@@ -23,7 +23,7 @@ class AgentEntry(Section):
     token: SecretStr | None = None
     """The bearer token; `${NAME}` takes it from the environment."""
     ca_file: Path | None = None
-    """A PEM file of the authorities that certify it, in place of the system's."""
+    """A PEM file of the authorities that certify it, in place of the system's; relative to the folder of this file."""
 
 
 class Defaults(Section):

@@ -188,7 +188,7 @@ def read_result(answer: HttpAnswer, call_id: int, where: str) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("jsonrpc") != "2.0":
         raise http_error(answer, where)
     if isinstance(content.get("error"), dict):
-        raise answered_error(content["error"])
+        raise answered_error(content["error"], retry_after_header(answer))
     result = content.get("result")
     if content.get("id") != call_id or not isinstance(result, dict):
         raise errors.InternalError(f"{where} sent an answer that belongs to no call")
@@ -200,19 +200,22 @@ def http_error(answer: HttpAnswer, where: str) -> CstpError:
     if 300 <= answer.status < 400:
         place = answer.headers.get("location", "elsewhere")
         return errors.InternalError(f"{where} redirects to {place}; call that address if you trust it")
-    waits = answer.headers.get("retry-after", "")
     error = BY_HTTP.get(answer.status, errors.InternalError)
-    return error(
-        f"{where} answered HTTP {answer.status} instead of JSON-RPC",
-        retry_after=wait_of(float(waits) * 1000) if waits.isdecimal() else None,
-    )
+    return error(f"{where} answered HTTP {answer.status} instead of JSON-RPC", retry_after=retry_after_header(answer))
 
 
-def answered_error(error: Mapping[str, Any]) -> CstpError:
-    """Return the exception for a JSON-RPC error object."""
+def retry_after_header(answer: HttpAnswer) -> float | None:
+    """Return how many seconds an HTTP answer asks to wait; None if it names no number of them."""
+    seconds = answer.headers.get("retry-after", "")
+    return wait_of(float(seconds) * 1000) if seconds.isdecimal() else None
+
+
+def answered_error(error: Mapping[str, Any], retry_after: float | None = None) -> CstpError:
+    """Return the exception for a JSON-RPC error object; `retry_after` holds if the object says no time to wait."""
     data = error.get("data")
     details: Mapping[str, Any] = data if isinstance(data, dict) else {}
     code, waits, listed = error.get("code"), details.get("retryAfterMs"), details.get("violations")
+    wait = wait_of(waits) if isinstance(waits, int | float) else None
     by_code = BY_CODE.get(code, errors.InternalError) if isinstance(code, int) else errors.InternalError
     found = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
     return build(
@@ -224,7 +227,7 @@ def answered_error(error: Mapping[str, Any]) -> CstpError:
             for item in found
             if GUARDRAIL_ID not in item
         ],
-        retry_after=wait_of(waits) if isinstance(waits, int | float) else None,
+        retry_after=retry_after if wait is None else wait,
         blocks=[
             Block(str(item[GUARDRAIL_ID]), str(item.get("name", "")), str(item.get("message", "")))
             for item in found

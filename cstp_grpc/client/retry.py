@@ -156,10 +156,10 @@ def time_left(clock: Callable[[], float], deadline: float, timeout: float) -> fl
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the same call may succeed later: the server is unavailable, or says how long to wait.
+    """Whether the same call may succeed later: the server is unavailable, or the caller calls too often.
 
     Whether to wait for a liaison agent, or to hand over what has changed meanwhile, is for the guide to decide.
     """
     if not isinstance(error, CstpError) or error.final:
         return False
-    return isinstance(error, Unavailable) or (isinstance(error, RateLimited) and error.retry_after is not None)
+    return isinstance(error, (Unavailable, RateLimited))

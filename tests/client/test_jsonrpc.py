@@ -27,9 +27,11 @@ def result(content: Any) -> HttpReply:
     return HttpReply(lambda call: {"jsonrpc": "2.0", "id": call["id"], "result": content})
 
 
-def failure(code: int, message: str, data: Any = None, status: int = 200) -> HttpReply:
+def failure(
+    code: int, message: str, data: Any = None, status: int = 200, headers: dict[str, str] | None = None
+) -> HttpReply:
     error = {"code": code, "message": message} | ({} if data is None else {"data": data})
-    return HttpReply(partial(refusal, error), status)
+    return HttpReply(partial(refusal, error), status, headers or {})
 
 
 def refusal(error: Any, call: dict[str, Any]) -> dict[str, Any]:
@@ -116,6 +118,24 @@ def test_a_time_that_nobody_waits_is_not_told(wait: Any) -> None:
 def test_nor_is_one_that_http_says(wait: str) -> None:
     error = failure_of(HttpReply(b"", 429, {"retry-after": wait}))
     assert (type(error), error.retry_after) == (errors.RateLimited, None)
+
+
+def test_http_says_how_long_to_wait_where_the_error_does_not() -> None:
+    said = {"retry-after": "2"}
+    for data, wait in ((None, 2), ({"retryAfterMs": 1500}, 1.5), ({"retryAfterMs": "soon"}, 2)):
+        error = failure_of(failure(-32002, "slower", data, status=429, headers=said))
+        assert (type(error), error.retry_after) == (errors.RateLimited, wait)
+
+
+def test_a_rate_limit_of_the_protocol_alone_is_repeated() -> None:
+    replies = iter([{"error": {"code": -32002, "message": "Too many requests"}}, {"result": {"agent": "cstp"}}])
+
+    def answer(call: dict[str, Any]) -> dict[str, Any]:
+        return {"jsonrpc": "2.0", "id": call["id"], **next(replies)}
+
+    with http_server(HttpReply(answer)) as server, CstpClient(server.url, retries=RetryPolicy(base=0.001)) as client:
+        assert client.get_access().agent == "cstp"
+    assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("odd", [[], {}, [[]], True, 1.5, None, "x"])

@@ -72,13 +72,33 @@ def test_a_rate_limit_is_waited_out_as_long_as_it_says() -> None:
     assert world.slept == [7.5]
 
 
-def test_a_rate_limit_without_a_delay_is_final() -> None:
+def test_a_rate_limit_without_a_delay_is_waited_out_with_growing_pauses() -> None:
     world = World()
+    attempt = world.attempts(RateLimited("a"), RateLimited("b"), "done")
+    assert world.retrier(RetryPolicy(base=0.1)).run(attempt, 30, repeatable=True) == "done"
+    assert world.slept == pytest.approx([0.1, 0.2])
+
+
+def test_a_rate_limit_without_a_delay_is_raised_when_the_attempts_are_used_up() -> None:
+    world = World()
+    attempt = world.attempts(*[RateLimited("no")] * 4, "done")
     with pytest.raises(RateLimited):
-        world.retrier(RetryPolicy()).run(world.attempts(RateLimited("no")), 30, repeatable=True)
+        world.retrier(RetryPolicy(attempts=4)).run(attempt, 30, repeatable=True)
 
 
-@pytest.mark.parametrize("kind", [c for c in CLASSES if not issubclass(c, Unavailable)], ids=lambda kind: kind.reason)
+def test_a_rate_limit_that_the_server_calls_final_is_final() -> None:
+    world = World()
+    final = RateLimited("no")
+    final.final = True
+    with pytest.raises(RateLimited):
+        world.retrier(RetryPolicy()).run(world.attempts(final, "done"), 30, repeatable=True)
+    assert world.slept == []
+
+
+PASSING = (RateLimited, Unavailable)
+
+
+@pytest.mark.parametrize("kind", [c for c in CLASSES if not issubclass(c, PASSING)], ids=lambda kind: kind.reason)
 def test_what_does_not_pass_is_final(kind: type[CstpError]) -> None:
     world = World()
     with pytest.raises(kind):

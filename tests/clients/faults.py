@@ -7,14 +7,15 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
 
-from cstp_grpc.client.errors import BY_REASON
+from cstp_grpc.client.errors import BY_REASON, PUSHBACK
 from cstp_grpc.errors import Block, CstpError, FieldViolation
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc
-from cstp_grpc.server.status import to_status
+from cstp_grpc.server.status import RichStatus, to_status
 from tests.grpc_servers import grpc_server
 
 SILENCE = 60.0
@@ -69,10 +70,18 @@ class Faults(cstp_pb2_grpc.CstpServiceServicer, journal_pb2_grpc.JournalServiceS
             if "status" in told:
                 context.abort(grpc.StatusCode[told["status"]], "in a few words")
             if "reason" in told:
-                context.abort_with_status(to_status(error_of(told), "req-1", left))
+                context.abort_with_status(failed_status(told, left))
         if "withinMs" in told and (left is None or left * 1000 > told["withinMs"]):
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"the deadline is {left} s away")
         return f"attempt {attempt}"
+
+
+def failed_status(told: dict[str, Any], remaining: float | None) -> RichStatus:
+    """Return the status that a text describes, with what it says of repetitions unless that is not wanted."""
+    status = to_status(error_of(told), "req-1", remaining)
+    if told.get("pushback", True):
+        return status
+    return replace(status, trailing_metadata=tuple(pair for pair in status.trailing_metadata if pair[0] != PUSHBACK))
 
 
 def error_of(told: dict[str, Any]) -> CstpError:
