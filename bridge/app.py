@@ -46,6 +46,9 @@ PATHS: Final = {
 
 INDEX: Final = "index"
 """The name by which the server's health service knows its vector index."""
+TARGET_PILLAR: Final = "target_pillar"
+MAX_PILLAR: Final = 63
+"""Characters of the longest name that a pillar can be configured with."""
 HEALTH_TIMEOUT: Final = 2.0
 """Seconds the server has to say that it is well."""
 
@@ -146,4 +149,11 @@ class Bridge:
         if call.id is None:
             return Outcome(None, failure)
         intent_type = self._forwarder.intent_type(call.method)
-        return Outcome(jsonrpc.error(call.id, failure, request_id, intent_type), failure)
+        target_pillar = read_target_pillar(call.params)
+        return Outcome(jsonrpc.error(call.id, failure, request_id, intent_type, target_pillar), failure)
+
+
+def read_target_pillar(params: dict[str, object] | list[object]) -> str | None:
+    """Return the pillar that a call names; None if it names none that could be one."""
+    pillar = params.get(TARGET_PILLAR) if isinstance(params, dict) else None
+    return pillar if isinstance(pillar, str) and len(pillar) <= MAX_PILLAR else None

@@ -110,19 +110,26 @@ def result(call_id: str, value: object) -> str:
     return f'{{"jsonrpc":"2.0","id":{call_id},"result":{ENCODER.encode(value)}}}'
 
 
-def error(call_id: str, failure: Failure, request_id: str, intent_type: str = "") -> str:
+def error(
+    call_id: str, failure: Failure, request_id: str, intent_type: str = "", target_pillar: str | None = None
+) -> str:
     """Return the response to a call that failed; `request_id` is used where the failure does not bring its own.
 
-    With the type of an intent, its data also says what failed in the words of the intents' own contract.
+    With the type of an intent, its data also says what failed in the words of the intents' own contract, whose details
+    name the reason, and the pillar that the call is about.
     """
-    data = {"reason": failure.reason, "requestId": request_id, **failure.details}
+    data: dict[str, Any] = {"reason": failure.reason, "requestId": request_id, **failure.details}
     if intent_type:
         data |= {
             "error": failure.message,
             "error_code": failure.reason,
             "execution_id": data["requestId"],
             "intent_type": intent_type,
-            "details": data.get("metadata", {}),
+            "details": {
+                **({} if target_pillar is None else {"target_pillar": target_pillar}),
+                "reason": failure.message,
+                **data.get("metadata", {}),
+            },
         }
     return refusal(call_id, {"code": failure.row.code, "message": failure.message, "data": data})
 

@@ -129,7 +129,7 @@ class Router:
             plan = self._plan(request, session, redacted)
             if known := self._earlier(plan):
                 return known
-            self._require_movable(session)
+            self._require_movable(session, to)
             agent.check(caller.tenant)
             verdict = self._sharing.judge(caller, plan.handover)
             act = replace(act, verdict=verdict)
@@ -183,7 +183,7 @@ class Router:
             return self._sharing.redact(self._context(request, session, messages))
         except ContextSharingFailed:
             # No earlier call shared it either.
-            self._require_movable(session)
+            self._require_movable(session, liaison_agent(request.target_pillar))
             raise
 
     def _context(self, request: RoutingRequest, session: Session, messages: Sequence[Message]) -> Mapping[str, Any]:
@@ -216,17 +216,23 @@ class Router:
         with self._sessions.reading() as connection:
             return self._store.activation(connection, plan.session.tenant, plan.key)
 
-    def _require_movable(self, session: Session) -> None:
-        """Refuse a session that may not be handed on. Raises SessionNotFound and SessionWithAnotherAgent."""
+    def _require_movable(self, session: Session, to: str) -> None:
+        """Refuse a session that may not be handed to an agent. Raises SessionNotFound and SessionWithAnotherAgent."""
         if not session.is_open:
             raise closed_already(session)
         if session.active_agent != GUIDE and not self._direct_handover:
+            again = session.active_agent == to
             raise SessionWithAnotherAgent(
-                f"The chat session {session.id} is with {session.active_agent}; return it to the guide first",
+                f"The chat session {session.id} is with {session.active_agent} already, with another context; "
+                "return it to the guide first, or share the context alone"
+                if again
+                else f"The chat session {session.id} is with {session.active_agent}; return it to the guide first",
                 metadata={
                     "chat_session_id": session.id,
                     "active_agent": session.active_agent,
-                    "reason": "the session is not with the guide",
+                    "reason": "the session is with this agent already"
+                    if again
+                    else "the session is not with the guide",
                 },
             )
 

@@ -33,7 +33,7 @@ def worded(error: dict[str, Any], intent_type: str, details: dict[str, str]) -> 
         "error_code": error["data"]["reason"],
         "execution_id": error["data"]["requestId"],
         "intent_type": intent_type,
-        "details": details,
+        "details": {"reason": error["message"], **details},
     }
 
 
@@ -61,11 +61,21 @@ def test_every_intent_is_named_by_its_failures(bridge: Client, server: Scripted,
     assert error["data"].items() >= worded(error, INTENTS[name], {}).items()
 
 
-@pytest.mark.parametrize("params", [["content"], {"target_piller": "content"}, {"target_pillar": 1}])
+@pytest.mark.parametrize(
+    "params",
+    [
+        ["content"],
+        {"target_piller": "content"},
+        {"target_pillar": 1},
+        {"target_pillar": "c" * 64, "a field": 1},
+        {"target_pillar": "content", "a_field": 1},
+    ],
+)
 def test_failures_of_the_bridges_own_are_told_likewise(bridge: Client, server: Scripted, params: Any) -> None:
     error = error_of(bridge, server, ROUTE, params)
     assert (error["code"], error["data"]["reason"]) == (-32602, "INVALID_ARGUMENT")
-    assert error["data"].items() >= worded(error, "route_to_liaison_agent", {}).items()
+    named = {"target_pillar": "content"} if "a_field" in params else {}
+    assert error["data"].items() >= worded(error, "route_to_liaison_agent", named).items()
     assert [seen.method for seen in server.seen] == ["cstp.getAccess"]
 
 
