@@ -53,8 +53,9 @@ class Visibility(StrEnum):
 
 
 class TaskState(StrEnum):
-    """Where a task of a conversation stands; only a task at work can change."""
+    """Where a task of a conversation stands; only a task that is submitted or at work can change."""
 
+    SUBMITTED = "submitted"
     WORKING = "working"
     COMPLETED = "completed"
     REJECTED = "rejected"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 from typing import Final
 
 from a2a.server.context import ServerCallContext
@@ -32,15 +33,19 @@ from bridge.a2a.cards import Cards
 from bridge.a2a.context import EXTENSION_URI, EXTENSIONS, address_of, is_activated, metadata_of
 from bridge.a2a.gate import Gate
 from bridge.a2a.push import WithoutPush
-from bridge.a2a.store import STATES, TaskConflict, TaskQuery, TaskStore
-from bridge.a2a.tasks import is_working, last_events, state_name
+from bridge.a2a.store import STATES, StoredTask, TaskConflict, TaskQuery, TaskStore
+from bridge.a2a.tasks import CANCELABLE, has_ended, last_events, state_name, status_event
 from bridge.a2a.turns import Turns
-from bridge.a2a.work import Worker, growing_pauses, patiently
-from bridge.methods import Forwarder
+from bridge.a2a.work import FIRST_PAUSE, Worker, growing_pauses, patiently
+from bridge.methods import Forwarder, Metadata
 from cstp_grpc.config import Settings
 
 PAGE_SIZE: Final = 50
 """How many tasks a page holds where the caller does not say."""
+CANCEL_SECONDS: Final = 2.0
+"""How long a task at work that cannot be canceled is waited for."""
+QUICK: Final = 0.02
+"""Seconds until a task that is about to end is first read again."""
 
 
 class Conversations(WithoutPush):
@@ -59,13 +64,13 @@ class Conversations(WithoutPush):
         await self._worker.aclose()
 
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task:
-        """Return the task that a message came to, or the task at work where the caller does not wait."""
+        """Return the task that a message came to, or the task submitted if the caller does not wait."""
         shape.check(params)
         self.admit(context)
         metadata = metadata_of(context)
         turn = await self._turns.begin(params, metadata)
         if params.configuration.return_immediately:
-            task, _ = await self._worker.start(turn, metadata)
+            task = await self._worker.submit(turn, metadata)
         else:
             task = await self._worker.settle(turn, metadata)
         return apply_history_length(task, params.configuration)
@@ -78,7 +83,7 @@ class Conversations(WithoutPush):
         self.admit(context)
         metadata = metadata_of(context)
         turn = await self._turns.begin(params, metadata)
-        task, work = await self._worker.start(turn, metadata)
+        task, work = await self._worker.begin(turn, metadata)
         yield apply_history_length(task, params.configuration)
         for event in last_events(await asyncio.shield(work)):
             yield event
@@ -121,42 +126,47 @@ class Conversations(WithoutPush):
         )
 
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
-        """Call off a task at work and return it."""
+        """Cancel a task for which nothing was sent yet, and return it.
+
+        One that is at work is waited for shortly, so that the error can say what it came to.
+        """
         shape.check(params)
         self.admit(context)
         metadata = metadata_of(context)
         stored = await self._store.get(params.id, metadata)
-        if not is_working(stored.task):
-            raise not_cancelable(stored.task)
-        try:
-            ended = answers.with_answer(stored.task, answers.canceled())
-            return (await self._store.save(ended, stored.version, metadata)).task
-        except TaskConflict:
-            # It ended meanwhile; perhaps it was called off twice at once.
-            task = (await self._store.get(params.id, metadata)).task
-        if task.status.state != TaskState.TASK_STATE_CANCELED:
-            raise not_cancelable(task)
-        return task
+        while stored.task.status.state in CANCELABLE:
+            try:
+                ended = answers.with_answer(stored.task, answers.canceled())
+                return (await self._store.save(ended, stored.version, metadata)).task
+            except TaskConflict:
+                # It was begun meanwhile, or canceled twice at once.
+                stored = await self._store.get(params.id, metadata)
+                if stored.task.status.state == TaskState.TASK_STATE_CANCELED:
+                    return stored.task
+        task = stored.task
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CANCEL_SECONDS), aclosing(self._changes(stored, metadata, QUICK)) as changes:
+                while not has_ended(task):
+                    task = (await anext(changes)).task
+        raise not_cancelable(task)
 
     async def on_subscribe_to_task(
         self, params: SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        """Yield a task at work, then what it came to, whichever bridge is at it."""
+        """Yield a task that has not ended, then what becomes of it, whichever bridge is at it."""
         shape.check(params)
         self.admit(context)
-        task = (await self._store.get(params.id, metadata_of(context))).task
-        if not is_working(task):
+        metadata = metadata_of(context)
+        stored = await self._store.get(params.id, metadata)
+        task = stored.task
+        if has_ended(task):
             raise UnsupportedOperationError(f"Task {task.id} has ended, it is {state_name(task)}; get it instead")
         yield task
-        for pause in growing_pauses():
-            await asyncio.sleep(pause)
-            task = (
-                await patiently(lambda: self._store.get(params.id, metadata_of(context)), self._worker.seconds)
-            ).task
-            if not is_working(task):
-                break
-        for event in last_events(task):
-            yield event
+        async with aclosing(self._changes(stored, metadata)) as changes:
+            while not has_ended(task):
+                task = (await anext(changes)).task
+                for event in last_events(task) if has_ended(task) else [status_event(task)]:
+                    yield event
 
     async def on_get_extended_agent_card(
         self,
@@ -166,6 +176,19 @@ class Conversations(WithoutPush):
         """Return the agent card with what holds for the caller."""
         return self._cards.extended(address_of(context), await self._gate.admit(metadata_of(context)))
 
+    async def _changes(
+        self, stored: StoredTask, metadata: Metadata, first_pause: float = FIRST_PAUSE
+    ) -> AsyncGenerator[StoredTask, None]:
+        """Yield a task again whenever it has changed. Raises Refused."""
+        task_id = stored.task.id
+        for pause in growing_pauses(first_pause):
+            await asyncio.sleep(pause)
+            current = await patiently(lambda: self._store.get(task_id, metadata), self._worker.seconds)
+            # A task whose time runs out comes to another state in the same version.
+            if (current.version, current.task.status.state) != (stored.version, stored.task.status.state):
+                stored = current
+                yield stored
+
     def admit(self, context: ServerCallContext) -> None:
         """Refuse callers that lack an extension which the configuration requires."""
         if self._requires_extension and not is_activated(context):
@@ -173,5 +196,9 @@ class Conversations(WithoutPush):
 
 
 def not_cancelable(task: Task) -> TaskNotCancelableError:
-    """Return the error of whoever calls off a task that has ended."""
-    return TaskNotCancelableError(f"Task {task.id} has ended, it is {state_name(task)}")
+    """Return the error of whoever cancels a task that has ended or is at work."""
+    if has_ended(task):
+        return TaskNotCancelableError(f"Task {task.id} has ended, it is {state_name(task)}")
+    return TaskNotCancelableError(
+        f"Task {task.id} is {state_name(task)}: what it asks for has been sent and cannot be prevented; get its result"
+    )

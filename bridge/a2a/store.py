@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 ResponseT = TypeVar("ResponseT", bound=Message)
 
 STATES: Final = {
+    TaskState.TASK_STATE_SUBMITTED: tasks_pb2.TASK_STATE_SUBMITTED,
     TaskState.TASK_STATE_WORKING: tasks_pb2.TASK_STATE_WORKING,
     TaskState.TASK_STATE_COMPLETED: tasks_pb2.TASK_STATE_COMPLETED,
     TaskState.TASK_STATE_REJECTED: tasks_pb2.TASK_STATE_REJECTED,
@@ -40,6 +41,10 @@ KEPT: Final = {kept: state for state, kept in STATES.items()}
 MAX_BYTES: Final = 2_097_152
 """The largest task that the server keeps."""
 INTERRUPTED: Final = "The answer was interrupted; what the message asks for may have been done, or not"
+NOT_BEGUN: Final = "The task was given up before anything of what the message asks for was done"
+
+LAPSED: Final = {TaskState.TASK_STATE_SUBMITTED: NOT_BEGUN, TaskState.TASK_STATE_WORKING: INTERRUPTED}
+"""What is said of tasks whose time ran out, by the states in which they were kept."""
 
 CALLS: Final = re.compile(r"calls of cstp\.\w+")
 """How a limit names the calls that there are too many of."""
@@ -48,7 +53,7 @@ NAMES: Final = {"updatedAfter": "statusTimestampAfter"}
 
 
 class TaskConflict(Exception):
-    """A task is no longer in the version that was to be replaced, or has ended."""
+    """A task is no longer in the version that was to be replaced, or may not change as it should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,7 @@ class TaskStore:
     async def save(self, task: Task, version: int, metadata: Metadata, time_left: float | None = None) -> StoredTask:
         """Keep a task and return it as it is kept; version 0 makes it a new one.
 
-        `time_left` is how many seconds a task at work has before it counts as failed. Raises TaskConflict.
+        `time_left` is how many seconds a task that has not ended has before it counts as failed. Raises TaskConflict.
         """
         content = copy_of(task)
         content.status.ClearField("timestamp")
@@ -181,8 +186,8 @@ def read_task(kept: tasks_pb2.Task) -> Task | None:
         logger.warning("task %s holds what no bridge kept", kept.id)
         return None
     state = KEPT[kept.state]
-    if state == TaskState.TASK_STATE_FAILED and task.status.state == TaskState.TASK_STATE_WORKING:
-        mark_interrupted(task)
+    if state == TaskState.TASK_STATE_FAILED and task.status.state in LAPSED:
+        mark_interrupted(task, LAPSED[task.status.state])
     task.status.state = state
     task.status.timestamp.CopyFrom(kept.updated_at)
     return task
@@ -197,8 +202,8 @@ def content_of(kept: tasks_pb2.Task) -> Task | None:
     return task if (task.id, task.context_id) == (kept.id, kept.context_id) else None
 
 
-def mark_interrupted(task: Task) -> None:
-    """Say of a task whose time ran out what has become of it."""
+def mark_interrupted(task: Task, text: str) -> None:
+    """Say in the status of a task whose time ran out what became of it."""
     task.ClearField("artifacts")
     message = task.status.message
     message.Clear()
@@ -206,7 +211,7 @@ def mark_interrupted(task: Task) -> None:
     message.task_id = task.id
     message.context_id = task.context_id
     message.role = Role.ROLE_AGENT
-    message.parts.add(text=INTERRUPTED, media_type=TEXT)
+    message.parts.add(text=text, media_type=TEXT)
 
 
 def wrong_fields(failure: Failure) -> list[tuple[str, str]]:

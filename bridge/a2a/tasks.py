@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from a2a.types.a2a_pb2 import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 
+CANCELABLE: Final = frozenset({TaskState.TASK_STATE_SUBMITTED})
+"""The states in which the server lets a task be canceled: nothing was sent for it yet."""
+OPEN: Final = CANCELABLE | {TaskState.TASK_STATE_WORKING}
+"""The states of tasks that have not ended."""
+
 
 def last_events(task: Task) -> Iterator[TaskArtifactUpdateEvent | TaskStatusUpdateEvent]:
-    """Yield what a stream says of a task that has ended: its artifact, where it has one, then its status."""
+    """Yield what a stream says of a task that has ended: its artifact, if it has one, then its status."""
     for artifact in task.artifacts:
         yield TaskArtifactUpdateEvent(task_id=task.id, context_id=task.context_id, artifact=artifact, last_chunk=True)
-    yield TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
+    yield status_event(task)
 
 
-def is_working(task: Task) -> bool:
-    """Whether a task has not ended."""
-    return task.status.state == TaskState.TASK_STATE_WORKING
+def status_event(task: Task) -> TaskStatusUpdateEvent:
+    """Return what a stream says of a task that came to another state."""
+    return TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
+
+
+def has_ended(task: Task) -> bool:
+    """Return whether a task can no longer change."""
+    return task.status.state not in OPEN
+
+
+def in_state(task: Task, state: TaskState) -> Task:
+    """Return the task in a state about which there is nothing to say yet."""
+    changed = copy_of(task)
+    changed.status.Clear()
+    changed.status.state = state
+    return changed
 
 
 def state_name(task: Task) -> str:

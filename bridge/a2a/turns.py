@@ -121,9 +121,9 @@ def last_announcement(tasks: Sequence[Task]) -> tuple[Task, Params] | None:
 
 
 def new_task(message: Message, context_id: str) -> Task:
-    """Return the task at work that a message begins, with ids of its own and the message as its history."""
+    """Return the task that a message begins, with ids of its own and the message as its history."""
     task = Task(id=str(uuid.uuid4()), context_id=context_id or str(uuid.uuid4()))
-    task.status.state = TaskState.TASK_STATE_WORKING
+    task.status.state = TaskState.TASK_STATE_SUBMITTED
     said = task.history.add()
     said.CopyFrom(message)
     said.task_id = task.id

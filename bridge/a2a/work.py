@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
-from a2a.types.a2a_pb2 import Task
+from a2a.types.a2a_pb2 import Task, TaskState
 from a2a.utils.errors import A2AError
 
 from bridge.a2a import answers
@@ -15,6 +15,7 @@ from bridge.a2a.answers import Answer
 from bridge.a2a.context import request_id_in
 from bridge.a2a.errors import Refused
 from bridge.a2a.store import MAX_BYTES, StoredTask, TaskConflict, TaskStore
+from bridge.a2a.tasks import in_state
 from bridge.a2a.turns import Turn
 from bridge.methods import Forwarder, Metadata
 from bridge.status import UNFORESEEN, Failure
@@ -61,19 +62,30 @@ class Worker:
         """
         if self._forwarder.is_repeatable(turn.request.name, turn.request.params):
             return await asyncio.shield(self._spawn(self._settle(turn, metadata)))
-        task, work = await self.start(turn, metadata)
+        task, work = await self.begin(turn, metadata)
         try:
             return await asyncio.shield(work)
         except Refused:
             return task
 
-    async def start(self, turn: Turn, metadata: Metadata) -> tuple[Task, asyncio.Task[Task]]:
+    async def begin(self, turn: Turn, metadata: Metadata) -> tuple[Task, asyncio.Task[Task]]:
         """Return the task of a turn, kept as working, and the work that ends with the task as it is kept in the end.
 
         Raises Refused.
         """
-        started = await self._store.save(turn.task, 0, metadata, self.seconds)
-        return started.task, self._spawn(self._finish(turn, started, metadata))
+        working = in_state(turn.task, TaskState.TASK_STATE_WORKING)
+        begun = await self._store.save(working, 0, metadata, self.seconds)
+        return begun.task, self._spawn(self._finish(turn, begun, metadata))
+
+    async def submit(self, turn: Turn, metadata: Metadata) -> Task:
+        """Return the task of a turn, kept as submitted, which is begun later unless it is canceled first.
+
+        Raises Refused.
+        """
+        submitted = in_state(turn.task, TaskState.TASK_STATE_SUBMITTED)
+        kept = await self._store.save(submitted, 0, metadata, self.seconds)
+        self._spawn(self._begin_submitted(turn, kept, metadata))
+        return kept.task
 
     def _spawn(self, work: Coroutine[Any, Any, Task]) -> asyncio.Task[Task]:
         """Start work that goes on when its caller leaves."""
@@ -99,6 +111,28 @@ class Worker:
             answer = failed(turn, failure, metadata)
         return await self._keep(ended(turn, answer, metadata), 0, metadata, self._timeout)
 
+    async def _begin_submitted(self, turn: Turn, kept: StoredTask, metadata: Metadata) -> Task:
+        """Answer a message whose task is kept as submitted, unless it was canceled or its time ran out."""
+        try:
+            begun = await self._mark_begun(turn.task, kept.version, metadata)
+        except Refused as refused:
+            logger.warning("%s task %s was not begun: %s", request_id_in(metadata), turn.task.id, refused)
+            raise
+        # Nobody else takes up a task from this version, so a task at work in the next one is ours. Only then may
+        # anything be sent for it.
+        if begun.version != kept.version + 1 or begun.task.status.state != TaskState.TASK_STATE_WORKING:
+            return begun.task
+        return await self._finish(turn, begun, metadata)
+
+    async def _mark_begun(self, task: Task, version: int, metadata: Metadata) -> StoredTask:
+        """Return a task as it is kept after an attempt to keep it as working. Raises Refused."""
+        working = in_state(task, TaskState.TASK_STATE_WORKING)
+        try:
+            return await patiently(lambda: self._store.save(working, version, metadata, self.seconds), self.seconds)
+        except TaskConflict:
+            # It has changed, perhaps by an earlier attempt of which nobody heard that it succeeded.
+            return await patiently(lambda: self._store.get(task.id, metadata), self.seconds)
+
     async def _finish(self, turn: Turn, started: StoredTask, metadata: Metadata) -> Task:
         """Answer a message whose task is kept as working, and keep what it came to."""
         try:
@@ -117,8 +151,7 @@ class Worker:
         try:
             return (await patiently(lambda: self._store.save(task, version, metadata), seconds)).task
         except TaskConflict:
-            # It was called off, its time ran out, or an attempt to keep it did, though nobody heard so: in any case it
-            # has ended as everybody is told.
+            # Its time ran out, or an earlier attempt kept it and nobody heard so: it has ended as everybody is told.
             return (await patiently(lambda: self._store.get(task.id, metadata), seconds)).task
 
     async def _ask(self, turn: Turn, metadata: Metadata) -> Answer:
@@ -167,9 +200,9 @@ async def patiently(attempt: Callable[[], Awaitable[ResultT]], seconds: float) -
         await asyncio.sleep(pause)
 
 
-def growing_pauses() -> Iterator[float]:
+def growing_pauses(first: float = FIRST_PAUSE) -> Iterator[float]:
     """Yield the seconds between attempts, for as long as anybody makes them."""
-    pause = FIRST_PAUSE
+    pause = first
     while True:
         yield pause
         pause = min(pause * 1.5, LAST_PAUSE)

@@ -241,7 +241,7 @@ tasks = Table(
 """The tasks of conversations, each once for its agent and id.
 
 `updated_at` is when the task was saved; `settles_at` is when it cannot change any more: the same instant for one that
-ended, the end of its time for one at work. So one index orders what has settled and finds what is still at work, and a
+ended, the end of its time for any other. So one index orders what has settled and finds what can still change, and a
 task that is given up needs no writing.
 """
 

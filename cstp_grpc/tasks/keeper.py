@@ -11,11 +11,12 @@ from sqlalchemy import Connection
 from cstp_grpc.errors import Conflict, NotFound
 from cstp_grpc.storage.paging import PageRequest
 from cstp_grpc.storage.writer import Writer
+from cstp_grpc.tasks.states import LAPSED
 from cstp_grpc.tasks.store import Moment, Task, TaskFilter, TaskPage, TaskStore
 from cstp_grpc.vocabulary import TaskState
 
 TIME_LEFT = timedelta(minutes=5)
-"""How long a task may be at work where its bridge does not say."""
+"""How long a task may take to end if its bridge does not say."""
 
 MAX_PAGE = 100
 """Tasks on one page at the most."""
@@ -37,7 +38,7 @@ class TaskContent:
 class TaskKeeper:
     """Keeps tasks for their agents; for any other agent there is none of that id.
 
-    Tasks are seen for the time `kept` after their last change. One that is still at work when its time has run out has
+    Tasks are seen for the time `kept` after their last change. One that has not ended when its time has run out has
     failed at that instant.
     """
 
@@ -50,8 +51,8 @@ class TaskKeeper:
     def save(self, agent: str, content: TaskContent, version: int, time_left: timedelta | None = None) -> Task:
         """Return a task once it is on disk: a new one where `version` is 0, else the next of that version.
 
-        `time_left` is for a task at work, 5 minutes when None. Raises Conflict where there is a task of the id already,
-        or none at work in that version; Unavailable.
+        `time_left` is for a task that can still change, 5 minutes when None. Raises Conflict if a task of the id exists
+        already, or none that may change to this state in that version; Unavailable.
         """
 
         def job(connection: Connection) -> Task:
@@ -95,8 +96,8 @@ class TaskKeeper:
 
 
 def settling(task: Task, time_left: timedelta) -> datetime:
-    """Return when a task has settled: at once where it has ended, else when its time has run out."""
-    if task.state is not TaskState.WORKING:
+    """Return when a task has settled: at once if it has ended, else when its time has run out."""
+    if task.state not in LAPSED:
         return task.updated_at
     return whole_milliseconds(task.updated_at + time_left)
 
@@ -109,5 +110,5 @@ def whole_milliseconds(instant: datetime) -> datetime:
 def refused(task_id: str, version: int) -> Conflict:
     """Return the error for a task that cannot be saved."""
     if version:
-        return Conflict(f"The task {task_id} is not at work in version {version}", metadata={"id": task_id})
+        return Conflict(f"The task {task_id} cannot change so in version {version}", metadata={"id": task_id})
     return Conflict(f"There is a task {task_id} already", metadata={"id": task_id})

@@ -29,6 +29,7 @@ from cstp_grpc.storage.paging import ITEM_BYTES, MAX_BYTES, PageRequest
 from cstp_grpc.storage.reading import reading
 from cstp_grpc.storage.tables import tasks
 from cstp_grpc.storage.text import storable
+from cstp_grpc.tasks.states import LAPSED, states_before
 from cstp_grpc.tasks.store import Moment, Task, TaskFilter, TaskPage
 from cstp_grpc.vocabulary import TaskState
 
@@ -60,15 +61,15 @@ class SqlTaskStore:
         return connection.execute(statement).first() is not None
 
     def replace(self, connection: Connection, agent: str, task: Task, settles_at: datetime, moment: Moment) -> bool:
-        """Put a task in the place of the version before it within a transaction, and return whether that was there and
-        at work.
+        """Put a task in the place of the version before it within a transaction, and return whether that exists and may
+        change to the task's state.
 
         Raises SQLAlchemyError where the database does not answer.
         """
         statement = (
             update(tasks)
             .where(table.agent == agent, table.id == task.id, table.version == task.version - 1)
-            .where(table.state == TaskState.WORKING.value, table.settles_at > moment.now)
+            .where(table.state.in_(sorted(states_before(task.state))), table.settles_at > moment.now)
             .values(row_of(agent, task, settles_at))
         )
         return connection.execute(statement).rowcount == 1
@@ -131,26 +132,27 @@ class Part:
 def parts_of(conditions: TaskFilter, moment: Moment) -> tuple[Part, Part]:
     """Return the two parts of a listing, of which an index gives each in its own order.
 
-    These are the tasks that have settled, whose last change that was, and those still at work.
+    These are the tasks that have settled, whose last change that was, and those that can still change.
     """
     common = [table.agent == conditions.agent]
     if conditions.context_id is not None:
         common.append(table.context_id == storable(conditions.context_id))
     settled = [*common, table.settles_at > moment.expired, table.settles_at <= moment.now]
-    at_work = [*common, table.settles_at > moment.now]
+    open_tasks = [*common, table.settles_at > moment.now]
     if conditions.states:
         settled.append(table.state.in_(stored_states(conditions.states)))
-        at_work.append(table.state.in_([state.value for state in conditions.states]))
+        open_tasks.append(table.state.in_([state.value for state in conditions.states]))
     if conditions.updated_after is not None:
         settled.append(table.settles_at >= conditions.updated_after)
-        at_work.append(table.updated_at >= conditions.updated_after)
-    return Part(tuple(settled), table.settles_at), Part(tuple(at_work), table.updated_at)
+        open_tasks.append(table.updated_at >= conditions.updated_after)
+    return Part(tuple(settled), table.settles_at), Part(tuple(open_tasks), table.updated_at)
 
 
 def stored_states(states: Iterable[TaskState]) -> list[str]:
-    """Return the states in which settled tasks may be stored that are in one of these: failed ones may have lapsed."""
-    wanted = {state.value for state in states} - {TaskState.WORKING.value}
-    return sorted(wanted | {TaskState.WORKING.value} if TaskState.FAILED in states else wanted)
+    """Return the states in which settled tasks that are in one of these may be stored, since some have lapsed."""
+    wanted = set(states)
+    lapsed = {before for before, after in LAPSED.items() if after in wanted}
+    return sorted(wanted - LAPSED.keys() | lapsed)
 
 
 def listing(parts: Iterable[Part], conditions: TaskFilter, request: PageRequest) -> Select[Any]:
@@ -213,7 +215,7 @@ def task_of(row: Row[Any], moment: Moment) -> Task:
     """Return a row of `tasks` as the task stands at a moment."""
     state, updated_at = TaskState(row.state), row.updated_at
     if row.settles_at <= moment.now:
-        state, updated_at = TaskState.FAILED if state is TaskState.WORKING else state, row.settles_at
+        state, updated_at = LAPSED.get(state, state), row.settles_at
     return Task(row.id, row.context_id, state, row.content, row.version, updated_at)
 
 

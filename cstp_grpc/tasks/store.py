@@ -32,8 +32,8 @@ class Task:
 class Moment:
     """The instant at which tasks are looked at.
 
-    A task at work that settled by `now` has failed, whoever was at it being gone; one that settled at `expired` or
-    before is there no more.
+    A task that settled by `now` without having ended has failed, since whoever was at it is gone; one that settled at
+    `expired` or before no longer exists.
     """
 
     now: datetime
@@ -63,7 +63,7 @@ class TaskPage(Page[Task]):
 class TaskStore(Protocol):
     """Keeps each task once for its agent and id.
 
-    A task settles when it ends or, while it is at work, when its time runs out.
+    A task settles when it ends or else when its time runs out.
     """
 
     def add(self, connection: Connection, agent: str, task: Task, settles_at: datetime, moment: Moment) -> bool:
@@ -73,8 +73,8 @@ class TaskStore(Protocol):
         """
 
     def replace(self, connection: Connection, agent: str, task: Task, settles_at: datetime, moment: Moment) -> bool:
-        """Put a task in the place of the version before it within a transaction, and return whether that was there and
-        at work.
+        """Put a task in the place of the version before it within a transaction, and return whether that exists and may
+        change to the task's state.
 
         Raises SQLAlchemyError where the database does not answer.
         """

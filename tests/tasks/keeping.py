@@ -12,6 +12,8 @@ from cstp_grpc.tasks.sql_store import SqlTaskStore
 from cstp_grpc.tasks.store import Task, TaskFilter
 from cstp_grpc.vocabulary import TaskState
 
+OPEN = (TaskState.SUBMITTED, TaskState.WORKING)
+"""The states of tasks that have not ended."""
 NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
 KEPT = timedelta(hours=2)
 
@@ -60,21 +62,22 @@ class Shelf:
         for key, (task, lapses_at) in self._kept.items():
             if lapses_at is not None and lapses_at <= now:
                 task = Task(task.id, task.context_id, TaskState.FAILED, task.content, task.version, lapses_at)
-            if task.state is TaskState.WORKING or task.updated_at + KEPT > now:
+            if task.state in OPEN or task.updated_at + KEPT > now:
                 seen[key] = task
         return seen
 
-    def takes(self, agent: str, task_id: str, version: int, now: datetime) -> bool:
-        """Whether a task may be saved."""
+    def takes(self, agent: str, task_id: str, state: TaskState, version: int, now: datetime) -> bool:
+        """Return whether a task may be saved in a state."""
         task = self.at(now).get((agent, task_id))
         if task is None:
             return version == 0
-        return task.state is TaskState.WORKING and task.version == version
+        return task.version == version and (
+            task.state is TaskState.SUBMITTED or (task.state is TaskState.WORKING and state is not TaskState.CANCELED)
+        )
 
     def put(self, agent: str, task: Task, time_left: timedelta) -> None:
         """Keep a task."""
-        working = task.state is TaskState.WORKING
-        self._kept[agent, task.id] = (task, task.updated_at + time_left if working else None)
+        self._kept[agent, task.id] = (task, task.updated_at + time_left if task.state in OPEN else None)
 
     def listed(self, conditions: TaskFilter, now: datetime) -> list[Task]:
         """Return the tasks that meet conditions, last changed first."""

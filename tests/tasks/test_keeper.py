@@ -22,10 +22,11 @@ from cstp_grpc.tasks.store import Task, TaskFilter
 from cstp_grpc.vocabulary import TaskState
 from tests.databases import POOL_SIZE
 from tests.paging import walk
-from tests.tasks.keeping import KEPT, NOON, Clock, KeeperKit
+from tests.tasks.keeping import KEPT, NOON, OPEN, Clock, KeeperKit
 from tests.waiting import wait_until
 
-WORKING, COMPLETED, FAILED = TaskState.WORKING, TaskState.COMPLETED, TaskState.FAILED
+SUBMITTED, WORKING, COMPLETED = TaskState.SUBMITTED, TaskState.WORKING, TaskState.COMPLETED
+FAILED, CANCELED = TaskState.FAILED, TaskState.CANCELED
 MINUTE = timedelta(minutes=1)
 MILLISECOND = timedelta(milliseconds=1)
 ADA = TaskFilter("ada")
@@ -68,7 +69,7 @@ def test_another_version_than_the_stored_one_is_a_conflict(kit: KeeperKit, versi
     assert kit.keeper.get("ada", "t-1") == stored
 
 
-@pytest.mark.parametrize("state", sorted(set(TaskState) - {WORKING}))
+@pytest.mark.parametrize("state", sorted(set(TaskState) - set(OPEN)))
 def test_a_task_that_ended_does_not_change(kit: KeeperKit, state: TaskState) -> None:
     stored = kit.save(state=state)
     for version in (0, 1):
@@ -77,8 +78,43 @@ def test_a_task_that_ended_does_not_change(kit: KeeperKit, state: TaskState) -> 
     assert kit.keeper.get("ada", "t-1") == stored
 
 
+def test_a_task_is_canceled_until_it_is_at_work(kit: KeeperKit) -> None:
+    kit.save("t-1", SUBMITTED)
+    assert kit.save("t-1", CANCELED, 1).state is CANCELED
+    kit.save("t-2", SUBMITTED)
+    begun = kit.save("t-2", WORKING, 1)
+    for version in (1, 2):
+        with pytest.raises(Conflict):
+            kit.save("t-2", CANCELED, version)
+    assert kit.keeper.get("ada", "t-2") == begun
+    assert kit.save("t-2", COMPLETED, 2).state is COMPLETED
+
+
+def test_of_beginning_and_canceling_at_once_one_is_taken(kit: KeeperKit, engine: Engine) -> None:
+    """Also if they reach different replicas."""
+    writer = Writer(engine, timeout=20.0)
+    keepers = [kit.keeper, TaskKeeper(kit.store, writer, kit.clock, KEPT)]
+    taken = []
+    with ThreadPoolExecutor(8) as callers:
+        for number in range(20):
+            task_id = f"t-{number}"
+            kit.save(task_id, SUBMITTED)
+
+            def save(state: TaskState, keeper: TaskKeeper, task_id: str = task_id) -> TaskState | None:
+                try:
+                    return keeper.save("ada", TaskContent(task_id, "c-1", state, b"x"), 1).state
+                except Conflict:
+                    return None
+
+            states = [WORKING, CANCELED, CANCELED, WORKING]
+            found = callers.map(save, states, [keepers[place % 2] for place in range(len(states))])
+            taken.append([state for state in found if state is not None])
+            assert taken[-1] == [kit.keeper.get("ada", task_id).state]
+    writer.close()
+
+
 def test_a_task_that_is_not_there_cannot_be_replaced(kit: KeeperKit) -> None:
-    with pytest.raises(Conflict, match="The task t-1 is not at work in version 1"):
+    with pytest.raises(Conflict, match="The task t-1 cannot change so in version 1"):
         kit.save(version=1)
 
 
@@ -122,9 +158,12 @@ def test_an_id_that_no_database_keeps_is_not_found(kit: KeeperKit) -> None:
 # Lapsing
 
 
+@pytest.mark.parametrize("state", OPEN)
 @pytest.mark.parametrize(("given", "left"), [(None, TIME_LEFT), (MINUTE, MINUTE)])
-def test_a_task_at_work_fails_when_its_time_runs_out(kit: KeeperKit, given: timedelta | None, left: timedelta) -> None:
-    saved = kit.save(state=WORKING, time_left=given)
+def test_a_task_fails_when_its_time_runs_out(
+    kit: KeeperKit, given: timedelta | None, left: timedelta, state: TaskState
+) -> None:
+    saved = kit.save(state=state, time_left=given)
     kit.clock.now = NOON + left - MILLISECOND
     assert kit.keeper.get("ada", "t-1") == saved
     kit.clock.now = NOON + left

@@ -76,7 +76,7 @@ def test_data_is_a_call(raw: Raw) -> None:
 
 def test_a_caller_that_does_not_wait_gets_the_task_at_once(raw: Raw) -> None:
     result = asked(raw, "message/send", {"message": MESSAGE, "configuration": {"blocking": False}})["result"]
-    assert result["status"]["state"] == "working"
+    assert result["status"]["state"] == "submitted"
 
 
 def test_a_stream_ends_with_its_last_status(raw: Raw) -> None:

@@ -38,7 +38,7 @@ from google.protobuf import json_format
 
 from bridge.a2a.conversations import Conversations
 from bridge.a2a.errors import Refused
-from bridge.a2a.store import INTERRUPTED, TaskStore
+from bridge.a2a.store import INTERRUPTED, NOT_BEGUN, TaskStore
 from bridge.channel import connect
 from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
@@ -50,6 +50,7 @@ from tests.bridge.a2a.talking import (
     READY,
     REJECTED,
     REQUEST_ID,
+    SUBMITTED,
     TIMEOUT,
     URI,
     WORKING,
@@ -103,8 +104,12 @@ async def get(conversations: Conversations, task: Task) -> Task:
     return await conversations.on_get_task(GetTaskRequest(id=task.id), ALICE)
 
 
+async def is_in(conversations: Conversations, task: Task, *states: int) -> bool:
+    return (await get(conversations, task)).status.state in states
+
+
 async def has_ended(conversations: Conversations, task: Task) -> bool:
-    return (await get(conversations, task)).status.state != WORKING
+    return not await is_in(conversations, task, SUBMITTED, WORKING)
 
 
 def nested(levels: int) -> dict[str, Any]:
@@ -494,10 +499,10 @@ async def test_a_stream_of_what_fails_has_no_artifact(core: str, wanted: Setting
 
 
 @asynchronous
-async def test_whoever_does_not_wait_gets_the_task_at_work(core: str, wanted: Settings) -> None:
+async def test_a_caller_that_does_not_wait_gets_the_task_submitted(core: str, wanted: Settings) -> None:
     async with slow_server() as slow, conversing(core, wanted, slow.target) as talk:
         task = await talk.on_message_send(sending(INTENT, configuration=AT_ONCE), ALICE)
-        assert task.status.state == WORKING
+        assert task.status.state == SUBMITTED
         assert not task.artifacts
         for reference in ({"taskId": task.id}, {"taskId": task.id, "contextId": task.context_id}):
             error = await refusal(talk.on_message_send(sending("More", **reference), ALICE))
@@ -582,18 +587,35 @@ async def test_an_answer_waits_in_the_background_for_its_turn_to_be_kept(
 # Canceling
 
 
+@pytest.mark.parametrize("streaming", [False, True])
 @asynchronous
-async def test_a_task_at_work_is_called_off_for_good(core: str, wanted: Settings) -> None:
+async def test_a_task_at_work_is_not_canceled(core: str, wanted: Settings, streaming: bool) -> None:
     async with slow_server() as slow, conversing(core, wanted, slow.target) as talk:
-        stream = talk.on_message_send_stream(sending(INTENT), ALICE)
-        task = await anext(stream)
-        canceled = await talk.on_cancel_task(CancelTaskRequest(id=task.id), ALICE)
-        assert canceled.status.state == CANCELED
+        if streaming:
+            stream = talk.on_message_send_stream(sending(INTENT), ALICE)
+            task = await anext(stream)
+        else:
+            task = await talk.on_message_send(sending(INTENT, configuration=AT_ONCE), ALICE)
+            await slow.asked.wait()
+        error = await refusal(talk.on_cancel_task(CancelTaskRequest(id=task.id), ALICE))
+        assert isinstance(error, TaskNotCancelableError)
+        assert "cannot be prevented" in error.message
+        assert await is_in(talk, task, WORKING)
         slow.may.set()
-        (end,) = await events(stream)
-        assert end.status == canceled.status
         await talk.aclose()
-        assert await get(talk, task) == canceled
+        assert await is_in(talk, task, COMPLETED)
+
+
+@asynchronous
+async def test_canceling_work_that_is_about_to_end_says_what_it_came_to(core: str, wanted: Settings) -> None:
+    async with slow_server() as slow, conversing(core, wanted, slow.target) as talk:
+        task = await talk.on_message_send(sending(INTENT, configuration=AT_ONCE), ALICE)
+        await slow.asked.wait()
+        canceling = asyncio.create_task(refusal(talk.on_cancel_task(CancelTaskRequest(id=task.id), ALICE)))
+        slow.may.set()
+        error = await canceling
+        assert isinstance(error, TaskNotCancelableError)
+        assert error.message == f"Task {task.id} has ended, it is TASK_STATE_COMPLETED"
 
 
 @asynchronous
@@ -606,8 +628,8 @@ async def test_what_has_ended_cannot_be_called_off(core: str, wanted: Settings) 
 
 @asynchronous
 async def test_canceling_twice_at_once_is_canceling(core: str, wanted: Settings) -> None:
-    async with slow_server() as slow, conversing(core, wanted, slow.target) as talk:
-        task = await talk.on_message_send(sending(INTENT, configuration=AT_ONCE), ALICE)
+    async with conversing(core, wanted) as talk, connect(core) as channel:
+        task = await submitted(TaskStore(channel, TIMEOUT))
         attempts = [talk.on_cancel_task(CancelTaskRequest(id=task.id), ALICE) for _ in range(4)]
         for outcome in await asyncio.gather(*attempts, return_exceptions=True):
             if isinstance(outcome, Task):
@@ -615,44 +637,66 @@ async def test_canceling_twice_at_once_is_canceling(core: str, wanted: Settings)
             else:
                 assert isinstance(outcome, TaskNotCancelableError)
         assert (await get(talk, task)).status.state == CANCELED
-        slow.may.set()
+
+
+async def submitted(store: TaskStore, seconds: float = TIMEOUT) -> Task:
+    """Return a task that a bridge has kept and died before it began."""
+    task = Task(id=str(uuid.uuid4()), context_id="submitted")
+    task.status.state = SUBMITTED
+    return (await store.save(task, 0, ALICE.state["metadata"], time_left=seconds)).task
 
 
 # Subscribing
 
 
 @asynchronous
-async def test_a_second_bridge_follows_and_calls_off_what_a_first_began(core: str, wanted: Settings) -> None:
+async def test_a_second_bridge_follows_what_a_first_began(core: str, wanted: Settings) -> None:
     async with (
         slow_server() as slow,
         conversing(core, wanted, slow.target) as first,
         conversing(core, wanted) as second,
     ):
         task = await first.on_message_send(sending(INTENT, configuration=AT_ONCE), ALICE)
+        await slow.asked.wait()
         followed = second.on_subscribe_to_task(SubscribeToTaskRequest(id=task.id), ALICE)
-        assert await anext(followed) == task
+        assert (await anext(followed)).status.state == WORKING
         slow.may.set()
         artifact, end = await events(followed)
         assert (artifact.task_id, artifact.context_id, end.status.state) == (task.id, task.context_id, COMPLETED)
-        slow.may.clear()
-        other = await first.on_message_send(sending(INTENT, configuration=AT_ONCE), ALICE)
+
+
+@asynchronous
+async def test_a_subscription_tells_every_state_that_it_sees(core: str, wanted: Settings) -> None:
+    async with conversing(core, wanted) as first, conversing(core, wanted) as second, connect(core) as channel:
+        store = TaskStore(channel, TIMEOUT)
+        task = await submitted(store)
+        followed = first.on_subscribe_to_task(SubscribeToTaskRequest(id=task.id), ALICE)
+        assert await anext(followed) == task
+        task.status.state = WORKING
+        await store.save(task, 1, ALICE.state["metadata"])
+        begun = await anext(followed)
+        assert (begun.task_id, begun.status.state) == (task.id, WORKING)
+        await followed.aclose()
+        other = await submitted(store)
         followed = first.on_subscribe_to_task(SubscribeToTaskRequest(id=other.id), ALICE)
         await anext(followed)
         await second.on_cancel_task(CancelTaskRequest(id=other.id), ALICE)
         (end,) = await events(followed)
         assert end.status.state == CANCELED
-        slow.may.set()
 
 
+@pytest.mark.parametrize(("state", "text"), [(SUBMITTED, NOT_BEGUN), (WORKING, INTERRUPTED)])
 @asynchronous
-async def test_a_subscription_ends_when_the_time_of_its_task_runs_out(core: str, wanted: Settings) -> None:
+async def test_a_subscription_ends_when_the_time_of_its_task_runs_out(
+    core: str, wanted: Settings, state: TaskState, text: str
+) -> None:
     async with conversing(core, wanted) as talk, connect(core) as channel:
         task = Task(id=str(uuid.uuid4()), context_id="gone")
-        task.status.state = WORKING
+        task.status.state = state
         store = TaskStore(channel, TIMEOUT)
         await store.save(task, 0, ALICE.state["metadata"], time_left=0.5)
         _, end = await events(talk.on_subscribe_to_task(SubscribeToTaskRequest(id=task.id), ALICE))
-        assert (end.status.state, end.status.message.parts[0].text) == (FAILED, INTERRUPTED)
+        assert (end.status.state, end.status.message.parts[0].text) == (FAILED, text)
 
 
 @asynchronous
@@ -705,7 +749,7 @@ async def test_a_listing_shows_what_it_is_asked_for(core: str, wanted: Settings)
         assert not (await talk.on_list_tasks(ListTasksRequest(context_id=name), BOB)).tasks
 
 
-@pytest.mark.parametrize("state", ["SUBMITTED", "INPUT_REQUIRED", "AUTH_REQUIRED"])
+@pytest.mark.parametrize("state", ["INPUT_REQUIRED", "AUTH_REQUIRED"])
 @asynchronous
 async def test_states_that_never_are_have_no_tasks(core: str, wanted: Settings, state: str) -> None:
     async with conversing(core, wanted) as talk:

@@ -46,8 +46,8 @@ CURRENT, OLD = (module.DESCRIPTOR.services_by_name["A2AService"] for module in (
 RPCS = [pytest.param(rpc, id=rpc.full_name) for service in (CURRENT, OLD) for rpc in service.methods]
 
 COMPLETED = a2a_pb2.TASK_STATE_COMPLETED
+SUBMITTED = a2a_pb2.TASK_STATE_SUBMITTED
 WORKING = a2a_pb2.TASK_STATE_WORKING
-CANCELED = a2a_pb2.TASK_STATE_CANCELED
 
 
 @dataclass(frozen=True)
@@ -242,19 +242,20 @@ def test_a_finished_task_is_neither_called_off_nor_followed(wire: Wire) -> None:
     assert (found.code, found.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "UNSUPPORTED_OPERATION")
 
 
-def test_the_work_on_a_task_is_followed_and_called_off(work: Work, target: str) -> None:
+def test_the_work_on_a_task_is_followed_and_not_canceled(work: Work, target: str) -> None:
     with peering(without_agents(), target) as found, wired(found.grpc_target) as wire:
         request = said(INTENT, configuration=a2a_pb2.SendMessageConfiguration(return_immediately=True))
         task = called(wire.current, "SendMessage", request, V1).task
-        assert task.status.state == WORKING
+        assert task.status.state == SUBMITTED
+        assert work.begun.wait(TIMEOUT)
         events = wire.current.SubscribeToTask(
             a2a_pb2.SubscribeToTaskRequest(id=task.id), metadata=(V1,), timeout=TIMEOUT
         )
         assert next(events).task.id == task.id
-        canceled = called(wire.current, "CancelTask", a2a_pb2.CancelTaskRequest(id=task.id), V1)
-        assert canceled.status.state == CANCELED
-        assert [event.status_update.status.state for event in events] == [CANCELED]
+        refused = failed(wire.current, "CancelTask", a2a_pb2.CancelTaskRequest(id=task.id), V1)
+        assert (refused.code, refused.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "TASK_NOT_CANCELABLE")
         work.go_on.set()
+        assert [event.status_update.status.state for event in events][1:] == [COMPLETED]
 
 
 def test_push_notifications_are_not_supported(wire: Wire) -> None:
@@ -638,14 +639,15 @@ def test_work_that_nobody_waits_for_is_done_before_the_bridge_ends(work: Work, c
         found = opened.enter_context(peering(without_agents(), target))
         with wired(found.grpc_target) as wire:
             request = said(INTENT, configuration=a2a_pb2.SendMessageConfiguration(return_immediately=True))
-            assert called(wire.current, "SendMessage", request, V1).task.status.state == WORKING
+            assert called(wire.current, "SendMessage", request, V1).task.status.state == SUBMITTED
             assert work.begun.wait(TIMEOUT)
             closing = pool.submit(opened.close)
             channel_ended(wire.channel)
             work.go_on.set()
             closing.result(TIMEOUT)
     saved = [seen.request for seen in core.seen if seen.method == "cstp.saveTask"]
-    assert [request.task.state for request in saved] == [tasks_pb2.TASK_STATE_WORKING, tasks_pb2.TASK_STATE_COMPLETED]
+    states = [tasks_pb2.TaskState.Name(request.task.state) for request in saved]
+    assert states == ["TASK_STATE_SUBMITTED", "TASK_STATE_WORKING", "TASK_STATE_COMPLETED"]
 
 
 def channel_ended(channel: grpc.Channel) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from a2a.types.a2a_pb2 import GetTaskRequest, ListTasksRequest
+from a2a.types.a2a_pb2 import CancelTaskRequest, GetTaskRequest, ListTasksRequest
 from a2a.utils.errors import A2AError
 from google.rpc import error_details_pb2
 
@@ -16,6 +17,7 @@ from bridge.a2a.errors import Refused
 from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, tasks_pb2
 from tests.bridge.a2a.talking import (
+    CANCELED,
     COMPLETED,
     WORKING,
     asynchronous,
@@ -23,6 +25,7 @@ from tests.bridge.a2a.talking import (
     context,
     conversing,
     sending,
+    until,
     within,
 )
 from tests.bridge.support import Scripted, bare, fail
@@ -31,6 +34,7 @@ from tests.harness import running, settings
 ALICE = context("alice")
 RECORD = calling("cstp.recordDecision", decision={"title": "Use it"})
 WITH_ID = calling("cstp.recordDecision", decision={"title": "Use it"}, requestId="r-1")
+AT_ONCE = {"returnImmediately": True}
 AWAY = bare(grpc.StatusCode.UNAVAILABLE)
 
 
@@ -153,6 +157,48 @@ async def test_an_answer_that_was_kept_after_all_is_given(
     async with conversing(target, wanted) as talk:
         kept.plays = [*([kept.save] if message is RECORD else []), kept.save_silently]
         assert (await talk.on_message_send(sending(message), ALICE)).status.state == COMPLETED
+
+
+@asynchronous
+async def test_what_is_canceled_before_it_is_begun_is_never_sent(kept: Kept, target: str, wanted: Settings) -> None:
+    """The server is away when the task should be begun, and the cancellation comes first when it is back."""
+    async with conversing(target, wanted) as talk, conversing(target, wanted) as other:
+        kept.plays = [kept.save, AWAY]
+        task = await talk.on_message_send(sending(RECORD, configuration=AT_ONCE), ALICE)
+
+        async def is_away() -> bool:
+            return not kept.plays
+
+        await until(is_away, "the attempt to begin has failed")
+        canceled = await other.on_cancel_task(CancelTaskRequest(id=task.id), ALICE)
+        assert canceled.status.state == CANCELED
+        await talk.aclose()
+        assert kept.called("cstp.recordDecision") == 0
+        assert kept.tasks[task.id].state == tasks_pb2.TASK_STATE_CANCELED
+
+
+@asynchronous
+async def test_what_was_begun_though_nobody_heard_so_is_sent(kept: Kept, target: str, wanted: Settings) -> None:
+    async with conversing(target, wanted) as talk:
+        kept.plays = [kept.save, kept.save_silently]
+        task = await talk.on_message_send(sending(RECORD, configuration=AT_ONCE), ALICE)
+        await talk.aclose()
+        assert kept.called("cstp.recordDecision") == 1
+        assert kept.tasks[task.id].state == tasks_pb2.TASK_STATE_COMPLETED
+
+
+@asynchronous
+async def test_what_cannot_be_begun_is_never_sent(
+    kept: Kept, target: str, wanted: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with conversing(target, wanted) as talk:
+        kept.plays = [kept.save, full(1)]
+        task = await talk.on_message_send(sending(RECORD, configuration=AT_ONCE), ALICE)
+        with caplog.at_level(logging.WARNING, "bridge"):
+            await talk.aclose()
+        assert kept.called("cstp.recordDecision") == 0
+        assert kept.tasks[task.id].state == tasks_pb2.TASK_STATE_SUBMITTED
+        assert f"task {task.id} was not begun" in caplog.text
 
 
 @asynchronous

@@ -30,7 +30,7 @@ class _TaskStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TaskState.V
     TASK_STATE_UNSPECIFIED: _TaskState.ValueType  # 0
     """Nothing was stated."""
     TASK_STATE_WORKING: _TaskState.ValueType  # 1
-    """A bridge is at it."""
+    """A bridge is at it: what it asks for may have been sent, so it can no longer be canceled."""
     TASK_STATE_COMPLETED: _TaskState.ValueType  # 2
     """It was answered."""
     TASK_STATE_REJECTED: _TaskState.ValueType  # 3
@@ -38,7 +38,9 @@ class _TaskStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TaskState.V
     TASK_STATE_FAILED: _TaskState.ValueType  # 4
     """It could not be answered."""
     TASK_STATE_CANCELED: _TaskState.ValueType  # 5
-    """Its owner called it off."""
+    """Its owner canceled it, and nothing of what it asks for was done."""
+    TASK_STATE_SUBMITTED: _TaskState.ValueType  # 6
+    """It is kept, and nothing was sent for it yet. Until it is at work it can be canceled."""
 
 class TaskState(_TaskState, metaclass=_TaskStateEnumTypeWrapper):
     """Where a task stands."""
@@ -46,7 +48,7 @@ class TaskState(_TaskState, metaclass=_TaskStateEnumTypeWrapper):
 TASK_STATE_UNSPECIFIED: TaskState.ValueType  # 0
 """Nothing was stated."""
 TASK_STATE_WORKING: TaskState.ValueType  # 1
-"""A bridge is at it."""
+"""A bridge is at it: what it asks for may have been sent, so it can no longer be canceled."""
 TASK_STATE_COMPLETED: TaskState.ValueType  # 2
 """It was answered."""
 TASK_STATE_REJECTED: TaskState.ValueType  # 3
@@ -54,7 +56,9 @@ TASK_STATE_REJECTED: TaskState.ValueType  # 3
 TASK_STATE_FAILED: TaskState.ValueType  # 4
 """It could not be answered."""
 TASK_STATE_CANCELED: TaskState.ValueType  # 5
-"""Its owner called it off."""
+"""Its owner canceled it, and nothing of what it asks for was done."""
+TASK_STATE_SUBMITTED: TaskState.ValueType  # 6
+"""It is kept, and nothing was sent for it yet. Until it is at work it can be canceled."""
 Global___TaskState: _TypeAlias = TaskState  # noqa: Y015
 
 @_typing.final
@@ -74,7 +78,7 @@ class Task(_message.Message):
     context_id: _builtins.str
     """The conversation that it belongs to; 1 to 200 characters."""
     state: Global___TaskState.ValueType
-    """Where it stands. A task at work whose time ran out has failed: whoever was at it is gone."""
+    """Where it stands. A submitted task, or one at work, has failed when its time has run out: whoever was at it is gone."""
     content: _builtins.bytes
     """What the bridge keeps of it, which nobody else reads; 1 byte to 2 MiB."""
     version: _builtins.int
@@ -118,7 +122,9 @@ class SaveTaskRequest(_message.Message):
 
     @_builtins.property
     def time_left(self) -> _duration_pb2.Duration:
-        """For a task at work: how long until it counts as failed, more than 0 and at most an hour; 5 minutes when absent."""
+        """For a task that is submitted or at work: how long until it counts as failed, more than 0 and at most an hour;
+        5 minutes when absent.
+        """
 
     def __init__(
         self,

@@ -36,8 +36,8 @@ class TaskServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TaskServiceAsyncStub: ...
     SaveTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.SaveTaskRequest, _tasks_pb2.SaveTaskResponse]
-    """Keeps a new task of the caller's, or another state of one. Errors: CONFLICT where the version is not the stored
-    one, or the task has ended.
+    """Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
+    the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
     """
     GetTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.GetTaskRequest, _tasks_pb2.GetTaskResponse]
     """Reads one task of the caller's. Errors: NOT_FOUND."""
@@ -52,8 +52,8 @@ class TaskServiceAsyncStub(TaskServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     SaveTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.SaveTaskRequest, _tasks_pb2.SaveTaskResponse]  # type: ignore[assignment]
-    """Keeps a new task of the caller's, or another state of one. Errors: CONFLICT where the version is not the stored
-    one, or the task has ended.
+    """Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
+    the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
     """
     GetTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.GetTaskRequest, _tasks_pb2.GetTaskResponse]  # type: ignore[assignment]
     """Reads one task of the caller's. Errors: NOT_FOUND."""
@@ -71,8 +71,8 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tasks_pb2.SaveTaskRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tasks_pb2.SaveTaskResponse, _abc.Awaitable[_tasks_pb2.SaveTaskResponse]]:
-        """Keeps a new task of the caller's, or another state of one. Errors: CONFLICT where the version is not the stored
-        one, or the task has ended.
+        """Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
+        the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
         """
 
     @_abc_1.abstractmethod
