@@ -103,6 +103,8 @@ def check(
 @inputs_options("--metadata")
 @click.option("--project", metavar="NAME", help="The project that the paths are in; the server's only one when absent.")
 @click.option("--path", "paths", metavar="P", multiple=True, help="A file or folder that you are about to touch.")
+@click.option("--agent-id", metavar="ID", help="Who you say you are; the token is what counts.")
+@click.option("--agent-url", metavar="URL", help="Where you can be told what comes after the answer.")
 @click.option(
     "--correlation-id",
     help="Ties announcements together: the same one again is a repetition, any other a revision; made up when absent.",
@@ -120,6 +122,8 @@ def announce(
     inputs: dict[str, Json],
     project: str | None,
     paths: tuple[str, ...],
+    agent_id: str | None,
+    agent_url: str | None,
     correlation_id: str | None,
     scope: str | None,
     asked: tuple[str, ...],
@@ -136,13 +140,17 @@ def announce(
           --context "tested on a copy" --metadata affectsProduction=true
       cstp announce "Add a handler" --project shop --path src/api/handlers.ts \\
           --metadata confirmedChecks='["Run the contract tests"]'
+      cstp announce "Deploy the auth service" --agent-id emerson \\
+          --agent-url https://agents.example.com/cstp/emerson
     """
+    claimed = types_pb2.AgentInfo(id=agent_id, url=agent_url) if agent_id or agent_url else None
     answer = client.announce_intent(
         intent,
         context=context,
         category=category,
         stakes=stakes,
         confidence=confidence,
+        agent=claimed,
         correlation_id=correlation_id,
         metadata=inputs,
         project=project,

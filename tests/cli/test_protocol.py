@@ -45,6 +45,15 @@ def test_a_query_shows_what_is_alike_with_its_lesson(remembered: Server) -> None
     assert "Bake bread" not in shown
 
 
+def test_an_announcement_can_say_who_announces_and_where_to_tell_more(server: Server) -> None:
+    said = ("--agent-id", "emerson", "--agent-url", "https://emerson.example.com/cstp/")
+    server.ok("announce", "Deploy the auth service", *said)
+    (entry,) = server.json("audit", "--event", "intent_announced")["entries"]
+    assert (entry["requestingAgent"], entry["claimedAgent"]) == ("alice", "emerson")
+    (intent,) = server.json("intents")["intents"]
+    assert intent["claimedAgent"] == {"id": "emerson", "url": "https://emerson.example.com/cstp/"}
+
+
 def test_a_query_that_finds_nothing_says_so(remembered: Server) -> None:
     assert "No decision resembles this" in remembered.ok("query", "quantum chromodynamics")
 
