@@ -109,6 +109,13 @@ class Failure(Exception):
         return [(item["guardrailId"], item["name"], item["message"]) for item in found]
 
     @property
+    def missing_permission(self) -> str:
+        """The permission that the caller lacks; empty if the call failed for any other reason."""
+        found = self.details.get("metadata")
+        given = found.get("permission", "") if isinstance(found, dict) else ""
+        return str(given) if self.reason == "PERMISSION_DENIED" else ""
+
+    @property
     def _violations(self) -> list[dict[str, str]]:
         found = self.details.get("violations")
         return found if isinstance(found, list) else []

@@ -99,10 +99,13 @@ class TaskStore:
         self._service = TaskServiceStub(channel)
         self._timeout = timeout
 
-    async def save(self, task: Task, version: int, metadata: Metadata, time_left: float | None = None) -> StoredTask:
+    async def save(
+        self, task: Task, version: int, metadata: Metadata, time_left: float | None = None, method: str = ""
+    ) -> StoredTask:
         """Keep a task and return it as it is kept; version 0 makes it a new one.
 
-        `time_left` is how many seconds a task that has not ended has before it counts as failed. Raises TaskConflict.
+        `time_left` is how many seconds a task that has not ended has before it counts as failed; `method` is what will
+        be called for it, which the server lets its caller call or refuses to keep the task. Raises TaskConflict.
         """
         content = copy_of(task)
         content.status.ClearField("timestamp")
@@ -115,6 +118,7 @@ class TaskStore:
             ),
             version=version,
             time_left=None if time_left is None else duration(time_left),
+            method=method,
         )
         call = self._service.SaveTask(request, timeout=self._timeout, metadata=tuple(metadata))
         try:

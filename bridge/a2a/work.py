@@ -29,7 +29,8 @@ FIRST_PAUSE: Final = 0.2
 LAST_PAUSE: Final = 2.0
 """The longest pause: what is asked counts against the limits of the caller."""
 PROTOCOL_REASONS: Final = {"AUTHENTICATION_REQUIRED", "RATE_LIMITED", "UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED"}
-"""Failures that say nothing of the message: a caller who waits is told, and no task is kept."""
+"""Failures that say nothing of the message: a caller who waits is told, and no task is kept. Nor is one kept if the
+caller lacks a permission."""
 MAX_SECONDS: Final = 3600.0
 """The longest that the server lets a task be at work."""
 
@@ -73,8 +74,7 @@ class Worker:
 
         Raises Refused.
         """
-        working = in_state(turn.task, TaskState.TASK_STATE_WORKING)
-        begun = await self._store.save(working, 0, metadata, self.seconds)
+        begun = await self._keep_new(turn, TaskState.TASK_STATE_WORKING, metadata)
         return begun.task, self._spawn(self._finish(turn, begun, metadata))
 
     async def submit(self, turn: Turn, metadata: Metadata) -> Task:
@@ -82,10 +82,15 @@ class Worker:
 
         Raises Refused.
         """
-        submitted = in_state(turn.task, TaskState.TASK_STATE_SUBMITTED)
-        kept = await self._store.save(submitted, 0, metadata, self.seconds)
+        kept = await self._keep_new(turn, TaskState.TASK_STATE_SUBMITTED, metadata)
         self._spawn(self._begin_submitted(turn, kept, metadata))
         return kept.task
+
+    async def _keep_new(self, turn: Turn, state: TaskState, metadata: Metadata) -> StoredTask:
+        """Return the task of a turn as it is kept in a state. Raises Refused, also if its caller may not ask for it."""
+        name = turn.request.name
+        method = name if name in self._forwarder.names else ""
+        return await self._store.save(in_state(turn.task, state), 0, metadata, self.seconds, method)
 
     def _spawn(self, work: Coroutine[Any, Any, Task]) -> asyncio.Task[Task]:
         """Start work that goes on when its caller leaves."""
@@ -106,7 +111,7 @@ class Worker:
         try:
             answer = await self._ask(turn, metadata)
         except Failure as failure:
-            if failure.reason in PROTOCOL_REASONS:
+            if failure.reason in PROTOCOL_REASONS or failure.missing_permission:
                 raise Refused(failure) from failure
             answer = failed(turn, failure, metadata)
         return await self._keep(ended(turn, answer, metadata), 0, metadata, self._timeout)

@@ -16,7 +16,7 @@ RPC_COMMENTS: dict[str, str] = {
     '/cstp.v1.JournalService/UnshareDecision': "Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.",
     '/cstp.v1.TaskService/GetTask': "Reads one task of the caller's. Errors: NOT_FOUND.",
     '/cstp.v1.TaskService/ListTasks': "Lists tasks of the caller's, last changed first, page by page.",
-    '/cstp.v1.TaskService/SaveTask': "Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.",
+    '/cstp.v1.TaskService/SaveTask': "Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for. PERMISSION_DENIED if the caller may not call the method that the task is kept for.",
     '/intent_layer.v1.IntentLayerService/GetNode': 'Reads one node with its sections. Errors: NOT_FOUND.',
     '/intent_layer.v1.IntentLayerService/InitNode': 'Writes a commented skeleton of a node for a folder, from what can be seen there. Errors: NOT_FOUND; CONFLICT where the folder has a node.',
     '/intent_layer.v1.IntentLayerService/ListLearnings': 'Lists filed learnings, latest first. Errors: NOT_FOUND.',

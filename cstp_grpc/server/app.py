@@ -16,6 +16,7 @@ from cstp_grpc.audit.trail import AuditTrail
 from cstp_grpc.callbacks.outbox import Callbacks
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.client.addresses import is_public
+from cstp_grpc.client.contract import methods
 from cstp_grpc.config import Settings, forbid_telemetry, inherited_environment, join, reachable
 from cstp_grpc.decisions.embedding import Embedder
 from cstp_grpc.decisions.embedding.build import build_embedder
@@ -59,6 +60,7 @@ from cstp_grpc.services.cstp import CstpService, QueryLimits
 from cstp_grpc.services.intent_layer import IntentLayerService
 from cstp_grpc.services.journal import JournalService
 from cstp_grpc.services.liaison import LiaisonService
+from cstp_grpc.services.permissions import Permissions
 from cstp_grpc.services.tasks import TaskService
 from cstp_grpc.storage.engine import create_engine
 from cstp_grpc.storage.lock import DataLock
@@ -197,7 +199,7 @@ class App:
                 access_pb2_grpc.add_AccessServiceServicer_to_server,
                 AccessService(settings, rule_set, version("cstp-grpc")),
             ),
-            (tasks_pb2_grpc.add_TaskServiceServicer_to_server, TaskService(tasks)),
+            (tasks_pb2_grpc.add_TaskServiceServicer_to_server, TaskService(tasks, Permissions(methods().values()))),
             (intent_layer_pb2_grpc.add_IntentLayerServiceServicer_to_server, IntentLayerService(projects)),
             (liaison_pb2_grpc.add_LiaisonServiceServicer_to_server, LiaisonService(liaison)),
         ]

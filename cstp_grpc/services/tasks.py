@@ -10,6 +10,7 @@ from google.protobuf import duration_pb2
 from cstp_grpc.gen.cstp.v1 import tasks_pb2, tasks_pb2_grpc
 from cstp_grpc.services import convert
 from cstp_grpc.services.caller import current_caller
+from cstp_grpc.services.permissions import Permissions
 from cstp_grpc.storage.paging import PageRequest
 from cstp_grpc.tasks.keeper import TaskContent, TaskKeeper
 from cstp_grpc.tasks.store import Task, TaskFilter
@@ -21,13 +22,15 @@ TASK_STATE = convert.EnumWords(tasks_pb2.TaskState, TaskState)
 class TaskService(tasks_pb2_grpc.TaskServiceServicer):
     """Serves cstp.v1.TaskService."""
 
-    def __init__(self, keeper: TaskKeeper) -> None:
+    def __init__(self, keeper: TaskKeeper, permissions: Permissions) -> None:
         self._keeper = keeper
+        self._permissions = permissions
 
     def SaveTask(self, request: tasks_pb2.SaveTaskRequest, context: grpc.ServicerContext) -> tasks_pb2.SaveTaskResponse:
         """Keep a task, or another state of one."""
-        agent = current_caller.get().agent
-        saved = self._keeper.save(agent, task_content(request.task), request.version, time_left(request))
+        caller = current_caller.get()
+        self._permissions.require(request.method, caller.agent, caller.permissions)
+        saved = self._keeper.save(caller.agent, task_content(request.task), request.version, time_left(request))
         return tasks_pb2.SaveTaskResponse(version=saved.version, updated_at=convert.timestamp(saved.updated_at))
 
     def GetTask(self, request: tasks_pb2.GetTaskRequest, context: grpc.ServicerContext) -> tasks_pb2.GetTaskResponse:

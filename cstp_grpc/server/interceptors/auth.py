@@ -10,16 +10,14 @@ from typing import Any
 from cstp_grpc.client.contract import Method
 from cstp_grpc.client.federation.hops import METADATA_KEY
 from cstp_grpc.config import TokenSettings
-from cstp_grpc.errors import AuthenticationRequired, PermissionDenied
+from cstp_grpc.errors import AuthenticationRequired
 from cstp_grpc.server.interceptors.chain import Call, Proceed
 from cstp_grpc.services.caller import Caller, current_caller
+from cstp_grpc.services.permissions import Permissions
 from cstp_grpc.vocabulary import DEFAULT_TENANT, Permission
 
 ANONYMOUS = "anonymous"
 """The agent that everyone is where authentication is off."""
-
-ANY = "any"
-"""What the contract says where a valid token is enough."""
 
 HOW = "send `authorization: Bearer TOKEN` with a token from the server's configuration"
 
@@ -45,9 +43,7 @@ class Authentication:
     """
 
     def __init__(self, tokens: Iterable[TokenSettings] | None, methods: Iterable[Method]) -> None:
-        self._needed = {
-            method.name: None if method.permission == ANY else Permission(method.permission) for method in methods
-        }
+        self._permissions = Permissions(methods)
         self._agents = (
             None
             if tokens is None
@@ -61,12 +57,7 @@ class Authentication:
         """Set the current caller. Raises AuthenticationRequired and PermissionDenied."""
         agent = self._identify(call.metadata.get("authorization"))
         call.agent = agent.name
-        needed = self._needed[call.method.name]
-        if needed is not None and needed not in agent.permissions:
-            raise PermissionDenied(
-                f"{call.method.name} needs the permission {needed}, which {agent.name} does not have",
-                metadata={"permission": needed},
-            )
+        self._permissions.require(call.method.name, agent.name, agent.permissions)
         relayed = METADATA_KEY in call.metadata
         reset = current_caller.set(Caller(agent.name, agent.permissions, call.request_id, agent.tenant, relayed))
         try:

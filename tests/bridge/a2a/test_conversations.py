@@ -183,7 +183,6 @@ async def test_an_announcement_can_be_called_too(core: str, wanted: Settings) ->
         (sending(calling("cstp.queryDecisions", query="x", limit=99)), ALICE, "INVALID_ARGUMENT"),
         (sending(calling("cstp.queryDecisions", quarry="x")), ALICE, "INVALID_ARGUMENT"),
         (sending(calling("cstp.getDecision", id="none")), ALICE, "NOT_FOUND"),
-        (sending(calling("cstp.listIntents")), context("reader"), "PERMISSION_DENIED"),
         (sending(calling("cstp.nothing")), ALICE, "METHOD_NOT_FOUND"),
         (sending(calling("cstp.getTask", id="x")), ALICE, "METHOD_NOT_FOUND"),
     ],

@@ -19,6 +19,7 @@ from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, tasks_pb2
 from tests.bridge.a2a.talking import (
     CANCELED,
     COMPLETED,
+    FAILED,
     WORKING,
     asynchronous,
     calling,
@@ -157,6 +158,22 @@ async def test_an_answer_that_was_kept_after_all_is_given(
     async with conversing(target, wanted) as talk:
         kept.plays = [*([kept.save] if message is RECORD else []), kept.save_silently]
         assert (await talk.on_message_send(sending(message), ALICE)).status.state == COMPLETED
+
+
+@pytest.mark.parametrize("message", ["Deploy", RECORD])
+@asynchronous
+async def test_guardrails_that_forbid_a_call_fail_its_task(
+    kept: Kept, target: str, wanted: Settings, message: Any
+) -> None:
+    """Unlike a missing permission, this says something of the message."""
+    blocks = error_details_pb2.PreconditionFailure()
+    blocks.violations.add(type="no-secrets", subject="No secrets", description="It holds a secret")
+    forbidden = fail(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED", "Guardrails forbid it", blocks)
+    async with conversing(target, wanted) as talk:
+        kept.server.plays |= {"cstp.announceIntent": forbidden, "cstp.recordDecision": forbidden}
+        task = await talk.on_message_send(sending(message), ALICE)
+        assert task.status.state == FAILED
+        assert task.id in kept.tasks
 
 
 @asynchronous

@@ -28,7 +28,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x63stp/v1/tasks.proto\x12\x07\x63stp.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x15\x63stp/v1/options.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa8\x02\n\x04Task\x12q\n\x02id\x18\x01 \x01(\tBe\xbaHb\xba\x01_\n\x12text.visible_ascii\x12)must be 1 to 128 visible ASCII characters\x1a\x1ethis.matches(\'^[!-~]{1,128}$\')\x12\x1e\n\ncontext_id\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12-\n\x05state\x18\x03 \x01(\x0e\x32\x12.cstp.v1.TaskStateB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\x1d\n\x07\x63ontent\x18\x04 \x01(\x0c\x42\x0c\xbaH\tz\x07\x10\x01\x18\x80\x80\x80\x01\x12\x0f\n\x07version\x18\x05 \x01(\x05\x12.\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x8d\x01\n\x0fSaveTaskRequest\x12#\n\x04task\x18\x01 \x01(\x0b\x32\r.cstp.v1.TaskB\x06\xbaH\x03\xc8\x01\x01\x12\x18\n\x07version\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12;\n\ttime_left\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\r\xbaH\n\xaa\x01\x07\"\x03\x08\x90\x1c*\x00\"S\n\x10SaveTaskResponse\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12.\n\nupdated_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"(\n\x0eGetTaskRequest\x12\x16\n\x02id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\".\n\x0fGetTaskResponse\x12\x1b\n\x04task\x18\x01 \x01(\x0b\x32\r.cstp.v1.Task\"\x88\x02\n\x10ListTasksRequest\x12#\n\ncontext_id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01H\x00\x88\x01\x01\x12\x35\n\x06states\x18\x02 \x03(\x0e\x32\x12.cstp.v1.TaskStateB\x11\xbaH\x0e\x92\x01\x0b\x10\n\"\x07\x82\x01\x04\x10\x01 \x00\x12O\n\rupdated_after\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x1c\xbaH\x19\xb2\x01\x16\"\x07\x08\xff\x82\xd1\xff\xaf\x07\x32\x0b\x08\x80\x92\xb8\xc3\x98\xfe\xff\xff\xff\x01\x12\x1a\n\tpage_size\x18\x04 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x1c\n\npage_token\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\x42\r\n\x0b_context_id\"Y\n\x11ListTasksResponse\x12\x1c\n\x05tasks\x18\x01 \x03(\x0b\x32\r.cstp.v1.Task\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\r\n\x05total\x18\x03 \x01(\x05*\xbc\x01\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12TASK_STATE_WORKING\x10\x01\x12\x18\n\x14TASK_STATE_COMPLETED\x10\x02\x12\x17\n\x13TASK_STATE_REJECTED\x10\x03\x12\x15\n\x11TASK_STATE_FAILED\x10\x04\x12\x17\n\x13TASK_STATE_CANCELED\x10\x05\x12\x18\n\x14TASK_STATE_SUBMITTED\x10\x06\x32\xee\x01\n\x0bTaskService\x12\x45\n\x08SaveTask\x12\x18.cstp.v1.SaveTaskRequest\x1a\x19.cstp.v1.SaveTaskResponse\"\x04\x88\xb5\x18\x07\x12\x45\n\x07GetTask\x12\x17.cstp.v1.GetTaskRequest\x1a\x18.cstp.v1.GetTaskResponse\"\x07\x90\x02\x01\x88\xb5\x18\x07\x12K\n\tListTasks\x12\x19.cstp.v1.ListTasksRequest\x1a\x1a.cstp.v1.ListTasksResponse\"\x07\x90\x02\x01\x88\xb5\x18\x07\x1a\x04\x90\xb5\x18\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x63stp/v1/tasks.proto\x12\x07\x63stp.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x15\x63stp/v1/options.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa8\x02\n\x04Task\x12q\n\x02id\x18\x01 \x01(\tBe\xbaHb\xba\x01_\n\x12text.visible_ascii\x12)must be 1 to 128 visible ASCII characters\x1a\x1ethis.matches(\'^[!-~]{1,128}$\')\x12\x1e\n\ncontext_id\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12-\n\x05state\x18\x03 \x01(\x0e\x32\x12.cstp.v1.TaskStateB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\x1d\n\x07\x63ontent\x18\x04 \x01(\x0c\x42\x0c\xbaH\tz\x07\x10\x01\x18\x80\x80\x80\x01\x12\x0f\n\x07version\x18\x05 \x01(\x05\x12.\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xa7\x01\n\x0fSaveTaskRequest\x12#\n\x04task\x18\x01 \x01(\x0b\x32\r.cstp.v1.TaskB\x06\xbaH\x03\xc8\x01\x01\x12\x18\n\x07version\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12;\n\ttime_left\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\r\xbaH\n\xaa\x01\x07\"\x03\x08\x90\x1c*\x00\x12\x18\n\x06method\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\"S\n\x10SaveTaskResponse\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12.\n\nupdated_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"(\n\x0eGetTaskRequest\x12\x16\n\x02id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\".\n\x0fGetTaskResponse\x12\x1b\n\x04task\x18\x01 \x01(\x0b\x32\r.cstp.v1.Task\"\x88\x02\n\x10ListTasksRequest\x12#\n\ncontext_id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01H\x00\x88\x01\x01\x12\x35\n\x06states\x18\x02 \x03(\x0e\x32\x12.cstp.v1.TaskStateB\x11\xbaH\x0e\x92\x01\x0b\x10\n\"\x07\x82\x01\x04\x10\x01 \x00\x12O\n\rupdated_after\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x1c\xbaH\x19\xb2\x01\x16\"\x07\x08\xff\x82\xd1\xff\xaf\x07\x32\x0b\x08\x80\x92\xb8\xc3\x98\xfe\xff\xff\xff\x01\x12\x1a\n\tpage_size\x18\x04 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x1c\n\npage_token\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\x42\r\n\x0b_context_id\"Y\n\x11ListTasksResponse\x12\x1c\n\x05tasks\x18\x01 \x03(\x0b\x32\r.cstp.v1.Task\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\r\n\x05total\x18\x03 \x01(\x05*\xbc\x01\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12TASK_STATE_WORKING\x10\x01\x12\x18\n\x14TASK_STATE_COMPLETED\x10\x02\x12\x17\n\x13TASK_STATE_REJECTED\x10\x03\x12\x15\n\x11TASK_STATE_FAILED\x10\x04\x12\x17\n\x13TASK_STATE_CANCELED\x10\x05\x12\x18\n\x14TASK_STATE_SUBMITTED\x10\x06\x32\xee\x01\n\x0bTaskService\x12\x45\n\x08SaveTask\x12\x18.cstp.v1.SaveTaskRequest\x1a\x19.cstp.v1.SaveTaskResponse\"\x04\x88\xb5\x18\x07\x12\x45\n\x07GetTask\x12\x17.cstp.v1.GetTaskRequest\x1a\x18.cstp.v1.GetTaskResponse\"\x07\x90\x02\x01\x88\xb5\x18\x07\x12K\n\tListTasks\x12\x19.cstp.v1.ListTasksRequest\x1a\x1a.cstp.v1.ListTasksResponse\"\x07\x90\x02\x01\x88\xb5\x18\x07\x1a\x04\x90\xb5\x18\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -49,6 +49,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAVETASKREQUEST'].fields_by_name['version']._serialized_options = b'\272H\004\032\002(\000'
   _globals['_SAVETASKREQUEST'].fields_by_name['time_left']._loaded_options = None
   _globals['_SAVETASKREQUEST'].fields_by_name['time_left']._serialized_options = b'\272H\n\252\001\007\"\003\010\220\034*\000'
+  _globals['_SAVETASKREQUEST'].fields_by_name['method']._loaded_options = None
+  _globals['_SAVETASKREQUEST'].fields_by_name['method']._serialized_options = b'\272H\005r\003\030\310\001'
   _globals['_GETTASKREQUEST'].fields_by_name['id']._loaded_options = None
   _globals['_GETTASKREQUEST'].fields_by_name['id']._serialized_options = b'\272H\007r\005\020\001\030\310\001'
   _globals['_LISTTASKSREQUEST'].fields_by_name['context_id']._loaded_options = None
@@ -69,22 +71,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TASKSERVICE'].methods_by_name['GetTask']._serialized_options = b'\220\002\001\210\265\030\007'
   _globals['_TASKSERVICE'].methods_by_name['ListTasks']._loaded_options = None
   _globals['_TASKSERVICE'].methods_by_name['ListTasks']._serialized_options = b'\220\002\001\210\265\030\007'
-  _globals['_TASKSTATE']._serialized_start=1126
-  _globals['_TASKSTATE']._serialized_end=1314
+  _globals['_TASKSTATE']._serialized_start=1152
+  _globals['_TASKSTATE']._serialized_end=1340
   _globals['_TASK']._serialized_start=150
   _globals['_TASK']._serialized_end=446
   _globals['_SAVETASKREQUEST']._serialized_start=449
-  _globals['_SAVETASKREQUEST']._serialized_end=590
-  _globals['_SAVETASKRESPONSE']._serialized_start=592
-  _globals['_SAVETASKRESPONSE']._serialized_end=675
-  _globals['_GETTASKREQUEST']._serialized_start=677
-  _globals['_GETTASKREQUEST']._serialized_end=717
-  _globals['_GETTASKRESPONSE']._serialized_start=719
-  _globals['_GETTASKRESPONSE']._serialized_end=765
-  _globals['_LISTTASKSREQUEST']._serialized_start=768
-  _globals['_LISTTASKSREQUEST']._serialized_end=1032
-  _globals['_LISTTASKSRESPONSE']._serialized_start=1034
-  _globals['_LISTTASKSRESPONSE']._serialized_end=1123
-  _globals['_TASKSERVICE']._serialized_start=1317
-  _globals['_TASKSERVICE']._serialized_end=1555
+  _globals['_SAVETASKREQUEST']._serialized_end=616
+  _globals['_SAVETASKRESPONSE']._serialized_start=618
+  _globals['_SAVETASKRESPONSE']._serialized_end=701
+  _globals['_GETTASKREQUEST']._serialized_start=703
+  _globals['_GETTASKREQUEST']._serialized_end=743
+  _globals['_GETTASKRESPONSE']._serialized_start=745
+  _globals['_GETTASKRESPONSE']._serialized_end=791
+  _globals['_LISTTASKSREQUEST']._serialized_start=794
+  _globals['_LISTTASKSREQUEST']._serialized_end=1058
+  _globals['_LISTTASKSRESPONSE']._serialized_start=1060
+  _globals['_LISTTASKSRESPONSE']._serialized_end=1149
+  _globals['_TASKSERVICE']._serialized_start=1343
+  _globals['_TASKSERVICE']._serialized_end=1581
 # @@protoc_insertion_point(module_scope)

@@ -114,8 +114,13 @@ class SaveTaskRequest(_message.Message):
     TASK_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     TIME_LEFT_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """The version that it was read with; 0 for a new task."""
+    method: _builtins.str
+    """The method that will be called for the task, by its JSON-RPC name. The task is kept only if the caller may call it.
+    Empty for none.
+    """
     @_builtins.property
     def task(self) -> Global___Task:
         """The task."""
@@ -132,10 +137,11 @@ class SaveTaskRequest(_message.Message):
         task: Global___Task | None = ...,
         version: _builtins.int = ...,
         time_left: _duration_pb2.Duration | None = ...,
+        method: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["task", b"task", "time_left", b"time_left", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["method", b"method", "task", b"task", "time_left", b"time_left", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -61,6 +61,7 @@ class TaskServiceServicer:
     def SaveTask(self, request, context):
         """Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
         the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
+        PERMISSION_DENIED if the caller may not call the method that the task is kept for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,6 +38,7 @@ class TaskServiceStub:
     SaveTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.SaveTaskRequest, _tasks_pb2.SaveTaskResponse]
     """Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
     the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
+    PERMISSION_DENIED if the caller may not call the method that the task is kept for.
     """
     GetTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.GetTaskRequest, _tasks_pb2.GetTaskResponse]
     """Reads one task of the caller's. Errors: NOT_FOUND."""
@@ -54,6 +55,7 @@ class TaskServiceAsyncStub(TaskServiceStub):
     SaveTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.SaveTaskRequest, _tasks_pb2.SaveTaskResponse]  # type: ignore[assignment]
     """Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
     the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
+    PERMISSION_DENIED if the caller may not call the method that the task is kept for.
     """
     GetTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.GetTaskRequest, _tasks_pb2.GetTaskResponse]  # type: ignore[assignment]
     """Reads one task of the caller's. Errors: NOT_FOUND."""
@@ -73,6 +75,7 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_tasks_pb2.SaveTaskResponse, _abc.Awaitable[_tasks_pb2.SaveTaskResponse]]:
         """Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
         the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
+        PERMISSION_DENIED if the caller may not call the method that the task is kept for.
         """
 
     @_abc_1.abstractmethod
