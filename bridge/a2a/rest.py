@@ -17,12 +17,15 @@ from bridge.a2a.errors import Refused, invalid_params, rest_error
 from bridge.a2a.exchange import Exchange, unreadable
 from bridge.a2a.operations import operations
 from bridge.a2a.peer import Peer
+from bridge.accept import Accept
 from bridge.status import Failure
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 A2A_JSON: Final = "application/a2a+json"
 ACCEPTED: Final = (A2A_JSON, headers.JSON)
+"""The media types of requests and of answers, the usual one first."""
+EVENT_STREAM: Final = "text/event-stream"
 FLAGS: Final = {"includeArtifacts"}
 """Parameters of a URL that are true or false."""
 BOOLEANS: Final[Mapping[str, object]] = {"true": True, "false": False}
@@ -48,7 +51,7 @@ PATHS: Final = {REST_PATH + path: [method for method, other, _ in ROUTES if othe
 CACHING: Final[Mapping[str, Mapping[str, str]]] = {
     "GetExtendedAgentCard": {
         hdrs.CACHE_CONTROL: f"private, max-age={MAX_AGE}",
-        hdrs.VARY: f"{hdrs.AUTHORIZATION}, {VERSION}, {EXTENSIONS}",
+        hdrs.VARY: f"{hdrs.ACCEPT}, {hdrs.AUTHORIZATION}, {VERSION}, {EXTENSIONS}",
     }
 }
 """The headers of those operations whose answers may be kept."""
@@ -87,7 +90,7 @@ class Rest:
             if events is not None:
                 return await stream(value, events, exchange, name)
             answer = respond(200, value, exchange)
-            answer.headers.extend(CACHING.get(name, {}))
+            answer.headers.update(CACHING.get(name, {}))
             return answer
 
         return handle
@@ -177,8 +180,21 @@ async def refuse(exchange: Exchange, error: Exception, what: str, status: int | 
 
 
 def respond(status: int, value: object, exchange: Exchange) -> web.Response:
-    """Return an answer."""
-    return web.Response(body=to_text(value).encode(), status=status, headers=marks_of(exchange), content_type=A2A_JSON)
+    """Return an answer in the media type that the caller prefers."""
+    return web.Response(
+        body=to_text(value).encode(),
+        status=status,
+        headers={**marks_of(exchange), hdrs.VARY: hdrs.ACCEPT},
+        content_type=media_type_for(exchange.request),
+    )
+
+
+def media_type_for(request: web.Request) -> str:
+    """Return the media type of an answer to a request."""
+    accept = Accept.read(request.headers.getall(hdrs.ACCEPT, []))
+    # The Go SDK asks for nothing but a stream there, and reads an error instead of one as application/json only.
+    only_stream = accept.prefer((*ACCEPTED, EVENT_STREAM)) == EVENT_STREAM
+    return headers.JSON if only_stream else accept.prefer(ACCEPTED) or A2A_JSON
 
 
 def marks_of(exchange: Exchange) -> dict[str, str]:
