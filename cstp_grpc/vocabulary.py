@@ -85,3 +85,4 @@ class Permission(StrEnum):
     ADMIN = "admin"
     CONVERSE = "converse"
     ROUTE = "route"
+    ERASE = "erase"

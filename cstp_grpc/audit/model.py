@@ -30,6 +30,7 @@ class AuditEvent(StrEnum):
     SESSION_RETURNED = "session_returned"
     SESSION_CLAIMED = "session_claimed"
     SESSION_CLOSED = "session_closed"
+    SESSION_DELETED = "session_deleted"
     VERDICTS_MERGED = "verdicts_merged"
     CALLBACK_SENT = "callback_sent"
 

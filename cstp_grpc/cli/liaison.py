@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -327,6 +328,38 @@ def close(client: CstpClient, out: Output, session: str) -> None:
     closed = client.liaison.close_session(session)
     answer = pb2.CloseSessionResponse(chat_session=closed)
     out.answer(answer, lambda console: console.print(f"{printable(closed.id)} is closed."))
+
+
+@liaison.command()
+@click.option("--session", metavar="ID", help="The session to delete.")
+@click.option("--user", "user_id", metavar="ID", help="Delete all sessions of this user.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@calls
+def delete(client: CstpClient, out: Output, session: str | None, user_id: str | None, yes: bool) -> None:
+    """Delete a session, or all sessions of a user, with everything that was kept of them.
+
+    Messages, shared contexts and events go; the audit trail says that it happened. It cannot be undone.
+
+    \b
+    Examples:
+      cstp liaison delete --session s-1
+      cstp liaison delete --user ada --yes
+    """
+    if (session is None) == (user_id is None):
+        raise click.UsageError("Name either --session ID or --user ID.")
+    what = f"the session {session}" if session is not None else f"all sessions of {user_id}"
+    if not yes:
+        if out.json_wanted or not (sys.stdin and sys.stdin.isatty()):
+            raise click.UsageError("Pass --yes, since nobody can be asked whether to delete.")
+        click.confirm(f"Delete {printable(what)} for good?", abort=True, err=True)
+    if session is not None:
+        one = client.liaison.delete_session(session)
+        message = f"{printable(session)} is deleted." if one.deleted else f"There is no session {printable(session)}."
+        out.answer(one, lambda console: console.print(message))
+    elif user_id is not None:
+        several = client.liaison.delete_user_sessions(user_id)
+        counted = f"{several.deleted} session{'' if several.deleted == 1 else 's'} of {printable(user_id)}"
+        out.answer(several, lambda console: console.print(f"Deleted {counted}."))
 
 
 @liaison.command()

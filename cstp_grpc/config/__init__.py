@@ -8,7 +8,7 @@ from cstp_grpc.config.federation import (
     ShareSettings,
 )
 from cstp_grpc.config.hosts import is_loopback, join, reachable
-from cstp_grpc.config.liaison import PILLARS, LiaisonSettings, PillarSettings
+from cstp_grpc.config.liaison import PILLARS, LiaisonSettings, PillarSettings, RetentionSettings
 from cstp_grpc.config.listening import A2aSettings, GrpcSettings, ServerSettings, TlsSettings
 from cstp_grpc.config.reading import (
     ENV_PREFIX,
@@ -56,6 +56,7 @@ __all__ = [
     "ProviderSettings",
     "QuorumSettings",
     "RateLimitSettings",
+    "RetentionSettings",
     "ServerSettings",
     "Settings",
     "ShareSettings",

@@ -55,6 +55,21 @@ class PillarSettings(Section):
         return self
 
 
+class RetentionSettings(Section):
+    """How long what is kept of chat sessions stays; what is absent stays until it is deleted."""
+
+    session_days: float | None = Field(default=None, gt=0, le=36_500)
+    """Days after its last change, messages included, until a session is deleted with everything that was kept of it,
+    whether it is closed or not."""
+    message_days: float | None = Field(default=None, gt=0, le=36_500)
+    """Days until a message is deleted from a session that goes on."""
+    share_days: float | None = Field(default=None, gt=0, le=36_500)
+    """Days until a shared context is deleted, unless it is still to be delivered, or a liaison agent has an active
+    session by it."""
+    event_days: float | None = Field(default=None, gt=0, le=36_500)
+    """Days until an event is deleted; whoever watches again later misses it."""
+
+
 class LiaisonSettings(Section):
     """Handing chat sessions to liaison agents."""
 
@@ -67,6 +82,8 @@ class LiaisonSettings(Section):
     """True lets a session go from one liaison agent to another without the guide."""
     redaction: list[RedactionSettings] = []
     """What is dropped from or masked in every context before it is shared."""
+    retention: RetentionSettings = RetentionSettings()
+    """When chat sessions and what belongs to them are deleted."""
     max_context_bytes: int = Field(default=262_144, ge=1024, le=327_680)
     """The largest context that is shared, in bytes of its JSON after redaction, and that a session keeps. An answer may
     hold two, whose messages take up to 5.5 times their JSON."""

@@ -52,7 +52,8 @@ class AsyncCstp:
             event: About exactly this. One of guardrail_check, intent_announced, decision_recorded, decision_imported,
                 decision_reviewed, decision_shared, decision_unshared, context_read, learning_reported,
                 learning_reviewed, node_created, session_opened, session_context_updated, context_shared,
-                session_routed, session_returned, session_claimed, session_closed, verdicts_merged, callback_sent.
+                session_routed, session_returned, session_claimed, session_closed, verdicts_merged, callback_sent,
+                session_deleted.
             requesting_agent: Caused by exactly this agent.
             allowed: With exactly this verdict.
             guardrail_id: Where exactly this guardrail blocked or warned.
@@ -833,6 +834,39 @@ class AsyncLiaison:
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.close_session(chat_session_id, version=version)
+        return await self._caller.make(call, timeout=timeout)
+
+    async def delete_session(
+        self,
+        chat_session_id: str,
+        *,
+        timeout: float | None = None,
+    ) -> liaison_pb2.DeleteSessionResponse:
+        """Deletes a chat session of the tenant, its messages, and the shares, activations and events that belong to it.
+
+        The audit trail keeps its entries, which have hashes of contexts unless contents are kept there, and says that
+        the session was deleted. What was delivered to remote agents is theirs to delete.
+
+        Args:
+            chat_session_id: The session, active or closed.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.delete_session(chat_session_id)
+        return await self._caller.make(call, timeout=timeout)
+
+    async def delete_user_sessions(
+        self,
+        user_id: str,
+        *,
+        timeout: float | None = None,
+    ) -> liaison_pb2.DeleteUserSessionsResponse:
+        """Deletes all chat sessions that a user of the tenant has had until now, each as DeleteSession does.
+
+        Args:
+            user_id: The user.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.delete_user_sessions(user_id)
         return await self._caller.make(call, timeout=timeout)
 
     async def route_to_liaison_agent(

@@ -469,6 +469,16 @@ def close_session(chat_session_id: str, *, version: int | None = None) -> Call[l
     return Call("liaison.closeSession", {"chat_session_id": chat_session_id, "version": version}, "chat_session")
 
 
+def delete_session(chat_session_id: str) -> Call[liaison_pb2.DeleteSessionResponse]:
+    """Describe deleteSession of liaison.v1.LiaisonService."""
+    return Call("liaison.deleteSession", {"chat_session_id": chat_session_id})
+
+
+def delete_user_sessions(user_id: str) -> Call[liaison_pb2.DeleteUserSessionsResponse]:
+    """Describe deleteUserSessions of liaison.v1.LiaisonService."""
+    return Call("liaison.deleteUserSessions", {"user_id": user_id})
+
+
 def route_to_liaison_agent(
     target_pillar: str,
     *,

@@ -24,6 +24,7 @@ class ActKind(StrEnum):
     SESSION_RETURNED = "session_returned"
     SESSION_CLAIMED = "session_claimed"
     SESSION_CLOSED = "session_closed"
+    SESSION_DELETED = "session_deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,8 @@ class Act:
     """Something that is done, or failed with `error`, a reason as in `errors.CstpError`.
 
     `agent` is whom it concerns: a liaison agent, or the guide. `reason` is empty where none was given. `context_hash`
-    is the SHA-256, in hex, of the canonical JSON of what was shared, `verdict` is None where nothing was judged. `at`
-    is aware, in UTC.
+    is the SHA-256, in hex, of the canonical JSON of what was shared or deleted, `verdict` is None where nothing was
+    judged. `at` is aware, in UTC.
     """
 
     at: datetime

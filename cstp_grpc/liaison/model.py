@@ -57,6 +57,7 @@ class EventType(StrEnum):
     SESSION_CLAIMED = "session_claimed"
     RETURNED_TO_GUIDE = "returned_to_guide"
     SESSION_CLOSED = "session_closed"
+    SESSION_DELETED = "session_deleted"
     CONTEXT_DELIVERED = "context_delivered"
     DELIVERY_FAILED = "delivery_failed"
 

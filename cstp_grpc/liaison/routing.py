@@ -190,7 +190,8 @@ class Router:
         """Return what is to be shared: what is given, or else all. Raises ContextSharingFailed."""
         if request.context is not None:
             return request.context
-        if len(messages) < session.message_count:
+        # Messages that expired are missing at the beginning, those that were not read are at the end.
+        if messages and messages[-1].sequence < session.message_count:
             raise ContextSharingFailed(
                 f"the conversation has more than {self._readable} characters; say with context_to_share what to share",
                 metadata={"reason": "the conversation is too long"},

@@ -166,7 +166,7 @@ class Sharing:
         if self._store.add_share(connection, share):
             return share
         known = self._store.share(connection, share.tenant, share.id)
-        assert known is not None, "a share is never removed"
+        assert known is not None, "nobody deletes a share while this transaction holds the order of writes"
         return same(known, share)
 
     def _keep_alone(self, connection: Connection, share: Share, act: Act) -> Share:

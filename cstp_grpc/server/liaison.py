@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 
 from sqlalchemy import Engine
 
-from cstp_grpc.config import PillarSettings, Settings
+from cstp_grpc.config import PillarSettings, RetentionSettings, Settings
 from cstp_grpc.guardrails.checks import GuardrailChecks
 from cstp_grpc.liaison.agents import LiaisonAgents
 from cstp_grpc.liaison.delivery import Deliverer
+from cstp_grpc.liaison.erasure import Eraser, ErasureStore, Retention, RetentionPolicy
 from cstp_grpc.liaison.feed import Feed
 from cstp_grpc.liaison.history import History
 from cstp_grpc.liaison.model import liaison_agent
@@ -21,14 +23,20 @@ from cstp_grpc.liaison.redaction import Redaction, RedactionRule
 from cstp_grpc.liaison.routing import Router
 from cstp_grpc.liaison.sessions import Sessions
 from cstp_grpc.liaison.sharing import Sharing
+from cstp_grpc.liaison.sql_erasure import SqlErasureStore
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.server.interceptors.auth import ANONYMOUS
 from cstp_grpc.server.liaison_agents import RemoteAgent, build_remote
 from cstp_grpc.server.trails import LiaisonAudit, Trail
 from cstp_grpc.services.liaison import Liaison
+from cstp_grpc.storage.periodic import Periodic
 from cstp_grpc.storage.writer import Writer
 
+logger = logging.getLogger(__name__)
+
+RETENTION_SECONDS = 300.0
+"""How often expired sessions are looked for: days count, so minutes do not."""
 LEASE = 6
 """How many times as long as a delivery may take a share is kept from other servers."""
 
@@ -93,7 +101,32 @@ def build_liaison(
         Presence(sessions, store, agents, local, recorder, clock, claimed_for),
         History(sessions, store),
         feed,
+        build_eraser(opened, settings, SqlErasureStore(engine), recorder, clock),
     )
+
+
+def build_eraser(
+    opened: ExitStack, settings: Settings, store: ErasureStore, recorder: Recorder, clock: Callable[[], datetime]
+) -> Eraser:
+    """Return what deletes sessions for callers, and delete those that expire until `opened` is closed."""
+    eraser = Eraser(store, recorder, clock)
+    policy = retention_policy(settings.liaison.retention)
+    if policy != RetentionPolicy():
+        retention = Retention(store, eraser, recorder, clock, policy, settings.agent.name)
+
+        def delete_expired() -> float:
+            return 0.0 if retention.delete_expired() else RETENTION_SECONDS
+
+        deletion = Periodic("retention", delete_expired, RETENTION_SECONDS, logger, "expired sessions are not deleted")
+        deletion.start()
+        opened.callback(deletion.stop)
+    return eraser
+
+
+def retention_policy(wanted: RetentionSettings) -> RetentionPolicy:
+    """Return how long what is kept of chat sessions stays."""
+    kept = (wanted.session_days, wanted.message_days, wanted.share_days, wanted.event_days)
+    return RetentionPolicy(*(None if days is None else timedelta(days=days) for days in kept))
 
 
 def local_agents(settings: Settings, heartbeats: Heartbeats) -> dict[str, LocalAgent]:

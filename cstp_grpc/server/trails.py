@@ -27,6 +27,7 @@ SAID = {
     ActKind.SESSION_RETURNED: "return {session} to {agent}",
     ActKind.SESSION_CLAIMED: "claim {session} for {agent}",
     ActKind.SESSION_CLOSED: "close {session}",
+    ActKind.SESSION_DELETED: "delete {session}",
 }
 """What is done with chat sessions, in words."""
 

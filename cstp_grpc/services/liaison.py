@@ -10,6 +10,7 @@ import grpc
 from google.protobuf import struct_pb2
 
 from cstp_grpc.gen.liaison.v1 import liaison_pb2, liaison_pb2_grpc
+from cstp_grpc.liaison.erasure import Eraser
 from cstp_grpc.liaison.feed import Feed
 from cstp_grpc.liaison.history import History
 from cstp_grpc.liaison.model import (
@@ -53,6 +54,7 @@ class Liaison:
     presence: Presence
     history: History
     feed: Feed
+    eraser: Eraser
 
 
 class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
@@ -140,6 +142,20 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
         version = convert.optional(request, "version")
         session = self._liaison.sessions.close(calling(), request.chat_session_id, version)
         return liaison_pb2.CloseSessionResponse(chat_session=session_message(session))
+
+    def DeleteSession(
+        self, request: liaison_pb2.DeleteSessionRequest, context: grpc.ServicerContext
+    ) -> liaison_pb2.DeleteSessionResponse:
+        """Delete a session."""
+        deleted = self._liaison.eraser.delete_session(calling(), request.chat_session_id)
+        return liaison_pb2.DeleteSessionResponse(deleted=deleted)
+
+    def DeleteUserSessions(
+        self, request: liaison_pb2.DeleteUserSessionsRequest, context: grpc.ServicerContext
+    ) -> liaison_pb2.DeleteUserSessionsResponse:
+        """Delete the sessions of a user."""
+        deleted = self._liaison.eraser.delete_user_sessions(calling(), request.user_id)
+        return liaison_pb2.DeleteUserSessionsResponse(deleted=deleted)
 
     def RouteToLiaisonAgent(
         self, request: liaison_pb2.RouteToLiaisonAgentRequest, context: grpc.ServicerContext

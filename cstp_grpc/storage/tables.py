@@ -280,6 +280,7 @@ chat_sessions = Table(
     Index(None, "tenant", "created_at", "id"),
     Index(None, "tenant", "user_id", "created_at", "id"),
     Index(None, "tenant", "active_agent", "created_at", "id"),
+    Index(None, "updated_at"),
     sqlite_with_rowid=False,
 )
 """Chat sessions, of which a user of a tenant has at most one that is active.
@@ -311,6 +312,7 @@ chat_messages = Table(
         sqlite_where=text(NAMED_MESSAGE),
         postgresql_where=text(NAMED_MESSAGE),
     ),
+    Index(None, "sent_at"),
     sqlite_with_rowid=False,
 )
 """The messages of chat sessions; `sequence` counts them from 1 without gaps."""
@@ -339,6 +341,8 @@ liaison_shares = Table(
         sqlite_where=text(TO_DELIVER),
         postgresql_where=text(TO_DELIVER),
     ),
+    Index(None, "tenant", "conversation_id"),
+    Index(None, "shared_at"),
     sqlite_with_rowid=False,
 )
 """Contexts that were shared, and the outbox of their delivery.
@@ -354,6 +358,7 @@ liaison_activations = Table(
     Column("key", IDENTIFIER, primary_key=True),
     Column("session_id", IDENTIFIER, nullable=False),
     Column("answer", Text, nullable=False),
+    Index(None, "tenant", "session_id"),
     sqlite_with_rowid=False,
 )
 """The answers of routings by their idempotency keys; the share of the same identifier has the context."""

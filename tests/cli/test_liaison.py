@@ -229,6 +229,36 @@ def test_what_guardrails_block_as_json_names_them(guarded: Server, arguments: tu
     assert violation["guardrailId"] == "only-with-reason"
 
 
+def test_a_session_is_deleted_for_good(routed: Server) -> None:
+    assert routed.ok("liaison", "delete", "--session", "s-1", "--yes") == "s-1 is deleted.\n"
+    assert routed.ok("liaison", "delete", "--session", "s-1", "--yes") == "There is no session s-1.\n"
+    assert routed.json("liaison", "list", "--user", "ada")["chat_sessions"] == []
+
+
+def test_all_sessions_of_a_user_are_deleted(opened: Server) -> None:
+    opened.ok("liaison", "open", "--user", "bob", "--session", "s-2")
+    assert opened.json("liaison", "delete", "--user", "ada", "--yes") == {"deleted": 1}
+    assert [session["id"] for session in opened.json("liaison", "list")["chat_sessions"]] == ["s-2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ((), "Name either --session ID or --user ID."),
+        (("--session", "s-1", "--user", "ada", "--yes"), "Name either --session ID or --user ID."),
+        (("--session", "s-1"), "Pass --yes"),
+        (("--user", "ada", "--json"), "Pass --yes"),
+    ],
+)
+def test_nothing_is_deleted_unless_it_is_clear_what_and_that_it_is_wanted(
+    opened: Server, arguments: tuple[str, ...], problem: str
+) -> None:
+    result = opened("liaison", "delete", *arguments)
+    assert result.exit_code == 2
+    assert problem in result.stderr
+    assert opened.json("liaison", "show", "--session", "s-1")["chat_session"]["id"] == "s-1"
+
+
 def test_a_permission_that_is_missing_is_an_error_and_no_block(server: Server) -> None:
     result = server("liaison", "route", "content", agent="reader")
     assert result.exit_code == 1

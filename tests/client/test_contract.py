@@ -87,6 +87,7 @@ def test_every_method_states_a_permission() -> None:
         "any",
         "converse",
         "route",
+        "erase",
     }
 
 

@@ -70,6 +70,8 @@ class _AuditEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditEvent
     """The verdicts of peers on an action or an intent were merged with the own one, which has an entry of its own."""
     AUDIT_EVENT_CALLBACK_SENT: _AuditEvent.ValueType  # 20
     """A notification on an announcement, which the request identifies, was sent to the agent that made it, or given up."""
+    AUDIT_EVENT_SESSION_DELETED: _AuditEvent.ValueType  # 21
+    """A chat session was deleted with everything that was kept of it, because a caller asked for it or it had expired."""
 
 class AuditEvent(_AuditEvent, metaclass=_AuditEventEnumTypeWrapper):
     """What an entry is about."""
@@ -116,6 +118,8 @@ AUDIT_EVENT_VERDICTS_MERGED: AuditEvent.ValueType  # 19
 """The verdicts of peers on an action or an intent were merged with the own one, which has an entry of its own."""
 AUDIT_EVENT_CALLBACK_SENT: AuditEvent.ValueType  # 20
 """A notification on an announcement, which the request identifies, was sent to the agent that made it, or given up."""
+AUDIT_EVENT_SESSION_DELETED: AuditEvent.ValueType  # 21
+"""A chat session was deleted with everything that was kept of it, because a caller asked for it or it had expired."""
 Global___AuditEvent: _TypeAlias = AuditEvent  # noqa: Y015
 
 @_typing.final

@@ -47,6 +47,8 @@ class _PermissionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Permission
     """Open, read and write the chat sessions of one's tenant, and serve as a liaison agent."""
     PERMISSION_ROUTE: _Permission.ValueType  # 9
     """Hand chat sessions and contexts to liaison agents."""
+    PERMISSION_ERASE: _Permission.ValueType  # 10
+    """Delete chat sessions of one's tenant."""
 
 class Permission(_Permission, metaclass=_PermissionEnumTypeWrapper):
     """What an agent must have been granted to call an rpc."""
@@ -71,6 +73,8 @@ PERMISSION_CONVERSE: Permission.ValueType  # 8
 """Open, read and write the chat sessions of one's tenant, and serve as a liaison agent."""
 PERMISSION_ROUTE: Permission.ValueType  # 9
 """Hand chat sessions and contexts to liaison agents."""
+PERMISSION_ERASE: Permission.ValueType  # 10
+"""Delete chat sessions of one's tenant."""
 Global___Permission: _TypeAlias = Permission  # noqa: Y015
 
 PERMISSION_FIELD_NUMBER: _builtins.int

@@ -71,6 +71,16 @@ class LiaisonServiceStub:
                 request_serializer=liaison_dot_v1_dot_liaison__pb2.CloseSessionRequest.SerializeToString,
                 response_deserializer=liaison_dot_v1_dot_liaison__pb2.CloseSessionResponse.FromString,
                 _registered_method=True)
+        self.DeleteSession = channel.unary_unary(
+                '/liaison.v1.LiaisonService/DeleteSession',
+                request_serializer=liaison_dot_v1_dot_liaison__pb2.DeleteSessionRequest.SerializeToString,
+                response_deserializer=liaison_dot_v1_dot_liaison__pb2.DeleteSessionResponse.FromString,
+                _registered_method=True)
+        self.DeleteUserSessions = channel.unary_unary(
+                '/liaison.v1.LiaisonService/DeleteUserSessions',
+                request_serializer=liaison_dot_v1_dot_liaison__pb2.DeleteUserSessionsRequest.SerializeToString,
+                response_deserializer=liaison_dot_v1_dot_liaison__pb2.DeleteUserSessionsResponse.FromString,
+                _registered_method=True)
         self.RouteToLiaisonAgent = channel.unary_unary(
                 '/liaison.v1.LiaisonService/RouteToLiaisonAgent',
                 request_serializer=liaison_dot_v1_dot_liaison__pb2.RouteToLiaisonAgentRequest.SerializeToString,
@@ -167,6 +177,22 @@ class LiaisonServiceServicer:
     def CloseSession(self, request, context):
         """Closes a chat session for good; one that is closed stays as it is. Errors: SESSION_NOT_FOUND;
         SESSION_UPDATE_FAILED where it was changed since the stated version.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteSession(self, request, context):
+        """Deletes a chat session of the tenant, its messages, and the shares, activations and events that belong to it. The
+        audit trail keeps its entries, which have hashes of contexts unless contents are kept there, and says that the
+        session was deleted. What was delivered to remote agents is theirs to delete.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteUserSessions(self, request, context):
+        """Deletes all chat sessions that a user of the tenant has had until now, each as DeleteSession does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -279,6 +305,16 @@ def add_LiaisonServiceServicer_to_server(servicer, server):
                     servicer.CloseSession,
                     request_deserializer=liaison_dot_v1_dot_liaison__pb2.CloseSessionRequest.FromString,
                     response_serializer=liaison_dot_v1_dot_liaison__pb2.CloseSessionResponse.SerializeToString,
+            ),
+            'DeleteSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteSession,
+                    request_deserializer=liaison_dot_v1_dot_liaison__pb2.DeleteSessionRequest.FromString,
+                    response_serializer=liaison_dot_v1_dot_liaison__pb2.DeleteSessionResponse.SerializeToString,
+            ),
+            'DeleteUserSessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteUserSessions,
+                    request_deserializer=liaison_dot_v1_dot_liaison__pb2.DeleteUserSessionsRequest.FromString,
+                    response_serializer=liaison_dot_v1_dot_liaison__pb2.DeleteUserSessionsResponse.SerializeToString,
             ),
             'RouteToLiaisonAgent': grpc.unary_unary_rpc_method_handler(
                     servicer.RouteToLiaisonAgent,
@@ -512,6 +548,60 @@ class LiaisonService:
             '/liaison.v1.LiaisonService/CloseSession',
             liaison_dot_v1_dot_liaison__pb2.CloseSessionRequest.SerializeToString,
             liaison_dot_v1_dot_liaison__pb2.CloseSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/liaison.v1.LiaisonService/DeleteSession',
+            liaison_dot_v1_dot_liaison__pb2.DeleteSessionRequest.SerializeToString,
+            liaison_dot_v1_dot_liaison__pb2.DeleteSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteUserSessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/liaison.v1.LiaisonService/DeleteUserSessions',
+            liaison_dot_v1_dot_liaison__pb2.DeleteUserSessionsRequest.SerializeToString,
+            liaison_dot_v1_dot_liaison__pb2.DeleteUserSessionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

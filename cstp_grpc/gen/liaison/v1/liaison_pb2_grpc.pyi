@@ -58,6 +58,13 @@ class LiaisonServiceStub:
     """Closes a chat session for good; one that is closed stays as it is. Errors: SESSION_NOT_FOUND;
     SESSION_UPDATE_FAILED where it was changed since the stated version.
     """
+    DeleteSession: _grpc.UnaryUnaryMultiCallable[_liaison_pb2.DeleteSessionRequest, _liaison_pb2.DeleteSessionResponse]
+    """Deletes a chat session of the tenant, its messages, and the shares, activations and events that belong to it. The
+    audit trail keeps its entries, which have hashes of contexts unless contents are kept there, and says that the
+    session was deleted. What was delivered to remote agents is theirs to delete.
+    """
+    DeleteUserSessions: _grpc.UnaryUnaryMultiCallable[_liaison_pb2.DeleteUserSessionsRequest, _liaison_pb2.DeleteUserSessionsResponse]
+    """Deletes all chat sessions that a user of the tenant has had until now, each as DeleteSession does."""
     RouteToLiaisonAgent: _grpc.UnaryUnaryMultiCallable[_liaison_pb2.RouteToLiaisonAgentRequest, _liaison_pb2.RouteToLiaisonAgentResponse]
     """Hands a chat session that is with the guide to the liaison agent of a pillar, together with its context. The same
     pillar and the same context again, until the session is returned, give the answer of the first call, byte for
@@ -125,6 +132,13 @@ class LiaisonServiceAsyncStub(LiaisonServiceStub):
     """Closes a chat session for good; one that is closed stays as it is. Errors: SESSION_NOT_FOUND;
     SESSION_UPDATE_FAILED where it was changed since the stated version.
     """
+    DeleteSession: _aio.UnaryUnaryMultiCallable[_liaison_pb2.DeleteSessionRequest, _liaison_pb2.DeleteSessionResponse]  # type: ignore[assignment]
+    """Deletes a chat session of the tenant, its messages, and the shares, activations and events that belong to it. The
+    audit trail keeps its entries, which have hashes of contexts unless contents are kept there, and says that the
+    session was deleted. What was delivered to remote agents is theirs to delete.
+    """
+    DeleteUserSessions: _aio.UnaryUnaryMultiCallable[_liaison_pb2.DeleteUserSessionsRequest, _liaison_pb2.DeleteUserSessionsResponse]  # type: ignore[assignment]
+    """Deletes all chat sessions that a user of the tenant has had until now, each as DeleteSession does."""
     RouteToLiaisonAgent: _aio.UnaryUnaryMultiCallable[_liaison_pb2.RouteToLiaisonAgentRequest, _liaison_pb2.RouteToLiaisonAgentResponse]  # type: ignore[assignment]
     """Hands a chat session that is with the guide to the liaison agent of a pillar, together with its context. The same
     pillar and the same context again, until the session is returned, give the answer of the first call, byte for
@@ -231,6 +245,25 @@ class LiaisonServiceServicer(metaclass=_abc_1.ABCMeta):
         """Closes a chat session for good; one that is closed stays as it is. Errors: SESSION_NOT_FOUND;
         SESSION_UPDATE_FAILED where it was changed since the stated version.
         """
+
+    @_abc_1.abstractmethod
+    def DeleteSession(
+        self,
+        request: _liaison_pb2.DeleteSessionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_liaison_pb2.DeleteSessionResponse, _abc.Awaitable[_liaison_pb2.DeleteSessionResponse]]:
+        """Deletes a chat session of the tenant, its messages, and the shares, activations and events that belong to it. The
+        audit trail keeps its entries, which have hashes of contexts unless contents are kept there, and says that the
+        session was deleted. What was delivered to remote agents is theirs to delete.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteUserSessions(
+        self,
+        request: _liaison_pb2.DeleteUserSessionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_liaison_pb2.DeleteUserSessionsResponse, _abc.Awaitable[_liaison_pb2.DeleteUserSessionsResponse]]:
+        """Deletes all chat sessions that a user of the tenant has had until now, each as DeleteSession does."""
 
     @_abc_1.abstractmethod
     def RouteToLiaisonAgent(

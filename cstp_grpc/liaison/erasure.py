@@ -1,0 +1,160 @@
+"""Deleting chat sessions with everything that was kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from sqlalchemy import Connection
+
+from cstp_grpc.liaison.acts import Act, ActKind
+from cstp_grpc.liaison.canonical import digest
+from cstp_grpc.liaison.model import Caller, Event, EventType, Session
+from cstp_grpc.liaison.recorder import Recorder
+
+SESSIONS_AT_ONCE = 20
+"""Sessions deleted in one transaction, each with all its messages; other writes wait for it."""
+ROWS_AT_ONCE = 200
+"""Messages, shares or events deleted in one transaction."""
+EXPIRED = "expired"
+"""The reason that the audit trail gives for a session that nobody asked to delete."""
+
+
+class ErasureStore(Protocol):
+    """Deletes what is kept of chat sessions. Methods raise SQLAlchemyError if the database fails."""
+
+    def delete_session(self, connection: Connection, tenant: str, session_id: str) -> Session | None:
+        """Delete a session, its messages, shares, activations and events, and return it; None if there is none."""
+
+    def sessions_of_user(
+        self, connection: Connection, tenant: str, user_id: str, opened_by: datetime, limit: int
+    ) -> list[str]:
+        """Return the ids of up to `limit` sessions of a user that were opened at an instant or before it."""
+
+    def expired_sessions(self, connection: Connection, before: datetime, limit: int) -> list[tuple[str, str]]:
+        """Return tenant and id of up to `limit` sessions that changed last before an instant."""
+
+    def delete_messages(self, connection: Connection, before: datetime, limit: int) -> int:
+        """Delete up to `limit` messages that were sent before an instant, and return how many were deleted."""
+
+    def delete_shares(self, connection: Connection, before: datetime, limit: int) -> int:
+        """Delete up to `limit` shares that were made before an instant, and return how many were deleted.
+
+        Shares stay that are still to be delivered, or by which a liaison agent has an active session.
+        """
+
+    def delete_events(self, connection: Connection, before: datetime, limit: int) -> int:
+        """Delete up to `limit` events of each tenant that happened before an instant, oldest first.
+
+        Returns how many were deleted.
+        """
+
+
+class Eraser:
+    """Deletes sessions for callers. The audit trail keeps that it happened, and the hash of the last context."""
+
+    def __init__(self, store: ErasureStore, recorder: Recorder, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._recorder = recorder
+        self._clock = clock
+
+    def delete_session(self, caller: Caller, session_id: str) -> bool:
+        """Delete a session of the caller's tenant, and return whether there was one. Raises Unavailable."""
+        return self._recorder.run(lambda connection: self.delete(connection, caller, session_id))
+
+    def delete_user_sessions(self, caller: Caller, user_id: str) -> int:
+        """Delete the sessions that a user of the caller's tenant has had until now, and return how many there were.
+
+        They go in several transactions; whoever gets no answer calls again. Raises Unavailable.
+        """
+        asked_at = self._clock()
+        deleted = 0
+
+        def job(connection: Connection) -> int:
+            found = self._store.sessions_of_user(connection, caller.tenant, user_id, asked_at, SESSIONS_AT_ONCE)
+            return sum(self.delete(connection, caller, session_id) for session_id in found)
+
+        while count := self._recorder.run(job):
+            deleted += count
+        return deleted
+
+    def delete(self, connection: Connection, caller: Caller, session_id: str, reason: str = "") -> bool:
+        """Delete a session within a transaction, and return whether there was one."""
+        session = self._store.delete_session(connection, caller.tenant, session_id)
+        if session is None:
+            return False
+        now = self._clock()
+        # The user is left out: what is kept afterwards says nothing of whose session it was.
+        event = Event(session.tenant, EventType.SESSION_DELETED, session.active_agent, now, session.id)
+        self._recorder.event(connection, event)
+        context_hash = digest(session.context)
+        act = Act(now, ActKind.SESSION_DELETED, caller, session.active_agent, session.id, reason, context_hash)
+        self._recorder.act(connection, act)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """How long what is kept of chat sessions stays; None is for ever."""
+
+    sessions: timedelta | None = None
+    """After the last change of a session, which then goes with everything that was kept of it."""
+    messages: timedelta | None = None
+    """After a message was sent."""
+    shares: timedelta | None = None
+    """After a context was shared."""
+    events: timedelta | None = None
+    """After an event."""
+
+
+class Retention:
+    """Deletes what has been kept for long enough, in small transactions.
+
+    `agent` is the name that the audit trail has for whoever deletes expired sessions.
+    """
+
+    def __init__(
+        self,
+        store: ErasureStore,
+        eraser: Eraser,
+        recorder: Recorder,
+        clock: Callable[[], datetime],
+        policy: RetentionPolicy,
+        agent: str,
+    ) -> None:
+        self._store = store
+        self._eraser = eraser
+        self._recorder = recorder
+        self._clock = clock
+        self._policy = policy
+        self._agent = agent
+
+    def delete_expired(self) -> bool:
+        """Delete a batch of each kind, and return whether there may be more. Raises Unavailable."""
+        policy, store = self._policy, self._store
+        # A list, so that each kind has its turn.
+        return any(
+            [
+                self._delete(policy.sessions, SESSIONS_AT_ONCE, self._delete_sessions),
+                self._delete(policy.messages, ROWS_AT_ONCE, store.delete_messages),
+                self._delete(policy.shares, ROWS_AT_ONCE, store.delete_shares),
+                self._delete(policy.events, ROWS_AT_ONCE, store.delete_events),
+            ]
+        )
+
+    def _delete(
+        self, kept_for: timedelta | None, limit: int, delete: Callable[[Connection, datetime, int], int]
+    ) -> bool:
+        """Delete a batch of one kind, and return whether it was a full one."""
+        if kept_for is None:
+            return False
+        before = self._clock() - kept_for
+        return self._recorder.run(lambda connection: delete(connection, before, limit)) >= limit
+
+    def _delete_sessions(self, connection: Connection, before: datetime, limit: int) -> int:
+        expired = self._store.expired_sessions(connection, before, limit)
+        for tenant, session_id in expired:
+            self._eraser.delete(connection, Caller(self._agent, tenant, ""), session_id, EXPIRED)
+        return len(expired)

@@ -1,0 +1,143 @@
+"""Deleting chat sessions and what belongs to them from an SQL database."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Select, Table, and_, delete, exists, or_, select, tuple_
+
+from cstp_grpc.liaison.model import Session, SessionStatus
+from cstp_grpc.liaison.rows import session_of
+from cstp_grpc.storage.order import WriteOrder
+from cstp_grpc.storage.tables import (
+    chat_messages,
+    chat_sessions,
+    liaison_activations,
+    liaison_event_counters,
+    liaison_events,
+    liaison_shares,
+)
+from cstp_grpc.storage.text import storable
+
+activations = liaison_activations.c
+events = liaison_events.c
+messages = chat_messages.c
+sessions = chat_sessions.c
+shares = liaison_shares.c
+
+IN_USE = exists().where(
+    sessions.tenant == shares.tenant,
+    sessions.id == shares.conversation_id,
+    sessions.activation_key == shares.id,
+    sessions.status == SessionStatus.ACTIVE.value,
+)
+"""Whether a liaison agent has an active session by a share."""
+
+
+class SqlErasureStore:
+    """Deletes from the tables of chat sessions and routing.
+
+    Each method first takes the order lock, as whatever else changes sessions does: servers never wait for each other.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._order = WriteOrder(engine)
+        self._overwrites = engine.dialect.name == "sqlite"
+
+    def delete_session(self, connection: Connection, tenant: str, session_id: str) -> Session | None:
+        """Delete a session, its messages, shares, activations and events, and return it; None if there is none."""
+        self._begin(connection)
+        stored_id = storable(session_id)
+        key = and_(sessions.tenant == tenant, sessions.id == stored_id)
+        row = connection.execute(select(chat_sessions).where(key)).first()
+        if row is None:
+            return None
+        # Messages refer to the session, so they go before it.
+        for table, condition in (
+            (chat_messages, and_(messages.tenant == tenant, messages.session_id == stored_id)),
+            (liaison_activations, and_(activations.tenant == tenant, activations.session_id == stored_id)),
+            (liaison_shares, and_(shares.tenant == tenant, shares.conversation_id == stored_id)),
+            (liaison_events, and_(events.tenant == tenant, events.session_id == stored_id)),
+            (chat_sessions, key),
+        ):
+            connection.execute(delete(table).where(condition))
+        return session_of(row)
+
+    def sessions_of_user(
+        self, connection: Connection, tenant: str, user_id: str, opened_by: datetime, limit: int
+    ) -> list[str]:
+        """Return the ids of up to `limit` sessions of a user that were opened at an instant or before it."""
+        self._begin(connection)
+        of_user = and_(sessions.tenant == tenant, sessions.user_id == storable(user_id))
+        query = select(sessions.id).where(of_user, sessions.created_at <= opened_by).order_by(sessions.created_at)
+        return [row.id for row in connection.execute(query.limit(limit))]
+
+    def expired_sessions(self, connection: Connection, before: datetime, limit: int) -> list[tuple[str, str]]:
+        """Return tenant and id of up to `limit` sessions that changed last before an instant."""
+        self._begin(connection)
+        query = select(sessions.tenant, sessions.id).where(sessions.updated_at < before).order_by(sessions.updated_at)
+        return [(row.tenant, row.id) for row in connection.execute(query.limit(limit))]
+
+    def delete_messages(self, connection: Connection, before: datetime, limit: int) -> int:
+        """Delete up to `limit` messages that were sent before an instant, and return how many were deleted."""
+        self._begin(connection)
+        expired = select(*chat_messages.primary_key).where(messages.sent_at < before).order_by(messages.sent_at)
+        return delete_rows(connection, chat_messages, expired.limit(limit))
+
+    def delete_shares(self, connection: Connection, before: datetime, limit: int) -> int:
+        """Delete up to `limit` shares that were made before an instant, and return how many were deleted.
+
+        Shares stay that are still to be delivered, or by which a liaison agent has an active session.
+        """
+        self._begin(connection)
+        expired = (
+            select(*liaison_shares.primary_key)
+            .where(
+                shares.shared_at < before,
+                shares.next_attempt_at.is_(None),
+                or_(shares.conversation_id.is_(None), ~IN_USE),
+            )
+            .order_by(shares.shared_at)
+            .limit(limit)
+        )
+        keys = [tuple(row) for row in connection.execute(expired)]
+        # The activation of a share is the answer to a routing, of which the share has the context.
+        connection.execute(delete(liaison_activations).where(tuple_(activations.tenant, activations.key).in_(keys)))
+        connection.execute(delete(liaison_shares).where(tuple_(*liaison_shares.primary_key).in_(keys)))
+        return len(keys)
+
+    def delete_events(self, connection: Connection, before: datetime, limit: int) -> int:
+        """Delete up to `limit` events of each tenant that happened before an instant, oldest first.
+
+        Returns how many were deleted.
+        """
+        self._begin(connection)
+        tenants = connection.execute(select(liaison_event_counters.c.tenant)).scalars().all()
+        return sum(delete_events_of(connection, tenant, before, limit) for tenant in tenants)
+
+    def _begin(self, connection: Connection) -> None:
+        self._order.hold(connection)
+        if self._overwrites:
+            # SQLite would leave deleted bytes in the file until it needs their pages again.
+            connection.exec_driver_sql("PRAGMA secure_delete = ON")
+
+
+def delete_events_of(connection: Connection, tenant: str, before: datetime, limit: int) -> int:
+    """Delete the oldest events of a tenant that happened before an instant, and return how many were deleted.
+
+    Only the first events by sequence are looked at: since time rises with it, no index by time is needed.
+    """
+    first = select(events.sequence, events.occurred_at).where(events.tenant == tenant).order_by(events.sequence)
+    rows = connection.execute(first.limit(limit))
+    expired = [row.sequence for row in rows if row.occurred_at < before]
+    if expired:
+        connection.execute(delete(liaison_events).where(events.tenant == tenant, events.sequence.in_(expired)))
+    return len(expired)
+
+
+def delete_rows(connection: Connection, table: Table, keys: Select[Any]) -> int:
+    """Delete the rows of primary keys that a query finds, and return how many there were."""
+    found = [tuple(row) for row in connection.execute(keys)]
+    connection.execute(delete(table).where(tuple_(*table.primary_key).in_(found)))
+    return len(found)
