@@ -63,6 +63,11 @@ class TestResolveContext:
             "## Pending Learnings\n\n### PITFALL: Arrow functions\n\n> All handlers use arrow syntax\n"
         )
 
+    def test_text_before_the_first_section_is_printed(self, project: Path, elsewhere: Path) -> None:
+        write_tree(project, {"AGENTS.md": ROOT.replace("# Shop\n", "# Shop\n\nNever edit by hand.\n")})
+        result = run("resolve_context.sh", project, "src/api", cwd=elsewhere)
+        assert "## Introduction\n\n<!-- from AGENTS.md -->\nNever edit by hand.\n" in result.stdout
+
     def test_takes_paths_as_they_come(self, project: Path, elsewhere: Path) -> None:
         for path in ("src/odd name $HOME/x.ts", project / "src/odd name $HOME", "not/yet; there"):
             result = run("resolve_context.sh", project, path, cwd=elsewhere)

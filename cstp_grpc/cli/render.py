@@ -212,7 +212,7 @@ def revision_text(revision: int, previous: int = 0) -> str:
 
 
 def code_context(console: Console, code: code_pb2.CodeContext) -> None:
-    """Print what governs code, in short: its checks and pitfalls, what waits for a review, and what is missing."""
+    """Print what governs code, in short: checks, pitfalls, introductions, pending learnings, and what is missing."""
     governed = f"governed by {', '.join(code.nodes)}" if code.covered else "about which nothing is written down"
     console.print(Text(printable(f"Code of {code.project}, {governed}"), style="bold"))
     table = entries(1)
@@ -220,6 +220,8 @@ def code_context(console: Console, code: code_pb2.CodeContext) -> None:
         table.add_row("  check", Text(printable(shortened(check))))
     for pitfall in code.pitfalls:
         table.add_row("  pitfalls", entry(shortened(pitfall.text), [f"{pitfall.file}:{pitfall.line}"]))
+    for note in code.introduction:
+        table.add_row("  introduction", entry(shortened(note.text), [f"{note.file}:{note.line}"]))
     for learning in code.pending:
         table.add_row("  pending", entry(f"{learning.type}: {learning.title}", [learning.id, *learning.paths]))
     for reason in code.missing:

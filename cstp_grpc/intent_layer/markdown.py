@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -21,8 +23,8 @@ FRONT_MATTER_START = re.compile(r"---[ \t]*\n[\w\"'.-][^\n:]*:(?=[ \t\n])")
 FRONT_MATTER_END = re.compile(r"^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE)
 RESET = re.compile(r"[-*+] (?:[^\s*+-]|\*\*\w)|#{1,6}(?:[ \t]|\Z)|`{3,}[^`]*\Z|~{3,}")
 """How a line at the margin begins that ends every paragraph, list and quotation before it."""
-PASSIVE = re.compile(r"[ \t]*(?![ \t`~<]|##(?!#)|-+[ \t]*\Z|=+[ \t]*\Z)[^>]*\Z")
-"""Lines that neither begin nor end code or HTML at the margin, nor are headings of level 2 or underline them."""
+PASSIVE = re.compile(r"[ \t]*(?![ \t`~<]|#{1,3}(?!#)|-+[ \t]*\Z|=+[ \t]*\Z)[^>]*\Z")
+"""Lines that neither begin nor end code or HTML at the margin, nor are headings of levels 1 to 3 or underline them."""
 FENCE_END = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*")
 HTML = (
     (
@@ -36,6 +38,20 @@ HTML = (
     (re.compile(r" {0,3}<![A-Za-z]"), re.compile(">"), ">"),
 )
 """How HTML begins that no blank line ends, what ends it, and what to end it with."""
+LEVELS = {"h1": 1, "h2": 2, "h3": 3}
+SECTION_LEVEL = 2
+SUBSECTION_LEVEL = 3
+INTRODUCTION = "Introduction"
+"""The name of the section that holds the text before the first heading of level 2."""
+RULE = re.compile(r" {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*\Z")
+COMMENT_START = re.compile(r" {0,3}<!--")
+COMMENT_ON_LINE = re.compile(r"<!--.*?-->")
+TITLE = re.compile(r" {0,3}#(?:[ \t]|\Z)")
+UNDERLINE = re.compile(r" {0,3}=+[ \t]*\Z")
+TITLE_LINES = 20
+"""How many lines a title may have; only a title that is underlined has several."""
+DEFINITION = re.compile(r" {0,3}\[[^\]]+\]:")
+DEFINITION_LINES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +60,7 @@ class SectionSpan:
 
     Lines count from 1, offsets in characters from 0. The heading is at `start_offset`, what it heads from
     `body_offset` (on `body_line`) up to `end_offset`, excluded, where the next section starts or the text ends.
+    `subsections` begin at headings of level 3 and end at the next heading of level 1 to 3.
     """
 
     name: str
@@ -52,12 +69,14 @@ class SectionSpan:
     start_offset: int
     body_offset: int
     end_offset: int
+    subsections: tuple[SectionSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
     """A text and its sections in their order: the preamble and the spans, put together, are the text to the last byte.
 
+    `introduction` is the part of the preamble that says something to a reader, without the title, and has no heading.
     `closing` is the line that would close a fence or a block of HTML that the text leaves open; empty where it does
     not.
     """
@@ -65,6 +84,7 @@ class Document:
     file: str
     text: str
     spans: tuple[SectionSpan, ...]
+    introduction: SectionSpan | None = None
     closing: str = ""
 
     @property
@@ -86,14 +106,19 @@ class Document:
         return tuple(span for span in self.spans if section_key(span.name) == key)
 
     def sections(self) -> tuple[Section, ...]:
-        """Return the sections to read on their own: line feeds only, no blank lines around, and nothing left open."""
-        return tuple(self._section(span) for span in self.spans)
+        """Return the sections to read on their own: line feeds only, no blank lines around, and nothing left open.
+
+        The introduction comes first, with the line on which it begins.
+        """
+        introduction = [self.introduction] if self.introduction else []
+        return tuple(self._section(span) for span in (*introduction, *self.spans))
 
     def _section(self, span: SectionSpan) -> Section:
         text = trimmed(_with_line_feeds(self.body(span)))
-        if self.closing and span is self.spans[-1]:
+        if self.closing and span.end_offset == len(self.text):
             text = f"{text}\n{self.closing}"
-        return Section(span.name, text, self.file, span.heading_line)
+        subsections = tuple(self._section(below) for below in span.subsections)
+        return Section(span.name, text, self.file, span.heading_line, subsections)
 
 
 def section_key(name: str) -> str:
@@ -119,28 +144,126 @@ def parse(text: str, file: str) -> Document:
     telling = _telling(lines)
     source = [lines[number] for number in telling]
     tokens = block_tokens("\n".join(source))
-    starts = _line_starts(text)
-    places = [
-        (" ".join(tokens[number + 1].content.split()), skipped + telling[first], skipped + telling[end - 1] + 1)
-        for number, first, end in _headings(tokens)
+    headings = [
+        _Heading(level, name, skipped + telling[first], skipped + telling[end - 1] + 1)
+        for level, name, first, end in _headings(tokens)
     ]
-    ends = [*(_offset(text, starts, line) for _, line, _ in places[1:]), len(text)]
-    spans = (
-        SectionSpan(name, line + 1, body + 1, _offset(text, starts, line), _offset(text, starts, body), end)
-        for (name, line, body), end in zip(places, ends, strict=False)
-    )
-    return Document(file, text, tuple(spans), _closing(tokens, source))
+    starts = _line_starts(text)
+    spans = tuple(_spans(headings, text, starts))
+    closing = _closing(tokens, source)
+    ending = next((heading.line for heading in headings if heading.level == SECTION_LEVEL), skipped + len(lines))
+    whole = bool(closing) and not spans
+    first, end = _introduction_lines(lines, ending - skipped, whole=whole)
+    introduction = None
+    if first < end:
+        begin = skipped + first
+        end_offset = len(text) if whole else _offset(text, starts, skipped + end)
+        start = _offset(text, starts, begin)
+        below = tuple(_subsections(headings, begin, skipped + end, end_offset, text, starts))
+        introduction = SectionSpan(INTRODUCTION, begin + 1, begin + 1, start, start, end_offset, below)
+    return Document(file, text, spans, introduction, closing)
 
 
-def _headings(tokens: list[Token]) -> Iterator[tuple[int, int, int]]:
-    """Yield the headings of level 2 that lie in nothing: the number of the token and the lines, the end excluded."""
+@dataclass(frozen=True, slots=True)
+class _Heading:
+    """A heading that lies in nothing: its lines, counted from 0, the end excluded."""
+
+    level: int
+    name: str
+    line: int
+    end: int
+
+
+def _headings(tokens: list[Token]) -> Iterator[tuple[int, str, int, int]]:
+    """Yield the headings of levels 1 to 3 that lie in nothing: level, name and lines, the end excluded."""
     for number, token in enumerate(tokens):
-        if token.type == "heading_open" and token.level == 0 and token.tag == "h2" and token.map:
-            yield number, token.map[0], token.map[1]
+        if token.type == "heading_open" and token.level == 0 and token.tag in LEVELS and token.map:
+            first, end = token.map
+            yield LEVELS[token.tag], " ".join(tokens[number + 1].content.split()), first, end
+
+
+def _spans(headings: Sequence[_Heading], text: str, starts: Sequence[int]) -> Iterator[SectionSpan]:
+    """Yield the sections with what lies in them."""
+    sections = [heading for heading in headings if heading.level == SECTION_LEVEL]
+    ends = [heading.line for heading in sections[1:]]
+    for heading, end in zip_longest(sections, ends):
+        end_offset = len(text) if end is None else _offset(text, starts, end)
+        below = _subsections(headings, heading.end, len(starts) if end is None else end, end_offset, text, starts)
+        yield _span(heading, end_offset, text, starts, tuple(below))
+
+
+def _subsections(
+    headings: Sequence[_Heading], line: int, end: int, end_offset: int, text: str, starts: Sequence[int]
+) -> Iterator[SectionSpan]:
+    """Yield what the headings of level 3 between two lines head."""
+    first = bisect_left(headings, line, key=lambda heading: heading.line)
+    last = bisect_left(headings, end, key=lambda heading: heading.line)
+    for number in range(first, last):
+        if headings[number].level == SUBSECTION_LEVEL:
+            following = number + 1 < last
+            stop = _offset(text, starts, headings[number + 1].line) if following else end_offset
+            yield _span(headings[number], stop, text, starts)
+
+
+def _span(
+    heading: _Heading, end_offset: int, text: str, starts: Sequence[int], below: tuple[SectionSpan, ...] = ()
+) -> SectionSpan:
+    start, body = _offset(text, starts, heading.line), _offset(text, starts, heading.end)
+    return SectionSpan(heading.name, heading.line + 1, heading.end + 1, start, body, end_offset, below)
+
+
+def _introduction_lines(lines: Sequence[str], end: int, *, whole: bool) -> tuple[int, int]:
+    """Return the lines of the introduction among those before `end`, its own end excluded.
+
+    Blank lines, comments and rules before it are no part of it, nor is the title, nor are blank lines and rules after
+    it, unless it is `whole`: what a text leaves open reaches to its end. Link definitions alone say nothing.
+    """
+    number, titled = 0, False
+    while number < end:
+        line = lines[number]
+        if not line.strip(" \t") or RULE.match(line):
+            number += 1
+        elif COMMENT_START.match(line) and (after := _comment_end(lines, number, end)):
+            number = after
+        elif not titled and (after := _title_end(lines, number, end)):
+            number, titled = after, True
+        else:
+            break
+    while not whole and number < end and (not lines[end - 1].strip(" \t") or RULE.match(lines[end - 1])):
+        end -= 1
+    return (end, end) if number < end and _only_defines(lines[number:end]) else (number, end)
+
+
+def _only_defines(lines: Sequence[str]) -> bool:
+    """Return whether lines hold link definitions alone; more than `DEFINITION_LINES` are not looked into."""
+    alike = len(lines) <= DEFINITION_LINES and all(DEFINITION.match(line) or not line.strip() for line in lines)
+    return alike and not block_tokens("\n".join(lines))
+
+
+def _comment_end(lines: Sequence[str], first: int, end: int) -> int | None:
+    """Return the line after a comment, or None if text follows it on its last line."""
+    for number in range(first, end):
+        line = lines[number]
+        closed = line.find("-->", line.index("<!--") + 4 if number == first else 0)
+        if closed >= 0:
+            return None if COMMENT_ON_LINE.sub("", line[closed + 3 :]).strip(" \t") else number + 1
+    return end
+
+
+def _title_end(lines: Sequence[str], first: int, end: int) -> int | None:
+    """Return the line after the heading of level 1 that begins on a line, or None if none does."""
+    if TITLE.match(lines[first]):
+        return first + 1
+    near = lines[first : min(end, first + TITLE_LINES)]
+    if not any(UNDERLINE.match(line) for line in near):
+        return None
+    token = next(iter(block_tokens("\n".join(near))), None)
+    is_title = token is not None and token.type == "heading_open" and token.tag == "h1"
+    return first + token.map[1] if token and is_title and token.map else None
 
 
 def _telling(lines: list[str]) -> list[int]:
-    """Return the numbers of the lines that decide what is a heading of level 2.
+    """Return the numbers of the lines that decide what is a heading of levels 1 to 3.
 
     The parser takes some 20 µs a line, and most lines of a node decide nothing: where a line at the margin ends all
     paragraphs, lists and quotations, passive lines before it can be left out, save for a blank one, which ends some
@@ -195,7 +318,7 @@ def _line_starts(text: str) -> list[int]:
     return [0, *(match.end() for match in LINE_END.finditer(text))]
 
 
-def _offset(text: str, starts: list[int], line: int) -> int:
+def _offset(text: str, starts: Sequence[int], line: int) -> int:
     """Return the offset of a line, counted from 0; the one after the last is at the end."""
     if line == 0:
         return 1 if text.startswith(BOM) else 0

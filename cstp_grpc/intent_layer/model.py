@@ -44,12 +44,16 @@ class FindingSeverity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of a node's file: its heading, the text below it without the heading, and the heading's line from 1."""
+    """A section of a node's file: its heading, the text below it without the heading, and the heading's line from 1.
+
+    The introduction has no heading; its line is that of its text. `subsections` are those of level 3.
+    """
 
     name: str
     text: str
     file: str
     line: int
+    subsections: tuple[Section, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

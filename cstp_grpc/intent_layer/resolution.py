@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from cstp_grpc.intent_layer.markdown import section_key
+from cstp_grpc.intent_layer.markdown import INTRODUCTION, section_key
 from cstp_grpc.intent_layer.model import (
     ContextRequest,
     Learning,
@@ -34,19 +34,20 @@ PROTOCOL_SECTIONS = (
     "Downlinks",
     "Context",
 )
-"""The order in which sections are merged; others come after them."""
+"""The order in which sections are merged, after the introduction; others come after them."""
 
-ORDER = {section_key(name): number for number, name in enumerate(PROTOCOL_SECTIONS)}
+ORDER = {section_key(name): number for number, name in enumerate((INTRODUCTION, *PROTOCOL_SECTIONS))}
 BINDING = frozenset({"contracts", "pitfalls", "checks"})
-BOUNDARIES = "boundaries"
+LIMITING = frozenset({"boundaries", section_key(INTRODUCTION)})
+"""What may forbid something: boundaries, and an introduction such as "Never edit by hand."."""
 RANKS = {"purpose": 4, "entry points": 3} | {
     section_key(name): 2 for name in ("Patterns", "Design Rationale", "Code Map", "Public API", "Downlinks", "Context")
 }
 """How much a section is worth; one that the protocol does not know is worth 1, what is pending 0."""
-ANCESTORS_BOUNDARIES = 5
+ANCESTORS_LIMITING = 5
 HIERARCHY = 6
 ANCESTORS_BINDING = 7
-OWN_BOUNDARIES = 8
+OWN_LIMITING = 8
 OWN_BINDING = 9
 TITLE = 10
 
@@ -149,8 +150,8 @@ def _pieces(page: Page, nodes: Sequence[Node]) -> Iterator[_Piece]:
 def _rank(key: str, *, own: bool) -> int:
     if key in BINDING:
         return OWN_BINDING if own else ANCESTORS_BINDING
-    if key == BOUNDARIES:
-        return OWN_BOUNDARIES if own else ANCESTORS_BOUNDARIES
+    if key in LIMITING:
+        return OWN_LIMITING if own else ANCESTORS_LIMITING
     return RANKS.get(key, 1)
 
 

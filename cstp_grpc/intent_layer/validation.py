@@ -112,10 +112,10 @@ class _Judgement:
         yield from _files(found)
         yield from self._place(found)
         for file in found.files:
-            yield from _duplicates(file)
             yield from self._encoding(file)
             document = self._document(file.path)
             if document:
+                yield from _duplicates(document)
                 yield from self._paths(found.folder, document)
 
     def staleness(self, history: History) -> Iterator[Finding]:
@@ -295,13 +295,13 @@ def _files(node: Node) -> Iterator[Finding]:
         yield rules.DIFFERENT_FILES.finding(node.files[1].path, 1, f"it differs from {name_of(node.path)} beside it")
 
 
-def _duplicates(file: NodeFile) -> Iterator[Finding]:
+def _duplicates(document: Document) -> Iterator[Finding]:
     lines: dict[str, int] = {}
-    for section in file.sections:
-        first = lines.setdefault(section_key(section.name), section.line)
-        if first != section.line:
-            message = f"there is a section {quoted(section.name)} in line {first} already"
-            yield rules.DUPLICATE_SECTION.finding(file.path, section.line, message)
+    for span in document.spans:
+        first = lines.setdefault(section_key(span.name), span.heading_line)
+        if first != span.heading_line:
+            message = f"there is a section {quoted(span.name)} in line {first} already"
+            yield rules.DUPLICATE_SECTION.finding(document.file, span.heading_line, message)
 
 
 def _written(text: str, definitions: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from cstp_grpc.guardrails.model import NO_CODE, CodeRules
 
 @dataclass(frozen=True, slots=True)
 class CodeNote:
-    """What one file says in a section; `line` is that of its heading, from 1."""
+    """What one file says in a section; `line` is that of its heading, from 1, or of an introduction's text."""
 
     file: str
     text: str
@@ -43,6 +43,7 @@ class CodeContext:
     pitfalls: tuple[CodeNote, ...] = ()
     checks: tuple[CodeNote, ...] = ()
     boundaries: tuple[CodeNote, ...] = ()
+    introduction: tuple[CodeNote, ...] = ()
     pending: tuple[PendingLearning, ...] = ()
     check_items: tuple[str, ...] = ()
     rules: CodeRules = NO_CODE

@@ -12,7 +12,7 @@ from cachetools import LRUCache
 from cstp_grpc.errors import InvalidArgument, NotFound, Unavailable
 from cstp_grpc.guardrails.model import CodeRules
 from cstp_grpc.intent_layer.items import MAX_CHARACTERS, Permission, boundary_items, check_items, pitfall_titles
-from cstp_grpc.intent_layer.markdown import section_key
+from cstp_grpc.intent_layer.markdown import INTRODUCTION, section_key
 from cstp_grpc.intent_layer.model import Learning, MergedSection, Node
 from cstp_grpc.intent_layer.paths import names_in, upwards
 from cstp_grpc.intent_layer.pending import Learnings
@@ -21,7 +21,9 @@ from cstp_grpc.intent_layer.tree import Tree
 from cstp_grpc.intents.code import CodeContext, CodeNote, PendingLearning
 from cstp_grpc.storage.paging import MAX_BYTES, estimated_size, fitting
 
-CONTRACTS, PITFALLS, CHECKS, BOUNDARIES = SECTIONS = ("contracts", "pitfalls", "checks", "boundaries")
+INTRODUCTION_KEY = section_key(INTRODUCTION)
+CONTRACTS, PITFALLS, CHECKS, BOUNDARIES = BINDING = ("contracts", "pitfalls", "checks", "boundaries")
+SECTIONS = (*BINDING, INTRODUCTION_KEY)
 ITEMISED = (PITFALLS, CHECKS, BOUNDARIES)
 MAX_SECTION_BYTES = 1024 * 1024
 """How much of what nodes say is told, all sections together: texts, which take no more in a message than here."""
@@ -110,6 +112,7 @@ def read_context(project: str, sources: ProjectSources, paths: Sequence[str], me
         pitfalls=notes[PITFALLS],
         checks=notes[CHECKS],
         boundaries=notes[BOUNDARIES],
+        introduction=notes[INTRODUCTION_KEY],
         pending=_pending(sources.learnings, located, missing.append),
         check_items=rules.checks[: fitting(rules.checks, lambda text: estimated_size([text]), MAX_LISTED_BYTES)],
         rules=rules,
@@ -167,10 +170,13 @@ def _distinct(lists: Iterable[Iterable[str]]) -> tuple[str, ...]:
 def _notes(
     merged: Mapping[str, MergedSection], nodes: Sequence[Node], report: Callable[[str], None]
 ) -> Mapping[str, tuple[CodeNote, ...]]:
-    """Return what each section says, as much as fits into an answer; what is nearest to the paths goes in first."""
+    """Return what each section says, as much as fits into an answer.
+
+    What is nearest to the paths goes in first, introductions last.
+    """
     depths = {file.path: depth for depth, node in enumerate(nodes) for file in node.files}
     notes = [(key, CodeNote(part.file, part.text, part.line)) for key in merged for part in merged[key].parts]
-    nearest = sorted(notes, key=lambda keyed: depths[keyed[1].file], reverse=True)
+    nearest = sorted(notes, key=lambda keyed: (keyed[0] != INTRODUCTION_KEY, depths[keyed[1].file]), reverse=True)
     count = fitting(nearest, lambda keyed: estimated_size([keyed[1].file, keyed[1].text]), MAX_SECTION_BYTES)
     if count < len(nearest):
         report(f"{len(nearest) - count} sections are too large together with the others; announce fewer paths at once")

@@ -187,6 +187,7 @@ def code_context(code: CodeContext) -> code_pb2.CodeContext:
         pitfalls=[code_note(note) for note in code.pitfalls],
         checks=[code_note(note) for note in code.checks],
         boundaries=[code_note(note) for note in code.boundaries],
+        introduction=[code_note(note) for note in code.introduction],
         pending=[
             code_pb2.PendingLearning(id=learning.id, type=learning.type, title=learning.title, paths=learning.paths)
             for learning in code.pending

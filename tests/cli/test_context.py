@@ -73,6 +73,18 @@ class TestResolve:
         assert result.stdout.startswith("# Context for src/api/handlers.ts\n\n- `AGENTS.md`\n- `src/api/AGENTS.md`\n")
         assert result.stdout.index("require auth") < result.stdout.index("arrow functions")
 
+    def test_text_before_the_first_section_is_printed(self, invoke: Invoke, project: Path) -> None:
+        write_tree(project, {"src/api/AGENTS.md": API.replace("# API\n", "# API\n\nNever edit by hand.\n")})
+        arguments = ["src/api", "--project", project, "--sections", "introduction"]
+        shown = invoke("context", "resolve", *arguments)
+        assert "## Introduction\n\n<!-- from src/api/AGENTS.md -->\nNever edit by hand.\n" in shown.stdout
+        (section,) = json.loads(invoke("context", "resolve", *arguments, "--json").stdout)["sections"]
+        assert section == {
+            "name": "Introduction",
+            "parts": [{"file": "src/api/AGENTS.md", "text": "Never edit by hand.", "line": 3}],
+        }
+        assert "Introduction, Purpose" in invoke("context", "list", "--project", project).stdout
+
     def test_sections_are_chosen_in_any_case_and_compact_leaves_the_origins_out(
         self, invoke: Invoke, project: Path
     ) -> None:

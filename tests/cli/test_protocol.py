@@ -190,6 +190,14 @@ def test_checks_that_were_made_are_confirmed_by_their_texts(shop: Server) -> Non
     assert answer["codeContext"]["checkItems"] == ["Ask the owner", "Run all tests"]
 
 
+def test_text_before_the_first_section_of_a_node_is_shown(tmp_path: Path, shop: Server) -> None:
+    node = tmp_path / "shop" / "src" / "AGENTS.md"
+    node.write_text(f"Never edit by hand.\n\n{node.read_text()}")
+    shown = shop.ok("announce", "Add a handler", "--path", "src")
+    assert "  introduction  Never edit by hand." in shown
+    assert "src/AGENTS.md:1" in shown
+
+
 def test_paths_about_which_nothing_is_written_down_say_so(tmp_path: Path, shop: Server) -> None:
     (tmp_path / "shop" / "CLAUDE.md").unlink()
     shown = shop.ok("announce", "Add a page", "--path", "docs")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from markdown_it import MarkdownIt
 
 from cstp_grpc.intent_layer.markdown import Document, parse
 
+COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 many = settings(max_examples=600, deadline=None)
 
 LINES = [
@@ -102,14 +105,26 @@ def put_together(document: Document) -> str:
     return document.preamble + "".join(document.source(span) for span in document.spans)
 
 
-def plain_headings(text: str) -> list[tuple[str, int]]:
-    """The headings of level 2 that markdown-it finds in the whole text, each with its line from 1."""
+def plain_headings(text: str, tag: str = "h2") -> list[tuple[str, int]]:
+    """The headings of a level that markdown-it finds in the whole text, each with its line from 1."""
     tokens = MarkdownIt("commonmark").parse(text)
     return [
         (" ".join(tokens[number + 1].content.split()), token.map[0] + 1)
         for number, token in enumerate(tokens)
-        if token.type == "heading_open" and token.tag == "h2" and token.level == 0 and token.map
+        if token.type == "heading_open" and token.tag == tag and token.level == 0 and token.map
     ]
+
+
+def visible(text: str) -> list[str]:
+    """What markdown-it shows of a text, block by block; a title is `title`, comments and rules are nothing."""
+    shown = []
+    for token in MarkdownIt("commonmark").parse(text):
+        if token.level or token.nesting < 0 or token.type == "hr":
+            continue
+        if token.type == "html_block" and not COMMENT.sub("", token.content).strip(" \t\n"):
+            continue
+        shown.append("title" if token.type == "heading_open" and token.tag == "h1" else token.type)
+    return shown
 
 
 @many
@@ -129,6 +144,33 @@ def test_headings_are_those_that_the_parser_finds_in_the_whole_text(text: str) -
     assert found == plain_headings(f"\n{text}")
 
 
+@settings(max_examples=3000, deadline=None)
+@given(written | unended.map(lambda text: text.lstrip("\ufeff")))
+def test_subsections_are_the_headings_of_level_3_that_the_parser_finds(text: str) -> None:
+    document = parse(f"\n{text}", "AGENTS.md")
+    introduction = [document.introduction] if document.introduction else []
+    found = [
+        (below.name, below.heading_line) for span in (*introduction, *document.spans) for below in span.subsections
+    ]
+    assert found == plain_headings(f"\n{text}", "h3")
+    for section in document.sections():
+        for below in section.subsections:
+            assert below.text in section.text
+
+
+@settings(max_examples=3000, deadline=None)
+@given(written)
+def test_the_introduction_is_all_that_the_preamble_says_but_for_its_title(text: str) -> None:
+    document = parse(f"\n{text}", "AGENTS.md")
+    span = document.introduction
+    start = span.start_offset if span else len(document.preamble)
+    assert visible(document.text[:start]) in ([], ["title"])
+    if span:
+        assert visible(document.text[span.end_offset : len(document.preamble)]) == []
+        assert document.sections()[0].text
+        assert visible(document.body(span)) or "]:" in document.body(span)
+
+
 @many
 @given(st.sampled_from(["```", "~~~", "````", "~~~~~"]), st.lists(st.sampled_from(LINES), max_size=8), st.booleans())
 def test_a_fence_is_never_split(fence: str, lines: list[str], closed: bool) -> None:
@@ -145,6 +187,64 @@ def test_a_section_to_read_leaves_nothing_open(text: str) -> None:
     for section in parse(text, "AGENTS.md").sections():
         assert "\r" not in section.text
         assert names(f"## Before\n\n{section.text}\n\n## After\n")[-1:] == ["After"]
+
+
+@pytest.mark.parametrize(
+    ("preamble", "text", "line"),
+    [
+        ("# Shop\n\nNever edit by hand.\n\n", "Never edit by hand.", 3),
+        ("Never edit by hand.\n", "Never edit by hand.", 1),
+        ("Shop\n====\n\nNever edit\nby hand.\n", "Never edit\nby hand.", 4),
+        ("\ufeff# Shop\r\n\r\nOne\r\n\r\nTwo\r\n", "One\n\nTwo", 3),
+        ("---\nname: x\n---\n<!-- lint -->\n# Shop\n\nOne\n", "One", 7),
+        ("<!--\nlicence\n-->\n\n# Shop\n\n---\n\nOne\n\n***\n\n", "One", 9),
+        ("# Shop\n# More\n\nOne\n", "# More\n\nOne", 2),
+        ("# Shop\n\n### Rules\n\nOne\n", "### Rules\n\nOne", 3),
+        ("# Shop\n\nOne\n\n<!-- two -->\n", "One\n\n<!-- two -->", 3),
+        ("# Shop\n\n<!-- one --> two\n", "<!-- one --> two", 3),
+        ("# Shop\n\n```\n## no\n```\n", "```\n## no\n```", 3),
+        ("# Shop\n\n    code\n", "    code", 3),
+        ("# Shop\n\n[a]: x\n\nSee [a]\n", "[a]: x\n\nSee [a]", 3),
+        ("# Shop\n\n[a]: never edit it\n\n", "[a]: never edit it", 3),
+    ],
+)
+def test_the_text_before_the_first_section_is_one_of_its_own(preamble: str, text: str, line: int) -> None:
+    introduction, contracts = parse(f"{preamble}## Contracts\n\na\n", "AGENTS.md").sections()
+    assert (introduction.name, introduction.text, introduction.line) == ("Introduction", text, line)
+    assert (contracts.name, contracts.text) == ("Contracts", "a")
+
+
+@pytest.mark.parametrize(
+    "preamble",
+    [
+        "",
+        "\n\n",
+        "# Shop\n\n",
+        "Shop\nof ours\n===\n",
+        "---\nname: x\n---\n\n# Shop\n",
+        "<!-- a --><!-- b -->\n# Shop\n<!--\nc\n-->\n\n---\n",
+        "# Shop\n\n[a]: b\n[c]: d\n\n",
+    ],
+)
+def test_a_title_comments_and_rules_are_no_introduction(preamble: str) -> None:
+    assert names(f"{preamble}## Contracts\n") == ["Contracts"]
+    assert [section.name for section in parse(f"{preamble}## Contracts\n", "AGENTS.md").sections()] == ["Contracts"]
+
+
+def test_a_text_without_sections_is_all_introduction() -> None:
+    assert bodies("# Shop\n\nOne\n\n# Two\n\n```\nthree\n---\n") == {
+        "Introduction": "One\n\n# Two\n\n```\nthree\n---\n```"
+    }
+    assert bodies("# Shop\n\n<!-- open\n\n## no\n") == {}
+
+
+def test_subsections_end_at_the_next_heading_of_a_level_up_to_3() -> None:
+    text = "### Zero\n0\n## A\n### One\n1\n#### Deep\n2\n### Two\n3\n\n# Title\n4\n### Three\n```\n### no\n"
+    sections = parse(text, "AGENTS.md").sections()
+    assert [[(below.name, below.text, below.line) for below in section.subsections] for section in sections] == [
+        [("Zero", "0", 1)],
+        [("One", "1\n#### Deep\n2", 4), ("Two", "3", 8), ("Three", "```\n### no\n```", 13)],
+    ]
 
 
 def test_headings_are_read_in_any_form() -> None:

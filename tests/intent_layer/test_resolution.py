@@ -95,7 +95,7 @@ def marks(text: str) -> list[str]:
 
 def in_sections(root: Path, file: str) -> list[str]:
     document = parse((root / file).read_bytes().decode(), file)
-    return marks(document.text[len(document.preamble) :])
+    return marks("\n".join(f"{section.name}\n{section.text}" for section in document.sections()))
 
 
 def parts_of(resolution: Resolution) -> set[tuple[str, str]]:
@@ -322,4 +322,17 @@ def test_the_large_project_is_what_it_says(tmp_path: Path) -> None:
     assert sorted(node.folder for node in tree.nodes()) == sorted(with_nodes)
     assert len(folder_paths(200)) == len(set(folder_paths(200))) == 200
     resolution = resolve(tree, ContextRequest(f"{with_nodes[-1]}/code.py"))
-    assert [section.name for section in resolution.sections] == list(PROTOCOL_SECTIONS)
+    assert [section.name for section in resolution.sections] == ["Introduction", *PROTOCOL_SECTIONS]
+
+
+def test_an_introduction_comes_first_and_goes_with_the_boundaries(tmp_path: Path) -> None:
+    text = "# Shop\n\nNever edit by hand.\n\n## Patterns\n\n{}\n\n## Contracts\n\nIn cents.\n"
+    tree = Tree(write_tree(tmp_path, {"AGENTS.md": text.format("One way. " * 40)}))
+    assert [section.name for section in resolve(tree, ContextRequest(".")).sections] == [
+        "Introduction",
+        "Contracts",
+        "Patterns",
+    ]
+    cut = resolve(tree, ContextRequest(".", max_tokens=60))
+    assert [section.name for section in cut.sections] == ["Introduction", "Contracts"]
+    assert [left.section for left in cut.left_out] == ["Patterns"]

@@ -88,3 +88,11 @@ def test_long_titles_and_texts_are_shortened() -> None:
     assert record.content.context
     assert len(record.content.context) == 20_000
     assert record.content.title.endswith("…")
+
+
+def test_an_introduction_is_found_whole() -> None:
+    node = node_of("# API\n\nNever edit by hand.\n\n- Ask first\n\n## Pitfalls\n\nOne\n")
+    introduction, _ = records("shop", node)
+    assert introduction.source == "intent-layer:shop:src/AGENTS.md#introduction/introduction-of-src"
+    assert introduction.content.title == "Introduction of src"
+    assert introduction.content.context == "Never edit by hand.\n\n- Ask first"

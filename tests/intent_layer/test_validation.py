@@ -471,3 +471,13 @@ def test_all_nodes_of_a_large_project_are_judged(tmp_path: Path, record_property
         durations.append(time.perf_counter() - start)
     record_property("p50_seconds", statistics.median(durations))
     assert len({finding.file for finding in findings}) == len(nodes)
+
+
+def test_text_before_the_first_section_counts_and_is_no_section_twice(tmp_path: Path) -> None:
+    introduction = "# Shop\n\nNever edit by hand.\n\n"
+    write_tree(tmp_path, {"AGENTS.md": f"{introduction}{WHOLE}\n## Introduction\n\nMore.\n"})
+    assert found(tmp_path) == []
+    write_tree(tmp_path, {"AGENTS.md": f"# Shop\n\n{'word ' * 4_000}\n\n{WHOLE}"})
+    assert found(tmp_path) == [("over-budget", "AGENTS.md", 1)]
+    write_tree(tmp_path, {"AGENTS.md": f"{introduction}See `/home/ada/notes.md`.\n\n{WHOLE}"})
+    assert found(tmp_path) == [("absolute-path", "AGENTS.md", 5)]

@@ -37,6 +37,7 @@ class CodeContext(_message.Message):
     PENDING_FIELD_NUMBER: _builtins.int
     CHECK_ITEMS_FIELD_NUMBER: _builtins.int
     MISSING_FIELD_NUMBER: _builtins.int
+    INTRODUCTION_FIELD_NUMBER: _builtins.int
     project: _builtins.str
     """The project, as the server is configured with it."""
     covered: _builtins.bool
@@ -82,6 +83,10 @@ class CodeContext(_message.Message):
         first. Empty where nothing is.
         """
 
+    @_builtins.property
+    def introduction(self) -> _containers.RepeatedCompositeFieldContainer[Global___CodeNote]:
+        """What stands in the files before their first sections, such as "Never edit by hand."."""
+
     def __init__(
         self,
         *,
@@ -96,10 +101,11 @@ class CodeContext(_message.Message):
         pending: _abc.Iterable[Global___PendingLearning] | None = ...,
         check_items: _abc.Iterable[_builtins.str] | None = ...,
         missing: _abc.Iterable[_builtins.str] | None = ...,
+        introduction: _abc.Iterable[Global___CodeNote] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundaries", b"boundaries", "check_items", b"check_items", "checks", b"checks", "contracts", b"contracts", "covered", b"covered", "missing", b"missing", "nodes", b"nodes", "paths", b"paths", "pending", b"pending", "pitfalls", b"pitfalls", "project", b"project"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boundaries", b"boundaries", "check_items", b"check_items", "checks", b"checks", "contracts", b"contracts", "covered", b"covered", "introduction", b"introduction", "missing", b"missing", "nodes", b"nodes", "paths", b"paths", "pending", b"pending", "pitfalls", b"pitfalls", "project", b"project"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -119,7 +125,7 @@ class CodeNote(_message.Message):
     text: _builtins.str
     """The Markdown below the section's heading."""
     line: _builtins.int
-    """The line of the heading, from 1."""
+    """The line of the heading, from 1, or that of an introduction's text."""
     def __init__(
         self,
         *,

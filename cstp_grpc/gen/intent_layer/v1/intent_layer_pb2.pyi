@@ -205,7 +205,9 @@ class ResolveContextResponse(_message.Message):
 
     @_builtins.property
     def sections(self) -> _containers.RepeatedCompositeFieldContainer[Global___MergedSection]:
-        """The merged sections: those of the protocol in its order, then others in the order in which they come."""
+        """The merged sections: `Introduction`, which is what stands before the first heading of level 2, then those of the
+        protocol in its order, then others in the order in which they come.
+        """
 
     @_builtins.property
     def left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeftOut]:
@@ -306,7 +308,7 @@ class SectionPart(_message.Message):
     text: _builtins.str
     """The text without its heading."""
     line: _builtins.int
-    """The line of the heading, from 1."""
+    """The line of the heading, from 1, or that of an introduction's text."""
     def __init__(
         self,
         *,
@@ -431,7 +433,7 @@ class NodeSummary(_message.Message):
     """The file of the nearest node above it; absent for the topmost."""
     @_builtins.property
     def sections(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The headings of its sections."""
+        """The headings of its sections; `Introduction` stands for text before the first one."""
 
     def __init__(
         self,
@@ -525,13 +527,13 @@ class Section(_message.Message):
     FILE_FIELD_NUMBER: _builtins.int
     LINE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Its heading."""
+    """Its heading; `Introduction` for text before the first one."""
     text: _builtins.str
     """The text without its heading."""
     file: _builtins.str
     """The file that it is in."""
     line: _builtins.int
-    """The line of the heading, from 1."""
+    """The line of the heading, from 1, or that of an introduction's text."""
     def __init__(
         self,
         *,
