@@ -33,6 +33,7 @@ class AuditEvent(StrEnum):
     SESSION_DELETED = "session_deleted"
     VERDICTS_MERGED = "verdicts_merged"
     CALLBACK_SENT = "callback_sent"
+    CALLS_REFUSED = "calls_refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,9 @@ class AuditEntry:
     error: str | None = None
     peers: tuple[AuditedPeer, ...] = ()
     intent_revision: int | None = None
+    count: int | None = None
+    first_at: datetime | None = None
+    last_at: datetime | None = None
     id: int | None = None
 
 
@@ -81,5 +85,6 @@ class AuditFilter:
     request_id: str | None = None
     correlation_id: str | None = None
     decision_id: str | None = None
+    error: str | None = None
     after: datetime | None = None
     before: datetime | None = None

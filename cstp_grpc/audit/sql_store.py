@@ -28,6 +28,9 @@ from cstp_grpc.storage.tables import BLOCKED, NOT_A_CHECK, audit_entries, audit_
 from cstp_grpc.storage.text import storable
 from cstp_grpc.vocabulary import PeerStatus
 
+OF_COUNTS = ("count", "first_at", "last_at")
+"""The columns of entries that count calls."""
+
 
 class SqlAuditStore:
     """Keeps entries in the tables `audit_entries` and `audit_guardrails`."""
@@ -36,14 +39,20 @@ class SqlAuditStore:
         self._engine = engine
         dialect = engine.dialect
         columns = [column.name for column in audit_entries.c if column.name != "id"]
-        entry = insert(audit_entries).inline().values(parameters(columns))
+        # What only counts have costs the entries of all other calls nothing.
+        common = [name for name in columns if name not in OF_COUNTS]
+        entry = insert(audit_entries).inline().values(parameters(common))
         guardrail = insert(audit_guardrails).values(parameters(audit_guardrails.c.keys()))
         self._insert = DriverStatement(entry, dialect)
+        self._insert_count = DriverStatement(insert(audit_entries).inline().values(parameters(columns)), dialect)
         self._insert_returning = DriverStatement(entry.returning(audit_entries.c.id), dialect)
         self._insert_guardrail = DriverStatement(guardrail, dialect)
 
     def insert(self, connection: Connection, entry: AuditEntry) -> None:
         """Add an entry within a transaction. Raises SQLAlchemyError."""
+        if entry.count is not None:
+            self._insert_count.run(connection, row_of(entry) | {name: getattr(entry, name) for name in OF_COUNTS})
+            return
         guardrails = {*entry.violations, *entry.warnings}
         if not guardrails:
             self._insert.run(connection, row_of(entry))
@@ -98,6 +107,7 @@ def restrictions(conditions: AuditFilter) -> Iterator[ColumnElement[bool] | Text
         (table.request_id, conditions.request_id),
         (table.correlation_id, conditions.correlation_id),
         (table.decision_id, conditions.decision_id),
+        (table.error, conditions.error),
     ):
         if wanted is not None:
             yield column == storable(wanted)

@@ -41,9 +41,14 @@ class AuditTrail:
         """Add an entry and return when it is on disk. Raises Unavailable."""
         self._writer.run(lambda connection: self._store.insert(connection, entry))
 
-    def submit(self, entry: AuditEntry) -> Future[None]:
-        """Add an entry and return a future that ends when it is on disk. Raises Unavailable."""
-        return self._writer.submit(lambda connection: self._store.insert(connection, entry))
+    def submit(self, *entries: AuditEntry) -> Future[None]:
+        """Add entries in one transaction; the future ends when they are on disk. Raises Unavailable."""
+
+        def job(connection: Connection) -> None:
+            for entry in entries:
+                self._store.insert(connection, entry)
+
+        return self._writer.submit(job)
 
     def page(self, conditions: AuditFilter, request: PageRequest) -> Page[AuditEntry]:
         """Return a page of the entries that meet all conditions, as `AuditStore.page` does."""

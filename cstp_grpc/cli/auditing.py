@@ -25,6 +25,7 @@ from cstp_grpc.vocabulary import Stakes
 @click.option("--request-id", help="Caused by exactly this request.")
 @click.option("--correlation-id", help="With exactly this correlation id.")
 @click.option("--decision", "decision_id", metavar="ID", help="About exactly this decision.")
+@click.option("--error", metavar="REASON", help="Failed for exactly this reason, for example RATE_LIMITED.")
 @click.option("--after", type=instant, metavar="DATE", help="Then or later.")
 @click.option("--before", type=instant, metavar="DATE", help="Then or earlier.")
 @click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at the most.")
@@ -39,6 +40,7 @@ def audit(
     request_id: str | None,
     correlation_id: str | None,
     decision_id: str | None,
+    error: str | None,
     after: datetime | None,
     before: datetime | None,
     limit: int,
@@ -49,6 +51,7 @@ def audit(
     Examples:
       cstp audit --blocked --after 2026-01-01
       cstp audit --event intent_announced --by emerson --json
+      cstp audit --event calls_refused --error RATE_LIMITED
     """
     entries = client.list_audit_entries(
         event=event,
@@ -58,6 +61,7 @@ def audit(
         request_id=request_id,
         correlation_id=correlation_id,
         decision_id=decision_id,
+        error=error,
         after=after,
         before=before,
         page_size=min(limit, 1000),

@@ -290,8 +290,10 @@ def audit_entries(console: Console, found: Sequence[audit_pb2.AuditEntry]) -> No
     table = entries(2)
     for item in found:
         event = word(audit_pb2.AuditEvent, item.event).replace("_", " ")
-        headline = f"{event} by {item.requesting_agent}" + (f": {item.action}" if item.HasField("action") else "")
+        agent = item.requesting_agent or "an unknown caller"
+        headline = f"{event} by {agent}" + (f": {item.action}" if item.HasField("action") else "")
         details = [
+            counted_calls(item),
             f"claims to be {item.claimed_agent}" if item.HasField("claimed_agent") else "",
             *(f"blocked by {name}" for name in item.violations),
             *(f"warned by {name}" for name in item.warnings),
@@ -299,10 +301,18 @@ def audit_entries(console: Console, found: Sequence[audit_pb2.AuditEntry]) -> No
             item.decision_id,
             f"correlation id {item.correlation_id}" if item.HasField("correlation_id") else "",
             revision_text(item.intent_revision),
-            f"request {item.request_id}",
+            f"request {item.request_id}" if item.request_id else "",
         ]
         table.add_row(moment(item.timestamp), entry_verdict(item), entry(headline, details))
     console.print(table if found else "There are no such entries.")
+
+
+def counted_calls(item: audit_pb2.AuditEntry) -> str:
+    """Return how many calls an entry counts and from when to when they came; empty if it is about a single one."""
+    if not item.HasField("count"):
+        return ""
+    calls = "1 call" if item.count == 1 else f"{item.count} calls"
+    return f"{calls} from {moment(item.first_at)} to {moment(item.last_at)}"
 
 
 def entry_verdict(item: audit_pb2.AuditEntry) -> Text:

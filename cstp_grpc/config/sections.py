@@ -211,7 +211,7 @@ class AuditSettings(Section):
     """The audit trail."""
 
     enabled: bool = True
-    """False records no checks and announcements in the trail. Meant for measuring; the start warns of it."""
+    """False records no checks, announcements and refusals in the trail. Meant for measuring; the start warns of it."""
 
 
 class ProjectSettings(Section):

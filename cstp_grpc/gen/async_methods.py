@@ -41,6 +41,7 @@ class AsyncCstp:
         decision_id: str | None = None,
         after: datetime | None = None,
         before: datetime | None = None,
+        error: str | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[audit_pb2.AuditEntry]:
         """Lists entries of the trail, latest first, page by page.
@@ -53,7 +54,7 @@ class AsyncCstp:
                 decision_reviewed, decision_shared, decision_unshared, context_read, learning_reported,
                 learning_reviewed, node_created, session_opened, session_context_updated, context_shared,
                 session_routed, session_returned, session_claimed, session_closed, verdicts_merged, callback_sent,
-                session_deleted.
+                session_deleted, calls_refused.
             requesting_agent: Caused by exactly this agent.
             allowed: With exactly this verdict.
             guardrail_id: Where exactly this guardrail blocked or warned.
@@ -62,6 +63,7 @@ class AsyncCstp:
             decision_id: About exactly this decision.
             after: At this instant or later.
             before: At this instant or earlier.
+            error: That failed for exactly this reason, an ErrorReason without its prefix.
             timeout: Seconds that a page may take, repetitions included; what the client was made with when absent.
         """
         call = calls.list_audit_entries(
@@ -75,6 +77,7 @@ class AsyncCstp:
             decision_id=decision_id,
             after=after,
             before=before,
+            error=error,
         )
         return self._caller.pages(call, timeout=timeout)
 

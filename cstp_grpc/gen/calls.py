@@ -28,6 +28,7 @@ def list_audit_entries(
     decision_id: str | None = None,
     after: datetime | None = None,
     before: datetime | None = None,
+    error: str | None = None,
 ) -> Listing[audit_pb2.AuditEntry]:
     """Describe listAuditEntries of cstp.v1.AuditService."""
     return Listing(
@@ -43,6 +44,7 @@ def list_audit_entries(
             "decision_id": decision_id,
             "after": after,
             "before": before,
+            "error": error,
         },
         "entries",
     )

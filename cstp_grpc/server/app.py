@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
+from cstp_grpc.audit.refusals import RefusalCounts, RefusalRecorder
 from cstp_grpc.audit.sql_store import SqlAuditStore
 from cstp_grpc.audit.trail import AuditTrail
 from cstp_grpc.callbacks.outbox import Callbacks
@@ -143,7 +144,8 @@ class App:
         settings = self._settings
         # What may be unusable comes first, before anything on disk is touched: limits, rules, projects, other agents.
         receiving = Receiving(settings.grpc.message_seconds)
-        around = interceptors(settings, receiving)
+        refusals = RefusalCounts(clock)
+        around = interceptors(settings, receiving, refusals)
         certificate = ServerCertificate.of(settings.grpc.tls, "grpc.tls")
         rule_set = load(rulebook_path(settings))
         settings.intent_layer.check_roots()
@@ -162,6 +164,10 @@ class App:
 
         audit = AuditTrail(SqlAuditStore(engine), writer)
         trail: Trail = audit if settings.audit.enabled else NoTrail()
+        if settings.audit.enabled:
+            recorder = RefusalRecorder(refusals, audit, clock)
+            recorder.start()
+            opened.callback(recorder.stop)
         sharing = sharing_of(settings)
         callbacks = build_callbacks(opened, settings, allowed, engine, writer, sharing, trail, clock, self._permitted)
         memory = self._build_memory(opened, engine, writer, embedder, trail, clock, sharing, callbacks)

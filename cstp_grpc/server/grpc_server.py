@@ -17,7 +17,7 @@ from cstp_grpc.config import GrpcSettings, Settings, join
 from cstp_grpc.server.health import Health
 from cstp_grpc.server.interceptors.auth import Authentication
 from cstp_grpc.server.interceptors.chain import Chain, Interceptor, Pools
-from cstp_grpc.server.interceptors.errors import answer_errors, refuse_expired
+from cstp_grpc.server.interceptors.errors import ErrorAnswers, RefusalSink, refuse_expired
 from cstp_grpc.server.interceptors.rate_limit import RateLimiting
 from cstp_grpc.server.interceptors.receiving import Receiving
 from cstp_grpc.server.interceptors.request_id import request_id
@@ -152,18 +152,18 @@ def options(settings: GrpcSettings) -> list[tuple[str, int]]:
     ]
 
 
-def interceptors(settings: Settings, receiving: Receiving) -> list[Interceptor]:
+def interceptors(settings: Settings, receiving: Receiving, refusals: RefusalSink) -> list[Interceptor]:
     """Return what happens around every call, the first outermost.
 
     The request id comes first, since errors and the log carry it. Errors come next, so that whatever follows may
-    simply raise. Work for callers that no longer wait is refused before it costs anything. Authentication precedes rate
-    limits, which count by agent; both precede `receiving`, so that nobody waits for strangers, and validation, so that
-    nobody judges what they send. Raises ConfigError.
+    simply raise; they add to `refusals` what is refused. Work for callers that no longer wait is refused before it
+    costs anything. Authentication precedes rate limits, which count by agent; both precede `receiving`, so that
+    nobody waits for strangers, and validation, so that nobody judges what they send. Raises ConfigError.
     """
     validation = Validation(settings.grpc.max_depth)
     for method in methods().values():
         validation.warm(method.request)
-    found: list[Interceptor] = [request_id, answer_errors, refuse_expired]
+    found: list[Interceptor] = [request_id, ErrorAnswers(refusals), refuse_expired]
     tokens = settings.auth.tokens if settings.auth.enabled else None
     found.append(Authentication(tokens, methods().values()))
     if settings.rate_limits.enabled:

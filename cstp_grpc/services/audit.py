@@ -48,6 +48,7 @@ def entry_filter(message: audit_pb2.ListAuditEntriesRequest) -> AuditFilter:
         request_id=convert.optional(message, "request_id"),
         correlation_id=convert.optional(message, "correlation_id"),
         decision_id=convert.optional(message, "decision_id"),
+        error=convert.optional(message, "error"),
         after=convert.instant(message, "after"),
         before=convert.instant(message, "before"),
     )
@@ -90,6 +91,9 @@ def entry_message(entry: AuditEntry) -> audit_pb2.AuditEntry:
             for peer in entry.peers
         ],
         intent_revision=entry.intent_revision,
+        count=entry.count,
+        first_at=None if entry.first_at is None else convert.timestamp(entry.first_at),
+        last_at=None if entry.last_at is None else convert.timestamp(entry.last_at),
     )
 
 

@@ -174,6 +174,9 @@ audit_entries = Table(
     Column("error", Text),
     Column("peers", OPTIONAL_JSON),
     Column("intent_revision", Integer),
+    Column("count", Integer),
+    Column("first_at", UtcDateTime),
+    Column("last_at", UtcDateTime),
     Index(None, "timestamp", "id"),
     Index(None, "requesting_agent", "timestamp", "id"),
     Index(None, "request_id"),
@@ -182,6 +185,7 @@ audit_entries = Table(
     partial_index("decision_id", "timestamp", "id", where="decision_id IS NOT NULL"),
     partial_index("event", "timestamp", "id", where=NOT_A_CHECK),
     partial_index("allowed", "timestamp", "id", where=BLOCKED),
+    partial_index("error", "timestamp", "id", where="error IS NOT NULL"),
 )
 """The audit trail; triggers refuse every UPDATE and DELETE. `violations`, `warnings`, `peers` are NULL where empty."""
 

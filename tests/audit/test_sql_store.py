@@ -56,6 +56,18 @@ ENTRIES = st.builds(
     error=st.none() | TEXTS,
     intent_revision=st.none() | st.integers(1, 2**31 - 1),
 )
+COUNTS = st.builds(
+    AuditEntry,
+    timestamp=st.datetimes(timezones=st.just(UTC)),
+    event=st.just(AuditEvent.CALLS_REFUSED),
+    requesting_agent=TEXTS,
+    request_id=st.just(""),
+    action=TEXTS,
+    error=TEXTS,
+    count=st.integers(1, 2**31 - 1),
+    first_at=st.datetimes(timezones=st.just(UTC)),
+    last_at=st.datetimes(timezones=st.just(UTC)),
+)
 
 
 @pytest.fixture
@@ -64,7 +76,7 @@ def trail(engine: Engine, writer: Writer) -> AuditTrail:
 
 
 def test_every_entry_comes_back_as_it_was(trail: AuditTrail) -> None:
-    @given(ENTRIES)
+    @given(ENTRIES | COUNTS)
     def check(entry: AuditEntry) -> None:
         known = len(walk(lambda request: trail.page(AuditFilter(), request), [1000]))
         trail.record(entry)
@@ -132,6 +144,7 @@ def sample() -> list[AuditEntry]:
             warnings=guardrails if number % 3 else (),
             correlation_id=f"c-{number % 4}" if event == AuditEvent.INTENT_ANNOUNCED else None,
             decision_id=f"d-{number % 4}" if event == AuditEvent.DECISION_RECORDED else None,
+            error="RATE_LIMITED" if number % 5 == 0 else None,
         )
         for number, (event, agent, allowed, guardrails) in enumerate(kinds)
     ]
@@ -147,6 +160,7 @@ FILTERS = st.builds(
     request_id=st.sampled_from([None, None, None, "request-1"]),
     correlation_id=st.sampled_from([None, None, None, "c-1"]),
     decision_id=st.sampled_from([None, None, None, "d-1"]),
+    error=st.sampled_from([None, None, None, "RATE_LIMITED"]),
     after=MOMENTS,
     before=MOMENTS,
 )
@@ -161,6 +175,7 @@ def meets(entry: AuditEntry, conditions: AuditFilter) -> bool:
         (conditions.request_id, entry.request_id),
         (conditions.correlation_id, entry.correlation_id),
         (conditions.decision_id, entry.decision_id),
+        (conditions.error, entry.error),
     )
     return (
         all(value is None or value == present for value, present in wanted)

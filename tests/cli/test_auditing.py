@@ -48,6 +48,22 @@ def test_the_trail_can_be_narrowed(busy: Server, filters: tuple[str, ...], actio
     assert [entry["action"] for entry in busy.json("audit", *filters)["entries"]] == actions
 
 
+def test_calls_that_were_refused_are_shown_with_their_count(tmp_path: Path, invoke: Invoke) -> None:
+    wanted = settings(tmp_path / "data")
+    with running(wanted) as app:
+        server = Server(app, invoke)
+        for _ in range(3):
+            assert server("intents", agent="reader").exit_code == 1
+        assert server("call", "cstp.checkGuardrails", "{}").exit_code == 1
+    with running(wanted) as app:
+        server = Server(app, invoke)
+        shown = " ".join(server.ok("audit", "--event", "calls_refused").split())
+        (entry,) = server.json("audit", "--error", "PERMISSION_DENIED")["entries"]
+    assert "calls refused by reader: cstp.listIntents 3 calls from 20" in shown
+    assert "calls refused by alice: cstp.checkGuardrails 1 call from 20" in shown
+    assert (entry["requestingAgent"], entry["action"], entry["count"]) == ("reader", "cstp.listIntents", 3)
+
+
 def test_intents_are_listed(busy: Server) -> None:
     (intent,) = busy.json("intents", "--by", "alice", "--stakes", "low", "--category", "code")["intents"]
     assert intent["intent"] == "Rename a variable"

@@ -11,9 +11,11 @@ from typing import Any
 import grpc
 import pytest
 
+from cstp_grpc.audit.refusals import RefusalCounts
 from cstp_grpc.client.errors import PUSHBACK
 from cstp_grpc.errors import CstpError, LiaisonAgentUnavailable, QueryFailed, RateLimited, Unavailable
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
+from cstp_grpc.server.app import now
 from cstp_grpc.server.grpc_server import GrpcServer, interceptors
 from cstp_grpc.server.interceptors.receiving import Receiving
 from tests.harness import TIMEOUT, TOKENS, decoded, settings
@@ -45,7 +47,7 @@ def calling(tmp_path: Path, servicer: Failing) -> Iterator[Any]:
     wanted = settings(tmp_path)
     receiving = Receiving(wanted.grpc.message_seconds)
     servicers = [(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)]
-    server = GrpcServer(wanted.grpc, interceptors(wanted, receiving), servicers, {}, receiving, 1)
+    server = GrpcServer(wanted.grpc, interceptors(wanted, receiving, RefusalCounts(now)), servicers, {}, receiving, 1)
     port = server.start().port
     try:
         options = [("grpc.service_config", SERVICE_CONFIG)]

@@ -14,10 +14,12 @@ from typing import Any
 import grpc
 import pytest
 
+from cstp_grpc.audit.refusals import RefusalCounts
 from cstp_grpc.client.contract import methods
 from cstp_grpc.errors import NotFound, Unavailable
 from cstp_grpc.gen.cstp.v1 import journal_pb2, journal_pb2_grpc
 from cstp_grpc.gen.liaison.v1 import liaison_pb2, liaison_pb2_grpc
+from cstp_grpc.server.app import now
 from cstp_grpc.server.grpc_server import GrpcServer, Servicer, interceptors
 from cstp_grpc.server.interceptors.receiving import Receiving
 from cstp_grpc.services.caller import current_caller
@@ -68,7 +70,9 @@ def serving(folder: Path, *servicers: Servicer, streams: int = 2, **overrides: A
     """Run a server of some servicers for the length of a block."""
     wanted = settings(folder, **overrides)
     receiving = Receiving(wanted.grpc.message_seconds)
-    server = GrpcServer(wanted.grpc, interceptors(wanted, receiving), servicers, {}, receiving, streams)
+    server = GrpcServer(
+        wanted.grpc, interceptors(wanted, receiving, RefusalCounts(now)), servicers, {}, receiving, streams
+    )
     target = f"127.0.0.1:{server.start().port}"
     try:
         with grpc.insecure_channel(target) as channel:

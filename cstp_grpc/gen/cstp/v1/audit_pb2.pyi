@@ -72,6 +72,11 @@ class _AuditEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditEvent
     """A notification on an announcement, which the request identifies, was sent to the agent that made it, or given up."""
     AUDIT_EVENT_SESSION_DELETED: _AuditEvent.ValueType  # 21
     """A chat session was deleted with everything that was kept of it, because a caller asked for it or it had expired."""
+    AUDIT_EVENT_CALLS_REFUSED: _AuditEvent.ValueType  # 22
+    """Calls were refused because of their token, a missing permission, their content or a rate limit: how many of an agent
+    and a method for one reason in up to a minute. Each server counts by itself and writes the entry when the minute is
+    over, or when it stops. What a guardrail blocks is not among them.
+    """
 
 class AuditEvent(_AuditEvent, metaclass=_AuditEventEnumTypeWrapper):
     """What an entry is about."""
@@ -120,6 +125,11 @@ AUDIT_EVENT_CALLBACK_SENT: AuditEvent.ValueType  # 20
 """A notification on an announcement, which the request identifies, was sent to the agent that made it, or given up."""
 AUDIT_EVENT_SESSION_DELETED: AuditEvent.ValueType  # 21
 """A chat session was deleted with everything that was kept of it, because a caller asked for it or it had expired."""
+AUDIT_EVENT_CALLS_REFUSED: AuditEvent.ValueType  # 22
+"""Calls were refused because of their token, a missing permission, their content or a rate limit: how many of an agent
+and a method for one reason in up to a minute. Each server counts by itself and writes the entry when the minute is
+over, or when it stops. What a guardrail blocks is not among them.
+"""
 Global___AuditEvent: _TypeAlias = AuditEvent  # noqa: Y015
 
 @_typing.final
@@ -145,17 +155,21 @@ class AuditEntry(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     PEERS_FIELD_NUMBER: _builtins.int
     INTENT_REVISION_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    FIRST_AT_FIELD_NUMBER: _builtins.int
+    LAST_AT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identifier; later entries have greater numbers."""
     event: Global___AuditEvent.ValueType
     """What."""
     requesting_agent: _builtins.str
-    """The agent that called, by its token."""
+    """The agent that called, by its token; empty where it is not known, as for calls that were refused without a token."""
     claimed_agent: _builtins.str
     """The name that the agent claimed in the request; never trusted."""
     action: _builtins.str
     """What the agent wanted to do, the title of the decision, or what was done in which project with which paths or with
-    which chat session; absent where its content is not stored.
+    which chat session; of calls that were refused their method, `other methods` for those beyond the 1000 agents,
+    methods and reasons that are told apart; absent where its content is not stored.
     """
     allowed: _builtins.bool
     """The verdict; absent where nothing was judged."""
@@ -164,7 +178,7 @@ class AuditEntry(_message.Message):
     rule_set_version: _builtins.str
     """The version of the rule set that judged; absent where nothing was judged."""
     request_id: _builtins.str
-    """The request that caused it."""
+    """The request that caused it; empty where calls are counted."""
     correlation_id: _builtins.str
     """The correlation id of the announcement, or the chat session."""
     decision_id: _builtins.str
@@ -173,9 +187,11 @@ class AuditEntry(_message.Message):
     """Why the call failed, as an ErrorReason without its prefix; absent where it succeeded."""
     intent_revision: _builtins.int
     """The revision of the intent that was announced."""
+    count: _builtins.int
+    """How many calls the entry is about; absent where it is one."""
     @_builtins.property
     def timestamp(self) -> _timestamp_pb2.Timestamp:
-        """When."""
+        """When; of calls that are counted, when the entry was written."""
 
     @_builtins.property
     def violations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -188,6 +204,14 @@ class AuditEntry(_message.Message):
     @_builtins.property
     def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditedPeer]:
         """What each peer said, where verdicts were merged."""
+
+    @_builtins.property
+    def first_at(self) -> _timestamp_pb2.Timestamp:
+        """When the first of the calls that are counted came."""
+
+    @_builtins.property
+    def last_at(self) -> _timestamp_pb2.Timestamp:
+        """When the last of them came."""
 
     def __init__(
         self,
@@ -209,10 +233,13 @@ class AuditEntry(_message.Message):
         error: _builtins.str | None = ...,
         peers: _abc.Iterable[Global___AuditedPeer] | None = ...,
         intent_revision: _builtins.int | None = ...,
+        count: _builtins.int | None = ...,
+        first_at: _timestamp_pb2.Timestamp | None = ...,
+        last_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_action", b"_action", "_allowed", b"_allowed", "_claimed_agent", b"_claimed_agent", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_intent_revision", b"_intent_revision", "_rule_set_version", b"_rule_set_version", "action", b"action", "allowed", b"allowed", "claimed_agent", b"claimed_agent", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "intent_revision", b"intent_revision", "rule_set_version", b"rule_set_version", "timestamp", b"timestamp"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_action", b"_action", "_allowed", b"_allowed", "_claimed_agent", b"_claimed_agent", "_correlation_id", b"_correlation_id", "_count", b"_count", "_decision_id", b"_decision_id", "_error", b"_error", "_intent_revision", b"_intent_revision", "_rule_set_version", b"_rule_set_version", "action", b"action", "allowed", b"allowed", "claimed_agent", b"claimed_agent", "correlation_id", b"correlation_id", "count", b"count", "decision_id", b"decision_id", "error", b"error", "first_at", b"first_at", "intent_revision", b"intent_revision", "last_at", b"last_at", "rule_set_version", b"rule_set_version", "timestamp", b"timestamp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_action", b"_action", "_allowed", b"_allowed", "_claimed_agent", b"_claimed_agent", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_intent_revision", b"_intent_revision", "_rule_set_version", b"_rule_set_version", "action", b"action", "allowed", b"allowed", "claimed_agent", b"claimed_agent", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "evaluated", b"evaluated", "event", b"event", "id", b"id", "intent_revision", b"intent_revision", "peers", b"peers", "request_id", b"request_id", "requesting_agent", b"requesting_agent", "rule_set_version", b"rule_set_version", "timestamp", b"timestamp", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_action", b"_action", "_allowed", b"_allowed", "_claimed_agent", b"_claimed_agent", "_correlation_id", b"_correlation_id", "_count", b"_count", "_decision_id", b"_decision_id", "_error", b"_error", "_intent_revision", b"_intent_revision", "_rule_set_version", b"_rule_set_version", "action", b"action", "allowed", b"allowed", "claimed_agent", b"claimed_agent", "correlation_id", b"correlation_id", "count", b"count", "decision_id", b"decision_id", "error", b"error", "evaluated", b"evaluated", "event", b"event", "first_at", b"first_at", "id", b"id", "intent_revision", b"intent_revision", "last_at", b"last_at", "peers", b"peers", "request_id", b"request_id", "requesting_agent", b"requesting_agent", "rule_set_version", b"rule_set_version", "timestamp", b"timestamp", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__action: _TypeAlias = _typing.Literal["action"]  # noqa: Y015
     _WhichOneofArgType__action: _TypeAlias = _typing.Literal["_action", b"_action"]  # noqa: Y015
@@ -222,6 +249,8 @@ class AuditEntry(_message.Message):
     _WhichOneofArgType__claimed_agent: _TypeAlias = _typing.Literal["_claimed_agent", b"_claimed_agent"]  # noqa: Y015
     _WhichOneofReturnType__correlation_id: _TypeAlias = _typing.Literal["correlation_id"]  # noqa: Y015
     _WhichOneofArgType__correlation_id: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id"]  # noqa: Y015
+    _WhichOneofReturnType__count: _TypeAlias = _typing.Literal["count"]  # noqa: Y015
+    _WhichOneofArgType__count: _TypeAlias = _typing.Literal["_count", b"_count"]  # noqa: Y015
     _WhichOneofReturnType__decision_id: _TypeAlias = _typing.Literal["decision_id"]  # noqa: Y015
     _WhichOneofArgType__decision_id: _TypeAlias = _typing.Literal["_decision_id", b"_decision_id"]  # noqa: Y015
     _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
@@ -238,6 +267,8 @@ class AuditEntry(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__claimed_agent) -> _WhichOneofReturnType__claimed_agent | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__correlation_id) -> _WhichOneofReturnType__correlation_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__count) -> _WhichOneofReturnType__count | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__decision_id) -> _WhichOneofReturnType__decision_id | None: ...
     @_typing.overload
@@ -298,6 +329,7 @@ class ListAuditEntriesRequest(_message.Message):
     DECISION_ID_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     BEFORE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """How many at the most; 50 when absent or 0, and more than 1000 count as 1000."""
     page_token: _builtins.str
@@ -316,6 +348,8 @@ class ListAuditEntriesRequest(_message.Message):
     """With exactly this correlation id."""
     decision_id: _builtins.str
     """About exactly this decision."""
+    error: _builtins.str
+    """That failed for exactly this reason, an ErrorReason without its prefix."""
     @_builtins.property
     def after(self) -> _timestamp_pb2.Timestamp:
         """At this instant or later."""
@@ -338,10 +372,11 @@ class ListAuditEntriesRequest(_message.Message):
         decision_id: _builtins.str | None = ...,
         after: _timestamp_pb2.Timestamp | None = ...,
         before: _timestamp_pb2.Timestamp | None = ...,
+        error: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_guardrail_id", b"_guardrail_id", "_request_id", b"_request_id", "_requesting_agent", b"_requesting_agent", "after", b"after", "allowed", b"allowed", "before", b"before", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "guardrail_id", b"guardrail_id", "request_id", b"request_id", "requesting_agent", b"requesting_agent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_guardrail_id", b"_guardrail_id", "_request_id", b"_request_id", "_requesting_agent", b"_requesting_agent", "after", b"after", "allowed", b"allowed", "before", b"before", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "guardrail_id", b"guardrail_id", "request_id", b"request_id", "requesting_agent", b"requesting_agent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_guardrail_id", b"_guardrail_id", "_request_id", b"_request_id", "_requesting_agent", b"_requesting_agent", "after", b"after", "allowed", b"allowed", "before", b"before", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "event", b"event", "guardrail_id", b"guardrail_id", "page_size", b"page_size", "page_token", b"page_token", "request_id", b"request_id", "requesting_agent", b"requesting_agent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allowed", b"_allowed", "_correlation_id", b"_correlation_id", "_decision_id", b"_decision_id", "_error", b"_error", "_guardrail_id", b"_guardrail_id", "_request_id", b"_request_id", "_requesting_agent", b"_requesting_agent", "after", b"after", "allowed", b"allowed", "before", b"before", "correlation_id", b"correlation_id", "decision_id", b"decision_id", "error", b"error", "event", b"event", "guardrail_id", b"guardrail_id", "page_size", b"page_size", "page_token", b"page_token", "request_id", b"request_id", "requesting_agent", b"requesting_agent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allowed: _TypeAlias = _typing.Literal["allowed"]  # noqa: Y015
     _WhichOneofArgType__allowed: _TypeAlias = _typing.Literal["_allowed", b"_allowed"]  # noqa: Y015
@@ -349,6 +384,8 @@ class ListAuditEntriesRequest(_message.Message):
     _WhichOneofArgType__correlation_id: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id"]  # noqa: Y015
     _WhichOneofReturnType__decision_id: _TypeAlias = _typing.Literal["decision_id"]  # noqa: Y015
     _WhichOneofArgType__decision_id: _TypeAlias = _typing.Literal["_decision_id", b"_decision_id"]  # noqa: Y015
+    _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
+    _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
     _WhichOneofReturnType__guardrail_id: _TypeAlias = _typing.Literal["guardrail_id"]  # noqa: Y015
     _WhichOneofArgType__guardrail_id: _TypeAlias = _typing.Literal["_guardrail_id", b"_guardrail_id"]  # noqa: Y015
     _WhichOneofReturnType__request_id: _TypeAlias = _typing.Literal["request_id"]  # noqa: Y015
@@ -361,6 +398,8 @@ class ListAuditEntriesRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__correlation_id) -> _WhichOneofReturnType__correlation_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__decision_id) -> _WhichOneofReturnType__decision_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__guardrail_id) -> _WhichOneofReturnType__guardrail_id | None: ...
     @_typing.overload
