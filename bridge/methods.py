@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import grpc
 from google.protobuf.message import Message
 
-from bridge.status import REQUEST_ID, Failure, from_rpc_error, summary, violations
+from bridge.status import REQUEST_ID, UNFORESEEN, Failure, from_rpc_error, summary, violations
 from cstp_grpc.client.codec import CodecError, from_json, json_path, to_json
 from cstp_grpc.client.contract import Method
 
@@ -18,6 +18,8 @@ Metadata = Sequence[tuple[str, str]]
 
 REQUEST_ID_FIELD: Final = "request_id"
 """By this field of a request, chosen by its caller, a method knows a repetition."""
+MALFORMED: Final = b"\xff"
+"""The beginning of a field's number, which decodes as no message."""
 
 
 class Invoke(Protocol):
@@ -48,13 +50,25 @@ OpenStream = Callable[..., ServerStream]
 """Opens a call of one method: takes the request, and `metadata` by name."""
 
 
+class InvokeMalformed(Protocol):
+    """Sends bytes that are no message of one method."""
+
+    def __call__(self, request: bytes, *, timeout: float, metadata: Metadata) -> Awaitable[Message]:
+        """Raises grpc.aio.AioRpcError, always."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A method and how it is called: `invoke` for unary methods, `open` for those that answer with a stream."""
+    """A method and how it is called: `invoke` for unary methods, `open` for those that answer with a stream.
+
+    `invoke_malformed` sends bytes that are no message, for the server to refuse.
+    """
 
     method: Method
     invoke: Invoke | None = None
     open: OpenStream | None = None
+    invoke_malformed: InvokeMalformed | None = None
 
 
 class Forwarder:
@@ -97,7 +111,7 @@ class Forwarder:
         if route.invoke is None:
             detail = f"{name} takes or answers a stream and can only be called over gRPC"
             raise Failure("METHOD_NOT_FOUND", "Method not found", details={"detail": detail})
-        request = read_params(params, route.method.request)
+        request = await self._read(route, params, metadata)
         try:
             answer = await route.invoke(request, timeout=self._timeout, metadata=metadata)
         except grpc.aio.AioRpcError as error:
@@ -113,7 +127,7 @@ class Forwarder:
         """
         route = self._routes[name]
         assert route.open is not None, f"{name} does not answer with a stream"
-        request = read_params(params, route.method.request)
+        request = await self._read(route, params, metadata)
         call = route.open(request, metadata=metadata)
         results = read_stream(call, route.method)
         try:
@@ -130,24 +144,48 @@ class Forwarder:
             raise
         return results
 
+    async def _read(self, route: Route, params: dict[str, object] | list[object], metadata: Metadata) -> Message:
+        """Return the request of a call. Raises Failure, what the server thinks of the caller before what is wrong."""
+        try:
+            return read_params(params, route.method.request)
+        except Failure as failure:
+            raise failure from await self._refusal(route, metadata)
+
+    async def _refusal(self, route: Route, metadata: Metadata) -> grpc.aio.AioRpcError:
+        """Return with what the server refuses a call whose params are no message of its method.
+
+        So the caller is judged first, and the refusal counts for limits and in the audit trail as one over gRPC does.
+        Raises Failure if the server has another reason to refuse it than that.
+        """
+        assert route.invoke_malformed is not None, "methods that take a stream have no params"
+        try:
+            await route.invoke_malformed(MALFORMED, timeout=self._timeout, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.INVALID_ARGUMENT:
+                raise from_rpc_error(error, route.method.request) from error
+            return error
+        raise Failure(*UNFORESEEN)
+
 
 def route_of(channel: grpc.aio.Channel, method: Method) -> Route:
     """Return how a method is called; one that takes a stream is not."""
     if method.client_streaming:
         return Route(method)
+    # An error needs no message of the answer, so a method that answers with a stream can be called like a unary one.
+    malformed: InvokeMalformed = channel.unary_unary(method.path, response_deserializer=method.response.FromString)
     if method.server_streaming:
         stream = channel.unary_stream(
             method.path,
             request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString,
         )
-        return Route(method, open=stream)
+        return Route(method, open=stream, invoke_malformed=malformed)
     unary = channel.unary_unary(
         method.path,
         request_serializer=method.request.SerializeToString,
         response_deserializer=method.response.FromString,
     )
-    return Route(method, invoke=unary)
+    return Route(method, invoke=unary, invoke_malformed=malformed)
 
 
 async def read_stream(call: ServerStream, method: Method) -> AsyncGenerator[dict[str, Any], None]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 from google.protobuf import any_pb2
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
@@ -34,14 +34,18 @@ class Seen:
     """What the server received."""
 
     method: str
-    request: Message
+    request: Message | bytes
+    """Bytes where they are no message."""
     metadata: Mapping[str, str | bytes]
     time_remaining: float
 
 
 @dataclass
 class Scripted:
-    """Serves every unary method of the contract; `plays` says how, by JSON-RPC name."""
+    """Serves every unary method of the contract; `plays` says how, by JSON-RPC name.
+
+    What cannot be decoded is refused, after the caller is judged as for `cstp.getAccess`.
+    """
 
     plays: dict[str, Play] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
@@ -62,11 +66,18 @@ class Scripted:
         def behavior(request: Any, context: grpc.ServicerContext) -> Message:
             metadata = dict(context.invocation_metadata())
             self.seen.append(Seen(method.name, request, metadata, context.time_remaining() or 0))
+            if isinstance(request, bytes):
+                self.plays["cstp.getAccess"](request, context)
+                fail(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT", "cannot be decoded")(request, context)
             return self.plays[method.name](request, context)
 
-        return grpc.unary_unary_rpc_method_handler(
-            behavior, method.request.FromString, method.response.SerializeToString
-        )
+        def decode(content: bytes) -> Message | bytes:
+            try:
+                return method.request.FromString(content)
+            except DecodeError:
+                return content
+
+        return grpc.unary_unary_rpc_method_handler(behavior, decode, method.response.SerializeToString)
 
     def add_to(self, server: grpc.Server) -> None:
         for service in {method.service for method in methods().values()}:

@@ -79,7 +79,7 @@ def test_params_that_do_not_fit_are_named_by_their_paths(bridge: Client, server:
         {"field": "filters.minConfidence", "description": "must be a number"},
         {"field": "lim", "description": "is not a known field"},
     ]
-    assert [seen.method for seen in server.seen] == ["cstp.getAccess"]
+    assert [seen.method for seen in server.seen] == ["cstp.queryDecisions"]
 
 
 def test_absent_params_are_empty(bridge: Client, server: Scripted) -> None:

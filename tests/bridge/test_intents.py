@@ -76,7 +76,7 @@ def test_failures_of_the_bridges_own_are_told_likewise(bridge: Client, server: S
     assert (error["code"], error["data"]["reason"]) == (-32602, "INVALID_ARGUMENT")
     named = {"target_pillar": "content"} if "a_field" in params else {}
     assert error["data"].items() >= worded(error, "route_to_liaison_agent", named).items()
-    assert [seen.method for seen in server.seen] == ["cstp.getAccess"]
+    assert [seen.method for seen in server.seen] == ["liaison.routeToLiaisonAgent"]
 
 
 @pytest.mark.parametrize("params", [{}, ["content"]])

@@ -78,6 +78,27 @@ def test_refused_calls_are_counted_without_a_write_for_each(tmp_path: Path, tran
         assert "secret thing" not in str(each)
 
 
+def test_params_that_a_bridge_cannot_read_are_counted_too(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with calling(folder, "jsonrpc") as caller:
+        for _ in range(3):
+            refused = caller.call(CHECK, {"action": {"describtion": "Deploy"}})
+            assert (refused.reason, refused.fields) == ("INVALID_ARGUMENT", ("action.describtion",))
+        missing = caller.call("cstp.listAuditEntries", {"evnet": "none"}, TOKENS["reader"])
+        assert (missing.reason, missing.fields) == ("PERMISSION_DENIED", ())
+        assert caller.call(CHECK, {"acton": {}}, None).reason == "AUTHENTICATION_REQUIRED"
+        for reason in ("INVALID_ARGUMENT", "RATE_LIMITED"):
+            assert caller.call("cstp.queryDecisions", {"question": ""}).reason == reason
+    found = entries(folder, event="calls_refused")
+    assert {(each["requestingAgent"], each["action"], each["error"]): each["count"] for each in found} == {
+        ("alice", CHECK, "INVALID_ARGUMENT"): 3,
+        ("reader", "cstp.listAuditEntries", "PERMISSION_DENIED"): 1,
+        ("", CHECK, "AUTHENTICATION_REQUIRED"): 1,
+        ("alice", "cstp.queryDecisions", "INVALID_ARGUMENT"): 1,
+        ("alice", "cstp.queryDecisions", "RATE_LIMITED"): 1,
+    }
+
+
 def test_a_message_that_is_none_is_counted_like_one_that_is_wrong(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with calling(folder, "grpc") as caller:
