@@ -19,6 +19,8 @@ from cstp_grpc.config import ConfigError, Settings, join, reachable
 
 logger = logging.getLogger("bridge")
 
+HANGUP = "SIGHUP is ignored: settings cannot be read anew yet, and SIGTERM stops the bridge"
+
 
 def main() -> int:
     """Run the bridge and return the exit code: 0 after a stop signal, 1 where it cannot run."""
@@ -77,13 +79,14 @@ def upstream_of(settings: Settings, target: str | None, announced: str | None) -
 
 
 async def serve(settings: Settings, upstream: Upstream, port_file: Path | None, a2a_port_file: Path | None) -> None:
-    """Serve until SIGTERM or SIGINT, then let the requests in progress end.
+    """Serve until SIGTERM or SIGINT, then let the requests in progress end; SIGHUP is ignored.
 
     Raises OSError, ConfigError and CannotListen.
     """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, logger.warning, HANGUP)
     async with running(settings, upstream, version("cstp-grpc")) as addresses:
         # Who waits for the first file finds the other one too.
         for path, address in ((a2a_port_file, addresses.grpc), (port_file, addresses.http)):

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO
 
 PYTHON = (sys.executable, "-P", "-m")
@@ -64,10 +64,12 @@ def spawn(
     *,
     inherit: Sequence[int] = (),
     output: IO[bytes] | int | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Child:
     """Start `python -m MODULE ARGUMENT…` as a child in a session of its own, so that Ctrl-C reaches the parent alone.
 
-    `inherit` names file descriptors that the child keeps open, for instance a lock's; `output` takes what it prints.
+    `inherit` names file descriptors that the child keeps open, for instance a lock's; `output` takes what it prints;
+    `environment` is the one of this process where none is given.
     """
     reading, writing = os.pipe()
     command = [*PYTHON, "cstp_grpc.process", str(reading), module, *arguments]
@@ -79,6 +81,7 @@ def spawn(
             stderr=subprocess.STDOUT if output is not None else None,
             pass_fds=(reading, *inherit),
             start_new_session=True,
+            env=environment,
         )
     except OSError:
         os.close(writing)
@@ -99,6 +102,8 @@ def stop_with_parent(lifeline: int) -> None:
 
 def main() -> None:
     """Run a module as the child of a parent that holds the other end of our pipe."""
+    # A child ends with its parent, which decides what a hangup means.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     lifeline, module = int(sys.argv[1]), sys.argv[2]
     threading.Thread(target=stop_with_parent, args=(lifeline,), daemon=True, name="lifeline").start()
     sys.argv = sys.argv[2:]

@@ -6,7 +6,7 @@ import logging
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,7 @@ class BridgeProcess:
 
     `port_file` is where it writes its address over HTTP; the one of A2A over gRPC is in a file beside it. It has
     `stop_seconds` to stop before it is ended. `announced` is how others reach the server, where that is another way;
-    `secure` says that the bridge is configured to speak TLS.
+    `secure` says that the bridge is configured to speak TLS. `environment` replaces that of this process.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class BridgeProcess:
         announced: str | None = None,
         *,
         secure: bool = False,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._port_file = port_file
         self._a2a_port_file = port_file.with_name(f"{port_file.name}.a2a")
@@ -65,6 +66,7 @@ class BridgeProcess:
         self._scheme = "https" if secure else "http"
         self._clock = clock
         self._stop_seconds = stop_seconds
+        self._environment = environment
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         self.child: process.Child | None = None
         """The running process; None before the first start."""
@@ -72,7 +74,7 @@ class BridgeProcess:
     def start(self) -> BridgeAddress:
         """Start it and return where it listens. Raises BridgeFailed."""
         self._forget_ports()
-        self.child = process.spawn("bridge", self._arguments)
+        self.child = process.spawn("bridge", self._arguments, environment=self._environment)
         deadline = self._clock() + START_SECONDS
         while not self._port_file.exists():
             if self._ended(0.02):

@@ -36,7 +36,8 @@ def demo() -> None:
     with tempfile.TemporaryDirectory(prefix="cstp-demo-") as folder, startup():
         settings = demo_settings(Path(folder))
         out.line(f"Starting a server with the embedder {settings.embedding.provider} …")
-        with Stack(settings, bridge_config(Path(folder)), bridge=True) as stack:
+        bridge_file = bridge_config(Path(folder))
+        with Stack(settings, bridge_file, bridge=True, environment=config.environment_without_settings()) as stack:
             grpc_target, bridge_url = stack.app.url, str(stack.bridge_url)
             with CstpClient(grpc_target, TOKEN) as client:
                 out.line(f"{development.import_examples(client)} example decisions were imported.")
@@ -56,17 +57,16 @@ def announce(out: Output, target: str) -> None:
 
 
 def demo_settings(folder: Path) -> Settings:
-    """Return the settings of a server on free ports that keeps everything in a folder."""
-    settings = config.load(
-        None,
+    """Return the settings of a server on free ports that keeps everything in a folder.
+
+    The environment has no part in them: it may be that of a server which runs beside the demonstration.
+    """
+    settings = config.build_settings(
         data_dir=folder,
         agent={"name": "demo"},
-        grpc={"host": "127.0.0.1", "port": 0, "tls": None},
-        storage={"url": None},
+        grpc={"port": 0},
         index={"mode": "off"},
         embedding={"provider": provider()},
-        auth={"enabled": True, "tokens": []},
-        cstp={"guardrails": {"config_path": None}},
     )
     return development.with_agent(settings, development.DEVELOPER, TOKEN)
 
@@ -83,6 +83,6 @@ def provider() -> str:
 def bridge_config(folder: Path) -> Path:
     """Write the configuration of a bridge on free ports and return its path."""
     path = folder / "bridge.yaml"
-    free = {"server": {"host": "127.0.0.1", "port": 0}, "a2a": {"grpc_host": "127.0.0.1", "grpc_port": 0}}
-    path.write_text(yaml.safe_dump(free), encoding="utf-8")
+    content = {"server": {"port": 0}, "a2a": {"grpc_port": 0}, "logging": {"level": "warning"}}
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
     return path

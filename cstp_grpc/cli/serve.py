@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -30,6 +30,8 @@ from cstp_grpc.config import ConfigError, Settings
 from cstp_grpc.process import PYTHON
 
 logger = logging.getLogger(__name__)
+
+HANGUP = "SIGHUP is ignored: settings cannot be read anew yet, and SIGTERM stops the server"
 
 CHECK_SECONDS = 0.5
 """How often the bridge is looked after."""
@@ -54,7 +56,7 @@ QUERY = json.dumps(
 )
 @click.option("--bridge/--no-bridge", default=True, help="Run the HTTP bridge too, or not.")
 def serve(dev: bool, bridge: bool) -> None:
-    """Run the gRPC server and the HTTP bridge until Ctrl-C or SIGTERM.
+    """Run the gRPC server and the HTTP bridge until Ctrl-C or SIGTERM; a closed terminal does not end them.
 
     \b
     Examples:
@@ -78,7 +80,9 @@ def serve(dev: bool, bridge: bool) -> None:
             announced = Announcement(out, settings, token, dev=dev)
             announced.ready(stack)
             watch(stack, announced, stop)
-    out.line("Stopped.")
+    # Everything has ended in good order, also where the terminal to say so on is gone.
+    with suppress(click.ClickException):
+        out.line("Stopped.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,8 @@ class Announcement:
         """Say where the bridge listens now."""
         if self.dev:
             self._write_agents(stack)
-        self.out.line(f"The bridge was started again and listens on {stack.bridge_url}.")
+        # Logged, since the terminal that standard output was may be gone by now.
+        logger.warning("The bridge was started again and listens on %s", stack.bridge_url)
 
     def _describe(self, stack: Stack) -> int:
         """Write the agents file, and import the examples into an empty journal; return how many were imported."""
@@ -153,19 +158,24 @@ class Stop:
     def __init__(self) -> None:
         # A signal may come in the middle of waiting. An Event's set() would then wait for the lock that the interrupted
         # wait() holds, for ever; a SimpleQueue takes entries from within its own methods.
-        self._asked: SimpleQueue[None] = SimpleQueue()
+        self._signals: SimpleQueue[int] = SimpleQueue()
 
-    def ask(self) -> None:
-        """Ask to stop; signal handlers may."""
-        self._asked.put(None)
+    def note(self, number: int) -> None:
+        """Take note of a signal; signal handlers may."""
+        self._signals.put(number)
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds to be asked, and return whether that has happened since the last time."""
+        """Wait up to `timeout` seconds for a signal, and return whether there was one that asks to stop.
+
+        A hangup is written to the log here, where it interrupts nothing that writes there too.
+        """
         try:
-            self._asked.get(timeout=timeout)
+            number = self._signals.get(timeout=timeout)
         except Empty:
             return False
-        return True
+        if number == signal.SIGHUP:
+            logger.warning(HANGUP)
+        return number != signal.SIGHUP
 
 
 def watch(stack: Stack, announced: Announcement, stop: Stop) -> None:
@@ -177,16 +187,16 @@ def watch(stack: Stack, announced: Announcement, stop: Stop) -> None:
 
 @contextmanager
 def stop_signals() -> Iterator[Stop]:
-    """Yield what SIGINT and SIGTERM ask to stop; a second signal ends the process at once."""
+    """Yield what SIGINT and SIGTERM ask to stop; the second of them ends the process at once, and SIGHUP never does."""
     stop = Stop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
 
     def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of handlers
-        stop.ask()
-        for each in numbers:
-            signal.signal(each, signal.SIG_DFL)
+        stop.note(number)
+        if number != signal.SIGHUP:
+            for each in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(each, signal.SIG_DFL)
 
-    before = {number: signal.signal(number, note) for number in numbers}
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield stop
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -21,12 +22,21 @@ BRIDGE_PORT_FILE = "bridge.port"
 class Stack:
     """A running server, with a bridge where `bridge` asks for one; both are stopped at the end of a `with` block.
 
-    `config_file` is what the bridge reads; None leaves it to the defaults and the environment. The bridge calls the
-    server at its `private_target`, since the certificate need not be for this machine; `private` asks for it without a
-    bridge too. Raises what App and BridgeProcess raise, and ConfigError where the bridge's certificate is unusable.
+    `config_file` is what the bridge reads; None leaves it to the defaults and the environment, which `environment`
+    replaces. The bridge calls the server at its `private_target`, since the certificate need not be for this machine;
+    `private` asks for it without a bridge too. Raises what App and BridgeProcess raise, and ConfigError where the
+    bridge's certificate is unusable.
     """
 
-    def __init__(self, settings: Settings, config_file: Path | None, *, bridge: bool, private: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        config_file: Path | None,
+        *,
+        bridge: bool,
+        private: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         if bridge:
             ServerCertificate.of(settings.server.tls, "server.tls")
         with ExitStack() as opened:
@@ -44,6 +54,7 @@ class Stack:
                     stop_seconds=2 * settings.grpc.drain_seconds + GRACE_SECONDS,
                     announced=self.app.url,
                     secure=settings.server.tls is not None,
+                    environment=environment,
                 )
                 # The bridge stops first, so that nobody calls through it any more when the server drains.
                 opened.callback(self.bridge.stop)

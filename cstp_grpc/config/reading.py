@@ -43,6 +43,14 @@ def judge(text: str, path: Path, assumed: Mapping[str, str]) -> Settings:
     return settings_of(content, path, {})
 
 
+def build_settings(**values: Any) -> Settings:
+    """Return settings that neither a file nor the environment has a part in. Raises ConfigError."""
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        raise ConfigError(describe(error, None)) from error
+
+
 def settings_of(content: dict[str, Any], path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     """Return the settings of a file's content, the environment and `overrides`. Raises ConfigError."""
     if path:
@@ -97,6 +105,11 @@ def command_environment() -> CommandEnvironment:
 def inherited_environment(names: Iterable[str]) -> dict[str, str]:
     """Return those variables of the environment that are set, for programs that this one starts."""
     return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def environment_without_settings() -> dict[str, str]:
+    """Return the environment without our settings, for programs that this one starts and configures by itself."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
 
 
 def expand_text(text: str, where: str) -> str:

@@ -370,6 +370,47 @@ def test_the_demonstration_announces_over_both_transports_and_leaves_nothing(hom
     assert not (home / "var").exists()
 
 
+def test_the_demonstration_keeps_to_itself_whatever_the_environment_says(server: Server, tmp_path: Path) -> None:
+    taken = str(server.app.port)
+    environment = {
+        "TMPDIR": str(tmp_path),
+        "CSTP_GRPC__PORT": taken,
+        "CSTP_SERVER__PORT": taken,
+        "CSTP_SERVER__GRPC_TARGET": "127.0.0.1:1",
+        "CSTP_A2A__GRPC_PORT": taken,
+        "CSTP_SERVER__TLS": '{"certificate": "absent.pem", "key": "absent.pem"}',
+        "CSTP_LOGGING__LEVEL": "nonsense",
+        "CSTP_AUTH__ENABLED": "false",
+        "CSTP_INTENT_LAYER__PROJECTS": '[{"name": "shop", "root": "/nowhere"}]',
+    }
+    with started("demo", environment=environment) as process:
+        process.wait_for("announced over JSON-RPC to http://127.0.0.1:")
+        process.wait_for("Stopped.")
+        assert process.popen.wait(BOUND) == 0
+
+
+def test_a_hangup_is_told_and_ends_neither_the_server_nor_its_bridge(invoke: Invoke) -> None:
+    with started("serve", "--dev") as process:
+        process.wait_for(READY)
+        bridge = bridge_of(process.popen.pid)
+        for number, name in ((process.popen.pid, "cstp_grpc.cli.serve"), (bridge, "bridge")):
+            os.kill(number, signal.SIGHUP)
+            process.wait_for(f"WARNING {name}: SIGHUP is ignored")
+        assert invoke("check", "tidy up").exit_code == 0
+        assert invoke("check", "tidy up", "--agent", "developer-http").exit_code == 0
+        assert bridge_of(process.popen.pid) == bridge
+        assert process.end() == 0
+        process.wait_for("Stopped.")
+
+
+def test_a_hangup_does_not_end_a_bridge_alone(home: Path) -> None:
+    with started("bridge", "--grpc-target", "127.0.0.1:1") as process:
+        process.wait_for("A2A over gRPC on")
+        process.popen.send_signal(signal.SIGHUP)
+        process.wait_for("SIGHUP is ignored")
+        assert process.end() == 0
+
+
 def test_what_lies_in_the_working_folder_is_not_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free_ports(monkeypatch)
     for name in ("bridge.py", "yaml.py"):

@@ -59,6 +59,15 @@ def locked(path: Path) -> bool:
     return False
 
 
+def test_a_hangup_does_not_end_it(server: EmbeddedChroma) -> None:
+    url = start(server)
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGHUP)
+    with closing(ChromaHttp(url)) as http:
+        http.heartbeat(10)
+    server.check()
+
+
 def test_it_answers_until_it_is_stopped_and_can_be_started_again(server: EmbeddedChroma) -> None:
     for _ in range(2):
         with closing(ChromaHttp(start(server))) as http:
