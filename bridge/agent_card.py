@@ -15,6 +15,7 @@ from aiohttp import hdrs, web
 from bridge.a2a.cards import MAX_AGE, Cards
 from bridge.a2a.context import V0_3, V1_0, VERSION, VERSION_FORM
 from bridge.forwarded import PublicAddress
+from cstp_grpc.client.card_signatures import SIGNATURES
 
 PUBLIC: Final = f"public, max-age={MAX_AGE}"
 PRIVATE: Final = f"private, max-age={MAX_AGE}"
@@ -40,10 +41,10 @@ class CardPages:
     def __init__(self, cards: Cards, address: PublicAddress) -> None:
         keep = functools.lru_cache(maxsize=PAGES_KEPT)
         self._address = address
-        self._v0_3: Callable[[str], Page] = keep(lambda url: page(cards.v0_3(url)))
-        v1_0: Callable[[str], Page] = keep(lambda url: page(cards.v1_0(url)))
+        self._v0_3: Callable[[str], Page] = keep(lambda url: page(cards.v0_3(url), cards.signed_by))
+        v1_0: Callable[[str], Page] = keep(lambda url: page(cards.v1_0(url), cards.signed_by))
         self._by_version: Mapping[str, Callable[[str], Page]] = {V1_0: v1_0, V0_3: self._v0_3}
-        self._merged: Callable[[str], Page] = keep(lambda url: page(cards.merged(url)))
+        self._merged: Callable[[str], Page] = keep(lambda url: page(cards.merged(url), cards.signed_by))
 
     async def agent_card(self, request: web.Request) -> web.Response:
         """Answer with the card of the version that the caller names, or with one that clients of both can read."""
@@ -94,8 +95,14 @@ def requested_version(request: web.Request) -> str:
     return match[1] if match else ""
 
 
-def page(card: Mapping[str, Any]) -> Page:
-    """Return a card as it is sent."""
-    # Maps of protobuf have another order in every process, and all copies of the bridge must give the same tag.
-    body = json.dumps(card, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode("utf-8")
-    return Page(body, hashlib.sha256(body).hexdigest()[:32])
+def page(card: Mapping[str, Any], signed_by: str) -> Page:
+    """Return a card as it is sent; `signed_by` identifies the key of its signatures."""
+    # All copies of the bridge must give the same tag, and signatures of the same content by the same key differ.
+    unsigned = to_bytes({name: value for name, value in card.items() if name != SIGNATURES})
+    tag = hashlib.sha256(unsigned + signed_by.encode()).hexdigest()[:32]
+    return Page(to_bytes(card), tag)
+
+
+def to_bytes(card: Mapping[str, Any]) -> bytes:
+    """Return a card as JSON whose members have an order, which maps of protobuf have not."""
+    return json.dumps(card, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode("utf-8")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
+from a2a.client.card_resolver import parse_agent_card
 from a2a.compat.v0_3 import conversions, types
 from a2a.types import a2a_pb2
 from google.protobuf import json_format
@@ -16,6 +18,8 @@ from bridge.a2a.context import EXTENSION_URI, V0_3, V1_0
 from bridge.a2a.media import JSON, SPOKEN
 from bridge.a2a.messages import ANNOUNCE
 from bridge.forwarded import PORT
+from cstp_grpc.card_keys import SigningKey
+from cstp_grpc.client.card_signatures import SIGNATURES, canonical_forms, canonical_forms_v0_3
 from cstp_grpc.client.contract import Method
 from cstp_grpc.config import Settings
 
@@ -63,18 +67,33 @@ class Ports:
 class Cards:
     """Describes the agent as it is reached by an address such as `https://agent.example.com`."""
 
-    def __init__(self, settings: Settings, version: str, methods: Iterable[Method], ports: Ports) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        version: str,
+        methods: Iterable[Method],
+        ports: Ports,
+        signing_key: SigningKey | None = None,
+    ) -> None:
         self._agent = settings.agent
         self._a2a = settings.a2a
         self._version = settings.agent.version or version
         self._ports = ports
+        self._signing_key = signing_key
         # A message of A2A cannot call what streams.
         callable_methods = [method for method in methods if method.public and not method.streaming]
         self._methods = sorted(callable_methods, key=lambda method: method.service != CORE_SERVICE)
 
+    @property
+    def signed_by(self) -> str:
+        """The thumbprint of the key that signs the cards; empty if they are not signed."""
+        return self._signing_key.thumbprint if self._signing_key else ""
+
     def public(self, address: str) -> a2a_pb2.AgentCard:
         """Return the card of A2A 1.0 that everyone may read, with the skills that any agent may use."""
-        return self._card(address, ORDINARY)
+        card = self._card(address, ORDINARY)
+        self._sign(card, canonical_forms(card))
+        return card
 
     def _card(self, address: str, permissions: Set[str]) -> a2a_pb2.AgentCard:
         """Return the card with the skills that need one of these permissions."""
@@ -105,6 +124,9 @@ class Cards:
         """
         card = self._card(address, {ANY, *access["permissions"]})
         card.capabilities.extensions[0].params.update({"access": told(access)})
+        # Clients of 0.3 get the same card in their own members, and verify those.
+        old = conversions.to_compat_agent_card(card).model_dump(mode="json", by_alias=True)
+        self._sign(card, [*canonical_forms(card), *canonical_forms_v0_3(old)])
         return card
 
     def v1_0(self, address: str) -> dict[str, Any]:
@@ -116,14 +138,18 @@ class Cards:
 
         Clients of 0.3 name no version, and neither do some of 1.0. Each ignores the members of the other.
         """
-        return merge_members(self.v1_0(address), self.v0_3(address))
+        new, old = self.v1_0(address), self.v0_3(address)
+        merged = merge_members(new, old)
+        if self._signing_key is not None:
+            merged[SIGNATURES] = [*new[SIGNATURES], *old[SIGNATURES]]
+        return merged
 
     def v0_3(self, address: str) -> dict[str, Any]:
         """Return the card of A2A 0.3 as JSON, which is that of the CSTP design, section 3.2, too.
 
         Its `url` is the address alone, where A2A is spoken as well.
         """
-        card = conversions.to_compat_agent_card(self.public(address))
+        card = conversions.to_compat_agent_card(self._card(address, ORDINARY))
         main = types.AgentInterface(url=address, transport=JSONRPC)
         others = [
             types.AgentInterface(url=f"{address}{A2A_PATH}", transport=JSONRPC),
@@ -139,7 +165,17 @@ class Cards:
         found["authentication"] = {"schemes": [SCHEME]}
         if self._agent.contact is not None:
             found["contact"] = self._agent.contact
+        if self._signing_key is not None:
+            # Clients of 1.0 read a card of 0.3 as one of 1.0, and verify what they made of it.
+            forms = [*canonical_forms_v0_3(found), *canonical_forms(parse_agent_card(copy.deepcopy(found)))]
+            found[SIGNATURES] = [self._signing_key.sign(form) for form in forms]
         return found
+
+    def _sign(self, card: a2a_pb2.AgentCard, forms: Iterable[bytes]) -> None:
+        """Add the signatures of what a client may take for the content of the card, if there is a key."""
+        if self._signing_key is not None:
+            for form in forms:
+                card.signatures.add(**self._signing_key.sign(form))
 
     def _interfaces(self, address: str) -> Iterable[a2a_pb2.AgentInterface]:
         """Yield where A2A is spoken, the preferred interface first."""

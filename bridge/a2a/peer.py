@@ -12,6 +12,7 @@ from bridge.a2a.gate import Gate
 from bridge.a2a.store import TaskStore
 from bridge.forwarded import PublicAddress
 from bridge.methods import Forwarder
+from cstp_grpc.card_keys import SigningKey
 from cstp_grpc.client.contract import methods
 from cstp_grpc.config import Settings
 
@@ -35,7 +36,8 @@ def build_peer(settings: Settings, version: str, channel: grpc.aio.Channel, port
     contract = methods()
     timeout = settings.server.timeout_seconds
     forwarder = Forwarder(channel, contract, timeout)
-    cards = Cards(settings, version, contract.values(), ports)
+    signing_key = SigningKey.of(settings.agent.card_signing, "agent.card_signing")
+    cards = Cards(settings, version, contract.values(), ports, signing_key)
     gate = Gate(forwarder)
     conversations = Conversations(forwarder, gate, TaskStore(channel, timeout), cards, settings)
     return Peer(conversations, gate, forwarder, cards, PublicAddress(settings.server))

@@ -93,6 +93,7 @@ def agents(out: Output, seconds: float) -> None:
 )
 @click.option("--category", "categories", multiple=True, help="A category that it speaks for; all when absent.")
 @click.option("--ca-file", type=FILE, help="The authorities that certify it, a PEM file.")
+@click.option("--card-key", type=FILE, help="The public key that must have signed its card: PEM, or a JSON Web Key.")
 @click.option("--dry-run", is_flag=True, help="Print what would be changed, and change nothing.")
 @timeout_option
 @config_option
@@ -105,6 +106,7 @@ def add(
     token_env: str | None,
     categories: Sequence[str],
     ca_file: Path | None,
+    card_key: Path | None,
     dry_run: bool,
     seconds: float,
 ) -> None:
@@ -116,12 +118,13 @@ def add(
     \b
     Examples:
       cstp agents add https://security.example.com --role required --config cstp.yaml
+      cstp agents add https://ops.example.com --card-key ops.pub --config cstp.yaml
       cstp agents add grpcs://qa.example.com:50051 --name qa --category deployment --dry-run
     """
     path = state().config_path
     if path is None:
         raise click.UsageError("Name the configuration file with --config FILE or CSTP_CONFIG.")
-    wanted = Wanted(url, name, role, token_env, categories, ca_file)
+    wanted = Wanted(url, name, role, token_env, categories, ca_file, card_key)
     state().endpoint = Endpoint(url, "the command line", wanted.token, wanted.variable, ca_file=ca_file)
     found = addition(path, wanted, seconds)
     if not dry_run:

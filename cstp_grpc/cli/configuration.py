@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import click
 
+from cstp_grpc.card_keys import SigningKey
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.cli import config_docs
 from cstp_grpc.cli.command import config_option, prints, state
@@ -48,6 +49,7 @@ def check(out: Output) -> None:
     settings.intent_layer.check_roots()
     check_liaison(settings)
     check_federation(settings)
+    SigningKey.of(settings.agent.card_signing, "agent.card_signing")
     ServerCertificate.of(settings.grpc.tls, "grpc.tls")
     ServerCertificate.of(settings.server.tls, "server.tls")
     agents = sorted({token.name for token in settings.auth.tokens})

@@ -29,7 +29,7 @@ COMMANDS: Final = {
     "audit": "auditing:audit",
     "intents": "auditing:intents",
     "call": "generic:call",
-    "agent-card": "generic:agent_card",
+    "agent-card": "agent_card:agent_card",
     "context": "context:context",
     "learn": "learning:learn",
     "config": "configuration:config",

@@ -10,15 +10,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import click
 
 from cstp_grpc import config
+from cstp_grpc.cli.agent_card import CARD_PATH, ENDPOINT, card_url, read_keys
 from cstp_grpc.cli.endpoint import read_bytes
 from cstp_grpc.client import CstpClient
 from cstp_grpc.client.contract import methods
-from cstp_grpc.client.federation.cards import SUFFIX, Card, read_card
+from cstp_grpc.client.federation.cards import Card, read_card
 from cstp_grpc.client.federation.gather import Reply, gather
 from cstp_grpc.client.federation.replies import Failure, understand
 from cstp_grpc.client.transport import grpc_address, scheme_of
@@ -28,8 +28,6 @@ from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2
 from cstp_grpc.server.federation import open_peers
 from cstp_grpc.vocabulary import PeerStatus
 
-CARD_PATH: Final = "/.well-known/agent-card.json"
-ENDPOINT: Final = "/cstp"
 VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NOT_SET_YET: Final = "not-set-yet"
 """What stands for a token while its variable is not set."""
@@ -93,19 +91,11 @@ def card_of(peer: PeerSettings, seconds: float) -> Card | None:
         return None
     token = peer.token.get_secret_value() if peer.token else None
     roots = None if peer.ca_file is None else read_bytes(peer.ca_file)
+    keys = [] if peer.card_key is None else read_keys(peer.card_key)
     try:
-        return read_card(card_url(peer.url), token, roots, min(seconds, peer.timeout_seconds))
+        return read_card(card_url(peer.url), token, roots, min(seconds, peer.timeout_seconds), card_keys=keys)
     except CstpError:
         return None
-
-
-def card_url(url: str) -> str:
-    """Return where the card of a site, of a bridge or at an address of a card is."""
-    parts = urlsplit(url)
-    if parts.path.endswith(SUFFIX):
-        return url
-    path = parts.path.rstrip("/").removesuffix(ENDPOINT)
-    return parts._replace(path=path + CARD_PATH, query="", fragment="").geturl()
 
 
 def permission_word(permission: options_pb2.Permission.ValueType) -> str:
@@ -123,6 +113,7 @@ class Wanted:
     token_env: str | None
     categories: Sequence[str]
     ca_file: Path | None
+    card_key: Path | None
 
     @property
     def variable(self) -> str:
@@ -167,6 +158,8 @@ def addition(path: Path, wanted: Wanted, seconds: float) -> Addition:
         entry["categories"] = list(wanted.categories)
     if wanted.ca_file:
         entry["ca_file"] = str(path_in_file(wanted.ca_file, path.parent))
+    if wanted.card_key:
+        entry["card_key"] = str(path_in_file(wanted.card_key, path.parent))
     text = config.with_peer(before, path, entry)
     settings = config.judge(text, path, {variable: NOT_SET_YET})
     if name not in {peer.name for peer in settings.federation.peers}:
@@ -187,9 +180,12 @@ def introduced(wanted: Wanted, seconds: float) -> tuple[str, str]:
     Raises CstpError, click.UsageError and ConfigError.
     """
     roots = None if wanted.ca_file is None else read_bytes(wanted.ca_file)
+    keys = [] if wanted.card_key is None else read_keys(wanted.card_key)
     if scheme_of(wanted.url) in {"http", "https"}:
         url = card_url(wanted.url)
-        said = read_card(url, wanted.token, roots, seconds).name
+        said = read_card(url, wanted.token, roots, seconds, card_keys=keys).name
+    elif keys:
+        raise click.UsageError(f"{wanted.url} has no agent card: --card-key needs the URL of one.")
     else:
         url = f"{scheme_of(wanted.url)}://{grpc_address(wanted.url)}"
         said = name_over_grpc(wanted, url, roots, seconds)

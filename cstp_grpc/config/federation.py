@@ -38,6 +38,9 @@ class PeerSettings(Section):
     """The weight of its decisions: their scores are multiplied by it where those of several agents are merged."""
     ca_file: Path | None = None
     """A PEM file of the authorities that certify it, in place of the system's."""
+    card_key: Path | None = None
+    """A file with the public key that must have signed its agent card, whose URL is then needed: in PEM, or a JSON Web
+    Key. If there are several, one of them must. Any other card is refused, and the token is not sent for it."""
 
 
 class DefaultScope(Section):

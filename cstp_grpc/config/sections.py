@@ -39,6 +39,24 @@ class ProviderSettings(Section):
     """Its site."""
 
 
+class CardSigningSettings(Section):
+    """The key that signs the agent cards, so that others can tell them from forged ones. Needs `server.public_url`."""
+
+    key_file: Path | None = None
+    """A PEM file with the private key: EC (P-256, P-384, P-521), RSA of at least 2048 bits, or Ed25519."""
+    key: SecretStr | None = None
+    """The private key itself in PEM, in place of a file; write `${NAME}` to take it from the environment."""
+    key_id: str | None = Field(default=None, min_length=1, max_length=200)
+    """What verifiers know the key by (`kid`); when absent, the thumbprint of its public key (RFC 7638)."""
+
+    @model_validator(mode="after")
+    def check_source(self) -> CardSigningSettings:
+        """Demand the one place where the key is."""
+        if (self.key_file is None) == (self.key is None):
+            raise ValueError("either key_file or key must be given")
+        return self
+
+
 class AgentSettings(Section):
     """Who answers."""
 
@@ -54,6 +72,8 @@ class AgentSettings(Section):
     """Who runs the agent; on the agent card."""
     documentation_url: str | None = Field(default=None, pattern=URL)
     """Where to read about the agent; on the agent card."""
+    card_signing: CardSigningSettings | None = None
+    """The key that signs the agent cards; without one they are not signed."""
 
 
 class TokenSettings(Section):
@@ -323,6 +343,13 @@ class Settings(BaseSettings):
             for key, host in hosts.items():
                 if not is_loopback(host):
                     raise ValueError(f"auth.enabled: false is accepted on loopback only, but {key} is {host}")
+        return self
+
+    @model_validator(mode="after")
+    def check_card_signing(self) -> Settings:
+        """Refuse to sign whatever address a request names."""
+        if self.agent.card_signing is not None and not self.server.public_url:
+            raise ValueError("agent.card_signing needs server.public_url, which is the address that is signed")
         return self
 
     @model_validator(mode="after")

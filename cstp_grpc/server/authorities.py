@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from cstp_grpc.card_keys import PublicKey, UnusableKey, read_public_keys
 from cstp_grpc.client.jsonrpc import tls_context
 from cstp_grpc.errors import ConfigError, InvalidArgument
 
-SETTING_OF: Final[Mapping[str, str]] = {"token": "token", "root_certificates": "ca_file"}
+SETTING_OF: Final[Mapping[str, str]] = {"token": "token", "root_certificates": "ca_file", "card_keys": "card_key"}
 """The settings of a server by the fields of errors that are about them; others are about its url."""
 
 
@@ -25,6 +26,21 @@ def read_authorities(ca_file: Path | None) -> bytes | None:
     # gRPC itself would only notice when it connects.
     tls_context(authorities)
     return authorities
+
+
+def read_card_keys(card_key: Path | None, key: str) -> list[PublicKey]:
+    """Return the keys of a file that must have signed an agent card; none without a file.
+
+    `key` names the settings of the server. Raises ConfigError.
+    """
+    if card_key is None:
+        return []
+    try:
+        return read_public_keys(card_key.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{key}.card_key: {card_key} cannot be read: {error.strerror}") from error
+    except UnusableKey as error:
+        raise ConfigError(f"{key}.card_key: {card_key} {error}") from error
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from cstp_grpc.client.federation.policy import Matters, Policy
 from cstp_grpc.client.federation.rounds import Rounds
 from cstp_grpc.config import FederationSettings, PeerSettings, Settings
 from cstp_grpc.decisions.sharing import Sharing
-from cstp_grpc.server.authorities import calling, read_authorities
+from cstp_grpc.server.authorities import calling, read_authorities, read_card_keys
 from cstp_grpc.server.trails import Trail
 from cstp_grpc.services.cstp import QueryLimits
 from cstp_grpc.services.federation import Alone, FederatedCstpService
@@ -31,6 +31,7 @@ def open_peers(opened: ExitStack, settings: FederationSettings) -> list[Peer]:
 
 def peer_of(configured: PeerSettings, settings: FederationSettings, key: str) -> Peer:
     """Return a configured peer, which must be closed; `key` names it in what is said. Raises ConfigError."""
+    card_keys = read_card_keys(configured.card_key, key)
     with calling(key, configured.ca_file):
         return open_peer(
             configured.name,
@@ -41,6 +42,7 @@ def peer_of(configured: PeerSettings, settings: FederationSettings, key: str) ->
             timeout=min(configured.timeout_seconds, settings.timeout_seconds),
             categories=frozenset(configured.categories),
             root_certificates=read_authorities(configured.ca_file),
+            card_keys=card_keys,
             breaker=CircuitBreaker(settings.breaker_failures, settings.breaker_seconds),
         )
 

@@ -14,12 +14,15 @@ import pytest
 
 from cstp_grpc.client import CstpClient
 from cstp_grpc.client.contract import methods
+from cstp_grpc.config import AgentSettings, ConfigError, ServerSettings
+from cstp_grpc.config.sections import CardSigningSettings
 from cstp_grpc.errors import DeadlineExceeded
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, types_pb2
 from tests.client.federation.answers import check, violation
 from tests.client.scripted import scripted_server
 from tests.federation.agents import PEER_TOKEN, agent_settings, peer
 from tests.harness import TOKENS, GrpcCaller, JsonRpcCaller, bridging, running
+from tests.signing_keys import make_key, private_pem, public_pem, write_keys
 from tests.waiting import wait_until
 
 PRODUCTION = {"id": "no-production", "when": "context.production", "suggestion": "Ask for a window"}
@@ -457,6 +460,55 @@ def test_answers_that_are_too_large_together_are_refused_one_by_one(tmp_path: Pa
     assert statuses(answer) == {"b": "answered", "c": "not_understood", "d": "not_understood"}
     assert brief(answer)[:2] == (False, ["b/small", "c/federation-unreachable", "d/federation-unreachable"])
     assert answer["responses"][1]["error"]["message"] == "Its answer was not understood: it has more than 8192 bytes"
+
+
+@pytest.mark.parametrize(("signed", "pinned"), [("b", "b"), ("b", "other"), (None, "b"), (None, None), ("b", None)])
+def test_a_peer_with_a_pinned_key_is_asked_only_if_its_card_is_signed_by_it(
+    tmp_path: Path, signed: str | None, pinned: str | None
+) -> None:
+    keys = {name: write_keys(tmp_path, name=name) for name in ("b", "other")}
+    signing = CardSigningSettings(key_file=keys[signed][0]) if signed else None
+    b_settings = agent_settings(tmp_path / "b", "b").model_copy(
+        update={
+            "agent": AgentSettings(name="b", card_signing=signing),
+            "server": ServerSettings(port=0, public_url="http://127.0.0.1"),
+        }
+    )
+    with running(b_settings) as b, bridging(b_settings, b.target) as url:
+        pin = {"card_key": str(keys[pinned][1])} if pinned else {}
+        peers = [peer("b", f"{url}/.well-known/agent-card.json", role="required", **pin)]
+        with running(agent_settings(tmp_path / "a", "a", peers=peers)) as a:
+            caller = GrpcCaller(a.target)
+            answer = result_of(caller, "cstp.checkGuardrails", {"action": {"description": "x"}, **given("federated")})
+            caller.close()
+    trusted = pinned in (None, signed)
+    assert statuses(answer) == {"b": "answered" if trusted else "not_understood"}
+    assert brief(answer)[:2] == (trusted, [] if trusted else ["b/federation-unreachable"])
+
+
+@pytest.mark.parametrize(
+    ("content", "url", "said"),
+    [
+        (None, "https://b.example/card.json", "card_key: .* cannot be read"),
+        ("", "https://b.example/card.json", "card_key: .* holds no public keys"),
+        (
+            "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----",
+            "https://b.example/card.json",
+            "card_key: .* no public",
+        ),
+        (private_pem(make_key()), "https://b.example/card.json", "card_key: .* holds a private key"),
+        (public_pem(make_key()), "https://b.example", "card_key: need the URL of an agent card"),
+    ],
+)
+def test_a_pinned_key_that_cannot_be_used_stops_the_start(
+    tmp_path: Path, content: str | None, url: str, said: str
+) -> None:
+    path = tmp_path / "b.pub"
+    if content is not None:
+        path.write_text(content)
+    wanted = agent_settings(tmp_path / "a", "a", peers=[peer("b", url, card_key=str(path))])
+    with pytest.raises(ConfigError, match=f"federation.peers.0.{said}"), running(wanted):
+        pytest.fail("it started")
 
 
 @pytest.mark.parametrize("kind", ["bridge", "card"])

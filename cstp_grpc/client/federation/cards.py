@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from cstp_grpc.client.errors import ServerUnreachable
@@ -18,6 +18,9 @@ from cstp_grpc.client.transport import authorization, grpc_address, scheme_of
 from cstp_grpc.client.words import MAX_CHARACTERS, one_line
 from cstp_grpc.errors import DeadlineExceeded, InternalError, InvalidArgument
 
+if TYPE_CHECKING:
+    from cstp_grpc.card_keys import PublicKey
+
 EXTENSION: Final = "urn:cstp:extension:v1"
 SUFFIX: Final = ".json"
 SECURE: Final = frozenset({"grpcs", "https"})
@@ -25,6 +28,10 @@ SECURE: Final = frozenset({"grpcs", "https"})
 
 class NoAgentCard(InternalError):
     """What is at the address of an agent card is none, or none of an agent of CSTP."""
+
+
+class UntrustedCard(NoAgentCard):
+    """An agent card lacks a signature by one of the keys that its reader demands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +59,32 @@ def read_card(
     root_certificates: bytes | None,
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
+    card_keys: Sequence[PublicKey] = (),
 ) -> Card:
     """Return the card at a URL that ends with `.json`, of A2A 1.0 or 0.3 or of the design of CSTP.
+
+    With `card_keys`, one of them must have signed it, only what is signed counts, and the token, which is for the one
+    who has the key, is not sent. Raises what `fetch_card` raises, and UntrustedCard.
+    """
+    address = card_address(url)
+    if not card_keys:
+        return card_of(fetch_card(address, token, root_certificates, seconds, clock), address)
+    content = fetch_card(address, None, root_certificates, seconds, clock)
+    return card_of(require_signature(content, card_keys), address)
+
+
+def fetch_card(
+    address: SplitResult,
+    token: str | None,
+    root_certificates: bytes | None,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> Mapping[str, Any]:
+    """Return the members of the card at an address.
 
     Follows no redirects. Raises InvalidArgument for the url, the token or the roots, DeadlineExceeded,
     ServerUnreachable, AuthenticationRequired, PermissionDenied, RateLimited, Unavailable, and NoAgentCard.
     """
-    address = card_address(url)
     headers = {"accept": "application/json"} | dict(authorization(token))
     tls = tls_context(root_certificates)
     try:
@@ -71,7 +97,22 @@ def read_card(
         raise NoAgentCard(f"the agent card is too large: {error}") from error
     except HTTPException as error:
         raise NoAgentCard("no HTTP where the agent card is") from error
-    return card_of(content_of(answer), address)
+    return content_of(answer)
+
+
+def require_signature(content: Mapping[str, Any], card_keys: Sequence[PublicKey]) -> Mapping[str, Any]:
+    """Return the members of a card that are signed by one of the keys. Raises UntrustedCard."""
+    # It takes long to load, and most cards are not verified.
+    from cstp_grpc.client.card_signatures import SIGNATURES, verified_content
+
+    found = verified_content(content, card_keys)
+    if found is None:
+        raise UntrustedCard(
+            "its agent card is signed by none of the keys that it must be signed by"
+            if content.get(SIGNATURES)
+            else "its agent card is not signed, and must be"
+        )
+    return found[0]
 
 
 def card_address(url: str) -> SplitResult:

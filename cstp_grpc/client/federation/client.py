@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from google.protobuf.message import Message
 
@@ -24,6 +24,9 @@ from cstp_grpc.client.steps import method_of, request_of, with_key
 from cstp_grpc.errors import InvalidArgument, MethodNotFound
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 from cstp_grpc.gen.methods import Cstp
+
+if TYPE_CHECKING:
+    from cstp_grpc.card_keys import PublicKey
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -47,6 +50,7 @@ class Agent:
 
     `target` is as CstpClient takes it, or the address of an agent card. Nothing is allowed that a `required` agent does
     not allow; others only warn. `trust`, at most 1, weighs the scores of its decisions; `timeout` is in seconds.
+    `card_key` is the public key that must have signed its card, in PEM or as a JSON Web Key.
     """
 
     name: str
@@ -57,6 +61,7 @@ class Agent:
     timeout: float = 2.0
     categories: frozenset[str] = frozenset()
     root_certificates: bytes | None = field(default=None, repr=False)
+    card_key: bytes | None = field(default=None, repr=False)
 
 
 class Together:
@@ -222,9 +227,23 @@ def opened_by(opened: ExitStack, agent: Agent) -> Peer:
         root_certificates=agent.root_certificates,
         categories=agent.categories,
         breaker=CircuitBreaker(BREAKER_FAILURES, BREAKER_SECONDS),
+        card_keys=card_keys_of(agent),
     )
     opened.callback(peer.close)
     return peer
+
+
+def card_keys_of(agent: Agent) -> Sequence[PublicKey]:
+    """Return the keys that must have signed the card of an agent, if any. Raises InvalidArgument."""
+    if agent.card_key is None:
+        return ()
+    # It takes long to load, and most agents have none.
+    from cstp_grpc.card_keys import UnusableKey, read_public_keys
+
+    try:
+        return read_public_keys(agent.card_key)
+    except UnusableKey as error:
+        raise InvalidArgument.field("card_key", str(error)) from error
 
 
 def matter_of(request: Request) -> Matter:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
 
 from google.protobuf.message import Message
@@ -17,14 +17,17 @@ from cstp_grpc.client.contract import Method
 from cstp_grpc.client.federation import results
 from cstp_grpc.client.federation.accepting import NotUnderstood, accept
 from cstp_grpc.client.federation.breaker import CircuitBreaker
-from cstp_grpc.client.federation.cards import SUFFIX, Card, NoAgentCard, card_address, read_card
+from cstp_grpc.client.federation.cards import SUFFIX, Card, NoAgentCard, UntrustedCard, card_address, read_card
 from cstp_grpc.client.federation.grpc_link import GrpcLink
 from cstp_grpc.client.federation.http_link import HttpLink
 from cstp_grpc.client.federation.results import Metadata, Result
 from cstp_grpc.client.jsonrpc import tls_context
 from cstp_grpc.client.transport import authorization, scheme_of
-from cstp_grpc.errors import CstpError, DeadlineExceeded
+from cstp_grpc.errors import CstpError, DeadlineExceeded, InvalidArgument
 from cstp_grpc.vocabulary import PeerStatus
+
+if TYPE_CHECKING:
+    from cstp_grpc.card_keys import PublicKey
 
 logger = logging.getLogger(__name__)
 
@@ -93,17 +96,25 @@ def open_peer(
     root_certificates: bytes | None,
     categories: Collection[str],
     breaker: CircuitBreaker,
+    card_keys: Sequence[PublicKey] = (),
     places: int = PLACES,
     clock: Callable[[], float] = time.monotonic,
 ) -> Peer:
     """Return the peer at a URL: `grpc://`, `grpcs://`, a bridge's `http://` or `https://`, or that of an agent card.
 
-    The URL of a card ends with `.json`, and is read with the first call. No `categories` are all. At most `places`
+    The URL of a card ends with `.json`, and is read with the first call; with `card_keys`, one of them must have signed
+    it. No `categories` are all. At most `places`
     calls wait for the peer at once; nobody else waits for them. Nothing is connected yet. Raises InvalidArgument for
-    the url, the token and the roots.
+    the url, the token, the roots and the keys.
     """
     is_card = scheme_of(url) in {"http", "https"} and urlsplit(url).path.endswith(SUFFIX)
-    link = (CardLink if is_card else open_link)(url, token, root_certificates, clock)
+    if card_keys and not is_card:
+        raise InvalidArgument.field("card_keys", "need the URL of an agent card, which ends with .json")
+    link: Link = (
+        CardLink(url, token, root_certificates, clock, card_keys)
+        if is_card
+        else open_link(url, token, root_certificates, clock)
+    )
     return LinkedPeer(
         name,
         link,
@@ -314,11 +325,17 @@ class Known:
 class CardLink:
     """Calls a peer where its agent card says that it is.
 
-    The card is read with the first call, again after some minutes, and after a failure. Raises InvalidArgument.
+    The card is read with the first call, again after some minutes, and after a failure. With `card_keys`, one of them
+    must have signed it. Raises InvalidArgument.
     """
 
     def __init__(
-        self, url: str, token: str | None, root_certificates: bytes | None, clock: Callable[[], float]
+        self,
+        url: str,
+        token: str | None,
+        root_certificates: bytes | None,
+        clock: Callable[[], float],
+        card_keys: Sequence[PublicKey] = (),
     ) -> None:
         card_address(url)
         authorization(token)
@@ -327,6 +344,7 @@ class CardLink:
         self._token = token
         self._roots = root_certificates
         self._clock = clock
+        self._card_keys = card_keys
         self._reading = threading.Lock()
         self._known: Known | None = None
         self._doubted = False
@@ -371,7 +389,10 @@ class CardLink:
     def _read(self, seconds: float) -> Known:
         known = self._known
         try:
-            address = way(read_card(self._url, self._token, self._roots, seconds, self._clock))
+            address = way(read_card(self._url, self._token, self._roots, seconds, self._clock, self._card_keys))
+        except UntrustedCard:
+            # Whoever answers where the card is, also where it was before, may be another.
+            raise
         except CstpError:
             if known is None or self._doubted:
                 raise

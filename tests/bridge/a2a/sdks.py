@@ -16,7 +16,7 @@ import pytest
 
 TESTS = Path(__file__).parents[2]
 JS_SOURCE = TESTS / "a2a_js"
-JS_PACKAGE = ("package.json", "package-lock.json", ".npmrc", "session.mjs", "discovery.mjs")
+JS_PACKAGE = ("package.json", "package-lock.json", ".npmrc", "session.mjs", "discovery.mjs", "verify.mjs")
 PYTHON_SOURCE = TESTS / "a2a_v0_3"
 NODE_DEMANDED_BY = ("CI", "REQUIRE_NODE")
 PYTHON_DEMANDED_BY = ("CI", "REQUIRE_A2A_0_3")

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from cstp_grpc import errors
+from cstp_grpc.card_keys import PublicKey, read_public_keys
 from cstp_grpc.client.errors import ServerUnreachable
-from cstp_grpc.client.federation.cards import Card, NoAgentCard, read_card
+from cstp_grpc.client.federation.cards import Card, NoAgentCard, UntrustedCard, read_card
 from cstp_grpc.client.federation.results import MAX_ANSWER_BYTES
 from cstp_grpc.errors import CstpError, InvalidArgument
 from cstp_grpc.vocabulary import PeerStatus
@@ -31,6 +32,7 @@ from tests.client.federation.servers import (
 )
 from tests.client.scripted import HttpReply, http_server, scripted_server
 from tests.harness import bridging, running, settings
+from tests.signing_keys import Private, make_key, public_pem, sign_card
 
 PATH = "/card.json"
 
@@ -98,6 +100,61 @@ def test_only_addresses_on_the_host_of_the_card_are_believed(
 ) -> None:
     found = read(host.put(PATH, card(**params)))
     assert (found.grpc_target, found.jsonrpc_url) == (target, url)
+
+
+def keys_of(*keys: Private) -> list[PublicKey]:
+    return read_public_keys("".join(map(public_pem, keys)).encode())
+
+
+def test_a_card_that_is_signed_by_the_right_key_is_believed(host: Pages) -> None:
+    key, other = make_key(), make_key()
+    content = sign_card(card(grpcTarget="127.0.0.1:50051"), key)
+    url = host.put(PATH, content)
+    for keys in (keys_of(key), keys_of(other, key)):
+        found = read_card(url, "secret-1", None, SECONDS, card_keys=keys)
+        assert (found.name, found.grpc_target) == ("emerson", "grpc://127.0.0.1:50051")
+    # The token is for the one who has the key, which nobody has shown yet.
+    assert all("authorization" not in headers for _, headers in host.asked)
+
+
+def forged(key: Private) -> dict[str, Any]:
+    """Return cards that are not signed by a key as they stand."""
+    content = card(grpcTarget="127.0.0.1:50051")
+    signed = sign_card(content, key)
+    [signature] = signed["signatures"]
+    protected, payload = signature["protected"], signature["signature"]
+    return {
+        "unsigned": content,
+        "no signatures": {**content, "signatures": []},
+        "another key": sign_card(content, make_key()),
+        "another address": {**card(grpcTarget="127.0.0.1:1"), "signatures": signed["signatures"]},
+        "another name": {**signed, "name": "evil"},
+        "odd signatures": {**content, "signatures": [7, {}, {"protected": 1, "signature": []}, None]},
+        "signatures of an odd type": {**content, "signatures": {"protected": protected}},
+        "several parts": {**content, "signatures": [{"protected": f"{protected}.x", "signature": payload}]},
+        "no algorithm": {**content, "signatures": [{"protected": "eyJhbGciOiJub25lIn0", "signature": payload}]},
+        "cut": {**content, "signatures": [{"protected": protected, "signature": payload[:-4]}]},
+        "nothing but signatures": {"signatures": signed["signatures"]},
+    }
+
+
+@pytest.mark.parametrize("kind", forged(make_key()))
+def test_any_other_card_is_refused_where_a_key_is_demanded(host: Pages, kind: str) -> None:
+    key = make_key()
+    url = host.put(PATH, forged(key)[kind])
+    with pytest.raises(UntrustedCard, match="signed"):
+        read_card(url, None, None, SECONDS, card_keys=keys_of(key))
+
+
+def test_what_the_signature_does_not_cover_is_not_believed(host: Pages) -> None:
+    key = make_key()
+    interface = {"url": "http://127.0.0.1/a2a", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+    signed = sign_card({**card(grpcTarget="127.0.0.1:50051"), "supportedInterfaces": [interface]}, key)
+    signed["capabilities"]["cstp"] = {"version": "1.0", "methods": []}
+    found = read_card(
+        host.put(PATH, {**signed, "url": f"{host.url}/evil"}), None, None, SECONDS, card_keys=keys_of(key)
+    )
+    assert (found.grpc_target, found.jsonrpc_url) == ("grpc://127.0.0.1:50051", None)
 
 
 NO_CARDS: dict[str, Any] = {
@@ -199,6 +256,32 @@ def test_a_card_is_read_again_after_some_minutes_and_its_absence_then_forgiven(h
             host.put(PATH, b"", 503)
             assert ask(peer).status is PeerStatus.ANSWERED
             assert len(host.asked) == 3
+
+
+@pytest.mark.parametrize("kind", ["unsigned", "another key"])
+def test_a_card_that_is_no_longer_signed_is_not_forgiven(host: Pages, kind: str) -> None:
+    now, key = [1000.0], make_key()
+    with scripted_server(ANSWER) as server:
+        content = card(grpcTarget=server.target)
+        url = host.put(PATH, sign_card(content, key))
+        with peer_at(url, clock=lambda: now[0], card_keys=keys_of(key)) as peer:
+            assert ask(peer).status is PeerStatus.ANSWERED
+            now[0] += 3600
+            host.put(PATH, content if kind == "unsigned" else sign_card(content, make_key()))
+            for _ in range(2):
+                result = ask(peer)
+                assert result.status is PeerStatus.NOT_UNDERSTOOD
+                assert result.error is not None
+                assert "signed" in result.error.message
+            host.put(PATH, sign_card(content, key))
+            assert ask(peer).status is PeerStatus.ANSWERED
+
+
+@pytest.mark.parametrize("url", ["grpc://127.0.0.1:1", "https://127.0.0.1:1/cstp", "127.0.0.1:1"])
+def test_a_key_demands_the_address_of_a_card(url: str) -> None:
+    with pytest.raises(InvalidArgument) as refused, peer_at(url, card_keys=keys_of(make_key())):
+        pytest.fail("it was opened")
+    assert [violation.field for violation in refused.value.violations] == ["card_keys"]
 
 
 def test_a_peer_that_moved_is_found_after_a_failure(host: Pages) -> None:

@@ -1,0 +1,190 @@
+"""The keys that sign agent cards and verify their signatures: JSON Web Signature (RFC 7515) by PyJWT."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol, Self, TypeAlias
+
+import jwt
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+)
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
+from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
+from jwt.utils import base64url_encode
+from pydantic import SecretStr
+
+from cstp_grpc.errors import ConfigError
+
+PrivateKey: TypeAlias = EllipticCurvePrivateKey | RSAPrivateKey | Ed25519PrivateKey
+VerifyingKey: TypeAlias = EllipticCurvePublicKey | RSAPublicKey | Ed25519PublicKey
+
+MIN_RSA_BITS: Final = 2048
+MAX_KEYS: Final = 16
+"""How many keys a file may hold: each is tried on each signature."""
+CURVES: Final[Mapping[str, str]] = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+"""The algorithm for keys of each curve."""
+RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+EDDSA: Final = "EdDSA"
+KINDS: Final = f"an EC key (P-256, P-384, P-521), an RSA key of at least {MIN_RSA_BITS} bits, or an Ed25519 key"
+PEM_BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
+BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]+")
+THUMBPRINT_MEMBERS: Final = frozenset({"crv", "e", "kty", "n", "x", "y"})
+
+jws: Final = jwt.PyJWS()
+
+
+class UnusableKey(ValueError):
+    """Something is not a key for agent cards; the message says why, and quotes nothing of it."""
+
+
+class SigningKeySource(Protocol):
+    """Where the settings say that the signing key is: exactly one of `key` and `key_file` is set."""
+
+    @property
+    def key(self) -> SecretStr | None:
+        """The key itself, in PEM."""
+
+    @property
+    def key_file(self) -> Path | None:
+        """A file with the key, in PEM."""
+
+    @property
+    def key_id(self) -> str | None:
+        """What verifiers know the key by."""
+
+
+class SigningKey:
+    """A private key that signs agent cards."""
+
+    def __init__(self, pem: bytes, key_id: str | None) -> None:
+        try:
+            loaded = serialization.load_pem_private_key(pem, password=None)
+        except (ValueError, TypeError) as error:
+            raise UnusableKey("is no private key in PEM that needs no password") from error
+        if not isinstance(loaded, PrivateKey):
+            raise UnusableKey(f"is none of the keys that can sign: {KINDS}")
+        self._key: PrivateKey = loaded
+        self.public_key = PublicKey.of(loaded.public_key())
+        """What verifies its signatures."""
+        self._algorithm = self.public_key.algorithms[0]
+        self.thumbprint = self.public_key.thumbprint
+        """The thumbprint of the public key, RFC 7638."""
+        self.key_id = key_id or self.thumbprint
+        """What verifiers know the key by."""
+
+    @classmethod
+    def of(cls, source: SigningKeySource | None, setting: str) -> Self | None:
+        """Return the key that the settings name, None without any. Raises ConfigError, which names the setting."""
+        if source is None:
+            return None
+        if source.key_file is None:
+            assert source.key is not None, "the settings demand one of the two"
+            name, content, what = "key", source.key.get_secret_value().encode(), "it"
+        else:
+            name, what = "key_file", str(source.key_file)
+            try:
+                content = source.key_file.read_bytes()
+            except OSError as error:
+                raise ConfigError(f"{setting}.{name}: {what} cannot be read: {error.strerror}") from error
+        try:
+            return cls(content, source.key_id)
+        except UnusableKey as error:
+            raise ConfigError(f"{setting}.{name}: {what} {error}") from error
+
+    def sign(self, payload: bytes) -> dict[str, str]:
+        """Return the signature of a payload as an AgentCardSignature, without the payload."""
+        token = jws.encode(payload, self._key, self._algorithm, headers={"typ": "JOSE", "kid": self.key_id})
+        protected, _, signature = token.split(".")
+        return {"protected": protected, "signature": signature}
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """A key that verifies signatures."""
+
+    key: VerifyingKey
+    algorithms: Sequence[str]
+    """The algorithms that signatures by it may have, the one that we sign with first."""
+    thumbprint: str
+    """Its thumbprint, RFC 7638."""
+
+    @classmethod
+    def of(cls, key: object) -> Self:
+        """Return a public key. Raises UnusableKey."""
+        if isinstance(key, EllipticCurvePublicKey) and key.curve.name in CURVES:
+            return cls(key, (CURVES[key.curve.name],), thumbprint_of(ECAlgorithm.to_jwk(key, as_dict=True)))
+        if isinstance(key, RSAPublicKey) and key.key_size >= MIN_RSA_BITS:
+            return cls(key, RSA_ALGORITHMS, thumbprint_of(RSAAlgorithm.to_jwk(key, as_dict=True)))
+        if isinstance(key, Ed25519PublicKey):
+            return cls(key, (EDDSA,), thumbprint_of(OKPAlgorithm.to_jwk(key, as_dict=True)))
+        raise UnusableKey(f"is none of the keys that can be used: {KINDS}")
+
+    def verifies(self, protected: object, payload: bytes, signature: object) -> bool:
+        """Return whether a signature of a payload is by this key."""
+        if not is_base64url(protected) or not is_base64url(signature):
+            return False
+        token = f"{protected}.{base64url_encode(payload).decode()}.{signature}"
+        try:
+            jws.decode(token, self.key, algorithms=self.algorithms)
+        except jwt.PyJWTError:
+            return False
+        return True
+
+
+def is_base64url(value: object) -> bool:
+    """Return whether a value is text that cannot be mistaken for several parts of a JWS."""
+    return isinstance(value, str) and BASE64URL.fullmatch(value) is not None
+
+
+def thumbprint_of(jwk: Mapping[str, Any]) -> str:
+    """Return the thumbprint of a public key, RFC 7638."""
+    members = {name: value for name, value in jwk.items() if name in THUMBPRINT_MEMBERS}
+    text = json.dumps(members, separators=(",", ":"), sort_keys=True)
+    return base64url_encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def read_public_keys(content: bytes) -> list[PublicKey]:
+    """Return the keys of a file: public keys in PEM, a JSON Web Key or a set of them.
+
+    Several keys serve to replace one by another. Raises UnusableKey.
+    """
+    found = keys_of_json(content) if content.lstrip().startswith(b"{") else keys_of_pem(content)
+    if not found or len(found) > MAX_KEYS:
+        raise UnusableKey(f"holds {len(found) or 'no'} public keys in PEM or as JSON Web Keys; 1 to {MAX_KEYS} may be")
+    return found
+
+
+def keys_of_pem(content: bytes) -> list[PublicKey]:
+    """Return the public keys in PEM blocks. Raises UnusableKey."""
+    found = []
+    for block in PEM_BLOCK.finditer(content):
+        if b"PRIVATE" in block[1]:
+            raise UnusableKey("holds a private key, and only the public one belongs there")
+        try:
+            key = serialization.load_pem_public_key(block[0])
+        except ValueError as error:
+            raise UnusableKey("holds a PEM block that is no public key") from error
+        found.append(PublicKey.of(key))
+    return found
+
+
+def keys_of_json(content: bytes) -> list[PublicKey]:
+    """Return the public keys of a JSON Web Key or a set of them. Raises UnusableKey."""
+    try:
+        document = json.loads(content)
+        entries = document.get("keys", [document])
+        found = [(entry, jwt.PyJWK(entry).key) for entry in entries]
+    except (ValueError, TypeError, AttributeError, RecursionError, jwt.PyJWTError) as error:
+        raise UnusableKey("holds what is no JSON Web Key") from error
+    if any("d" in entry for entry, _ in found):
+        raise UnusableKey("holds a private key, and only the public one belongs there")
+    return [PublicKey.of(key) for _, key in found]

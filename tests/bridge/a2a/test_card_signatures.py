@@ -1,0 +1,249 @@
+"""Signed agent cards, verified by the official clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from a2a.client import A2ACardResolver
+from a2a.client.card_resolver import parse_agent_card
+from a2a.compat.v0_3 import a2a_v0_3_pb2, a2a_v0_3_pb2_grpc
+from a2a.types import a2a_pb2, a2a_pb2_grpc
+from a2a.utils.signing import (
+    InvalidSignaturesError,
+    NoSignatureError,
+    ProtectedHeader,
+    create_agent_card_signer,
+    create_signature_verifier,
+)
+from jwt.utils import base64url_decode
+
+from bridge.a2a.cards import Cards, Ports, card_json
+from bridge.agent_card import page
+from cstp_grpc.card_keys import SigningKey, read_public_keys
+from cstp_grpc.client.card_signatures import verified_content
+from cstp_grpc.client.contract import methods
+from cstp_grpc.config import ConfigError, Settings, load
+from tests.bridge.a2a.sdks import INSTALL_SECONDS, SESSION_SECONDS, run_command, run_python_v0_3
+from tests.harness import TIMEOUT, TOKENS, Peers, peering, running, settings
+from tests.signing_keys import make_key, private_pem, public_pem, write_keys
+
+CARD = "/.well-known/agent-card.json"
+OLD_CARD = "/.well-known/agent.json"
+PUBLIC_URL = "https://agent.example.com"
+ALGORITHMS = ("ES256", "ES384", "ES512", "RS256", "EdDSA")
+TOKEN = {"Authorization": f"Bearer {TOKENS['alice']}"}
+
+pytestmark = pytest.mark.timeout(2 * (INSTALL_SECONDS + SESSION_SECONDS))
+
+
+@dataclass(frozen=True)
+class Signing:
+    """A bridge that signs its cards, and the public key."""
+
+    peers: Peers
+    public_key: str
+
+
+@pytest.fixture(scope="module")
+def signing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Signing]:
+    folder = tmp_path_factory.mktemp("cstp")
+    private, public = write_keys(folder)
+    wanted = settings(
+        folder,
+        agent={"description": "Décisions – gardées", "card_signing": {"key_file": private, "key_id": "card-1"}},
+        server={"public_url": PUBLIC_URL},
+    )
+    with running(wanted) as app, peering(wanted, app.target) as peers:
+        yield Signing(peers, public.read_text())
+
+
+def verify(card: a2a_pb2.AgentCard, key: str, algorithm: str = "ES256") -> None:
+    """Verify a card with the official Python client."""
+    create_signature_verifier(lambda kid, jku: key, [algorithm])(card)
+
+
+def described(algorithm: str = "ES256", **agent: Any) -> tuple[Cards, str]:
+    """Return cards that a new key signs, and the public key."""
+    key = make_key(algorithm)
+    wanted = load(
+        None,
+        agent={"card_signing": {"key": private_pem(key)}, **agent},
+        server={"public_url": PUBLIC_URL},
+    )
+    signing_key = SigningKey.of(wanted.agent.card_signing, "agent.card_signing")
+    return Cards(wanted, "1.2.3", methods().values(), Ports(4711, 4712), signing_key), public_pem(key)
+
+
+@pytest.mark.parametrize("version", [None, "1.0", "0.3"])
+@pytest.mark.parametrize("path", [CARD, OLD_CARD])
+def test_the_python_client_verifies_every_card(signing: Signing, path: str, version: str | None) -> None:
+    verifier = create_signature_verifier(lambda kid, jku: signing.public_key, ["ES256"])
+
+    async def resolve() -> a2a_pb2.AgentCard:
+        headers = {"A2A-Version": version} if version else {}
+        async with httpx.AsyncClient(headers=headers) as http:
+            resolver = A2ACardResolver(http, signing.peers.url, path)
+            return await resolver.get_agent_card(signature_verifier=verifier)
+
+    card = asyncio.run(resolve())
+    header = json.loads(base64url_decode(card.signatures[0].protected))
+    assert header == {"alg": "ES256", "typ": "JOSE", "kid": "card-1"}
+    card.description = "Forged"
+    with pytest.raises(InvalidSignaturesError):
+        verifier(card)
+
+
+@pytest.mark.parametrize("path", [CARD, OLD_CARD])
+def test_the_python_client_of_0_3_verifies_the_card(python_sdk_v0_3: Path, signing: Signing, path: str) -> None:
+    arguments = (signing.peers.url + path, signing.public_key, "ES256")
+    assert run_python_v0_3(python_sdk_v0_3, "verify.py", *arguments) == "verified\n"
+    other = (signing.peers.url + path, public_pem(make_key()), "ES256")
+    assert run_python_v0_3(python_sdk_v0_3, "verify.py", *other) == "No valid signature found\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({}, "verified"),
+        ({"CARD_VERSION": "1.0"}, "verified"),
+        ({"CARD_DESCRIPTION": "Forged"}, "No valid signatures found on agent card."),
+    ],
+)
+def test_the_javascript_client_verifies_the_card(
+    js_sdk: Path, signing: Signing, environment: dict[str, str], said: str
+) -> None:
+    given = {"CARD_URL": signing.peers.url + CARD, "CARD_KEY": signing.public_key, **environment}
+    done = run_command(("node", "verify.mjs"), js_sdk, SESSION_SECONDS, **given)
+    assert done.stdout == said, done.stderr
+
+
+def extended_over_jsonrpc(peers: Peers, method: str, headers: dict[str, str]) -> dict[str, Any]:
+    call = {"jsonrpc": "2.0", "id": 1, "method": method}
+    answer = httpx.post(f"{peers.url}/a2a/", json=call, headers={**TOKEN, **headers}, timeout=TIMEOUT)
+    found: dict[str, Any] = answer.json()["result"]
+    return found
+
+
+def extended_over_rest(peers: Peers) -> a2a_pb2.AgentCard:
+    headers = {**TOKEN, "A2A-Version": "1.0"}
+    return parse_agent_card(httpx.get(f"{peers.url}/a2a/v1/extendedAgentCard", headers=headers, timeout=TIMEOUT).json())
+
+
+def extended_over_grpc(peers: Peers) -> a2a_pb2.AgentCard:
+    metadata = (("authorization", TOKEN["Authorization"]), ("a2a-version", "1.0"))
+    with grpc.insecure_channel(peers.grpc_target) as channel:
+        stub = a2a_pb2_grpc.A2AServiceStub(channel)
+        return stub.GetExtendedAgentCard(a2a_pb2.GetExtendedAgentCardRequest(), timeout=TIMEOUT, metadata=metadata)
+
+
+EXTENDED: dict[str, Callable[[Peers], a2a_pb2.AgentCard]] = {
+    "JSONRPC": lambda peers: parse_agent_card(
+        extended_over_jsonrpc(peers, "GetExtendedAgentCard", {"A2A-Version": "1.0"})
+    ),
+    "HTTP+JSON": extended_over_rest,
+    "GRPC": extended_over_grpc,
+}
+
+
+@pytest.mark.parametrize("fetch", EXTENDED.values(), ids=EXTENDED)
+def test_the_extended_card_is_signed_over_every_transport(
+    signing: Signing, fetch: Callable[[Peers], a2a_pb2.AgentCard]
+) -> None:
+    card = fetch(signing.peers)
+    assert "cstp.listAuditEntries" in {skill.id for skill in card.skills}
+    verify(card, signing.public_key)
+
+
+def test_the_extended_card_of_0_3_is_signed(signing: Signing) -> None:
+    content = extended_over_jsonrpc(signing.peers, "agent/getAuthenticatedExtendedCard", {})
+    keys = read_public_keys(signing.public_key.encode())
+    assert verified_content(content, keys) is not None
+    assert verified_content({**content, "description": "Forged"}, keys) is None
+    metadata = (("authorization", TOKEN["Authorization"]),)
+    with grpc.insecure_channel(signing.peers.grpc_target) as channel:
+        stub = a2a_v0_3_pb2_grpc.A2AServiceStub(channel)
+        card = stub.GetAgentCard(a2a_v0_3_pb2.GetAgentCardRequest(), timeout=TIMEOUT, metadata=metadata)
+    assert [(one.protected, one.signature) for one in card.signatures]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_keys_of_every_kind_sign(algorithm: str) -> None:
+    cards, key = described(algorithm)
+    for content in (cards.merged(PUBLIC_URL), cards.v1_0(PUBLIC_URL), cards.v0_3(PUBLIC_URL)):
+        found = verified_content(content, read_public_keys(key.encode()))
+        assert found is not None
+        assert found[0]["name"] == "cstp"
+        verify(parse_agent_card(content), key, algorithm)
+
+
+def test_a_key_is_known_by_its_thumbprint_unless_it_has_a_name() -> None:
+    cards, key = described()
+    [public] = read_public_keys(key.encode())
+    header = json.loads(base64url_decode(cards.public(PUBLIC_URL).signatures[0].protected))
+    assert header["kid"] == public.thumbprint == cards.signed_by
+    assert len(public.thumbprint) == 43
+
+
+def test_the_tag_follows_the_key_and_not_the_signature() -> None:
+    (cards, _), (others, _) = described(), described()
+    first, again, other = (page(one.merged(PUBLIC_URL), one.signed_by) for one in (cards, cards, others))
+    assert first.body != again.body
+    assert first.tag == again.tag != other.tag
+
+
+def test_cards_are_not_signed_without_a_key() -> None:
+    card = Cards(Settings(), "1.2.3", methods().values(), Ports(4711, 4712)).public(PUBLIC_URL)
+    with pytest.raises(NoSignatureError):
+        verify(card, public_pem(make_key()))
+
+
+def test_cards_that_the_python_client_signs_are_verified() -> None:
+    key = make_key()
+    card = Cards(Settings(), "1.2.3", methods().values(), Ports(4711, 4712)).public(PUBLIC_URL)
+    header: ProtectedHeader = {"kid": "k", "alg": "ES256", "jku": None, "typ": "JOSE"}
+    signed = create_agent_card_signer(private_pem(key), header)(card)
+    content = card_json(signed)
+    found = verified_content(content, read_public_keys(public_pem(key).encode()))
+    assert found is not None
+    # What no signature covers is not passed on.
+    forged = verified_content({**content, "url": "https://evil.example"}, read_public_keys(public_pem(key).encode()))
+    assert forged is not None
+    assert "url" not in forged[0]
+
+
+@pytest.mark.parametrize(
+    ("card_signing", "said"),
+    [
+        ({"key_file": "/no/such.key"}, "agent.card_signing.key_file: /no/such.key cannot be read"),
+        ({"key": "not a key"}, "agent.card_signing.key: it is no private key in PEM"),
+        ({"key": public_pem(make_key())}, "agent.card_signing.key: it is no private key in PEM"),
+    ],
+)
+def test_a_key_that_cannot_be_used_stops_the_start(tmp_path: Path, card_signing: dict[str, str], said: str) -> None:
+    wanted = settings(tmp_path, agent={"card_signing": card_signing}, server={"public_url": PUBLIC_URL})
+    with pytest.raises(ConfigError, match=said), peering(wanted, "127.0.0.1:1"):
+        pytest.fail("it started")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"agent": {"card_signing": {"key": "x"}}}, "agent.card_signing needs server.public_url"),
+        ({"agent": {"card_signing": {}}, "server": {"public_url": PUBLIC_URL}}, "either key_file or key"),
+        (
+            {"agent": {"card_signing": {"key": "x", "key_file": "y"}}, "server": {"public_url": PUBLIC_URL}},
+            "either key_file or key",
+        ),
+    ],
+)
+def test_settings_that_cannot_sign_are_refused(overrides: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load(None, **overrides)
