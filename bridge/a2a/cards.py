@@ -86,13 +86,14 @@ class Cards:
 
     @property
     def signed_by(self) -> str:
-        """The thumbprint of the key that signs the cards; empty if they are not signed."""
-        return self._signing_key.thumbprint if self._signing_key else ""
+        """What identifies the key that signs the cards; empty if they are not signed."""
+        return f"{self._signing_key.key_id} {self._signing_key.thumbprint}" if self._signing_key else ""
 
     def public(self, address: str) -> a2a_pb2.AgentCard:
         """Return the card of A2A 1.0 that everyone may read, with the skills that any agent may use."""
         card = self._card(address, ORDINARY)
-        self._sign(card, canonical_forms(card))
+        if self._signing_key is not None:
+            add_signatures(card, self._signing_key, canonical_forms(card))
         return card
 
     def _card(self, address: str, permissions: Set[str]) -> a2a_pb2.AgentCard:
@@ -124,9 +125,10 @@ class Cards:
         """
         card = self._card(address, {ANY, *access["permissions"]})
         card.capabilities.extensions[0].params.update({"access": told(access)})
-        # Clients of 0.3 get the same card in their own members, and verify those.
-        old = conversions.to_compat_agent_card(card).model_dump(mode="json", by_alias=True)
-        self._sign(card, [*canonical_forms(card), *canonical_forms_v0_3(old)])
+        if self._signing_key is not None:
+            # Clients of 0.3 get the same card in their own members, and verify those.
+            old = conversions.to_compat_agent_card(card).model_dump(mode="json", by_alias=True)
+            add_signatures(card, self._signing_key, [*canonical_forms(card), *canonical_forms_v0_3(old)])
         return card
 
     def v1_0(self, address: str) -> dict[str, Any]:
@@ -138,17 +140,23 @@ class Cards:
 
         Clients of 0.3 name no version, and neither do some of 1.0. Each ignores the members of the other.
         """
-        new, old = self.v1_0(address), self.v0_3(address)
+        new, old = self.v1_0(address), self._card_v0_3(address)
         merged = merge_members(new, old)
         if self._signing_key is not None:
-            merged[SIGNATURES] = [*new[SIGNATURES], *old[SIGNATURES]]
+            merged[SIGNATURES] += map(self._signing_key.sign, canonical_forms_v0_3(old))
         return merged
 
     def v0_3(self, address: str) -> dict[str, Any]:
-        """Return the card of A2A 0.3 as JSON, which is that of the CSTP design, section 3.2, too.
+        """Return the card of A2A 0.3 as JSON, which is that of the CSTP design, section 3.2, too."""
+        card = self._card_v0_3(address)
+        if self._signing_key is not None:
+            # Clients of 1.0 read a card of 0.3 as one of 1.0, and verify what they made of it.
+            forms = [*canonical_forms_v0_3(card), *canonical_forms(parse_agent_card(copy.deepcopy(card)))]
+            card[SIGNATURES] = [self._signing_key.sign(form) for form in forms]
+        return card
 
-        Its `url` is the address alone, where A2A is spoken as well.
-        """
+    def _card_v0_3(self, address: str) -> dict[str, Any]:
+        """Return the card of 0.3 without signatures. Its `url` is the address alone, where A2A is spoken as well."""
         card = conversions.to_compat_agent_card(self._card(address, ORDINARY))
         main = types.AgentInterface(url=address, transport=JSONRPC)
         others = [
@@ -165,17 +173,7 @@ class Cards:
         found["authentication"] = {"schemes": [SCHEME]}
         if self._agent.contact is not None:
             found["contact"] = self._agent.contact
-        if self._signing_key is not None:
-            # Clients of 1.0 read a card of 0.3 as one of 1.0, and verify what they made of it.
-            forms = [*canonical_forms_v0_3(found), *canonical_forms(parse_agent_card(copy.deepcopy(found)))]
-            found[SIGNATURES] = [self._signing_key.sign(form) for form in forms]
         return found
-
-    def _sign(self, card: a2a_pb2.AgentCard, forms: Iterable[bytes]) -> None:
-        """Add the signatures of what a client may take for the content of the card, if there is a key."""
-        if self._signing_key is not None:
-            for form in forms:
-                card.signatures.add(**self._signing_key.sign(form))
 
     def _interfaces(self, address: str) -> Iterable[a2a_pb2.AgentInterface]:
         """Yield where A2A is spoken, the preferred interface first."""
@@ -212,6 +210,12 @@ class Cards:
         return a2a_pb2.AgentCapabilities(
             streaming=True, push_notifications=False, extended_agent_card=True, extensions=[extension]
         )
+
+
+def add_signatures(card: a2a_pb2.AgentCard, key: SigningKey, forms: Iterable[bytes]) -> None:
+    """Add the signatures of what clients may take for the content of a card."""
+    for form in forms:
+        card.signatures.add(**key.sign(form))
 
 
 def card_json(card: a2a_pb2.AgentCard) -> dict[str, Any]:
