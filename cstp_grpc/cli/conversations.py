@@ -127,7 +127,8 @@ def claimed(console: Console, answer: pb2.ClaimSessionResponse) -> None:
     console.print(printable(f"{found.id} is with {found.claimed_by} until {moment(found.claimed_until)}."))
     context = codec.to_json(payload.shared_context)
     history = context.pop(HISTORY, [])
-    console.print(fields([("reason", payload.routing_reason), ("context", compact_json(context))]))
+    claim = str(answer.claim_number)
+    console.print(fields([("claim", claim), ("reason", payload.routing_reason), ("context", compact_json(context))]))
     table = entries(1)
     for said in history if isinstance(history, list) else [history]:
         role, content = (said.get("role"), said.get("content")) if isinstance(said, dict) else ("", said)

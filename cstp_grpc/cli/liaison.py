@@ -35,6 +35,13 @@ CONTEXT = object_options(
 )
 
 
+claim_number_option = click.option(
+    "--claim-number",
+    type=click.IntRange(min=1),
+    help="The number of your claim; refused if another one is current, or none.",
+)
+
+
 def in_session(command: Callable[..., None]) -> Command:
     """Give a command the options that name a session; it gets the identifier as `session`."""
 
@@ -106,6 +113,7 @@ def open_command(
     "The structured data as one JSON object.",
 )
 @click.option("--message-id", help="Makes a repetition safe; made up when absent.")
+@claim_number_option
 @calls
 @in_session
 def say(
@@ -116,6 +124,7 @@ def say(
     role: str,
     metadata: dict[str, Json] | None,
     message_id: str | None,
+    claim_number: int | None,
 ) -> None:
     """Append a message to the conversation of a session.
 
@@ -124,7 +133,9 @@ def say(
       cstp liaison say "How do I move my reports?" --session s-1
       cstp liaison say "Upload them here." --session s-1 --role assistant --message-id m-2
     """
-    message = client.liaison.append_message(session, text, role=role, metadata=metadata, message_id=message_id)
+    message = client.liaison.append_message(
+        session, text, role=role, metadata=metadata, message_id=message_id, claim_number=claim_number
+    )
     answer = pb2.AppendMessageResponse(message=message)
     out.answer(answer, lambda console: console.print(f"Message {message.sequence} of {printable(session)}."))
 
@@ -169,16 +180,17 @@ def route(
 
 @liaison.command(name="return")
 @click.option("--reason", metavar="TEXT", help="Why.")
+@claim_number_option
 @calls
 @in_session
-def return_command(client: CstpClient, out: Output, session: str, reason: str | None) -> None:
+def return_command(client: CstpClient, out: Output, session: str, reason: str | None, claim_number: int | None) -> None:
     """Give a session back to the guide.
 
     \b
     Example:
       cstp liaison return --session s-1 --reason "The files are uploaded"
     """
-    answer = client.liaison.return_to_guide(session, reason=reason)
+    answer = client.liaison.return_to_guide(session, reason=reason, claim_number=claim_number)
     out.answer(answer, lambda console: console.print(f"{printable(session)} is with the guide."))
 
 

@@ -64,11 +64,15 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls: the authenticated agent and its tenant; `request_id` names the call."""
+    """Who calls: the authenticated agent and its tenant; `request_id` names the call.
+
+    `may_route` tells whether it has the permission of guides.
+    """
 
     agent: str
     tenant: str
     request_id: str
+    may_route: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,8 @@ class Session:
 
     `context` is what the agents know without the messages, a JSON object. `version` counts changes from 1, messages and
     claims apart. `opened_hash` is that of what it was opened with; `activation_key` names the activation of the liaison
-    agent that has it, None while the guide has. Instants are aware, in UTC.
+    agent that has it, None while the guide has. `claim_number` is that of the last claim, 0 before the first. Instants
+    are aware, in UTC.
     """
 
     tenant: str
@@ -95,12 +100,17 @@ class Session:
     activation_key: str | None = None
     claimed_by: str | None = None
     claimed_until: datetime | None = None
+    claim_number: int = 0
     closed_at: datetime | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether it goes on."""
         return self.status is SessionStatus.ACTIVE
+
+    def is_claimed(self, now: datetime) -> bool:
+        """Return whether a claim on it is live."""
+        return self.claimed_until is not None and self.claimed_until > now
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,8 @@ class Presence:
     def claim(self, caller: Caller, session_id: str, claimant: str) -> tuple[Session, Activation]:
         """Return a session that an instance of the caller has from now on, and its activation.
 
+        The number of the claim grows, unless the same claimant renews a live one: so it tells a claim from all before.
+
         Raises SessionNotFound where it is not active, SessionWithAnotherAgent where no local agent has it,
         PermissionDenied where another one has, and Conflict where another instance does.
         """
@@ -142,11 +144,15 @@ class Presence:
             self._served(caller, self._pillar_of(session))
             activation = self._activation_of(connection, session)
             now = self._clock()
-            claimed = replace(session, claimed_by=claimant, claimed_until=now + self._claimed_for)
+            renews = session.claimed_by == claimant and session.is_claimed(now)
+            number = session.claim_number if renews else session.claim_number + 1
+            until = now + self._claimed_for
+            claimed = replace(session, claimed_by=claimant, claimed_until=until, claim_number=number)
             if not self._sessions.claim(connection, claimed, now):
                 raise claimed_already(session, now)
-            if session.claimed_by != claimant:
-                event = event_in(claimed, EventType.SESSION_CLAIMED, now, {"claimant": claimant})
+            if not renews:
+                data = {"claimant": claimant, "claim_number": number}
+                event = event_in(claimed, EventType.SESSION_CLAIMED, now, data)
                 self._recorder.event(connection, event)
                 act = Act(now, ActKind.SESSION_CLAIMED, caller, session.active_agent, session_id, f"by {claimant}")
                 self._recorder.act(connection, act)

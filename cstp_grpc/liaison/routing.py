@@ -15,6 +15,7 @@ from cstp_grpc.liaison.acts import Act, ActKind
 from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents
 from cstp_grpc.liaison.canonical import digest
 from cstp_grpc.liaison.documents import decision_json, history_entry
+from cstp_grpc.liaison.fencing import ClaimFence
 from cstp_grpc.liaison.locks import KeyedLocks
 from cstp_grpc.liaison.model import (
     GUIDE,
@@ -94,6 +95,7 @@ class Router:
         recorder: Recorder,
         clock: Callable[[], datetime],
         wake: Callable[[], None],
+        fence: ClaimFence,
         *,
         direct_handover: bool,
         max_context_bytes: int,
@@ -105,6 +107,7 @@ class Router:
         self._recorder = recorder
         self._clock = clock
         self._wake = wake
+        self._fence = fence
         self._direct_handover = direct_handover
         self._readable = READ_FACTOR * max_context_bytes
         self._confirming = KeyedLocks()
@@ -143,20 +146,21 @@ class Router:
             raise
 
     def return_to_guide(
-        self, caller: Caller, session_id: str, reason: str, version: int | None
+        self, caller: Caller, session_id: str, reason: str, version: int | None, claim_number: int | None = None
     ) -> tuple[Session, Event | None]:
         """Return a session that is with the guide, and what happened; nothing where it was there.
 
-        Raises SessionNotFound where it is not active, and SessionUpdateFailed where it has another version than the
-        stated one.
+        Raises SessionNotFound where it is not active, SessionUpdateFailed where it has another version than the stated
+        one, and SessionWithAnotherAgent if the caller does not have it (any more).
         """
 
         def job(connection: Connection) -> tuple[Session, Event | None]:
             session = locked(self._sessions, connection, caller, session_id)
             if session.active_agent == GUIDE:
                 return session, None
-            check_version(session, version)
             now = self._clock()
+            self._fence.check_return(caller, session, claim_number, now)
+            check_version(session, version)
             returned = moved(session, now, GUIDE, session.routing_epoch + 1, None)
             if not self._sessions.replace(connection, returned):
                 raise overtaken(session_id)

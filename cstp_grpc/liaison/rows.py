@@ -60,6 +60,7 @@ def session_values(session: Session) -> Values:
         "activation_key": session.activation_key,
         "claimed_by": storable(session.claimed_by),
         "claimed_until": session.claimed_until,
+        "claim_number": session.claim_number,
         "created_at": session.created_at,
         "updated_at": session.updated_at,
         "closed_at": session.closed_at,
@@ -81,6 +82,7 @@ def session_of(row: Row) -> Session:
         activation_key,
         claimed_by,
         claimed_until,
+        claim_number,
         created_at,
         updated_at,
         closed_at,
@@ -102,6 +104,7 @@ def session_of(row: Row) -> Session:
         activation_key=activation_key,
         claimed_by=claimed_by,
         claimed_until=claimed_until,
+        claim_number=claim_number,
         closed_at=closed_at,
     )
 

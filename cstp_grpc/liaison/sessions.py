@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from cstp_grpc.errors import Conflict, InvalidArgument, SessionNotFound, SessionUpdateFailed
 from cstp_grpc.liaison.acts import Act, ActKind
 from cstp_grpc.liaison.canonical import canonical, digest, is_same
+from cstp_grpc.liaison.fencing import ClaimFence
 from cstp_grpc.liaison.model import (
     HISTORY,
     Caller,
@@ -20,6 +21,7 @@ from cstp_grpc.liaison.model import (
     EventType,
     Message,
     MessageContent,
+    MessageRole,
     Session,
     SessionFilter,
     SessionStatus,
@@ -39,12 +41,18 @@ class Sessions:
     """Keeps the chat sessions of tenants; what belongs to another tenant than the caller's does not exist."""
 
     def __init__(
-        self, store: SessionStore, recorder: Recorder, clock: Callable[[], datetime], max_context_bytes: int
+        self,
+        store: SessionStore,
+        recorder: Recorder,
+        clock: Callable[[], datetime],
+        max_context_bytes: int,
+        fence: ClaimFence,
     ) -> None:
         self._store = store
         self._recorder = recorder
         self._clock = clock
         self._max_context_bytes = max_context_bytes
+        self._fence = fence
 
     def open(
         self, caller: Caller, user_id: str, session_id: str | None, context: Mapping[str, Any]
@@ -87,11 +95,12 @@ class Sessions:
         with self._store.reading() as connection:
             return self._store.page(connection, conditions, bounded(request))
 
-    def append(self, caller: Caller, session_id: str, said: MessageContent) -> Message:
+    def append(self, caller: Caller, session_id: str, said: MessageContent, claim_number: int | None = None) -> Message:
         """Return a message in its place once it is on disk; one whose message_id is known is not appended again.
 
         Raises SessionNotFound where the session is not active, Conflict where the message_id was used with another
-        content, and InvalidArgument for metadata that is too large.
+        content, SessionWithAnotherAgent if the caller does not have the session (any more), and InvalidArgument for
+        metadata that is too large.
         """
         self._check_size("metadata", said.metadata or {})
 
@@ -105,7 +114,10 @@ class Sessions:
                     return repeated(known, said)
             if not session.is_open:
                 raise closed_already(session)
-            message = self._store.append(connection, caller.tenant, session_id, said, caller.agent, self._clock())
+            now = self._clock()
+            check = self._fence.check_speaker if said.role is MessageRole.ASSISTANT else self._fence.check_number
+            check(caller, session, claim_number, now)
+            message = self._store.append(connection, caller.tenant, session_id, said, caller.agent, now)
             if message is None:
                 raise overtaken(session_id)
             self._recorder.event(connection, appended(session, message))
@@ -124,17 +136,24 @@ class Sessions:
             return self._store.messages(connection, caller.tenant, session_id, bounded(request))
 
     def update_context(
-        self, caller: Caller, session_id: str, changes: Mapping[str, Any], version: int | None
+        self,
+        caller: Caller,
+        session_id: str,
+        changes: Mapping[str, Any],
+        version: int | None,
+        claim_number: int | None = None,
     ) -> Session:
         """Return a session with members of its context set, or removed where they are None.
 
         Raises SessionNotFound where it is not active, SessionUpdateFailed where it has another version than the stated
-        one, and InvalidArgument for a context that cannot be kept.
+        one, SessionWithAnotherAgent if the claim number is not that of the live claim, and InvalidArgument for a
+        context that cannot be kept.
         """
         self._check_context(changes)
 
         def job(connection: Connection) -> Session:
             session = locked(self._store, connection, caller, session_id, version)
+            self._fence.check_number(caller, session, claim_number, self._clock())
             removed = {name for name, value in changes.items() if value is None}
             merged = {name: value for name, value in {**session.context, **changes}.items() if name not in removed}
             if is_same(merged, session.context):

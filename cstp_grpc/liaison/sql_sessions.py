@@ -89,7 +89,7 @@ CLAIM = (
             table.claimed_until <= bindparam("now"),
         ),
     )
-    .values(parameters(("claimed_by", "claimed_until")))
+    .values(parameters(("claimed_by", "claimed_until", "claim_number")))
 )
 COUNT = (
     update(chat_sessions)
@@ -165,8 +165,8 @@ class SqlSessionStore:
         return self._replace.run(connection, session_row(session)) == 1
 
     def claim(self, connection: Connection, session: Session, now: datetime) -> bool:
-        """Write claimed_by and claimed_until of an active session whose version, agent and epoch are those given, and
-        return whether it was free at `now`: claimed by nobody, by the same, or no longer.
+        """Write the claim of an active session whose version, agent and epoch are those given, and return
+        whether it was free at `now`: claimed by nobody, by the same, or no longer.
         """
         self._order.hold(connection)
         return self._claim.run(connection, {**session_values(session), "now": now}) == 1

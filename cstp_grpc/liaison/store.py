@@ -47,8 +47,8 @@ class SessionStore(Protocol):
         """
 
     def claim(self, connection: Connection, session: Session, now: datetime) -> bool:
-        """Write claimed_by and claimed_until of an active session whose version, agent and epoch are those given, and
-        return whether it was free at `now`: claimed by nobody, by the same, or no longer.
+        """Write the claim of an active session whose version, agent and epoch are those given, and return
+        whether it was free at `now`: claimed by nobody, by the same, or no longer.
         """
 
     def append(

@@ -15,6 +15,7 @@ from cstp_grpc.liaison.agents import LiaisonAgents
 from cstp_grpc.liaison.delivery import Deliverer
 from cstp_grpc.liaison.erasure import Eraser, ErasureStore, Retention, RetentionPolicy
 from cstp_grpc.liaison.feed import Feed
+from cstp_grpc.liaison.fencing import ClaimFence
 from cstp_grpc.liaison.history import History
 from cstp_grpc.liaison.model import liaison_agent
 from cstp_grpc.liaison.presence import Heartbeats, LocalAgent, Presence
@@ -68,6 +69,7 @@ def build_liaison(
     remembered = timedelta(seconds=wanted.availability_seconds)
     local = local_agents(settings, Heartbeats(sessions, store, recorder, clock, remembered))
     agents = LiaisonAgents({**remote, **local})
+    fence = ClaimFence({pillar: agent.names for pillar, agent in local.items()})
     deliverer = Deliverer(
         store,
         writer,
@@ -90,12 +92,13 @@ def build_liaison(
         recorder,
         clock,
         deliverer.wake,
+        fence,
         direct_handover=wanted.direct_handover,
         max_context_bytes=wanted.max_context_bytes,
     )
     claimed_for = timedelta(seconds=wanted.claim_seconds)
     return Liaison(
-        Sessions(sessions, recorder, clock, wanted.max_context_bytes),
+        Sessions(sessions, recorder, clock, wanted.max_context_bytes, fence),
         router,
         sharing,
         Presence(sessions, store, agents, local, recorder, clock, claimed_for),

@@ -36,6 +36,7 @@ from cstp_grpc.liaison.sharing import ShareRequest, Sharing
 from cstp_grpc.services import convert
 from cstp_grpc.services.caller import current_caller
 from cstp_grpc.storage.paging import PageRequest
+from cstp_grpc.vocabulary import Permission
 
 SESSION_STATUS = convert.EnumWords(liaison_pb2.SessionStatus, SessionStatus)
 MESSAGE_ROLE = convert.EnumWords(liaison_pb2.MessageRole, MessageRole)
@@ -110,7 +111,8 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
             metadata=optional_json(request, "metadata"),
             message_id=convert.optional(request, "message_id"),
         )
-        message = self._liaison.sessions.append(calling(), request.chat_session_id, said)
+        claim_number = convert.optional(request, "claim_number")
+        message = self._liaison.sessions.append(calling(), request.chat_session_id, said, claim_number)
         return liaison_pb2.AppendMessageResponse(message=message_message(message))
 
     def ListMessages(
@@ -132,6 +134,7 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
             request.chat_session_id,
             convert.struct_to_dict(request.context),
             convert.optional(request, "version"),
+            convert.optional(request, "claim_number"),
         )
         return liaison_pb2.UpdateContextResponse(chat_session=session_message(session))
 
@@ -182,7 +185,11 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
     ) -> liaison_pb2.ReturnToGuideResponse:
         """Give a session back to the guide."""
         session, event = self._liaison.router.return_to_guide(
-            calling(), request.chat_session_id, request.reason, convert.optional(request, "version")
+            calling(),
+            request.chat_session_id,
+            request.reason,
+            convert.optional(request, "version"),
+            convert.optional(request, "claim_number"),
         )
         events = [] if event is None else [event_message(event)]
         return liaison_pb2.ReturnToGuideResponse(chat_session=session_message(session), events=events)
@@ -226,7 +233,9 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
         claimant = convert.optional(request, "claimant") or caller.agent
         session, activation = self._liaison.presence.claim(caller, request.chat_session_id, claimant)
         answer = liaison_pb2.ClaimSessionResponse(
-            chat_session=session_message(session), liaison_agent_activation=activation_message(activation)
+            chat_session=session_message(session),
+            liaison_agent_activation=activation_message(activation),
+            claim_number=session.claim_number,
         )
         # Nothing redacted it, as it did what was shared.
         answer.chat_session.ClearField("context")
@@ -252,7 +261,7 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
 def calling() -> Caller:
     """Return who calls."""
     caller = current_caller.get()
-    return Caller(caller.agent, caller.tenant, caller.request_id)
+    return Caller(caller.agent, caller.tenant, caller.request_id, Permission.ROUTE in caller.permissions)
 
 
 def user_of(request: Any, caller: Caller) -> str:

@@ -268,6 +268,7 @@ chat_sessions = Table(
     Column("activation_key", Text),
     Column("claimed_by", Text),
     Column("claimed_until", UtcDateTime),
+    Column("claim_number", Integer, nullable=False, server_default="0"),
     Column("created_at", UtcDateTime, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
     Column("closed_at", UtcDateTime),
@@ -290,7 +291,8 @@ chat_sessions = Table(
 """Chat sessions, of which a user of a tenant has at most one that is active.
 
 `opened_hash` is that of what the session was opened with; `activation_key` names the activation of the liaison agent
-that has it. `context` is canonical JSON, as are all JSON texts of these tables.
+that has it; `claim_number` is that of the last claim, live or not. `context` is canonical JSON, as are all JSON texts
+of these tables.
 """
 
 chat_messages = Table(

@@ -84,8 +84,9 @@ def answer(liaison: Liaison, session_id: str) -> None:
         context = json_format.MessageToDict(payload.shared_context)
         print(f"{context['conversation_history'][-1]['content']} (email: {context.get('email')})")
         key = payload.routing_decision.idempotency_key
-        liaison.append_message(session_id, said_of(context), role="assistant", message_id=key)
-        liaison.return_to_guide(session_id, reason="answered", version=claimed.chat_session.version)
+        number = claimed.claim_number
+        liaison.append_message(session_id, said_of(context), role="assistant", message_id=key, claim_number=number)
+        liaison.return_to_guide(session_id, reason="answered", claim_number=number)
     except (SessionNotFound, SessionWithAnotherAgent, SessionUpdateFailed, Conflict) as error:
         print(error)
 

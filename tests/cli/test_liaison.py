@@ -302,9 +302,9 @@ def test_sharing_nothing_is_a_usage_error(server: Server) -> None:
 def test_a_claim_shows_what_came_with_the_session(routed: Server) -> None:
     lines = squeezed(routed.ok("liaison", "claim", "--session", "s-1", "--claimant", "content-1"))
     assert lines[0].startswith("s-1 is with content-1 until ")
-    assert lines[1] == "reason The user wants to upload files"
-    assert lines[2] == 'context {"shared_intent": "migrate the reports"}'
-    assert lines[3:5] == ["Conversation", "user How do I move my reports?"]
+    assert lines[1:3] == ["claim 1", "reason The user wants to upload files"]
+    assert lines[3] == 'context {"shared_intent": "migrate the reports"}'
+    assert lines[4:6] == ["Conversation", "user How do I move my reports?"]
     result = routed("liaison", "claim", "--session", "s-1", "--claimant", "content-2")
     assert result.exit_code == 1
     assert "--claimant" in result.stderr
@@ -312,6 +312,17 @@ def test_a_claim_shows_what_came_with_the_session(routed: Server) -> None:
     assert any(
         line.startswith("claimed by content-1") for line in squeezed(routed.ok("liaison", "show", "--user", "ada"))
     )
+
+
+def test_what_is_done_by_a_claim_takes_its_number(routed: Server) -> None:
+    routed.ok("liaison", "claim", "--session", "s-1", "--claimant", "content-1")
+    said = ("liaison", "say", "Upload them.", "--session", "s-1", "--role", "assistant")
+    late = routed(*said, "--claim-number", 2)
+    assert late.exit_code == 1
+    assert "claim 2 is not the current one" in late.stderr
+    routed.ok(*said, "--claim-number", 1)
+    assert routed("liaison", "return", "--session", "s-1", "--claim-number", 2).exit_code == 1
+    assert routed.ok("liaison", "return", "--session", "s-1", "--claim-number", 1) == "s-1 is with the guide.\n"
 
 
 def test_only_the_agent_of_a_pillar_may_speak_for_it(routed: Server) -> None:

@@ -7,6 +7,13 @@ from sqlalchemy import Engine
 
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
+from tests.liaison.servers import Clock
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that a test moves on."""
+    return Clock()
 
 
 @pytest.fixture

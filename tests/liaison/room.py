@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from cstp_grpc.guardrails.model import Action, Verdict
 from cstp_grpc.liaison.acts import Act
 from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents
+from cstp_grpc.liaison.fencing import ClaimFence
 from cstp_grpc.liaison.history import History
 from cstp_grpc.liaison.model import liaison_agent
 from cstp_grpc.liaison.presence import Heartbeats, LocalAgent, Presence
@@ -94,6 +95,7 @@ def build_room(
     heartbeats = Heartbeats(sessions, store, recorder, clock, REMEMBERED)
     local = {pillar: LocalAgent(pillar, [liaison_agent(pillar)], heartbeats, HEARTBEAT) for pillar in pillars}
     agents = LiaisonAgents({**local, **(remote or {})})
+    fence = ClaimFence({pillar: agent.names for pillar, agent in local.items()})
     sharing = Sharing(sessions, store, agents, Redaction(redaction, max_context_bytes), judge, recorder, clock, wake)
     router = Router(
         sessions,
@@ -103,11 +105,12 @@ def build_room(
         recorder,
         clock,
         wake,
+        fence,
         direct_handover=direct_handover,
         max_context_bytes=max_context_bytes,
     )
     return Room(
-        Sessions(sessions, recorder, clock, max_context_bytes),
+        Sessions(sessions, recorder, clock, max_context_bytes, fence),
         router,
         sharing,
         Presence(sessions, store, agents, local, recorder, clock, CLAIM),

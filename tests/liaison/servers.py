@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Engine
@@ -15,6 +16,23 @@ from tests.databases import POOL_SIZE
 from tests.liaison.room import Room, build_room
 
 PILLARS = ("content", "insights")
+MICROSECOND = timedelta(microseconds=1)
+
+
+class Clock:
+    """Tells instants that rise from call to call."""
+
+    def __init__(self) -> None:
+        self._now = datetime(2026, 1, 1, tzinfo=UTC)
+        self._lock = threading.Lock()
+
+    def __call__(self) -> datetime:
+        return self.wait(MICROSECOND)
+
+    def wait(self, time: timedelta) -> datetime:
+        with self._lock:
+            self._now += time
+            return self._now
 
 
 @contextmanager

@@ -87,6 +87,9 @@ class Expected:
     latest: Activation | None = None
     claimed_by: str | None = None
     claimed_until: datetime | None = None
+    claim_number: int = 0
+    numbers: dict[tuple[str, str], int] = field(default_factory=dict)
+    """The number of the last claim of each instance of an agent."""
 
     def move(self, agent: str, epoch: int) -> None:
         self.agent, self.epoch, self.version = agent, epoch, self.version + 1
@@ -298,9 +301,50 @@ class Conversations(RuleBasedStateMachine):
             assert expected.claimed_by != instance
             return
         assert free or expected.claimed_by == instance
+        # A claim that is repeated after a crash renews the one that was made.
+        expected.claim_number += free or expected.claimed_by != instance
+        expected.numbers[expected.agent, instance] = expected.claim_number
         expected.claimed_by, expected.claimed_until = instance, session.claimed_until
         assert activation == expected.latest
         self.check(session, expected)
+
+    def has(self, expected: Expected, pillar: str, instance: str) -> bool:
+        """Whether an instance of a pillar's agent has a session by the last claim that it knows of."""
+        number = expected.numbers[liaison_agent(pillar), instance]
+        is_live = expected.claimed_until is not None and expected.claimed_until > self.now + timedelta(milliseconds=1)
+        return expected.agent == liaison_agent(pillar) and number == expected.claim_number and is_live
+
+    @rule(person=people, server=on, pillar=pillars, instance=st.sampled_from(["one", "two"]), death=deaths)
+    def answer(self, person: Person, server: int, pillar: str, instance: str, death: str | None) -> None:
+        agent, expected = liaison_agent(pillar), self.open.get(person)
+        if expected is None or (agent, instance) not in expected.numbers:
+            return
+        may, number = self.has(expected, pillar, instance), expected.numbers[agent, instance]
+        said = MessageContent(MessageRole.ASSISTANT, "answer", message_id=f"m-{next(self.numbers)}")
+        caller = self.caller(person[0], agent)
+        try:
+            self.perform(server, lambda room: room.sessions.append(caller, expected.id, said, number), death)
+        except SessionWithAnotherAgent:
+            assert not may
+            return
+        assert may
+        expected.said.append(said.content)
+        expected.had_by.append(agent)
+
+    @rule(person=people, server=on, pillar=pillars, instance=st.sampled_from(["one", "two"]), death=deaths)
+    def give_back_by_claim(self, person: Person, server: int, pillar: str, instance: str, death: str | None) -> None:
+        agent, expected = liaison_agent(pillar), self.open.get(person)
+        if expected is None or (agent, instance) not in expected.numbers or expected.agent == GUIDE:
+            return
+        may, number = self.has(expected, pillar, instance), expected.numbers[agent, instance]
+        caller = self.caller(person[0], agent)
+        try:
+            self.perform(server, lambda room: room.router.return_to_guide(caller, expected.id, "", None, number), death)
+        except SessionWithAnotherAgent:
+            assert not may
+            return
+        assert may
+        expected.move(GUIDE, expected.epoch + 1)
 
     @rule(time=st.sampled_from([HEARTBEAT, CLAIM]))
     def wait(self, time: timedelta) -> None:
@@ -336,7 +380,8 @@ class Conversations(RuleBasedStateMachine):
             len(expected.said),
         )
         assert repr(session.context) == repr(expected.context)
-        assert (session.claimed_by, session.claimed_until) == (expected.claimed_by, expected.claimed_until)
+        claim = (session.claimed_by, session.claimed_until, session.claim_number)
+        assert claim == (expected.claimed_by, expected.claimed_until, expected.claim_number)
         assert session.activation_key == (expected.latest.key if expected.latest else None)
 
     @invariant()

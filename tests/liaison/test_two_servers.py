@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -44,35 +43,13 @@ from cstp_grpc.liaison.sharing import ShareRequest
 from cstp_grpc.storage.paging import PageRequest
 from cstp_grpc.storage.writer import Writer
 from tests.liaison.room import REMEMBERED, Room, build_room
-from tests.liaison.servers import PILLARS, two_rooms
+from tests.liaison.servers import PILLARS, Clock, two_rooms
 from tests.waiting import wait_until
 
 TENANT = "acme"
 GUIDES = Caller("alice", TENANT, "request-1")
 CONTEXT = {"topic": "files"}
-MICROSECOND = timedelta(microseconds=1)
 SECONDS = 60.0
-
-
-class Clock:
-    """Tells instants that rise from call to call."""
-
-    def __init__(self) -> None:
-        self._now = datetime(2026, 1, 1, tzinfo=UTC)
-        self._lock = threading.Lock()
-
-    def __call__(self) -> datetime:
-        return self.wait(MICROSECOND)
-
-    def wait(self, time: timedelta) -> datetime:
-        with self._lock:
-            self._now += time
-            return self._now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture(params=[False, True], ids=["by_the_guide", "directly"])
