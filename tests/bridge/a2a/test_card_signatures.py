@@ -15,6 +15,7 @@ import pytest
 from a2a.client import A2ACardResolver
 from a2a.client.card_resolver import parse_agent_card
 from a2a.compat.v0_3 import a2a_v0_3_pb2, a2a_v0_3_pb2_grpc
+from a2a.compat.v0_3.proto_utils import FromProto
 from a2a.types import a2a_pb2, a2a_pb2_grpc
 from a2a.utils.signing import (
     InvalidSignaturesError,
@@ -171,7 +172,9 @@ def test_the_extended_card_of_0_3_is_signed(signing: Signing) -> None:
     with grpc.insecure_channel(signing.peers.grpc_target) as channel:
         stub = a2a_v0_3_pb2_grpc.A2AServiceStub(channel)
         card = stub.GetAgentCard(a2a_v0_3_pb2.GetAgentCardRequest(), timeout=TIMEOUT, metadata=metadata)
-    assert [(one.protected, one.signature) for one in card.signatures]
+    over_grpc = FromProto.agent_card(card).model_dump(mode="json", by_alias=True)
+    assert verified_content(over_grpc, keys) is not None
+    assert verified_content({**over_grpc, "description": "Forged"}, keys) is None
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

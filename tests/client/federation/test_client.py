@@ -15,9 +15,10 @@ from cstp_grpc.client.federation.client import Agent, FederatedClient
 from cstp_grpc.client.guard import Blocked
 from cstp_grpc.errors import InvalidArgument, MethodNotFound
 from cstp_grpc.gen.cstp.v1 import types_pb2
-from tests.client.federation.servers import SECONDS
+from tests.client.federation.servers import SECONDS, pages
 from tests.federation.agents import agent_settings
 from tests.harness import TOKENS, running
+from tests.signing_keys import make_key, public_pem, sign_card
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 RULES = {
@@ -138,6 +139,27 @@ def test_what_makes_no_sense_is_refused(targets: dict[str, str]) -> None:
             client.get_access()
         with pytest.raises(MethodNotFound):
             list(client.list_decisions())
+
+
+@pytest.mark.parametrize(("kind", "answers"), [("signed", True), ("signed by another", False), ("unsigned", False)])
+def test_a_pinned_key_must_have_signed_the_card(targets: dict[str, str], kind: str, answers: bool) -> None:
+    key = make_key()
+    params = {"grpcTarget": targets["b"]}
+    content = {"name": "b", "capabilities": {"extensions": [{"uri": "urn:cstp:extension:v1", "params": params}]}}
+    card = content if kind == "unsigned" else sign_card(content, key if kind == "signed" else make_key())
+    with pages() as host:
+        target = host.put("/card.json", card)
+        agent = Agent("b", target, TOKENS["alice"], timeout=SECONDS, card_key=public_pem(key).encode())
+        with FederatedClient([agent]) as client:
+            assert client.check_guardrails("Ship it").allowed == answers
+
+
+@pytest.mark.parametrize(
+    ("target", "card_key"), [("grpc://127.0.0.1:1", None), ("https://b.example/card.json", b"no key")]
+)
+def test_a_pinned_key_that_makes_no_sense_is_refused(target: str, card_key: bytes | None) -> None:
+    with pytest.raises(InvalidArgument, match="card_key"):
+        FederatedClient([Agent("b", target, card_key=card_key or public_pem(make_key()).encode())])
 
 
 def test_functions_are_guarded_by_all(targets: dict[str, str]) -> None:
