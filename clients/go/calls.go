@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	cstpv1 "cstp/gen/cstp/v1"
+	cstpv1 "example.org/cstp/gen/cstp/v1"
 )
 
 // calls gives every call its token, its deadline and its errors.

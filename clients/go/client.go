@@ -8,9 +8,9 @@ import (
 
 	"google.golang.org/grpc"
 
-	cstpv1 "cstp/gen/cstp/v1"
-	intentlayerv1 "cstp/gen/intent_layer/v1"
-	liaisonv1 "cstp/gen/liaison/v1"
+	cstpv1 "example.org/cstp/gen/cstp/v1"
+	intentlayerv1 "example.org/cstp/gen/intent_layer/v1"
+	liaisonv1 "example.org/cstp/gen/liaison/v1"
 )
 
 // Options say how a client calls. With the zero value it has no token and trusts the authorities of the system.

@@ -18,9 +18,9 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"cstp"
-	cstpv1 "cstp/gen/cstp/v1"
-	liaisonv1 "cstp/gen/liaison/v1"
+	"example.org/cstp"
+	cstpv1 "example.org/cstp/gen/cstp/v1"
+	liaisonv1 "example.org/cstp/gen/liaison/v1"
 )
 
 // patience is how long a call of a test may take that says nothing of time.

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	cstpv1 "cstp/gen/cstp/v1"
+	cstpv1 "example.org/cstp/gen/cstp/v1"
 )
 
 const (

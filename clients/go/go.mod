@@ -1,4 +1,4 @@
-module cstp
+module example.org/cstp
 
 go 1.24.0
 

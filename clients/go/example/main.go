@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"cstp"
-	cstpv1 "cstp/gen/cstp/v1"
+	"example.org/cstp"
+	cstpv1 "example.org/cstp/gen/cstp/v1"
 )
 
 func main() {
