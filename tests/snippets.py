@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,9 @@ DOCUMENTS = tuple(
     for pattern in ("README.md", "docs/**/*.md", "clients/*/README.md", "examples/*/README.md")
     for path in sorted(ROOT.glob(pattern))
 )
+PROGRAMS = {"python", "sh"}
+COMMANDS = {*PROGRAMS, "console", "json"}
+"""The languages of what a reader does, with a server at hand."""
 OUTPUT = "text"
 """The language of a block that shows what the block before it prints."""
 READY = "Ctrl-C stops everything."
@@ -47,8 +50,8 @@ PORTS = {
 """The ports that documents name, each with the setting of which it is the default; free ones stand in for them."""
 EDITS = {"role: required}": "role: required, timeout_seconds: 30}"}
 """What is tried otherwise than it is written: a peer may take longer than usual, on a busy machine."""
-CHECKOUT = ("Makefile", "clients", "constraints.txt", "docs", "examples", "guardrails", "pyproject.toml", "scripts")
-"""What a reader finds in the folder that documents speak of."""
+MADE_HERE = {"build", "dist", "var"}
+"""What a checkout has only after something was made or run."""
 MADE_UP = {
     "learning": r"PITFALL-\d{4}-\d\d-\d\d-[0-9a-f]{16}-\d+",
     "uuid": r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b",
@@ -66,6 +69,9 @@ VARYING = {
 }
 """What differs from day to day; the rest of a line may be anything."""
 PIECE = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in {**MADE_UP, **VARYING}.items()))
+
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True)
@@ -171,11 +177,11 @@ class Shell:
 class Reader:
     """Tries snippets in a folder like a checkout, with servers on free ports; what one leaves, the next finds."""
 
-    def __init__(self, folder: Path, ports: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, ports: Mapping[str, str], environment: Mapping[str, str]) -> None:
         self._folder = folder
         self._replacements = {**ports, **EDITS, "/home/ada": str(folder)}
         self._servers: list[int] = []
-        self._shell = Shell(folder, make_environment(folder, ports))
+        self._shell = Shell(folder, {**make_environment(folder, ports), **environment})
 
     def close(self) -> None:
         """Stop the servers and the shell."""
@@ -203,6 +209,31 @@ class Reader:
         assert READY in text, f"{command} ended:\n{text}"
         return Printed(text, 0)
 
+    def try_document(self, snippets: Sequence[Snippet]) -> None:
+        """Try the blocks of a document one after the other, beside a server unless they start one."""
+        if any(snippet.language in COMMANDS for snippet in snippets) and not any(map(starts_server, snippets)):
+            self.run("make run")
+        for number, snippet in enumerate(snippets):
+            before, following = snippets[max(number - 1, 0)], snippets[min(number + 1, len(snippets) - 1)]
+            if snippet.language != OUTPUT or snippet.title or before.language not in PROGRAMS:
+                self.try_snippet(snippet, following.text if following.language == OUTPUT else "")
+
+    def try_snippet(self, snippet: Snippet, expected: str = "") -> None:
+        """Try a block; `expected` is what it should print, where another block says so."""
+        match snippet.language:
+            case "console":
+                self.try_session(snippet)
+            case "yaml":
+                self.try_yaml(snippet)
+            case _ if snippet.title:
+                self.write_file(snippet)
+            case "sh" | "python":
+                self.try_program(snippet, expected)
+            case "json":
+                self.try_request(snippet)
+            case _:
+                raise AssertionError(f"{snippet} is neither tried nor listed with a reason")
+
     def try_session(self, snippet: Snippet) -> None:
         """Run the commands of a console session and compare what they print."""
         for command, expected in split_session(snippet.text):
@@ -220,8 +251,10 @@ class Reader:
         self._compare(str(snippet), printed, expected)
 
     def write_file(self, snippet: Snippet) -> None:
-        """Write a file that a later command names."""
-        (self._folder / snippet.title).write_text(self._replace(snippet.text), encoding="utf-8")
+        """Write the file that a block shows to where the reader is; a later command makes use of it."""
+        path = Path(self._shell.run("pwd").text.strip()) / snippet.title
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self._replace(snippet.text), encoding="utf-8")
 
     def try_yaml(self, snippet: Snippet) -> None:
         """Load a configuration, or run the tests of a rulebook."""
@@ -299,7 +332,8 @@ class Reader:
 
 def join_words(text: str) -> str:
     """Return the words of each line that has any; how far they are apart depends on the width of what varies."""
-    return "".join(f"{' '.join(line.split())}\n" for line in text.splitlines() if line.strip())
+    lines = (" ".join(line.split()) for line in COLOUR.sub("", text).splitlines())
+    return "".join(f"{line}\n" for line in lines if line)
 
 
 def is_running(process: int) -> bool:
@@ -332,9 +366,11 @@ def make_environment(folder: Path, ports: Mapping[str, str]) -> dict[str, str]:
 
 
 def make_checkout(folder: Path) -> None:
-    """Make a folder look like this repository, with an environment that is installed and without any data."""
-    for name in CHECKOUT:
-        (folder / name).symlink_to(ROOT / name)
+    """Make a folder that looks like this repository, with an environment that is installed and without any data."""
+    folder.mkdir()
+    for path in ROOT.iterdir():
+        if not path.name.startswith(".") and path.name not in MADE_HERE:
+            (folder / path.name).symlink_to(path)
     environment = folder / ".venv"
     environment.mkdir()
     for path in Path(sys.prefix).iterdir():
@@ -345,13 +381,17 @@ def make_checkout(folder: Path) -> None:
 
 
 @contextmanager
-def reading(folder: Path) -> Iterator[Reader]:
-    """Yield a reader in a folder that is like a checkout; what they started has ended after the block."""
-    make_checkout(folder)
+def reading(folder: Path, **environment: str) -> Iterator[Reader]:
+    """Yield a reader in a folder `cstp` like a checkout; what they started has ended after the block.
+
+    `environment` is set besides, for instance with the caches of other languages' tools.
+    """
+    checkout = folder / "cstp"
+    make_checkout(checkout)
     with ExitStack() as held:
         sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in PORTS]
         ports = {port: str(each.getsockname()[1]) for port, each in zip(PORTS, sockets, strict=True)}
-    reader = Reader(folder, ports)
+    reader = Reader(checkout, ports, environment)
     try:
         yield reader
     finally:

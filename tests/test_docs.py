@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import subprocess
+import tomllib
 from pathlib import Path
 
 import click
@@ -16,6 +19,7 @@ from cstp_grpc.client.contract import methods
 from cstp_grpc.client.errors import CLASSES, InvalidRequest, ParseError
 from cstp_grpc.gen.cstp.v1 import errors_pb2
 from cstp_grpc.server.status import to_status
+from tests.intent_layer.repositories import needs_git
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -75,3 +79,41 @@ def test_every_decision_record_is_one_our_importer_reads() -> None:
     found = list(read([ROOT / "docs" / "adr"]))
     assert found
     assert all(isinstance(result, Parsed) for result in found), found
+
+
+@needs_git
+def test_the_names_that_a_publisher_chooses_stand_where_the_guide_says() -> None:
+    guide = (ROOT / "docs" / "clients.md").read_text().partition("## Publishing")[2]
+    rows = re.findall(r"^\| ([A-Z]\w+) \| `([^`]+)` \| (.*) \|$", guide, re.MULTILINE)
+    assert {language: name for language, name, _ in rows} == {
+        "Python": tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"],
+        "TypeScript": json.loads((ROOT / "clients/typescript/package.json").read_text())["name"],
+        "Go": (ROOT / "clients/go/go.mod").read_text().split()[1],
+        "Java": ":".join(
+            re.findall(r"^  <(?:groupId|artifactId)>(.*)<", (ROOT / "clients/java/pom.xml").read_text(), re.M)
+        ),
+        "Rust": tomllib.loads((ROOT / "clients/rust/Cargo.toml").read_text())["package"]["name"],
+    }
+    told = tuple(place for *_, places in rows for place in re.findall(r"`([^`]+)`", places))
+    # That of the crate is the word for everything here.
+    names = [name.partition(":")[0] for _, name, _ in rows if name != "cstp"]
+    search = ["git", "grep", "--untracked", "-lF", *(argument for name in names for argument in ("-e", name))]
+    found = set(subprocess.run(search, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split())
+    assert {path for path in found if not path.startswith(told)} == {"docs/clients.md"}
+
+
+def test_a_go_module_and_a_maven_group_have_names_that_tools_accept_from_outside() -> None:
+    module = (ROOT / "clients/go/go.mod").read_text().split()[1]
+    assert "." in module.partition("/")[0]
+    group = re.findall(r"^  <groupId>(.*)<", (ROOT / "clients/java/pom.xml").read_text(), re.M)[0]
+    assert "." in group
+
+
+def test_the_rust_crate_pins_no_version() -> None:
+    manifest = tomllib.loads((ROOT / "clients/rust/Cargo.toml").read_text())
+    versions = [
+        wanted if isinstance(wanted, str) else wanted["version"]
+        for kind in ("dependencies", "dev-dependencies")
+        for wanted in manifest[kind].values()
+    ]
+    assert [version for version in versions if not re.fullmatch(r"[\d.]+", version)] == []

@@ -8,13 +8,7 @@ import pytest
 
 from cstp_grpc import config
 from tests.intent_layer.repositories import needs_git
-from tests.snippets import DOCUMENTS, OUTPUT, Reader, Snippet, read_snippets, reading, starts_server
-
-PROGRAMS = {"python", "sh"}
-COMMANDS = {*PROGRAMS, "console", "json"}
-"""The languages of what a reader does, with a server at hand."""
-COMPILED = {"go", "java", "rust", "toml", "ts", "xml"}
-"""The languages of clients, whose blocks `make test-clients` builds programs of."""
+from tests.snippets import DOCUMENTS, Snippet, read_snippets, reading
 
 NOT_RUN = {
     ("README.md", "make run     # a gRPC server and an HTTP bridge on this machine, with example decisions"): (
@@ -37,18 +31,14 @@ NOT_RUN = {
     ): "usage: run by tests/test_intent_layer_scripts.py",
     ("docs/intent-layer.md", "# PITFALL: "): "the form of a file: read by tests/test_intent_layer_guide.py",
     ("examples/liaison/README.md", ""): "run and compared by tests/test_liaison_example.py",
-    ("clients/java/README.md", "make build"): "run by `make test-clients`",
-    ("clients/java/README.md", "$ CSTP_TARGET="): "run by `make test-clients`",
-    ("clients/rust/README.md", "$ PATH="): "run by `make test-clients`",
-    ("clients/rust/README.md", "$ make example"): "run by `make test-clients`",
 }
 """Why a block is not tried here, by its document and the beginning of its title or first line."""
 
 
 def reason_not_run(snippet: Snippet) -> str:
     """Return why a block is not tried here; empty if it is to be."""
-    if snippet.language in COMPILED:
-        return "compiled by `make test-clients`"
+    if snippet.document.startswith("clients/"):
+        return "tried by `make test-clients`, with the tools of its language"
     reasons = (reason for (document, begin), reason in NOT_RUN.items() if matches(snippet, document, begin))
     return next(reasons, "")
 
@@ -56,23 +46,6 @@ def reason_not_run(snippet: Snippet) -> str:
 def matches(snippet: Snippet, document: str, begin: str) -> bool:
     """Return whether an entry of the list is about a block."""
     return snippet.document == document and (snippet.title or snippet.first_line).startswith(begin)
-
-
-def try_snippet(reader: Reader, snippet: Snippet, following: Snippet | None) -> None:
-    """Try a block; what a block of output says is compared by the one before it."""
-    match snippet.language:
-        case "console":
-            reader.try_session(snippet)
-        case "python" if snippet.title:
-            reader.write_file(snippet)
-        case "sh" | "python":
-            reader.try_program(snippet, following.text if following and following.language == OUTPUT else "")
-        case "yaml":
-            reader.try_yaml(snippet)
-        case "json":
-            reader.try_request(snippet)
-        case _:
-            pytest.fail(f"{snippet} is neither tried nor listed in NOT_RUN")
 
 
 def snippets_to_try() -> dict[str, list[Snippet]]:
@@ -90,11 +63,7 @@ def test_the_blocks_of_a_document_work_in_the_order_of_reading(
     document: str, snippets: list[Snippet], tmp_path: Path
 ) -> None:
     with reading(tmp_path) as reader:
-        if any(snippet.language in COMMANDS for snippet in snippets) and not any(map(starts_server, snippets)):
-            reader.run("make run")
-        for before, snippet, following in zip([None, *snippets], snippets, [*snippets[1:], None], strict=False):
-            if not (snippet.language == OUTPUT and before and before.language in PROGRAMS):
-                try_snippet(reader, snippet, following)
+        reader.try_document(snippets)
 
 
 def test_what_is_listed_as_not_run_exists() -> None:
@@ -124,18 +93,17 @@ def test_a_block_that_does_not_work_fails_by_its_place(block: str, failure: str,
     folder.mkdir()
     with (
         reading(folder) as reader,
-        pytest.raises((AssertionError, config.ConfigError, pytest.fail.Exception), match=failure),
+        pytest.raises((AssertionError, config.ConfigError), match=failure),
     ):
-        try_snippet(reader, snippet, None)
+        reader.try_snippet(snippet)
 
 
 def test_an_identifier_that_was_printed_stands_for_the_one_that_the_document_says(tmp_path: Path) -> None:
     document = tmp_path / "guide.md"
     written, made_up = (digit * 64 for digit in "ab")
-    document.write_text(f"```console\n$ cat made\n{written} 7 ms\n…\n$ echo {written}\n{written}\n```")
+    document.write_text(
+        f"```console\n$ echo {made_up} 12 ms; echo more\n{written} 7 ms\n…\n$ echo {written}\n{written}\n```"
+    )
     (snippet,) = read_snippets(str(document))
-    folder = tmp_path / "checkout"
-    folder.mkdir()
-    (folder / "made").write_text(f"{made_up} 12 ms\nmore\n")
-    with reading(folder) as reader:
+    with reading(tmp_path) as reader:
         reader.try_session(snippet)

@@ -1,4 +1,4 @@
-"""Try the clients of every language that this machine has tools for: their tests, then their example.
+"""Try the clients of every language that this machine has tools for: their tests, then what their README has one do.
 
 python -m tests.clients            all that there are tools for; the others are skipped
 python -m tests.clients go rust    these, for which there must be tools
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -29,7 +30,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
 }
 """What each language needs, in the order of their importance."""
 SECONDS = 900.0
-"""How long the tests of one language may take, with everything that they fetch and build."""
+"""How long the tests of one language may take, with everything that they fetch and build, and how long its README."""
 
 
 @dataclass(frozen=True)
@@ -55,26 +56,35 @@ def attempt(language: str) -> Outcome:
     print(f"== {language}", flush=True)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, table(Path(folder), language) as served:
-        passed = make(language, "test", served) and make(language, "example", served)
+        passed = make_tests(language, served) and try_document(language)
     return Outcome(language, passed=passed, seconds=time.monotonic() - started)
 
 
-def make(language: str, target: str, served: Table) -> bool:
-    """Make a target of a language's client and return whether that went well."""
+def make_tests(language: str, served: Table) -> bool:
+    """Make the tests of a language's client and return whether they passed."""
     environment = {
-        **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "CSTP_CASES": str(served.path),
         "CSTP_TARGET": served.content["servers"]["plain"],
         "CSTP_TOKEN": served.content["tokens"]["alice"],
     }
-    command = ["make", "--no-print-directory", "-C", str(ROOT / "clients" / language), target]
+    return succeeds(["make", "--no-print-directory", "-C", str(ROOT / "clients" / language), "test"], **environment)
+
+
+def try_document(language: str) -> bool:
+    """Try what the README of a language's client has one do, its example among it; return whether all of it works."""
+    tests = ["-m", "pytest", "tests/clients/documents.py", "--timeout", f"{SECONDS:g}", "-k", language]
+    return succeeds([sys.executable, *tests])
+
+
+def succeeds(command: list[str], **environment: str) -> bool:
+    """Run a command and return whether it went well, in time."""
     # A session of its own, so that nothing of what it starts is left behind.
-    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, start_new_session=True)
     try:
         return process.wait(SECONDS) == 0
     except subprocess.TimeoutExpired:
-        print(f"{language}: make {target} took more than {SECONDS:g} s", file=sys.stderr)
+        print(f"{shlex.join(command)} took more than {SECONDS:g} s", file=sys.stderr)
         return False
     finally:
         if process.poll() is None:

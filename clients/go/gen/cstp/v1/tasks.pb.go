@@ -31,7 +31,7 @@ type TaskState int32
 const (
 	// Nothing was stated.
 	TaskState_TASK_STATE_UNSPECIFIED TaskState = 0
-	// A bridge is at it.
+	// A bridge is at it: what it asks for may have been sent, so it can no longer be canceled.
 	TaskState_TASK_STATE_WORKING TaskState = 1
 	// It was answered.
 	TaskState_TASK_STATE_COMPLETED TaskState = 2
@@ -39,8 +39,10 @@ const (
 	TaskState_TASK_STATE_REJECTED TaskState = 3
 	// It could not be answered.
 	TaskState_TASK_STATE_FAILED TaskState = 4
-	// Its owner called it off.
+	// Its owner canceled it, and nothing of what it asks for was done.
 	TaskState_TASK_STATE_CANCELED TaskState = 5
+	// It is kept, and nothing was sent for it yet. Until it is at work it can be canceled.
+	TaskState_TASK_STATE_SUBMITTED TaskState = 6
 )
 
 // Enum value maps for TaskState.
@@ -52,6 +54,7 @@ var (
 		3: "TASK_STATE_REJECTED",
 		4: "TASK_STATE_FAILED",
 		5: "TASK_STATE_CANCELED",
+		6: "TASK_STATE_SUBMITTED",
 	}
 	TaskState_value = map[string]int32{
 		"TASK_STATE_UNSPECIFIED": 0,
@@ -60,6 +63,7 @@ var (
 		"TASK_STATE_REJECTED":    3,
 		"TASK_STATE_FAILED":      4,
 		"TASK_STATE_CANCELED":    5,
+		"TASK_STATE_SUBMITTED":   6,
 	}
 )
 
@@ -97,7 +101,7 @@ type Task struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The conversation that it belongs to; 1 to 200 characters.
 	ContextId string `protobuf:"bytes,2,opt,name=context_id,json=contextId,proto3" json:"context_id,omitempty"`
-	// Where it stands. A task at work whose time ran out has failed: whoever was at it is gone.
+	// Where it stands. A submitted task, or one at work, has failed when its time has run out: whoever was at it is gone.
 	State TaskState `protobuf:"varint,3,opt,name=state,proto3,enum=cstp.v1.TaskState" json:"state,omitempty"`
 	// What the bridge keeps of it, which nobody else reads; 1 byte to 2 MiB.
 	Content []byte `protobuf:"bytes,4,opt,name=content,proto3" json:"content,omitempty"`
@@ -188,7 +192,8 @@ type SaveTaskRequest struct {
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	// The version that it was read with; 0 for a new task.
 	Version int32 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
-	// For a task at work: how long until it counts as failed, more than 0 and at most an hour; 5 minutes when absent.
+	// For a task that is submitted or at work: how long until it counts as failed, more than 0 and at most an hour;
+	// 5 minutes when absent.
 	TimeLeft      *durationpb.Duration `protobuf:"bytes,3,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -576,14 +581,15 @@ const file_cstp_v1_tasks_proto_rawDesc = "" +
 	"\x11ListTasksResponse\x12#\n" +
 	"\x05tasks\x18\x01 \x03(\v2\r.cstp.v1.TaskR\x05tasks\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x14\n" +
-	"\x05total\x18\x03 \x01(\x05R\x05total*\xa2\x01\n" +
+	"\x05total\x18\x03 \x01(\x05R\x05total*\xbc\x01\n" +
 	"\tTaskState\x12\x1a\n" +
 	"\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TASK_STATE_WORKING\x10\x01\x12\x18\n" +
 	"\x14TASK_STATE_COMPLETED\x10\x02\x12\x17\n" +
 	"\x13TASK_STATE_REJECTED\x10\x03\x12\x15\n" +
 	"\x11TASK_STATE_FAILED\x10\x04\x12\x17\n" +
-	"\x13TASK_STATE_CANCELED\x10\x052\xee\x01\n" +
+	"\x13TASK_STATE_CANCELED\x10\x05\x12\x18\n" +
+	"\x14TASK_STATE_SUBMITTED\x10\x062\xee\x01\n" +
 	"\vTaskService\x12E\n" +
 	"\bSaveTask\x12\x18.cstp.v1.SaveTaskRequest\x1a\x19.cstp.v1.SaveTaskResponse\"\x04\x88\xb5\x18\a\x12E\n" +
 	"\aGetTask\x12\x17.cstp.v1.GetTaskRequest\x1a\x18.cstp.v1.GetTaskResponse\"\a\x88\xb5\x18\a\x90\x02\x01\x12K\n" +

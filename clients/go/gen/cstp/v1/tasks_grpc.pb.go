@@ -33,8 +33,8 @@ const (
 // TaskService keeps tasks for bridges. A task belongs to the agent that saved it; for any other there is none of that
 // id. Tasks disappear some time after their last change, as configured.
 type TaskServiceClient interface {
-	// Keeps a new task of the caller's, or another state of one. Errors: CONFLICT where the version is not the stored
-	// one, or the task has ended.
+	// Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
+	// the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
 	SaveTask(ctx context.Context, in *SaveTaskRequest, opts ...grpc.CallOption) (*SaveTaskResponse, error)
 	// Reads one task of the caller's. Errors: NOT_FOUND.
 	GetTask(ctx context.Context, in *GetTaskRequest, opts ...grpc.CallOption) (*GetTaskResponse, error)
@@ -87,8 +87,8 @@ func (c *taskServiceClient) ListTasks(ctx context.Context, in *ListTasksRequest,
 // TaskService keeps tasks for bridges. A task belongs to the agent that saved it; for any other there is none of that
 // id. Tasks disappear some time after their last change, as configured.
 type TaskServiceServer interface {
-	// Keeps a new task of the caller's, or another state of one. Errors: CONFLICT where the version is not the stored
-	// one, or the task has ended.
+	// Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
+	// the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
 	SaveTask(context.Context, *SaveTaskRequest) (*SaveTaskResponse, error)
 	// Reads one task of the caller's. Errors: NOT_FOUND.
 	GetTask(context.Context, *GetTaskRequest) (*GetTaskResponse, error)

@@ -1364,7 +1364,9 @@ type AppendMessageRequest struct {
 	// Structured data that belongs to it; at most 24 levels deep.
 	Metadata *structpb.Struct `protobuf:"bytes,4,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// Makes a repetition safe: 1 to 128 visible ASCII characters, once within the session.
-	MessageId     *string `protobuf:"bytes,5,opt,name=message_id,proto3,oneof" json:"message_id,omitempty"`
+	MessageId *string `protobuf:"bytes,5,opt,name=message_id,proto3,oneof" json:"message_id,omitempty"`
+	// The number of the claim by which the caller has the session; refused if another one is current, or none.
+	ClaimNumber   *int32 `protobuf:"varint,6,opt,name=claim_number,proto3,oneof" json:"claim_number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1432,6 +1434,13 @@ func (x *AppendMessageRequest) GetMessageId() string {
 		return *x.MessageId
 	}
 	return ""
+}
+
+func (x *AppendMessageRequest) GetClaimNumber() int32 {
+	if x != nil && x.ClaimNumber != nil {
+		return *x.ClaimNumber
+	}
+	return 0
 }
 
 // The message.
@@ -1607,7 +1616,9 @@ type UpdateContextRequest struct {
 	// Members to set; null removes one. `conversation_history` is not for it, since messages are appended.
 	Context *structpb.Struct `protobuf:"bytes,2,opt,name=context,proto3" json:"context,omitempty"`
 	// The version that the session must have; any when absent.
-	Version       *int32 `protobuf:"varint,3,opt,name=version,proto3,oneof" json:"version,omitempty"`
+	Version *int32 `protobuf:"varint,3,opt,name=version,proto3,oneof" json:"version,omitempty"`
+	// The number of the claim by which the caller has the session; refused if another one is current, or none.
+	ClaimNumber   *int32 `protobuf:"varint,4,opt,name=claim_number,proto3,oneof" json:"claim_number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1659,6 +1670,13 @@ func (x *UpdateContextRequest) GetContext() *structpb.Struct {
 func (x *UpdateContextRequest) GetVersion() int32 {
 	if x != nil && x.Version != nil {
 		return *x.Version
+	}
+	return 0
+}
+
+func (x *UpdateContextRequest) GetClaimNumber() int32 {
+	if x != nil && x.ClaimNumber != nil {
+		return *x.ClaimNumber
 	}
 	return 0
 }
@@ -1973,7 +1991,9 @@ type ReturnToGuideRequest struct {
 	// Why; at most 2000 characters.
 	Reason *string `protobuf:"bytes,2,opt,name=reason,proto3,oneof" json:"reason,omitempty"`
 	// The version that the session must have; any when absent.
-	Version       *int32 `protobuf:"varint,3,opt,name=version,proto3,oneof" json:"version,omitempty"`
+	Version *int32 `protobuf:"varint,3,opt,name=version,proto3,oneof" json:"version,omitempty"`
+	// The number of the claim by which the caller has the session; refused if another one is current, or none.
+	ClaimNumber   *int32 `protobuf:"varint,4,opt,name=claim_number,proto3,oneof" json:"claim_number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2025,6 +2045,13 @@ func (x *ReturnToGuideRequest) GetReason() string {
 func (x *ReturnToGuideRequest) GetVersion() int32 {
 	if x != nil && x.Version != nil {
 		return *x.Version
+	}
+	return 0
+}
+
+func (x *ReturnToGuideRequest) GetClaimNumber() int32 {
+	if x != nil && x.ClaimNumber != nil {
+		return *x.ClaimNumber
 	}
 	return 0
 }
@@ -2486,8 +2513,12 @@ type ClaimSessionResponse struct {
 	ChatSession *ChatSession `protobuf:"bytes,1,opt,name=chat_session,proto3" json:"chat_session,omitempty"`
 	// The activation, with the shared context.
 	LiaisonAgentActivation *LiaisonAgentActivation `protobuf:"bytes,2,opt,name=liaison_agent_activation,proto3" json:"liaison_agent_activation,omitempty"`
-	unknownFields          protoimpl.UnknownFields
-	sizeCache              protoimpl.SizeCache
+	// The number of the claim, greater than that of every claim on the session before. It stays while the same claimant
+	// claims again in time. To be stated with what the claimant does in the session, so that it is refused if another
+	// instance has the session by then.
+	ClaimNumber   int32 `protobuf:"varint,3,opt,name=claim_number,proto3" json:"claim_number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClaimSessionResponse) Reset() {
@@ -2532,6 +2563,13 @@ func (x *ClaimSessionResponse) GetLiaisonAgentActivation() *LiaisonAgentActivati
 		return x.LiaisonAgentActivation
 	}
 	return nil
+}
+
+func (x *ClaimSessionResponse) GetClaimNumber() int32 {
+	if x != nil {
+		return x.ClaimNumber
+	}
+	return 0
 }
 
 // Which events to list.
@@ -2924,7 +2962,7 @@ const file_liaison_v1_liaison_proto_rawDesc = "" +
 	"\r_active_agent\"\x7f\n" +
 	"\x14ListSessionsResponse\x12=\n" +
 	"\rchat_sessions\x18\x01 \x03(\v2\x17.liaison.v1.ChatSessionR\rchat_sessions\x12(\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\x0fnext_page_token\"\xf0\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\x0fnext_page_token\"\xaa\x02\n" +
 	"\x14AppendMessageRequest\x12(\n" +
 	"\x0fchat_session_id\x18\x01 \x01(\tR\x0fchat_session_id\x12+\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x17.liaison.v1.MessageRoleR\x04role\x12\x18\n" +
@@ -2932,8 +2970,10 @@ const file_liaison_v1_liaison_proto_rawDesc = "" +
 	"\bmetadata\x18\x04 \x01(\v2\x17.google.protobuf.StructR\bmetadata\x12#\n" +
 	"\n" +
 	"message_id\x18\x05 \x01(\tH\x00R\n" +
-	"message_id\x88\x01\x01B\r\n" +
-	"\v_message_id\"J\n" +
+	"message_id\x88\x01\x01\x12'\n" +
+	"\fclaim_number\x18\x06 \x01(\x05H\x01R\fclaim_number\x88\x01\x01B\r\n" +
+	"\v_message_idB\x0f\n" +
+	"\r_claim_number\"J\n" +
 	"\x15AppendMessageResponse\x121\n" +
 	"\amessage\x18\x01 \x01(\v2\x17.liaison.v1.ChatMessageR\amessage\"}\n" +
 	"\x13ListMessagesRequest\x12(\n" +
@@ -2944,13 +2984,15 @@ const file_liaison_v1_liaison_proto_rawDesc = "" +
 	"page_token\"u\n" +
 	"\x14ListMessagesResponse\x123\n" +
 	"\bmessages\x18\x01 \x03(\v2\x17.liaison.v1.ChatMessageR\bmessages\x12(\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\x0fnext_page_token\"\x9e\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\x0fnext_page_token\"\xd8\x01\n" +
 	"\x14UpdateContextRequest\x12(\n" +
 	"\x0fchat_session_id\x18\x01 \x01(\tR\x0fchat_session_id\x121\n" +
 	"\acontext\x18\x02 \x01(\v2\x17.google.protobuf.StructR\acontext\x12\x1d\n" +
-	"\aversion\x18\x03 \x01(\x05H\x00R\aversion\x88\x01\x01B\n" +
+	"\aversion\x18\x03 \x01(\x05H\x00R\aversion\x88\x01\x01\x12'\n" +
+	"\fclaim_number\x18\x04 \x01(\x05H\x01R\fclaim_number\x88\x01\x01B\n" +
 	"\n" +
-	"\b_version\"T\n" +
+	"\b_versionB\x0f\n" +
+	"\r_claim_number\"T\n" +
 	"\x15UpdateContextResponse\x12;\n" +
 	"\fchat_session\x18\x01 \x01(\v2\x17.liaison.v1.ChatSessionR\fchat_session\"j\n" +
 	"\x13CloseSessionRequest\x12(\n" +
@@ -2974,14 +3016,16 @@ const file_liaison_v1_liaison_proto_rawDesc = "" +
 	"\tartifacts\x18\x01 \x01(\v2\x1c.liaison.v1.RoutingArtifactsR\tartifacts\x12;\n" +
 	"\fchat_session\x18\x02 \x01(\v2\x17.liaison.v1.ChatSessionR\fchat_session\x12)\n" +
 	"\x06events\x18\x03 \x03(\v2\x11.liaison.v1.EventR\x06events\x12\"\n" +
-	"\fexecution_id\x18\x04 \x01(\tR\fexecution_id\"\x93\x01\n" +
+	"\fexecution_id\x18\x04 \x01(\tR\fexecution_id\"\xcd\x01\n" +
 	"\x14ReturnToGuideRequest\x12(\n" +
 	"\x0fchat_session_id\x18\x01 \x01(\tR\x0fchat_session_id\x12\x1b\n" +
 	"\x06reason\x18\x02 \x01(\tH\x00R\x06reason\x88\x01\x01\x12\x1d\n" +
-	"\aversion\x18\x03 \x01(\x05H\x01R\aversion\x88\x01\x01B\t\n" +
+	"\aversion\x18\x03 \x01(\x05H\x01R\aversion\x88\x01\x01\x12'\n" +
+	"\fclaim_number\x18\x04 \x01(\x05H\x02R\fclaim_number\x88\x01\x01B\t\n" +
 	"\a_reasonB\n" +
 	"\n" +
-	"\b_version\"\x7f\n" +
+	"\b_versionB\x0f\n" +
+	"\r_claim_number\"\x7f\n" +
 	"\x15ReturnToGuideResponse\x12;\n" +
 	"\fchat_session\x18\x01 \x01(\v2\x17.liaison.v1.ChatSessionR\fchat_session\x12)\n" +
 	"\x06events\x18\x02 \x03(\v2\x11.liaison.v1.EventR\x06events\"\xab\x02\n" +
@@ -3009,10 +3053,11 @@ const file_liaison_v1_liaison_proto_rawDesc = "" +
 	"\x13ClaimSessionRequest\x12(\n" +
 	"\x0fchat_session_id\x18\x01 \x01(\tR\x0fchat_session_id\x12\x1f\n" +
 	"\bclaimant\x18\x02 \x01(\tH\x00R\bclaimant\x88\x01\x01B\v\n" +
-	"\t_claimant\"\xb3\x01\n" +
+	"\t_claimant\"\xd7\x01\n" +
 	"\x14ClaimSessionResponse\x12;\n" +
 	"\fchat_session\x18\x01 \x01(\v2\x17.liaison.v1.ChatSessionR\fchat_session\x12^\n" +
-	"\x18liaison_agent_activation\x18\x02 \x01(\v2\".liaison.v1.LiaisonAgentActivationR\x18liaison_agent_activation\"\xc5\x01\n" +
+	"\x18liaison_agent_activation\x18\x02 \x01(\v2\".liaison.v1.LiaisonAgentActivationR\x18liaison_agent_activation\x12\"\n" +
+	"\fclaim_number\x18\x03 \x01(\x05R\fclaim_number\"\xc5\x01\n" +
 	"\x11ListEventsRequest\x12-\n" +
 	"\x0fchat_session_id\x18\x01 \x01(\tH\x00R\x0fchat_session_id\x88\x01\x01\x12\x19\n" +
 	"\x05agent\x18\x02 \x01(\tH\x01R\x05agent\x88\x01\x01\x12\x14\n" +

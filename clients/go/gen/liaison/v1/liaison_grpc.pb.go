@@ -54,12 +54,15 @@ type LiaisonServiceClient interface {
 	// Lists chat sessions, last opened first, page by page.
 	ListSessions(ctx context.Context, in *ListSessionsRequest, opts ...grpc.CallOption) (*ListSessionsResponse, error)
 	// Appends a message to the conversation history. With a message_id, the same call again appends nothing. Errors:
-	// SESSION_NOT_FOUND, also where the session is closed; CONFLICT where the message_id was used with another content.
+	// SESSION_NOT_FOUND, also where the session is closed; CONFLICT where the message_id was used with another content;
+	// SESSION_WITH_ANOTHER_AGENT if the claim_number is not that of the live claim, or if a local liaison agent speaks as
+	// the assistant that does not have the session (any more).
 	AppendMessage(ctx context.Context, in *AppendMessageRequest, opts ...grpc.CallOption) (*AppendMessageResponse, error)
 	// Lists the messages of a chat session in their order, page by page. Errors: SESSION_NOT_FOUND.
 	ListMessages(ctx context.Context, in *ListMessagesRequest, opts ...grpc.CallOption) (*ListMessagesResponse, error)
 	// Changes the context of a chat session, member by member. Errors: SESSION_NOT_FOUND, also where the session is
-	// closed; SESSION_UPDATE_FAILED where it was changed since the stated version.
+	// closed; SESSION_UPDATE_FAILED where it was changed since the stated version; SESSION_WITH_ANOTHER_AGENT if the
+	// claim_number is not that of the live claim.
 	UpdateContext(ctx context.Context, in *UpdateContextRequest, opts ...grpc.CallOption) (*UpdateContextResponse, error)
 	// Closes a chat session for good; one that is closed stays as it is. Errors: SESSION_NOT_FOUND;
 	// SESSION_UPDATE_FAILED where it was changed since the stated version.
@@ -71,7 +74,9 @@ type LiaisonServiceClient interface {
 	// block it, whose violations it names; after each of them nothing has changed.
 	RouteToLiaisonAgent(ctx context.Context, in *RouteToLiaisonAgentRequest, opts ...grpc.CallOption) (*RouteToLiaisonAgentResponse, error)
 	// Gives a chat session back to the guide; one that is with the guide stays as it is. Errors: SESSION_NOT_FOUND, also
-	// where the session is closed; SESSION_UPDATE_FAILED where it was changed since the stated version.
+	// where the session is closed; SESSION_UPDATE_FAILED where it was changed since the stated version;
+	// SESSION_WITH_ANOTHER_AGENT if the claim_number is not that of the live claim, or if the caller is a local liaison
+	// agent that does not have the session (any more).
 	ReturnToGuide(ctx context.Context, in *ReturnToGuideRequest, opts ...grpc.CallOption) (*ReturnToGuideResponse, error)
 	// Shares a context with a liaison agent without handing a session over. The same agents and the same context, or the
 	// same idempotency_key, share once. Errors: MISSING_PARAMETER, INVALID_PILLAR for an agent of no pillar,
@@ -279,12 +284,15 @@ type LiaisonServiceServer interface {
 	// Lists chat sessions, last opened first, page by page.
 	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error)
 	// Appends a message to the conversation history. With a message_id, the same call again appends nothing. Errors:
-	// SESSION_NOT_FOUND, also where the session is closed; CONFLICT where the message_id was used with another content.
+	// SESSION_NOT_FOUND, also where the session is closed; CONFLICT where the message_id was used with another content;
+	// SESSION_WITH_ANOTHER_AGENT if the claim_number is not that of the live claim, or if a local liaison agent speaks as
+	// the assistant that does not have the session (any more).
 	AppendMessage(context.Context, *AppendMessageRequest) (*AppendMessageResponse, error)
 	// Lists the messages of a chat session in their order, page by page. Errors: SESSION_NOT_FOUND.
 	ListMessages(context.Context, *ListMessagesRequest) (*ListMessagesResponse, error)
 	// Changes the context of a chat session, member by member. Errors: SESSION_NOT_FOUND, also where the session is
-	// closed; SESSION_UPDATE_FAILED where it was changed since the stated version.
+	// closed; SESSION_UPDATE_FAILED where it was changed since the stated version; SESSION_WITH_ANOTHER_AGENT if the
+	// claim_number is not that of the live claim.
 	UpdateContext(context.Context, *UpdateContextRequest) (*UpdateContextResponse, error)
 	// Closes a chat session for good; one that is closed stays as it is. Errors: SESSION_NOT_FOUND;
 	// SESSION_UPDATE_FAILED where it was changed since the stated version.
@@ -296,7 +304,9 @@ type LiaisonServiceServer interface {
 	// block it, whose violations it names; after each of them nothing has changed.
 	RouteToLiaisonAgent(context.Context, *RouteToLiaisonAgentRequest) (*RouteToLiaisonAgentResponse, error)
 	// Gives a chat session back to the guide; one that is with the guide stays as it is. Errors: SESSION_NOT_FOUND, also
-	// where the session is closed; SESSION_UPDATE_FAILED where it was changed since the stated version.
+	// where the session is closed; SESSION_UPDATE_FAILED where it was changed since the stated version;
+	// SESSION_WITH_ANOTHER_AGENT if the claim_number is not that of the live claim, or if the caller is a local liaison
+	// agent that does not have the session (any more).
 	ReturnToGuide(context.Context, *ReturnToGuideRequest) (*ReturnToGuideResponse, error)
 	// Shares a context with a liaison agent without handing a session over. The same agents and the same context, or the
 	// same idempotency_key, share once. Errors: MISSING_PARAMETER, INVALID_PILLAR for an agent of no pillar,
