@@ -17,7 +17,7 @@ from cstp_grpc.errors import reason_of
 from cstp_grpc.guardrails.model import NO_CODE, Action, Verdict
 from cstp_grpc.guardrails.values import check_bounds
 from cstp_grpc.intents.code import CodeContext, CodeReader
-from cstp_grpc.intents.store import Intent, IntentStore
+from cstp_grpc.intents.store import Intent, IntentContended, IntentStore
 from cstp_grpc.intents.suggestions import suggest
 from cstp_grpc.storage.writer import Writer
 from cstp_grpc.vocabulary import INTENT_LAYER_AGENT, Stakes
@@ -196,7 +196,14 @@ class Announcer:
             self._trail.append(connection, replace(entry, intent_revision=stored.revision))
             return stored
 
-        return self._writer.run(job)
+        def job_alone(connection: Connection) -> Intent:
+            self._intents.hold(connection, intent)
+            return job(connection)
+
+        try:
+            return self._writer.run(job)
+        except IntentContended:
+            return self._writer.run(job_alone, alone=True)
 
     def _intent(self, announcement: Announcement, caller: str, received_at: datetime) -> Intent:
         kept = announcement if self._stores_content else None

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, Select, desc, select, tuple_
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Insert,
+    Integer,
+    Row,
+    Select,
+    bindparam,
+    cast,
+    desc,
+    func,
+    select,
+    tuple_,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cstp_grpc.intents.store import Intent, IntentFilter
+from cstp_grpc.intents.store import Intent, IntentContended, IntentFilter
+from cstp_grpc.storage.driver_statement import DriverStatement, parameters
 from cstp_grpc.storage.page_token import from_microseconds, read_token, to_microseconds, write_token
 from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
 from cstp_grpc.storage.reading import reading
@@ -18,6 +33,10 @@ from cstp_grpc.storage.text import storable
 from cstp_grpc.vocabulary import Stakes
 
 IDENTITY = ("agent", "correlation_id", "revision")
+LOCKS = 0x6373_7470
+"""The PostgreSQL advisory locks, by hashes of agent and correlation id, of those who add a revision."""
+PREFIX = "new_"
+"""Before the parameters of a guarded insertion, which may not have the names of its columns."""
 
 
 class SqlIntentStore:
@@ -25,27 +44,50 @@ class SqlIntentStore:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
-        self._insert = insert(intents).on_conflict_do_nothing(index_elements=IDENTITY).returning(intents.c.id)
+        self._guarded = engine.dialect.name == "postgresql"
+        insertion = guarded_insertion() if self._guarded else plain_insertion()
+        self._insert = DriverStatement(insertion, engine.dialect)
 
     def remember(self, connection: Connection, intent: Intent) -> Intent:
         """Return the latest revision of an intent if it has the same content, else add the next one and return that.
 
-        It is added within the transaction. Raises SQLAlchemyError if the database does not answer.
+        It is added within the transaction. Raises IntentContended, and SQLAlchemyError if the database does not answer.
         """
         new = replace(intent, revision=1)
-        # A revision that another server is adding is waited for by the insertion, so that it can be read after it.
-        while connection.execute(self._insert, row_of(new)).first() is None:
+        while not self._add(connection, new):
             latest = self._latest(connection, intent)
-            if latest.content_hash == intent.content_hash:
+            if latest is not None and latest.content_hash == intent.content_hash:
                 return latest
-            new = replace(intent, revision=latest.revision + 1)
+            new = replace(intent, revision=latest.revision + 1 if latest else 1)
         return new
 
-    def _latest(self, connection: Connection, intent: Intent) -> Intent:
+    def hold(self, connection: Connection, intent: Intent) -> None:
+        """Wait until no other transaction is adding a revision of an intent, and keep others from it until this ends.
+
+        A transaction that does this first cannot be waited for by those that it waits for. Raises SQLAlchemyError.
+        """
+        if self._guarded:
+            connection.execute(select(func.pg_advisory_xact_lock(LOCKS, lock_of(intent))))
+
+    def _add(self, connection: Connection, intent: Intent) -> bool:
+        """Add a revision and return True, or False if there is one of its number. Raises IntentContended."""
+        row = row_of(intent)
+        if not self._guarded:
+            return self._insert.first(connection, row) is not None
+        values = {f"{PREFIX}{name}": value for name, value in row.items()}
+        if self._insert.first(connection, values | {"lock": lock_of(intent)}) is not None:
+            return True
+        # Nothing was added because of the lock or because of a row; who has the lock finds the row committed.
+        free = connection.execute(select(func.pg_try_advisory_xact_lock(LOCKS, lock_of(intent)))).scalar_one()
+        if not free:
+            raise IntentContended
+        return False
+
+    def _latest(self, connection: Connection, intent: Intent) -> Intent | None:
         table = intents.c
         same = (table.agent == intent.agent, table.correlation_id == intent.correlation_id)
-        return intent_of(connection.execute(select(intents).where(*same).order_by(desc(table.revision)).limit(1)).one())
+        row = connection.execute(select(intents).where(*same).order_by(desc(table.revision)).limit(1)).first()
+        return None if row is None else intent_of(row)
 
     def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:
         """Return the intents that meet all conditions, latest first and the later stored first at the same instant.
@@ -60,6 +102,31 @@ class SqlIntentStore:
         items = tuple(found[: fitting(found, size_of)])
         more = len(rows) > len(items)
         return Page(items, token_after(rows[len(items) - 1], conditions) if more else "")
+
+
+def plain_insertion() -> Insert:
+    """Return the insertion of a revision, which adds nothing if there is one of its number."""
+    names = [column.name for column in intents.c if column.name != "id"]
+    insertion = sqlite.insert(intents).values(parameters(names))
+    return insertion.on_conflict_do_nothing(index_elements=IDENTITY).returning(intents.c.id)
+
+
+def guarded_insertion() -> Insert:
+    """Return the insertion for PostgreSQL, which also adds nothing if another transaction is adding a revision.
+
+    A plain one would wait for that transaction, which may in turn wait for this one because of another intent.
+    """
+    columns = [column for column in intents.c if column.name != "id"]
+    values = [cast(bindparam(f"{PREFIX}{column.name}", type_=column.type), column.type) for column in columns]
+    unlocked = func.pg_try_advisory_xact_lock(LOCKS, bindparam("lock", type_=Integer))
+    insertion = postgresql.insert(intents).from_select(columns, select(*values).where(unlocked))
+    return insertion.on_conflict_do_nothing(index_elements=IDENTITY).returning(intents.c.id)
+
+
+def lock_of(intent: Intent) -> int:
+    """Return the number of the lock on the revisions of an intent; some intents share one, which harms nothing."""
+    digest = hashlib.sha256(f"{intent.agent}\0{intent.correlation_id}".encode()).digest()
+    return int.from_bytes(digest[:4], signed=True)
 
 
 def listing(conditions: IntentFilter, request: PageRequest) -> Select[Any]:

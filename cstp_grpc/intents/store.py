@@ -59,13 +59,26 @@ class IntentFilter:
     before: datetime | None = None
 
 
+class IntentContended(Exception):
+    """Another transaction is adding a revision of the same intent.
+
+    It is not waited for, since it may wait for this one. A transaction that begins with `IntentStore.hold` waits.
+    """
+
+
 class IntentStore(Protocol):
     """Keeps the revisions of intents, each once for its agent and correlation id."""
 
     def remember(self, connection: Connection, intent: Intent) -> Intent:
         """Return the latest revision of an intent if it has the same content, else add the next one and return that.
 
-        It is added within the transaction. Raises SQLAlchemyError if the database does not answer.
+        It is added within the transaction. Raises IntentContended, and SQLAlchemyError if the database does not answer.
+        """
+
+    def hold(self, connection: Connection, intent: Intent) -> None:
+        """Wait until no other transaction is adding a revision of an intent, and keep others from it until this ends.
+
+        Raises SQLAlchemyError if the database does not answer.
         """
 
     def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
@@ -30,10 +30,12 @@ CANNOT_ANSWER = (OperationalError, InterfaceError, InternalError, PoolTimeout)
 class Ticket(Generic[T]):
     """A job on its way to the disk and back; a bare lock tells of its end, because a Future takes 20 us."""
 
-    __slots__ = ("_ended", "_error", "_result", "abandoned", "job")
+    __slots__ = ("_ended", "_error", "_result", "abandoned", "alone", "job")
 
-    def __init__(self, job: Job[T]) -> None:
+    def __init__(self, job: Job[T], *, alone: bool = False) -> None:
         self.job = job
+        self.alone = alone
+        """Whether it has a transaction of its own."""
         self.abandoned = False
         """Whether nobody waits any more; such a job is not begun."""
         self._result: T | None = None
@@ -72,8 +74,8 @@ class FutureTicket(Ticket[T]):
 
     __slots__ = ("future",)
 
-    def __init__(self, job: Job[T]) -> None:
-        super().__init__(job)
+    def __init__(self, job: Job[T], *, alone: bool = False) -> None:
+        super().__init__(job, alone=alone)
         self.future: Future[T] = Future()
         self.future.set_running_or_notify_cancel()
 
@@ -111,13 +113,14 @@ class Writer:
         self._thread = threading.Thread(target=self._serve, name="writer", daemon=True)
         self._thread.start()
 
-    def run(self, job: Job[T]) -> T:
+    def run(self, job: Job[T], *, alone: bool = False) -> T:
         """Return what a job returned, once it is on disk.
 
-        Raises what the job raised, or Unavailable where the database does not take it or it waits too long; a job that
-        was begun by then may still come to be stored.
+        A job that waits for other servers must run `alone`, in a transaction that holds nothing before. Raises what the
+        job raised, or Unavailable where the database does not take it or it waits too long; a job that was begun by
+        then may still come to be stored.
         """
-        ticket = Ticket(job)
+        ticket = Ticket(job, alone=alone)
         if self._enter(ticket, may_commit=self._callers_commit):
             try:
                 self._commit([ticket])
@@ -125,9 +128,9 @@ class Writer:
                 self._leave()
         return ticket.wait(self._timeout)
 
-    def submit(self, job: Job[T]) -> Future[T]:
+    def submit(self, job: Job[T], *, alone: bool = False) -> Future[T]:
         """Return a future that ends as `run` would, without its time limit. Raises Unavailable after `close`."""
-        ticket = FutureTicket(job)
+        ticket = FutureTicket(job, alone=alone)
         self._enter(ticket, may_commit=False)
         return ticket.future
 
@@ -172,7 +175,8 @@ class Writer:
                     return None
                 self._changed.wait()
             self._busy = True
-            taken, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+            count = batch_size(self._waiting)
+            taken, self._waiting = self._waiting[:count], self._waiting[count:]
             return [ticket for ticket in taken if not ticket.abandoned]
 
     def _commit(self, batch: list[Ticket[Any]]) -> None:
@@ -236,6 +240,14 @@ class Writer:
             connection.close()
         except SQLAlchemyError:
             logger.warning("the writer's connection did not close", exc_info=True)
+
+
+def batch_size(waiting: Sequence[Ticket[Any]]) -> int:
+    """Return how many of the first tickets are done in one transaction."""
+    if waiting[0].alone:
+        return 1
+    first_alone = (position for position, ticket in enumerate(waiting[:MAX_BATCH]) if ticket.alone)
+    return next(first_alone, MAX_BATCH)
 
 
 def answer_to(error: BaseException) -> BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -16,8 +17,8 @@ from sqlalchemy import Connection, Engine
 
 from cstp_grpc.errors import InvalidArgument, QueryFailed
 from cstp_grpc.intents.sql_store import SqlIntentStore
-from cstp_grpc.intents.store import Intent, IntentFilter
-from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.intents.store import Intent, IntentContended, IntentFilter
+from cstp_grpc.storage.engine import create_engine, for_writing
 from cstp_grpc.storage.paging import PageRequest
 from cstp_grpc.storage.writer import Writer
 from cstp_grpc.vocabulary import Stakes
@@ -70,6 +71,22 @@ INTENTS = st.builds(
 Remember = Callable[[Intent], Intent]
 
 
+def remember_on(store: SqlIntentStore, writer: Writer) -> Remember:
+    """Return what stores intents as a server does."""
+
+    def waiting(connection: Connection, intent: Intent) -> Intent:
+        store.hold(connection, intent)
+        return store.remember(connection, intent)
+
+    def remember(intent: Intent) -> Intent:
+        try:
+            return writer.run(lambda connection: store.remember(connection, intent))
+        except IntentContended:
+            return writer.run(lambda connection: waiting(connection, intent), alone=True)
+
+    return remember
+
+
 @pytest.fixture
 def store(engine: Engine) -> SqlIntentStore:
     return SqlIntentStore(engine)
@@ -77,7 +94,7 @@ def store(engine: Engine) -> SqlIntentStore:
 
 @pytest.fixture
 def remember(store: SqlIntentStore, writer: Writer) -> Remember:
-    return lambda intent: writer.run(lambda connection: store.remember(connection, intent))
+    return remember_on(store, writer)
 
 
 def test_every_intent_comes_back_as_it_was(store: SqlIntentStore, remember: Remember) -> None:
@@ -139,7 +156,7 @@ def test_agents_do_not_share_correlation_ids(store: SqlIntentStore, remember: Re
 def remember_at_once(store: SqlIntentStore, engine: Engine, remember: Remember, wanted: list[Intent]) -> list[Intent]:
     """Return what is stored for intents that reach two servers at the same time."""
     with closing(Writer(engine, timeout=20.0)) as other_server, ThreadPoolExecutor(8) as callers:
-        ways = [remember, lambda intent: other_server.run(lambda connection: store.remember(connection, intent))]
+        ways = [remember, remember_on(store, other_server)]
         return list(callers.map(lambda pair: ways[pair[0] % 2](pair[1]), enumerate(wanted)))
 
 
@@ -184,6 +201,39 @@ def test_mixed_announcements_at_once_leave_chains_in_which_each_changes_somethin
         revisions = list(chain)
         assert [intent.revision for intent in revisions] == list(range(1, len(revisions) + 1))
         assert all(before.content_hash != after.content_hash for before, after in pairwise(revisions))
+
+
+def test_servers_that_add_to_the_same_intents_in_other_orders_do_not_wait_for_each_other(
+    store: SqlIntentStore, engine: Engine, remember: Remember
+) -> None:
+    """Each transaction holds several intents, so waiting for one of them could be a deadlock."""
+    numbers = random.Random(12)
+    wanted = [
+        replace(INTENT, correlation_id=f"c-{numbers.randrange(4)}", content_hash=f"{numbers.randrange(3)}")
+        for _ in range(400)
+    ]
+    stored = remember_at_once(store, engine, remember, wanted)
+    assert [intent.content_hash for intent in stored] == [intent.content_hash for intent in wanted]
+    listed = store.page(IntentFilter(), ALL).items
+    for key in {intent.correlation_id for intent in wanted}:
+        chain = sorted(intent.revision for intent in listed if intent.correlation_id == key)
+        assert chain == list(range(1, len(chain) + 1))
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_an_intent_that_another_transaction_adds_is_contended_until_that_ends(
+    store: SqlIntentStore, engine: Engine, remember: Remember
+) -> None:
+    with for_writing(engine) as other:
+        with other.begin() as transaction:
+            store.remember(other, INTENT)
+            with for_writing(engine) as connection, connection.begin():
+                with pytest.raises(IntentContended):
+                    store.remember(connection, replace(INTENT, content_hash="other"))
+                assert store.remember(connection, replace(INTENT, correlation_id="c-2")).revision == 1
+            transaction.rollback()
+        # Nothing was stored, so there is nothing to revise.
+        assert remember(replace(INTENT, content_hash="other")).revision == 1
 
 
 def revision_of(intent: Intent) -> tuple[str, int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -111,3 +112,19 @@ def test_one_correlation_id_on_two_servers_is_one_intent_with_one_chain_of_revis
             for caller, intent in ((second, "Roll back"), (first, "Roll back"), (first, "Deploy"), (second, "Deploy"))
         ]
         assert revised == [2, 2, 3, 3]
+
+
+def test_contents_announced_at_once_to_two_servers_get_numbers_without_a_gap(shared_url: str, tmp_path: Path) -> None:
+    def announce(caller: GrpcCaller, number: int) -> tuple[str, int]:
+        params = {"intent": f"Deploy part {number}", "correlationId": f"c-{number % 3}"}
+        return params["correlationId"], result(caller.call("cstp.announceIntent", params))["revision"]
+
+    with (
+        serving(tmp_path / "a", shared_url) as first,
+        serving(tmp_path / "b", shared_url) as second,
+        ThreadPoolExecutor(8) as agents,
+    ):
+        announced = list(agents.map(announce, [first, second] * 30, range(60)))
+        listed = result(first.call("cstp.listIntents", {"pageSize": 100}))["intents"]
+    assert sorted(announced) == [(f"c-{key}", revision) for key in range(3) for revision in range(1, 21)]
+    assert sorted((intent["correlationId"], intent["revision"]) for intent in listed) == sorted(announced)

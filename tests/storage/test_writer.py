@@ -89,6 +89,18 @@ def test_what_waits_is_committed_together(engine: Engine, writer: Writer) -> Non
     assert len(commits) == the_blocking_one_and_the_rest
 
 
+def test_a_job_that_runs_alone_has_a_transaction_of_its_own(engine: Engine, writer: Writer) -> None:
+    commits: list[Connection] = []
+    with kept_busy(writer):
+        event.listen(engine, "commit", commits.append)
+        plan = (False, False, True, True, False, False)
+        futures = [writer.submit(add(str(number)), alone=alone) for number, alone in enumerate(plan)]
+    assert [future.result(BOUND) for future in futures] == [str(number) for number in range(6)]
+    the_blocking_one_two_together_each_alone_and_two_together = 5
+    assert len(commits) == the_blocking_one_two_together_each_alone_and_two_together
+    assert writer.run(add("at once"), alone=True) == "at once"
+
+
 def test_a_batch_is_bounded(engine: Engine, writer: Writer) -> None:
     commits: list[Connection] = []
     with kept_busy(writer):
