@@ -45,3 +45,7 @@ class Notification:
     decision_id: str | None = None
     response: Mapping[str, Any] | None = None
     attempts: int = 0
+
+    def __str__(self) -> str:
+        """Return what it is called in the log, without its address."""
+        return f"the notification {self.id} ({self.kind.value}) for {self.agent} on {self.correlation_id}"

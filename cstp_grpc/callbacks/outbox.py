@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from cstp_grpc.callbacks.addresses import AllowList
 from cstp_grpc.callbacks.model import Citation, Kind, Notification
 from cstp_grpc.callbacks.store import CallbackStore
 from cstp_grpc.decisions.model import Decision
@@ -20,6 +19,7 @@ from cstp_grpc.decisions.store import Entry
 from cstp_grpc.errors import CstpError
 from cstp_grpc.storage.writer import Writer
 from cstp_grpc.vocabulary import Outcome
+from cstp_grpc.webhooks.addresses import AllowList
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from cstp_grpc.cli.guardrails import open_rules
 from cstp_grpc.cli.output import Output
 from cstp_grpc.client.contract import methods
 from cstp_grpc.config import Settings
-from cstp_grpc.server.callbacks import allow_list_of
 from cstp_grpc.server.federation import open_peers
 from cstp_grpc.server.interceptors.rate_limit import RateLimiting
 from cstp_grpc.server.liaison import names_of, redaction_of, remote_agents
+from cstp_grpc.server.webhooks import allow_list_of
 from cstp_grpc.storage.engine import create_engine, parse_url
 from cstp_grpc.storage.migrate import current, head
 from cstp_grpc.storage.migrate import migrate as migrate_database
@@ -94,7 +94,7 @@ def check_liaison(settings: Settings) -> None:
 
 def check_federation(settings: Settings) -> None:
     """Build what federation is configured to need, and call nobody. Raises ConfigError."""
-    allow_list_of(settings.federation.callbacks)
+    allow_list_of(settings.federation.callbacks.allow, "federation.callbacks.allow")
     with ExitStack() as opened:
         open_peers(opened, settings.federation)
 

@@ -47,7 +47,7 @@ from cstp_grpc.intent_layer.reviewing import Reviewer
 from cstp_grpc.intent_layer.tree import Tree
 from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.sql_store import SqlIntentStore
-from cstp_grpc.server.callbacks import allow_list_of, build_callbacks
+from cstp_grpc.server.callbacks import build_callbacks
 from cstp_grpc.server.code import ProjectCode, ProjectSources
 from cstp_grpc.server.federation import federated, open_peers, sharing_of
 from cstp_grpc.server.grpc_server import LOOPBACK, GrpcServer, Listening, Servicer, interceptors
@@ -55,6 +55,7 @@ from cstp_grpc.server.health import INDEX
 from cstp_grpc.server.interceptors.receiving import Receiving
 from cstp_grpc.server.liaison import build_liaison, redaction_of, remote_agents
 from cstp_grpc.server.trails import CheckAudit, IntentLayerAudit, JournalAudit, NoTrail, Trail
+from cstp_grpc.server.webhooks import allow_list_of
 from cstp_grpc.services.access import AccessService
 from cstp_grpc.services.audit import AuditService
 from cstp_grpc.services.cstp import CstpService, QueryLimits
@@ -152,7 +153,7 @@ class App:
         redaction = redaction_of(settings)
         remote = remote_agents(opened, settings)
         peers = open_peers(opened, settings.federation)
-        allowed = allow_list_of(settings.federation.callbacks)
+        allowed = allow_list_of(settings.federation.callbacks.allow, "federation.callbacks.allow")
         opened.enter_context(DataLock(settings.data_dir))
         embedder = build_embedder(**settings.embedding.model_dump(), data_dir=settings.data_dir)
 

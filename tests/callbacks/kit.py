@@ -13,10 +13,9 @@ from typing import Any
 from sqlalchemy import Connection, Engine, func, select
 
 from cstp_grpc.audit.model import AuditEntry
-from cstp_grpc.callbacks.addresses import Address, AllowList, address_of
 from cstp_grpc.callbacks.model import Notification
 from cstp_grpc.callbacks.outbox import Callbacks
-from cstp_grpc.callbacks.sending import Notifications
+from cstp_grpc.callbacks.sending import CallbackQueue
 from cstp_grpc.callbacks.sql_store import SqlCallbackStore
 from cstp_grpc.decisions.embedding.lexical import LexicalEmbedder
 from cstp_grpc.decisions.journal import Journal
@@ -30,6 +29,8 @@ from cstp_grpc.storage.outbox import Outbox
 from cstp_grpc.storage.tables import callbacks, citations
 from cstp_grpc.storage.writer import Writer
 from cstp_grpc.vocabulary import Outcome, Visibility
+from cstp_grpc.webhooks.addresses import Address, AllowList, address_of
+from cstp_grpc.webhooks.sending import WebhookOutbox, WebhookRequest
 from tests.waiting import SECONDS
 
 NOON = datetime(2026, 2, 4, 12, 0, tzinfo=UTC)
@@ -64,8 +65,8 @@ class FakeCourier:
         self.may_answer = threading.Event()
         self.may_answer.set()
 
-    def post(self, address: Address, body: bytes) -> None:
-        self.posted.append((address, json.loads(body)))
+    def post(self, request: WebhookRequest) -> None:
+        self.posted.append((request.address, json.loads(request.body)))
         assert self.may_answer.wait(SECONDS)
         problem = self.problems.pop(0) if self.problems else self.always
         if problem is not None:
@@ -142,17 +143,9 @@ class Kit:
 
     def dispatcher(self, **given: Any) -> Dispatcher[Notification]:
         courier = given.pop("courier", self.courier)
-        outbox = Notifications(
-            self.store,
-            self.decisions,
-            given.pop("allowed", self.allowed),
-            courier,
-            self.trail,
-            self.clock,
-            Patience(timedelta(hours=24), lambda: 1.0),
-            self.agents.__contains__,
-            "house",
-        )
+        queue = CallbackQueue(self.store, self.decisions, given.pop("allowed", self.allowed), "house")
+        patience = Patience(timedelta(hours=24), lambda: 1.0)
+        outbox = WebhookOutbox(queue, courier, self.trail, self.clock, patience, self.agents.__contains__)
         writer = given.pop("writer", self.writer)
         given.setdefault("lease_seconds", LEASE)
         return Dispatcher("callbacks", outbox, writer, self.clock, logger, "nothing", **given)

@@ -15,10 +15,10 @@ import grpc
 import pytest
 
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc, types_pb2
-from tests.callbacks.receiver import Receiver, receiving
 from tests.harness import TOKENS
 from tests.killing import killed_at_work
 from tests.waiting import wait_until
+from tests.webhooks.receiver import Receiver, receiving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

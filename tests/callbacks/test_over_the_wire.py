@@ -18,11 +18,11 @@ from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
 from cstp_grpc.server.app import App
 from cstp_grpc.storage.engine import create_engine
 from cstp_grpc.storage.tables import callbacks, citations
-from tests.callbacks.receiver import Receiver, receiving
 from tests.federation.agents import PEER_TOKEN, agent_settings, peer
 from tests.grpc_servers import grpc_server
 from tests.harness import GrpcCaller, JsonRpcCaller, bridging
 from tests.waiting import SECONDS, wait_until
+from tests.webhooks.receiver import Receiver, receiving
 
 Caller = GrpcCaller | JsonRpcCaller
 SOON = 0.3

@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import Engine
 
 from cstp_grpc.audit.model import AuditEvent
-from cstp_grpc.callbacks.sending import NotSent, Refused
 from cstp_grpc.decisions.model import Decision
 from cstp_grpc.storage.writer import Writer
 from cstp_grpc.vocabulary import Outcome, Visibility
+from cstp_grpc.webhooks.sending import NotSent, Refused
 from tests.callbacks.kit import HOOK, LEASE, NOON, OTHER_HOOK, FakeCourier, Kit, allow
 from tests.waiting import wait_until
 

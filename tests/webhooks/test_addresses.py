@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cstp_grpc.callbacks.addresses import AllowList, address_of
+from cstp_grpc.webhooks.addresses import AllowList, address_of
 
 PREFIX = "https://agents.example.com/cstp/"
 

@@ -1,4 +1,4 @@
-"""Addresses to which feedback may be sent: parsed and compared part by part, never as text."""
+"""Addresses that agents are notified at: parsed and compared part by part, never as text."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Address:
 
 
 class AllowList:
-    """The addresses that feedback is sent to: those that begin with one of some prefixes."""
+    """The addresses that notifications are sent to: those that begin with one of some prefixes."""
 
     def __init__(self, prefixes: Iterable[Address]) -> None:
         self._prefixes = tuple(prefixes)
@@ -63,9 +63,11 @@ class AllowList:
     def address(self, url: str) -> Address | None:
         """Return the address at a URL; None where nothing is sent to it, whatever is wrong with it."""
         found = address_of(url)
-        if found is None or not any(found.begins_with(prefix) for prefix in self._prefixes):
-            return None
-        return found
+        return found if found is not None and self.includes(found) else None
+
+    def includes(self, address: Address) -> bool:
+        """Whether an address begins with one of the prefixes."""
+        return any(address.begins_with(prefix) for prefix in self._prefixes)
 
 
 def address_of(url: str) -> Address | None:

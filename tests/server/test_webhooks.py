@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.callbacks.addresses import Address, address_of
-from cstp_grpc.callbacks.sending import NotSent, Refused
 from cstp_grpc.client.addresses import is_public
 from cstp_grpc.config import ConfigError
 from cstp_grpc.server.app import App
-from cstp_grpc.server.callbacks import HttpCourier
-from tests.callbacks.receiver import Receiver, receiving
+from cstp_grpc.server.webhooks import HttpWebhookClient
+from cstp_grpc.webhooks.addresses import address_of
+from cstp_grpc.webhooks.sending import NotSent, Refused, WebhookRequest
 from tests.certificates import Authority
 from tests.harness import settings
+from tests.webhooks.receiver import Receiver, receiving
 
 BODY = b'{"jsonrpc": "2.0", "method": "cstp.lateFeedback", "params": {}}'
 
@@ -28,16 +28,16 @@ def anywhere(address: str) -> bool:
     return True
 
 
-def courier(
+def client(
     permitted: Callable[[str], bool] = anywhere, tls: ssl.SSLContext | None = None, seconds: float = 10.0
-) -> HttpCourier:
-    return HttpCourier(permitted, tls or ssl.create_default_context(), seconds)
+) -> HttpWebhookClient:
+    return HttpWebhookClient(lambda _, ip: permitted(ip), tls or ssl.create_default_context(), seconds)
 
 
-def at(url: str) -> Address:
+def at(url: str) -> WebhookRequest:
     address = address_of(url)
     assert address is not None
-    return address
+    return WebhookRequest(address, BODY, {"content-type": "application/json"})
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def receiver() -> Iterator[Receiver]:
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
 def test_a_status_of_success_is_one(receiver: Receiver, status: int) -> None:
     receiver.statuses = [status]
-    courier().post(at(f"{receiver.url}/hooks/a-b?key=1"), BODY)
+    client().post(at(f"{receiver.url}/hooks/a-b?key=1"))
     (received,) = receiver.received
     assert received.path == "/hooks/a-b?key=1"
     assert received.headers["host"] == receiver.url.removeprefix("http://")
@@ -58,7 +58,7 @@ def test_a_status_of_success_is_one(receiver: Receiver, status: int) -> None:
 
 
 def test_nothing_says_who_sends_it(receiver: Receiver) -> None:
-    courier().post(at(receiver.url), BODY)
+    client().post(at(receiver.url))
     names = set(receiver.received[0].headers)
     assert names == {"host", "content-type", "content-length", "accept", "accept-encoding", "connection"}
 
@@ -67,7 +67,7 @@ def test_nothing_says_who_sends_it(receiver: Receiver) -> None:
 def test_what_may_pass_is_tried_again(receiver: Receiver, status: int) -> None:
     receiver.statuses = [status]
     with pytest.raises(NotSent, match=f"HTTP {status}") as caught:
-        courier().post(at(receiver.url), BODY)
+        client().post(at(receiver.url))
     assert not isinstance(caught.value, Refused)
 
 
@@ -75,7 +75,7 @@ def test_what_may_pass_is_tried_again(receiver: Receiver, status: int) -> None:
 def test_what_will_not_pass_is_final(receiver: Receiver, status: int) -> None:
     receiver.statuses = [status]
     with pytest.raises(Refused, match=f"HTTP {status}"):
-        courier().post(at(receiver.url), BODY)
+        client().post(at(receiver.url))
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -84,14 +84,14 @@ def test_redirects_are_not_followed(receiver: Receiver, status: int) -> None:
     with receiving() as other:
         receiver.headers = {"location": f"{other.url}/hooks"}
         with pytest.raises(NotSent, match=f"HTTP {status}"):
-            courier().post(at(receiver.url), BODY)
+            client().post(at(receiver.url))
         assert other.received == []
     assert len(receiver.received) == 1
 
 
 def test_an_address_that_is_not_permitted_is_not_called(receiver: Receiver) -> None:
     with pytest.raises(Refused, match=r"is at 127\.0\.0\.1, where nothing is sent"):
-        courier(is_public).post(at(receiver.url), BODY)
+        client(is_public).post(at(receiver.url))
     assert receiver.received == []
 
 
@@ -100,7 +100,7 @@ def test_proxies_of_the_environment_are_not_used(receiver: Receiver, monkeypatch
         for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url)
         monkeypatch.delenv("no_proxy", raising=False)
-        courier().post(at(receiver.url), BODY)
+        client().post(at(receiver.url))
         assert proxy.received == []
     assert len(receiver.received) == 1
 
@@ -108,12 +108,12 @@ def test_proxies_of_the_environment_are_not_used(receiver: Receiver, monkeypatch
 def test_a_receiver_that_does_not_answer_is_given_up_in_time(receiver: Receiver) -> None:
     receiver.may_answer.clear()
     with pytest.raises(NotSent, match="no answer within"):
-        courier(seconds=0.2).post(at(receiver.url), BODY)
+        client(seconds=0.2).post(at(receiver.url))
 
 
 def test_a_host_that_nobody_answers_at_is_tried_again(free_port: int) -> None:
     with pytest.raises(NotSent, match="refused") as caught:
-        courier().post(at(f"http://127.0.0.1:{free_port}"), BODY)
+        client().post(at(f"http://127.0.0.1:{free_port}"))
     assert not isinstance(caught.value, Refused)
 
 
@@ -136,7 +136,7 @@ def saying(answer: Callable[[socket.socket], None]) -> Iterator[str]:
 
 def test_what_is_no_http_is_tried_again() -> None:
     with saying(lambda connection: connection.sendall(b"SSH-2.0-x\r\n\r\n")) as url, pytest.raises(NotSent):
-        courier().post(at(url), BODY)
+        client().post(at(url))
 
 
 def test_of_an_answer_only_the_status_is_read() -> None:
@@ -147,7 +147,7 @@ def test_of_an_answer_only_the_status_is_read() -> None:
                 connection.sendall(bytes(65536))
 
     with saying(endless) as url:
-        courier().post(at(url), BODY)
+        client().post(at(url))
 
 
 def test_a_head_without_an_end_is_not_read_for_ever() -> None:
@@ -158,7 +158,7 @@ def test_a_head_without_an_end_is_not_read_for_ever() -> None:
                 connection.sendall(b"x: " + b"y" * 1000 + b"\r\n")
 
     with saying(endless) as url, pytest.raises(NotSent):
-        courier().post(at(url), BODY)
+        client().post(at(url))
 
 
 def test_receivers_are_known_by_their_certificates(authority: Authority) -> None:
@@ -167,12 +167,12 @@ def test_receivers_are_known_by_their_certificates(authority: Authority) -> None
     serving.load_cert_chain(certificate.certificate, certificate.key)
     trusting = ssl.create_default_context(cafile=authority.certificate)
     with receiving(serving) as receiver:
-        courier(tls=trusting).post(at(f"{receiver.url}/hook"), BODY)
+        client(tls=trusting).post(at(f"{receiver.url}/hook"))
         assert len(receiver.received) == 1
         with pytest.raises(NotSent, match="CERTIFICATE_VERIFY_FAILED"):
-            courier().post(at(f"{receiver.url}/hook"), BODY)
+            client().post(at(f"{receiver.url}/hook"))
         with pytest.raises(NotSent, match="CERTIFICATE_VERIFY_FAILED"):
-            courier(tls=trusting).post(at(receiver.url.replace("localhost", "127.0.0.1")), BODY)
+            client(tls=trusting).post(at(receiver.url.replace("localhost", "127.0.0.1")))
         assert len(receiver.received) == 1
 
 

@@ -1,0 +1,1 @@
+"""Posting notifications to addresses that agents name."""
