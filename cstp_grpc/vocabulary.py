@@ -63,6 +63,13 @@ class TaskState(StrEnum):
     CANCELED = "canceled"
 
 
+class PushFormat(StrEnum):
+    """In which version of A2A a push notification is written."""
+
+    A2A_1_0 = "1.0"
+    A2A_0_3 = "0.3"
+
+
 class PeerStatus(StrEnum):
     """What became of asking a peer."""
 

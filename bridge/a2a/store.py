@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import grpc
-from a2a.types.a2a_pb2 import Role, Task, TaskState
+from a2a.types.a2a_pb2 import Task, TaskState
 from a2a.utils.errors import TaskNotFoundError
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from bridge.a2a.errors import Refused, invalid_params
-from bridge.a2a.media import TEXT
 from bridge.a2a.tasks import copy_of
 from bridge.methods import Metadata
 from bridge.status import Failure, from_rpc_error
+from cstp_grpc.client import a2a_tasks
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
 
@@ -40,11 +40,6 @@ KEPT: Final = {kept: state for state, kept in STATES.items()}
 
 MAX_BYTES: Final = 2_097_152
 """The largest task that the server keeps."""
-INTERRUPTED: Final = "The answer was interrupted; what the message asks for may have been done, or not"
-NOT_BEGUN: Final = "The task was given up before anything of what the message asks for was done"
-
-LAPSED: Final = {TaskState.TASK_STATE_SUBMITTED: NOT_BEGUN, TaskState.TASK_STATE_WORKING: INTERRUPTED}
-"""What is said of tasks whose time ran out, by the states in which they were kept."""
 
 CALLS: Final = re.compile(r"calls of cstp\.\w+")
 """How a limit names the calls that there are too many of."""
@@ -185,37 +180,10 @@ def read_task(kept: tasks_pb2.Task) -> Task | None:
 
     It is None where the content is no such task: whoever has a token may save what it likes past every bridge.
     """
-    task = content_of(kept)
+    task = a2a_tasks.read_task(kept.id, kept.context_id, kept.content, KEPT[kept.state], kept.updated_at)
     if task is None:
         logger.warning("task %s holds what no bridge kept", kept.id)
-        return None
-    state = KEPT[kept.state]
-    if state == TaskState.TASK_STATE_FAILED and task.status.state in LAPSED:
-        mark_interrupted(task, LAPSED[task.status.state])
-    task.status.state = state
-    task.status.timestamp.CopyFrom(kept.updated_at)
     return task
-
-
-def content_of(kept: tasks_pb2.Task) -> Task | None:
-    """Return the task that a bridge kept, None where none did."""
-    try:
-        task = Task.FromString(kept.content)
-    except DecodeError:
-        return None
-    return task if (task.id, task.context_id) == (kept.id, kept.context_id) else None
-
-
-def mark_interrupted(task: Task, text: str) -> None:
-    """Say in the status of a task whose time ran out what became of it."""
-    task.ClearField("artifacts")
-    message = task.status.message
-    message.Clear()
-    message.message_id = f"{task.id}-interrupted"
-    message.task_id = task.id
-    message.context_id = task.context_id
-    message.role = Role.ROLE_AGENT
-    message.parts.add(text=text, media_type=TEXT)
 
 
 def wrong_fields(failure: Failure) -> list[tuple[str, str]]:

@@ -33,6 +33,7 @@ class AuditEvent(StrEnum):
     SESSION_DELETED = "session_deleted"
     VERDICTS_MERGED = "verdicts_merged"
     CALLBACK_SENT = "callback_sent"
+    PUSH_NOTIFICATION_SENT = "push_notification_sent"
     CALLS_REFUSED = "calls_refused"
 
 

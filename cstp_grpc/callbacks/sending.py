@@ -52,7 +52,10 @@ class CallbackQueue:
         return self._store.remove(connection, item)
 
     def build_request(self, connection: Connection, item: Notification) -> WebhookRequest | None:
-        """Return what is sent of a notification; None if it is withdrawn, since nothing is to be told. Raises GivenUp."""
+        """Return what is sent of a notification; None if it is withdrawn, since there is nothing to tell.
+
+        Raises GivenUp.
+        """
         address = self._allowed.address(item.url)
         if address is None:
             raise GivenUp("nothing is sent to its address any more")
@@ -62,7 +65,7 @@ class CallbackQueue:
             self._store.remove(connection, item)
             self._store.untell(connection, item)
             return None
-        return WebhookRequest(address, self._message(item, content), {"content-type": "application/json"})
+        return WebhookRequest(address, lambda: self._message(item, content), {"content-type": "application/json"})
 
     def audit_entry(self, item: Notification, at: datetime, error: str | None) -> AuditEntry:
         """Return the entry for a notification that was taken, or given up with an error."""

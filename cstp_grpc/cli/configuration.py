@@ -95,6 +95,7 @@ def check_liaison(settings: Settings) -> None:
 def check_federation(settings: Settings) -> None:
     """Build what federation is configured to need, and call nobody. Raises ConfigError."""
     allow_list_of(settings.federation.callbacks.allow, "federation.callbacks.allow")
+    allow_list_of(settings.a2a.push.allow, "a2a.push.allow")
     with ExitStack() as opened:
         open_peers(opened, settings.federation)
 

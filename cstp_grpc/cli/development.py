@@ -72,6 +72,12 @@ def with_agent(settings: Settings, name: str, token: str) -> Settings:
     return settings.model_copy(update={"auth": auth})
 
 
+def with_loopback_push(settings: Settings) -> Settings:
+    """Return the settings with push notifications for programs on this machine, where a developer's clients are."""
+    push = settings.a2a.push.model_copy(update={"allow_loopback": True})
+    return settings.model_copy(update={"a2a": settings.a2a.model_copy(update={"push": push})})
+
+
 def with_local_agents(settings: Settings, name: str) -> Settings:
     """Return the settings with an agent for each local pillar that nobody serves: neither one that it names, nor one
     with a token that is called like its liaison agent.

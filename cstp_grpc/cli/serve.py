@@ -52,7 +52,8 @@ QUERY = json.dumps(
 @click.option(
     "--dev",
     is_flag=True,
-    help="Make a token for yourself, serve all local pillars with it and import example decisions, all in data_dir.",
+    help="Make a token for yourself, serve all local pillars with it and import example decisions, all in data_dir; "
+    "notify programs on this machine of A2A tasks.",
 )
 @click.option("--bridge/--no-bridge", default=True, help="Run the HTTP bridge too, or not.")
 def serve(dev: bool, bridge: bool) -> None:
@@ -71,6 +72,8 @@ def serve(dev: bool, bridge: bool) -> None:
         if token:
             settings = development.with_agent(settings, DEVELOPER, token.text)
             settings = development.with_local_agents(settings, DEVELOPER)
+        if dev:
+            settings = development.with_loopback_push(settings)
         if settings.auth.enabled and not settings.auth.tokens:
             raise ConfigError("auth.tokens: is empty, so nobody could call; add a token, or start with --dev")
         log_to_stderr(settings)

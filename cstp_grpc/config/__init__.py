@@ -9,7 +9,7 @@ from cstp_grpc.config.federation import (
 )
 from cstp_grpc.config.hosts import is_loopback, join, reachable
 from cstp_grpc.config.liaison import PILLARS, LiaisonSettings, PillarSettings, RetentionSettings
-from cstp_grpc.config.listening import A2aSettings, GrpcSettings, ServerSettings, TlsSettings
+from cstp_grpc.config.listening import A2aSettings, GrpcSettings, PushSettings, ServerSettings, TlsSettings
 from cstp_grpc.config.reading import (
     ENV_PREFIX,
     CommandEnvironment,
@@ -56,6 +56,7 @@ __all__ = [
     "PeerSettings",
     "PillarSettings",
     "ProviderSettings",
+    "PushSettings",
     "QuorumSettings",
     "RateLimitSettings",
     "RetentionSettings",

@@ -7,12 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from cstp_grpc.config.section import Section
+from cstp_grpc.config.section import URL_PREFIX, Section
 from cstp_grpc.vocabulary import Stakes
 
 PEER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 PEER_URL = r"^((grpcs?|https?)://)?[^\s/@]+(/\S*)?$"
-CALLBACK = r"^https?://[^\s/@?#]+(/[^\s?#]*)?$"
 
 Category = Annotated[str, Field(min_length=1, max_length=100)]
 Tag = Annotated[str, Field(min_length=1, max_length=100)]
@@ -75,7 +74,7 @@ class ShareSettings(Section):
 class CallbackSettings(Section):
     """Feedback that comes after the answer, sent to the address that an announcing agent gave as its `url`."""
 
-    allow: list[Annotated[str, Field(pattern=CALLBACK)]] = []
+    allow: list[Annotated[str, Field(pattern=URL_PREFIX)]] = []
     """What such addresses may begin with, for instance `https://agents.example.com/cstp/`; empty turns callbacks
     off."""
     late_seconds: float = Field(default=30.0, gt=0, le=600)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from cstp_grpc.config.section import Section
+from cstp_grpc.config.section import URL_PREFIX, Section
 
 HOST_AND_PORT = r"(\[[0-9A-Fa-f:.]+\]|[^\s/:]+):[0-9]{1,5}"
 TARGET = rf"^{HOST_AND_PORT}$"
@@ -54,6 +54,20 @@ class TlsSettings(Section):
     """A PEM file with its private key."""
 
 
+class PushSettings(Section):
+    """Push notifications: A2A clients are told of changes of their tasks at addresses that they name."""
+
+    enabled: bool = True
+    """False turns them off, and the card says so."""
+    allow: list[Annotated[str, Field(pattern=URL_PREFIX)]] = []
+    """What addresses may begin with besides those with `https` on the internet, for instance
+    `http://hooks.internal:8080/a2a/`; these may be anywhere, also in the own network."""
+    allow_loopback: bool = False
+    """True notifies programs on this machine too, also over `http`; `cstp serve --dev` sets it."""
+    delivery_hours: float = Field(default=24.0, gt=0, le=8760)
+    """How long a notification is tried before it is given up."""
+
+
 class A2aSettings(Section):
     """The A2A peer, which the bridge serves: over HTTP on its own port, over gRPC on this one."""
 
@@ -70,6 +84,8 @@ class A2aSettings(Section):
     """True refuses A2A clients that do not activate the CSTP extension."""
     task_days: float = Field(default=30, gt=0, le=3650)
     """How long a task and its conversation are kept after their last change."""
+    push: PushSettings = PushSettings()
+    """Push notifications."""
 
 
 class GrpcSettings(Section):

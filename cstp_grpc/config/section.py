@@ -7,6 +7,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 URL = r"^https?://[^\s/]+\S*$"
+URL_PREFIX = r"^https?://[^\s/@?#]+(/[^\s?#]*)?$"
+"""What the addresses on a list may begin with."""
 
 
 class SqliteFile:

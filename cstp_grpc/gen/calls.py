@@ -421,6 +421,7 @@ def append_message(
     *,
     metadata: Mapping[str, Json] | None = None,
     message_id: str | None = None,
+    claim_number: int | None = None,
 ) -> Call[liaison_pb2.ChatMessage]:
     """Describe appendMessage of liaison.v1.LiaisonService."""
     return Call(
@@ -431,6 +432,7 @@ def append_message(
             "content": content,
             "metadata": metadata,
             "message_id": message_id,
+            "claim_number": claim_number,
         },
         "message",
     )
@@ -453,6 +455,7 @@ def update_context(
     context: Mapping[str, Json],
     *,
     version: int | None = None,
+    claim_number: int | None = None,
 ) -> Call[liaison_pb2.ChatSession]:
     """Describe updateContext of liaison.v1.LiaisonService."""
     return Call(
@@ -461,6 +464,7 @@ def update_context(
             "chat_session_id": chat_session_id,
             "context": context,
             "version": version,
+            "claim_number": claim_number,
         },
         "chat_session",
     )
@@ -507,6 +511,7 @@ def return_to_guide(
     *,
     reason: str | None = None,
     version: int | None = None,
+    claim_number: int | None = None,
 ) -> Call[liaison_pb2.ReturnToGuideResponse]:
     """Describe returnToGuide of liaison.v1.LiaisonService."""
     return Call(
@@ -515,6 +520,7 @@ def return_to_guide(
             "chat_session_id": chat_session_id,
             "reason": reason,
             "version": version,
+            "claim_number": claim_number,
         },
     )
 

@@ -54,7 +54,7 @@ class Cstp:
                 decision_reviewed, decision_shared, decision_unshared, context_read, learning_reported,
                 learning_reviewed, node_created, session_opened, session_context_updated, context_shared,
                 session_routed, session_returned, session_claimed, session_closed, verdicts_merged, callback_sent,
-                session_deleted, calls_refused.
+                push_notification_sent, session_deleted, calls_refused.
             requesting_agent: Caused by exactly this agent.
             allowed: With exactly this verdict.
             guardrail_id: Where exactly this guardrail blocked or warned.
@@ -754,12 +754,15 @@ class Liaison:
         *,
         metadata: Mapping[str, Json] | None = None,
         message_id: str | None = None,
+        claim_number: int | None = None,
         timeout: float | None = None,
     ) -> liaison_pb2.ChatMessage:
         """Appends a message to the conversation history.
 
         With a message_id, the same call again appends nothing. Errors: SESSION_NOT_FOUND, also where the session is
-        closed; CONFLICT where the message_id was used with another content.
+        closed; CONFLICT where the message_id was used with another content; SESSION_WITH_ANOTHER_AGENT if the
+        claim_number is not that of the live claim, or if a local liaison agent speaks as the assistant that does not
+        have the session (any more).
 
         Args:
             chat_session_id: The session.
@@ -767,9 +770,18 @@ class Liaison:
             role: Who speaks. One of user, assistant, system.
             metadata: Structured data that belongs to it; at most 24 levels deep.
             message_id: Makes a repetition safe: 1 to 128 visible ASCII characters, once within the session.
+            claim_number: The number of the claim by which the caller has the session; refused if another one is
+                current, or none.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
-        call = calls.append_message(chat_session_id, content, role, metadata=metadata, message_id=message_id)
+        call = calls.append_message(
+            chat_session_id,
+            content,
+            role,
+            metadata=metadata,
+            message_id=message_id,
+            claim_number=claim_number,
+        )
         return self._caller.make(call, timeout=timeout)
 
     def list_messages(
@@ -797,21 +809,24 @@ class Liaison:
         context: Mapping[str, Json],
         *,
         version: int | None = None,
+        claim_number: int | None = None,
         timeout: float | None = None,
     ) -> liaison_pb2.ChatSession:
         """Changes the context of a chat session, member by member.
 
         Errors: SESSION_NOT_FOUND, also where the session is closed; SESSION_UPDATE_FAILED where it was changed since
-        the stated version.
+        the stated version; SESSION_WITH_ANOTHER_AGENT if the claim_number is not that of the live claim.
 
         Args:
             chat_session_id: The session.
             context: Members to set; null removes one. `conversation_history` is not for it, since messages are
                 appended.
             version: The version that the session must have; any when absent.
+            claim_number: The number of the claim by which the caller has the session; refused if another one is
+                current, or none.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
-        call = calls.update_context(chat_session_id, context, version=version)
+        call = calls.update_context(chat_session_id, context, version=version, claim_number=claim_number)
         return self._caller.make(call, timeout=timeout)
 
     def close_session(
@@ -909,20 +924,24 @@ class Liaison:
         *,
         reason: str | None = None,
         version: int | None = None,
+        claim_number: int | None = None,
         timeout: float | None = None,
     ) -> liaison_pb2.ReturnToGuideResponse:
         """Gives a chat session back to the guide; one that is with the guide stays as it is.
 
         Errors: SESSION_NOT_FOUND, also where the session is closed; SESSION_UPDATE_FAILED where it was changed since
-        the stated version.
+        the stated version; SESSION_WITH_ANOTHER_AGENT if the claim_number is not that of the live claim, or if the
+        caller is a local liaison agent that does not have the session (any more).
 
         Args:
             chat_session_id: The session.
             reason: Why; at most 2000 characters.
             version: The version that the session must have; any when absent.
+            claim_number: The number of the claim by which the caller has the session; refused if another one is
+                current, or none.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
-        call = calls.return_to_guide(chat_session_id, reason=reason, version=version)
+        call = calls.return_to_guide(chat_session_id, reason=reason, version=version, claim_number=claim_number)
         return self._caller.make(call, timeout=timeout)
 
     def share_context_to_agent(

@@ -54,6 +54,7 @@ from cstp_grpc.server.grpc_server import LOOPBACK, GrpcServer, Listening, Servic
 from cstp_grpc.server.health import INDEX
 from cstp_grpc.server.interceptors.receiving import Receiving
 from cstp_grpc.server.liaison import build_liaison, redaction_of, remote_agents
+from cstp_grpc.server.push import build_push
 from cstp_grpc.server.trails import CheckAudit, IntentLayerAudit, JournalAudit, NoTrail, Trail
 from cstp_grpc.server.webhooks import allow_list_of
 from cstp_grpc.services.access import AccessService
@@ -85,7 +86,7 @@ class App:
     """A gRPC server with everything behind it, built from settings.
 
     Building opens the journal, which is migrated, and loads the model; `start` serves; `stop` gives everything back.
-    `permitted` tells to which IP addresses callbacks may go.
+    `permitted` tells which IP addresses are of the internet, so that callbacks and push notifications may go there.
     Raises ConfigError, AlreadyRunning, WeightsMissing, RulebookError and CannotListen, whose messages say what to do.
     """
 
@@ -154,6 +155,7 @@ class App:
         remote = remote_agents(opened, settings)
         peers = open_peers(opened, settings.federation)
         allowed = allow_list_of(settings.federation.callbacks.allow, "federation.callbacks.allow")
+        notified = allow_list_of(settings.a2a.push.allow, "a2a.push.allow")
         opened.enter_context(DataLock(settings.data_dir))
         embedder = build_embedder(**settings.embedding.model_dump(), data_dir=settings.data_dir)
 
@@ -189,7 +191,9 @@ class App:
             citations=callbacks,
         )
         limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
-        tasks = TaskKeeper(SqlTaskStore(engine), writer, clock, timedelta(days=settings.a2a.task_days))
+        task_store = SqlTaskStore(engine)
+        push = build_push(opened, settings, notified, task_store, engine, writer, trail, clock, self._permitted)
+        tasks = TaskKeeper(task_store, writer, clock, timedelta(days=settings.a2a.task_days), push)
         remover = TaskRemover(tasks)
         remover.start()
         opened.callback(remover.stop)

@@ -40,13 +40,13 @@ class HttpWebhookClient:
         self._seconds = seconds
 
     def post(self, request: WebhookRequest) -> None:
-        """Post a JSON document and return once it was taken. Raises NotSent and Refused."""
-        address = request.address
+        """Post a JSON document and return once it was taken. Raises NotSent, Refused, and GivenUp as the body does."""
+        body, address = request.body(), request.address
         path, _, query = address.target.partition("?")
         url = SplitResult(address.scheme, address.netloc, path, query, "")
         dial = Dialler(partial(self._permits, address))
         try:
-            status = post(url, request.body, request.headers, self._seconds, self._tls, dial)
+            status = post(url, body, request.headers, self._seconds, self._tls, dial)
         except AddressRefused as error:
             raise Refused(str(error)) from error
         except TimeoutError as error:

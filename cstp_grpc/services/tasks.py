@@ -13,9 +13,11 @@ from cstp_grpc.services.caller import current_caller
 from cstp_grpc.services.permissions import Permissions
 from cstp_grpc.storage.paging import PageRequest
 from cstp_grpc.tasks.keeper import TaskContent, TaskKeeper
+from cstp_grpc.tasks.push_store import PushConfig
 from cstp_grpc.tasks.store import Task, TaskFilter
-from cstp_grpc.vocabulary import TaskState
+from cstp_grpc.vocabulary import PushFormat, TaskState
 
+PUSH_FORMAT = convert.EnumWords(tasks_pb2.PushFormat, PushFormat)
 TASK_STATE = convert.EnumWords(tasks_pb2.TaskState, TaskState)
 
 
@@ -30,7 +32,8 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
         """Keep a task, or another state of one."""
         caller = current_caller.get()
         self._permissions.require(request.method, caller.agent, caller.permissions)
-        saved = self._keeper.save(caller.agent, task_content(request.task), request.version, time_left(request))
+        config = push_config(request.push_config) if request.HasField("push_config") else None
+        saved = self._keeper.save(caller.agent, task_content(request.task), request.version, time_left(request), config)
         return tasks_pb2.SaveTaskResponse(version=saved.version, updated_at=convert.timestamp(saved.updated_at))
 
     def GetTask(self, request: tasks_pb2.GetTaskRequest, context: grpc.ServicerContext) -> tasks_pb2.GetTaskResponse:
@@ -47,6 +50,62 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
         return tasks_pb2.ListTasksResponse(
             tasks=[task_message(task) for task in page.items], next_page_token=page.next_token, total=page.total
         )
+
+    def CreatePushConfig(
+        self, request: tasks_pb2.CreatePushConfigRequest, context: grpc.ServicerContext
+    ) -> tasks_pb2.CreatePushConfigResponse:
+        """Have the caller notified of a task."""
+        agent = current_caller.get().agent
+        made = self._keeper.create_push_config(agent, request.task_id, push_config(request.push_config))
+        return tasks_pb2.CreatePushConfigResponse(push_config=push_config_message(made))
+
+    def GetPushConfig(
+        self, request: tasks_pb2.GetPushConfigRequest, context: grpc.ServicerContext
+    ) -> tasks_pb2.GetPushConfigResponse:
+        """Read where the caller is notified of a task."""
+        config = self._keeper.get_push_config(current_caller.get().agent, request.task_id, request.id or None)
+        return tasks_pb2.GetPushConfigResponse(push_config=push_config_message(config))
+
+    def ListPushConfigs(
+        self, request: tasks_pb2.ListPushConfigsRequest, context: grpc.ServicerContext
+    ) -> tasks_pb2.ListPushConfigsResponse:
+        """List where the caller is notified of a task."""
+        wanted = PageRequest(request.page_size, request.page_token)
+        page = self._keeper.page_push_configs(current_caller.get().agent, request.task_id, wanted)
+        return tasks_pb2.ListPushConfigsResponse(
+            push_configs=map(push_config_message, page.items), next_page_token=page.next_token
+        )
+
+    def DeletePushConfig(
+        self, request: tasks_pb2.DeletePushConfigRequest, context: grpc.ServicerContext
+    ) -> tasks_pb2.DeletePushConfigResponse:
+        """End notifications of a task at one address."""
+        self._keeper.delete_push_config(current_caller.get().agent, request.task_id, request.id)
+        return tasks_pb2.DeletePushConfigResponse()
+
+
+def push_config(message: tasks_pb2.PushConfig) -> PushConfig:
+    """Return a message as a configuration."""
+    return PushConfig(
+        id=message.id,
+        format=PUSH_FORMAT.required(message.format),
+        url=message.url,
+        token=message.token,
+        scheme=message.scheme,
+        credentials=message.credentials,
+    )
+
+
+def push_config_message(config: PushConfig) -> tasks_pb2.PushConfig:
+    """Return a configuration as a message."""
+    return tasks_pb2.PushConfig(
+        id=config.id,
+        url=config.url,
+        token=config.token,
+        scheme=config.scheme,
+        credentials=config.credentials,
+        format=PUSH_FORMAT.number(config.format),
+    )
 
 
 def task_content(message: tasks_pb2.Task) -> TaskContent:

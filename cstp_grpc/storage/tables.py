@@ -249,6 +249,51 @@ ended, the end of its time for any other. So one index orders what has settled a
 task that is given up needs no writing.
 """
 
+push_configs = Table(
+    "push_configs",
+    metadata,
+    Column("agent", IDENTIFIER, primary_key=True),
+    Column("task_id", IDENTIFIER, primary_key=True),
+    Column("id", IDENTIFIER, primary_key=True),
+    Column("set_at", UtcDateTime, nullable=False),
+    Column("format", Text, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("token", Text, nullable=False),
+    Column("scheme", Text, nullable=False),
+    Column("credentials", Text, nullable=False),
+    ForeignKeyConstraint(["agent", "task_id"], ["tasks.agent", "tasks.id"], ondelete="CASCADE"),
+    sqlite_with_rowid=False,
+)
+"""Where the owners of tasks are notified of their changes; `url`, `token` and `credentials` may be secrets."""
+
+task_notifications = Table(
+    "task_notifications",
+    metadata,
+    Column("agent", IDENTIFIER, primary_key=True),
+    Column("task_id", IDENTIFIER, primary_key=True),
+    Column("config_id", IDENTIFIER, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("id", IDENTIFIER, nullable=False),
+    Column("caused_at", UtcDateTime, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("next_attempt_at", UtcDateTime, nullable=False),
+    Column("context_id", Text),
+    Column("state", Text),
+    Column("changed_at", UtcDateTime),
+    Column("content", LargeBinary),
+    ForeignKeyConstraint(
+        ["agent", "task_id", "config_id"],
+        ["push_configs.agent", "push_configs.task_id", "push_configs.id"],
+        ondelete="CASCADE",
+    ),
+    Index(None, "next_attempt_at"),
+)
+"""Push notifications that are to be sent, each on a version of a task, until they are, or are given up.
+
+The last four columns are those of a version that was replaced before it was told; NULL for the stored one. While a task
+is at work, the version after it waits for the end of its time, so that it is told too when nothing else ends it.
+"""
+
 OPEN_SESSION = "status = 'active'"
 NAMED_MESSAGE = "message_id IS NOT NULL"
 TO_DELIVER = "next_attempt_at IS NOT NULL"

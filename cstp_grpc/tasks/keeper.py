@@ -8,11 +8,13 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from cstp_grpc.errors import Conflict, NotFound
-from cstp_grpc.storage.paging import PageRequest
+from cstp_grpc.errors import Conflict, MethodNotFound, NotFound
+from cstp_grpc.storage.paging import Page, PageRequest
 from cstp_grpc.storage.writer import Writer
+from cstp_grpc.tasks.push import PushNotifications
+from cstp_grpc.tasks.push_store import PushConfig
 from cstp_grpc.tasks.states import LAPSED
-from cstp_grpc.tasks.store import Moment, Task, TaskFilter, TaskPage, TaskStore
+from cstp_grpc.tasks.store import Moment, Task, TaskFilter, TaskPage, TaskRecord, TaskStore
 from cstp_grpc.vocabulary import TaskState
 
 TIME_LEFT = timedelta(minutes=5)
@@ -39,29 +41,50 @@ class TaskKeeper:
     """Keeps tasks for their agents; for any other agent there is none of that id.
 
     Tasks are seen for the time `kept` after their last change. One that has not ended when its time has run out has
-    failed at that instant.
+    failed at that instant. With `push`, owners are notified of changes.
     """
 
-    def __init__(self, store: TaskStore, writer: Writer, clock: Callable[[], datetime], kept: timedelta) -> None:
+    def __init__(
+        self,
+        store: TaskStore,
+        writer: Writer,
+        clock: Callable[[], datetime],
+        kept: timedelta,
+        push: PushNotifications | None = None,
+    ) -> None:
         self._store = store
+        self._push = push
         self._writer = writer
         self._clock = clock
         self._kept = kept
 
-    def save(self, agent: str, content: TaskContent, version: int, time_left: timedelta | None = None) -> Task:
+    def save(
+        self,
+        agent: str,
+        content: TaskContent,
+        version: int,
+        time_left: timedelta | None = None,
+        config: PushConfig | None = None,
+    ) -> Task:
         """Return a task once it is on disk: a new one where `version` is 0, else the next of that version.
 
-        `time_left` is for a task that can still change, 5 minutes when None. Raises Conflict if a task of the id exists
-        already, or none that may change to this state in that version; Unavailable.
+        `time_left` is for a task that can still change, 5 minutes when None. `config` says where its owner is notified
+        from this version on. Raises Conflict if a task of the id exists already, or none that may change to this state
+        in that version; InvalidArgument for the config, MethodNotFound if push notifications are off; Unavailable.
         """
+        push = self._push if config is None else self._required_push()
 
         def job(connection: Connection) -> Task:
             moment = self._moment()
+            if push is not None and version:
+                push.prepare_change(connection, agent, content.id, configures=config is not None)
             task = Task(content.id, content.context_id, content.state, content.content, version + 1, moment.now)
             settles_at = settling(task, TIME_LEFT if time_left is None else time_left)
             put = self._store.replace if version else self._store.add
             if not put(connection, agent, task, settles_at, moment):
                 raise refused(content.id, version)
+            if push is not None:
+                push.record_change(connection, agent, TaskRecord(task, settles_at), config, moment.now)
             return task
 
         return self._writer.run(job)
@@ -81,6 +104,31 @@ class TaskKeeper:
         bounded = PageRequest(min(request.limit, MAX_PAGE), request.token)
         return self._store.page(conditions, bounded, self._moment())
 
+    def create_push_config(self, agent: str, task_id: str, config: PushConfig) -> PushConfig:
+        """Return a configuration of a task once it is on disk, with its id; see `PushNotifications.create`.
+
+        Raises MethodNotFound too.
+        """
+        return self._required_push().create(agent, task_id, config, self._moment())
+
+    def get_push_config(self, agent: str, task_id: str, config_id: str | None) -> PushConfig:
+        """Return a configuration of a task, the one that was set last if no id is given.
+
+        Raises NotFound, MethodNotFound and QueryFailed.
+        """
+        return self._required_push().get(agent, task_id, config_id, self._moment())
+
+    def page_push_configs(self, agent: str, task_id: str, request: PageRequest) -> Page[PushConfig]:
+        """Return a page of the configurations of a task by rising id.
+
+        Raises NotFound, InvalidArgument for the page token, MethodNotFound and QueryFailed.
+        """
+        return self._required_push().page(agent, task_id, request, self._moment())
+
+    def delete_push_config(self, agent: str, task_id: str, config_id: str) -> None:
+        """Remove a configuration of a task, if it exists. Raises NotFound, MethodNotFound and Unavailable."""
+        self._required_push().delete(agent, task_id, config_id, self._moment())
+
     def remove_expired(self) -> int:
         """Remove up to REMOVAL_BATCH tasks that have expired, and return how many.
 
@@ -89,6 +137,11 @@ class TaskKeeper:
         return self._writer.run(
             lambda connection: self._store.remove_expired(connection, self._moment(), REMOVAL_BATCH)
         )
+
+    def _required_push(self) -> PushNotifications:
+        if self._push is None:
+            raise MethodNotFound("push notifications are off here")
+        return self._push
 
     def _moment(self) -> Moment:
         now = whole_milliseconds(self._clock())

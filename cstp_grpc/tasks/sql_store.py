@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -30,7 +30,7 @@ from cstp_grpc.storage.reading import reading
 from cstp_grpc.storage.tables import tasks
 from cstp_grpc.storage.text import storable
 from cstp_grpc.tasks.states import LAPSED, states_before
-from cstp_grpc.tasks.store import Moment, Task, TaskFilter, TaskPage
+from cstp_grpc.tasks.store import Moment, Task, TaskFilter, TaskPage, TaskRecord
 from cstp_grpc.vocabulary import TaskState
 
 table = tasks.c
@@ -49,16 +49,16 @@ class SqlTaskStore:
         Raises SQLAlchemyError where the database does not answer.
         """
         row = row_of(agent, task, settles_at)
-        # An expired task that was not removed yet makes room for one of the same id.
-        statement = (
-            self._insert(tasks)
-            .values(row)
-            .on_conflict_do_update(
-                index_elements=[table.agent, table.id], set_=row, where=table.settles_at <= moment.expired
-            )
-            .returning(table.version)
-        )
-        return connection.execute(statement).first() is not None
+        if self._insert_new(connection, row):
+            return True
+        # An expired task that was not removed yet makes room for one of the same id, with all that belongs to it.
+        expired = delete(tasks).where(table.agent == agent, table.id == task.id, table.settles_at <= moment.expired)
+        return connection.execute(expired).rowcount == 1 and self._insert_new(connection, row)
+
+    def _insert_new(self, connection: Connection, row: Mapping[str, object]) -> bool:
+        """Insert a row and return whether there was none of its key."""
+        statement = self._insert(tasks).values(row).on_conflict_do_nothing(index_elements=[table.agent, table.id])
+        return connection.execute(statement.returning(table.version)).first() is not None
 
     def replace(self, connection: Connection, agent: str, task: Task, settles_at: datetime, moment: Moment) -> bool:
         """Put a task in the place of the version before it within a transaction, and return whether that exists and may
@@ -73,6 +73,16 @@ class SqlTaskStore:
             .values(row_of(agent, task, settles_at))
         )
         return connection.execute(statement).rowcount == 1
+
+    def load(self, connection: Connection, agent: str, task_id: str, *, lock: bool = False) -> TaskRecord | None:
+        """Return a task as it was saved, also an expired one, within a transaction; None if none was.
+
+        `lock` keeps the changes of others waiting until the transaction ends. Raises SQLAlchemyError where the database
+        does not answer.
+        """
+        query = select(tasks).where(table.agent == agent, table.id == storable(task_id))
+        row = connection.execute(query.with_for_update() if lock else query).one_or_none()
+        return None if row is None else TaskRecord(saved_task(row), row.settles_at)
 
     def get(self, agent: str, task_id: str, moment: Moment) -> Task | None:
         """Return a task as it stands; None where the agent has none of that id.
@@ -217,6 +227,11 @@ def task_of(row: Row[Any], moment: Moment) -> Task:
     if row.settles_at <= moment.now:
         state, updated_at = LAPSED.get(state, state), row.settles_at
     return Task(row.id, row.context_id, state, row.content, row.version, updated_at)
+
+
+def saved_task(row: Row[Any]) -> Task:
+    """Return a row of `tasks` as the task was saved."""
+    return Task(row.id, row.context_id, TaskState(row.state), row.content, row.version, row.updated_at)
 
 
 def token_after(last: Task, conditions: TaskFilter) -> str:

@@ -29,6 +29,14 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskRecord:
+    """A task as it was saved, whatever has run out since, and when it settles."""
+
+    task: Task
+    settles_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Moment:
     """The instant at which tasks are looked at.
 
@@ -77,6 +85,13 @@ class TaskStore(Protocol):
         change to the task's state.
 
         Raises SQLAlchemyError where the database does not answer.
+        """
+
+    def load(self, connection: Connection, agent: str, task_id: str, *, lock: bool = False) -> TaskRecord | None:
+        """Return a task as it was saved, also an expired one, within a transaction; None if none was.
+
+        `lock` keeps the changes of others waiting until the transaction ends. Raises SQLAlchemyError where the database
+        does not answer.
         """
 
     def get(self, agent: str, task_id: str, moment: Moment) -> Task | None:

@@ -32,10 +32,13 @@ class GivenUp(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WebhookRequest:
-    """One POST; its address, headers and body may hold secrets."""
+    """One POST; its address, headers and body may hold secrets.
 
-    address: Address
-    body: bytes = field(repr=False)
+    `body` writes the document, outside any transaction, since a large one takes time. It raises GivenUp.
+    """
+
+    address: Address = field(repr=False)
+    body: Callable[[], bytes] = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Headers besides the usual ones; names in lower case."""
 
@@ -44,7 +47,10 @@ class WebhookClient(Protocol):
     """Carries notifications."""
 
     def post(self, request: WebhookRequest) -> None:
-        """Post a JSON document and return once it was taken, within bounded time. Raises NotSent and Refused."""
+        """Post a JSON document and return once it was taken, within bounded time.
+
+        Raises NotSent, Refused, and GivenUp as the body does.
+        """
 
 
 class AuditTrail(Protocol):
@@ -173,7 +179,7 @@ class WebhookOutbox(Generic[ItemT]):
     def _send(self, item: ItemT, request: WebhookRequest) -> Attempted:
         try:
             self._client.post(request)
-        except Refused as error:
+        except (Refused, GivenUp) as error:
             return self._given_up(item, str(error))
         except NotSent as error:
             return self._retried(item, str(error))

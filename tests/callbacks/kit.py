@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Iterator
@@ -10,9 +9,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Engine, func, select
 
-from cstp_grpc.audit.model import AuditEntry
 from cstp_grpc.callbacks.model import Notification
 from cstp_grpc.callbacks.outbox import Callbacks
 from cstp_grpc.callbacks.sending import CallbackQueue
@@ -29,9 +27,9 @@ from cstp_grpc.storage.outbox import Outbox
 from cstp_grpc.storage.tables import callbacks, citations
 from cstp_grpc.storage.writer import Writer
 from cstp_grpc.vocabulary import Outcome, Visibility
-from cstp_grpc.webhooks.addresses import Address, AllowList, address_of
-from cstp_grpc.webhooks.sending import WebhookOutbox, WebhookRequest
-from tests.waiting import SECONDS
+from cstp_grpc.webhooks.addresses import AllowList, address_of
+from cstp_grpc.webhooks.sending import WebhookOutbox
+from tests.webhooks.fakes import FakeWebhookClient, Trail
 
 NOON = datetime(2026, 2, 4, 12, 0, tzinfo=UTC)
 HOOK = "https://agents.example.com/cstp/hook"
@@ -55,38 +53,6 @@ class Clock:
         self.now += timedelta(**time)
 
 
-class FakeCourier:
-    """Takes what it is given, or raises what it is told to first."""
-
-    def __init__(self, *problems: Exception | None, always: Exception | None = None) -> None:
-        self.problems = list(problems)
-        self.always = always
-        self.posted: list[tuple[Address, dict[str, Any]]] = []
-        self.may_answer = threading.Event()
-        self.may_answer.set()
-
-    def post(self, request: WebhookRequest) -> None:
-        self.posted.append((request.address, json.loads(request.body)))
-        assert self.may_answer.wait(SECONDS)
-        problem = self.problems.pop(0) if self.problems else self.always
-        if problem is not None:
-            raise problem
-
-    @property
-    def params(self) -> list[dict[str, Any]]:
-        return [body["params"] for _, body in self.posted]
-
-
-class Trail:
-    """Keeps the entries of the transactions, committed or not."""
-
-    def __init__(self) -> None:
-        self.entries: list[AuditEntry] = []
-
-    def append(self, connection: Connection, entry: AuditEntry) -> None:
-        self.entries.append(entry)
-
-
 class Kit:
     """A journal whose decisions are cited, and what sends notifications."""
 
@@ -97,7 +63,7 @@ class Kit:
         self.store = SqlCallbackStore(engine)
         self.decisions = SqlDecisionStore(engine, WITH_ALL)
         self.allowed = allow("https://agents.example.com/cstp/", "https://other.example.com/")
-        self.courier = FakeCourier()
+        self.courier = FakeWebhookClient()
         self.trail = Trail()
         self.agents = {"alice", "bob"}
         self.woken = threading.Event()

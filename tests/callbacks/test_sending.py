@@ -15,8 +15,9 @@ from cstp_grpc.decisions.model import Decision
 from cstp_grpc.storage.writer import Writer
 from cstp_grpc.vocabulary import Outcome, Visibility
 from cstp_grpc.webhooks.sending import NotSent, Refused
-from tests.callbacks.kit import HOOK, LEASE, NOON, OTHER_HOOK, FakeCourier, Kit, allow
+from tests.callbacks.kit import HOOK, LEASE, NOON, OTHER_HOOK, Kit, allow
 from tests.waiting import wait_until
+from tests.webhooks.fakes import FakeWebhookClient
 
 
 @pytest.fixture
@@ -172,7 +173,7 @@ def test_what_was_sent_by_a_process_that_ended_before_it_wrote_that_down_is_sent
     kit: Kit, other_writer: Writer
 ) -> None:
     failed(kit)
-    lost = FakeCourier()
+    lost = FakeWebhookClient()
     lost.may_answer.clear()
     with kit.sending(courier=lost, writer=other_writer):
         wait_until(lambda: bool(lost.posted), "the first process sends")
@@ -191,7 +192,7 @@ def test_what_was_sent_by_a_process_that_ended_before_it_wrote_that_down_is_sent
 def test_two_servers_do_not_send_the_same(kit: Kit, other_writer: Writer) -> None:
     for number in range(40):
         kit.late(f"peer-{number}")
-    other = FakeCourier()
+    other = FakeWebhookClient()
     # However slow the disk is, no lease ends meanwhile.
     lease = {"lease_seconds": 24 * 3600.0}
     with kit.sending(**lease) as one, kit.sending(courier=other, writer=other_writer, **lease) as two:

@@ -37,7 +37,7 @@ def client(
 def at(url: str) -> WebhookRequest:
     address = address_of(url)
     assert address is not None
-    return WebhookRequest(address, BODY, {"content-type": "application/json"})
+    return WebhookRequest(address, lambda: BODY, {"content-type": "application/json"})
 
 
 @pytest.fixture

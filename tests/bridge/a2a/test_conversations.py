@@ -38,8 +38,9 @@ from google.protobuf import json_format
 
 from bridge.a2a.conversations import Conversations
 from bridge.a2a.errors import Refused
-from bridge.a2a.store import INTERRUPTED, NOT_BEGUN, TaskStore
+from bridge.a2a.store import TaskStore
 from bridge.channel import connect
+from cstp_grpc.client.a2a_tasks import INTERRUPTED, NOT_BEGUN
 from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from tests.bridge.a2a.talking import (

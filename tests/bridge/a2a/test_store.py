@@ -12,8 +12,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from bridge.a2a.context import metadata_of
 from bridge.a2a.errors import Refused
-from bridge.a2a.store import INTERRUPTED, TaskConflict, TaskQuery, TaskStore
+from bridge.a2a.store import TaskConflict, TaskQuery, TaskStore
 from bridge.channel import connect
+from cstp_grpc.client.a2a_tasks import INTERRUPTED
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
 from tests.bridge.a2a.talking import COMPLETED, FAILED, TIMEOUT, WORKING, asynchronous, context, until

@@ -70,9 +70,13 @@ class _AuditEventEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AuditEvent
     """The verdicts of peers on an action or an intent were merged with the own one, which has an entry of its own."""
     AUDIT_EVENT_CALLBACK_SENT: _AuditEvent.ValueType  # 20
     """A notification on an announcement, which the request identifies, was sent to the agent that made it, or given up."""
-    AUDIT_EVENT_SESSION_DELETED: _AuditEvent.ValueType  # 21
+    AUDIT_EVENT_PUSH_NOTIFICATION_SENT: _AuditEvent.ValueType  # 21
+    """A push notification on a task, which the correlation id names, was sent to the address that the task's owner gave, or
+    given up.
+    """
+    AUDIT_EVENT_SESSION_DELETED: _AuditEvent.ValueType  # 22
     """A chat session was deleted with everything that was kept of it, because a caller asked for it or it had expired."""
-    AUDIT_EVENT_CALLS_REFUSED: _AuditEvent.ValueType  # 22
+    AUDIT_EVENT_CALLS_REFUSED: _AuditEvent.ValueType  # 23
     """Calls were refused because of their token, a missing permission, their content or a rate limit: how many of an agent
     and a method for one reason in up to a minute. Each server counts by itself and writes the entry when the minute is
     over, or when it stops. What a guardrail blocks is not among them.
@@ -123,9 +127,13 @@ AUDIT_EVENT_VERDICTS_MERGED: AuditEvent.ValueType  # 19
 """The verdicts of peers on an action or an intent were merged with the own one, which has an entry of its own."""
 AUDIT_EVENT_CALLBACK_SENT: AuditEvent.ValueType  # 20
 """A notification on an announcement, which the request identifies, was sent to the agent that made it, or given up."""
-AUDIT_EVENT_SESSION_DELETED: AuditEvent.ValueType  # 21
+AUDIT_EVENT_PUSH_NOTIFICATION_SENT: AuditEvent.ValueType  # 21
+"""A push notification on a task, which the correlation id names, was sent to the address that the task's owner gave, or
+given up.
+"""
+AUDIT_EVENT_SESSION_DELETED: AuditEvent.ValueType  # 22
 """A chat session was deleted with everything that was kept of it, because a caller asked for it or it had expired."""
-AUDIT_EVENT_CALLS_REFUSED: AuditEvent.ValueType  # 22
+AUDIT_EVENT_CALLS_REFUSED: AuditEvent.ValueType  # 23
 """Calls were refused because of their token, a missing permission, their content or a rate limit: how many of an agent
 and a method for one reason in up to a minute. Each server counts by itself and writes the entry when the minute is
 over, or when it stops. What a guardrail blocks is not among them.

@@ -61,6 +61,30 @@ TASK_STATE_SUBMITTED: TaskState.ValueType  # 6
 """It is kept, and nothing was sent for it yet. Until it is at work it can be canceled."""
 Global___TaskState: _TypeAlias = TaskState  # noqa: Y015
 
+class _PushFormat:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PushFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PushFormat.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PUSH_FORMAT_UNSPECIFIED: _PushFormat.ValueType  # 0
+    """Nothing was stated."""
+    PUSH_FORMAT_A2A_1_0: _PushFormat.ValueType  # 1
+    """A StreamResponse of A2A 1.0, with the task."""
+    PUSH_FORMAT_A2A_0_3: _PushFormat.ValueType  # 2
+    """A task of A2A 0.3."""
+
+class PushFormat(_PushFormat, metaclass=_PushFormatEnumTypeWrapper):
+    """In which version of A2A notifications are written."""
+
+PUSH_FORMAT_UNSPECIFIED: PushFormat.ValueType  # 0
+"""Nothing was stated."""
+PUSH_FORMAT_A2A_1_0: PushFormat.ValueType  # 1
+"""A StreamResponse of A2A 1.0, with the task."""
+PUSH_FORMAT_A2A_0_3: PushFormat.ValueType  # 2
+"""A task of A2A 0.3."""
+Global___PushFormat: _TypeAlias = PushFormat  # noqa: Y015
+
 @_typing.final
 class Task(_message.Message):
     """A task as it is kept."""
@@ -114,6 +138,7 @@ class SaveTaskRequest(_message.Message):
     TASK_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     TIME_LEFT_FIELD_NUMBER: _builtins.int
+    PUSH_CONFIG_FIELD_NUMBER: _builtins.int
     METHOD_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """The version that it was read with; 0 for a new task."""
@@ -131,17 +156,22 @@ class SaveTaskRequest(_message.Message):
         5 minutes when absent.
         """
 
+    @_builtins.property
+    def push_config(self) -> Global___PushConfig:
+        """Where the caller is notified of this version and those after it. Errors are those of CreatePushConfig."""
+
     def __init__(
         self,
         *,
         task: Global___Task | None = ...,
         version: _builtins.int = ...,
         time_left: _duration_pb2.Duration | None = ...,
+        push_config: Global___PushConfig | None = ...,
         method: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task", "time_left", b"time_left"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["push_config", b"push_config", "task", b"task", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["method", b"method", "task", b"task", "time_left", b"time_left", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["method", b"method", "push_config", b"push_config", "task", b"task", "time_left", b"time_left", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -296,3 +326,250 @@ class ListTasksResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListTasksResponse: _TypeAlias = ListTasksResponse  # noqa: Y015
+
+@_typing.final
+class PushConfig(_message.Message):
+    """Where the owner of a task is notified of its changes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    URL_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    SCHEME_FIELD_NUMBER: _builtins.int
+    CREDENTIALS_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Its identifier among those of the task: up to 128 visible ASCII characters without a slash. When empty, one is made:
+    for A2A 0.3 that of the task, which then replaces itself.
+    """
+    url: _builtins.str
+    """The address that notifications are posted to. It must be one that `a2a.push` permits."""
+    token: _builtins.str
+    """Sent in the header X-A2A-Notification-Token; none when empty. Up to 4096 printable ASCII characters."""
+    scheme: _builtins.str
+    """The scheme in the header Authorization, for instance Bearer; that header is sent where credentials are there too."""
+    credentials: _builtins.str
+    """The credentials in the header Authorization, as the scheme wants them. Up to 4096 printable ASCII characters."""
+    format: Global___PushFormat.ValueType
+    """In which version of A2A they are written."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        url: _builtins.str = ...,
+        token: _builtins.str = ...,
+        scheme: _builtins.str = ...,
+        credentials: _builtins.str = ...,
+        format: Global___PushFormat.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credentials", b"credentials", "format", b"format", "id", b"id", "scheme", b"scheme", "token", b"token", "url", b"url"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PushConfig: _TypeAlias = PushConfig  # noqa: Y015
+
+@_typing.final
+class CreatePushConfigRequest(_message.Message):
+    """Where to notify the owner of a task."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    PUSH_CONFIG_FIELD_NUMBER: _builtins.int
+    task_id: _builtins.str
+    """The task."""
+    @_builtins.property
+    def push_config(self) -> Global___PushConfig:
+        """Where; it takes the place of one with the same id."""
+
+    def __init__(
+        self,
+        *,
+        task_id: _builtins.str = ...,
+        push_config: Global___PushConfig | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["push_config", b"push_config"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["push_config", b"push_config", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreatePushConfigRequest: _TypeAlias = CreatePushConfigRequest  # noqa: Y015
+
+@_typing.final
+class CreatePushConfigResponse(_message.Message):
+    """The configuration as it is kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUSH_CONFIG_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def push_config(self) -> Global___PushConfig:
+        """The configuration, with its id."""
+
+    def __init__(
+        self,
+        *,
+        push_config: Global___PushConfig | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["push_config", b"push_config"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["push_config", b"push_config"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreatePushConfigResponse: _TypeAlias = CreatePushConfigResponse  # noqa: Y015
+
+@_typing.final
+class GetPushConfigRequest(_message.Message):
+    """Which configuration to read."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    task_id: _builtins.str
+    """The task."""
+    id: _builtins.str
+    """The configuration; the one that was set last when empty."""
+    def __init__(
+        self,
+        *,
+        task_id: _builtins.str = ...,
+        id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPushConfigRequest: _TypeAlias = GetPushConfigRequest  # noqa: Y015
+
+@_typing.final
+class GetPushConfigResponse(_message.Message):
+    """The configuration."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUSH_CONFIG_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def push_config(self) -> Global___PushConfig:
+        """The configuration."""
+
+    def __init__(
+        self,
+        *,
+        push_config: Global___PushConfig | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["push_config", b"push_config"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["push_config", b"push_config"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPushConfigResponse: _TypeAlias = GetPushConfigResponse  # noqa: Y015
+
+@_typing.final
+class ListPushConfigsRequest(_message.Message):
+    """Which configurations to list."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    task_id: _builtins.str
+    """The task."""
+    page_size: _builtins.int
+    """How many at the most; all when absent or 0."""
+    page_token: _builtins.str
+    """The nextPageToken of the page before."""
+    def __init__(
+        self,
+        *,
+        task_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPushConfigsRequest: _TypeAlias = ListPushConfigsRequest  # noqa: Y015
+
+@_typing.final
+class ListPushConfigsResponse(_message.Message):
+    """A page of configurations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PUSH_CONFIGS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """The token of the next page; empty on the last one."""
+    @_builtins.property
+    def push_configs(self) -> _containers.RepeatedCompositeFieldContainer[Global___PushConfig]:
+        """The configurations, by id."""
+
+    def __init__(
+        self,
+        *,
+        push_configs: _abc.Iterable[Global___PushConfig] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "push_configs", b"push_configs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPushConfigsResponse: _TypeAlias = ListPushConfigsResponse  # noqa: Y015
+
+@_typing.final
+class DeletePushConfigRequest(_message.Message):
+    """Which configuration to remove."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    task_id: _builtins.str
+    """The task."""
+    id: _builtins.str
+    """The configuration."""
+    def __init__(
+        self,
+        *,
+        task_id: _builtins.str = ...,
+        id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePushConfigRequest: _TypeAlias = DeletePushConfigRequest  # noqa: Y015
+
+@_typing.final
+class DeletePushConfigResponse(_message.Message):
+    """The configuration is gone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePushConfigResponse: _TypeAlias = DeletePushConfigResponse  # noqa: Y015

@@ -51,6 +51,26 @@ class TaskServiceStub:
                 request_serializer=cstp_dot_v1_dot_tasks__pb2.ListTasksRequest.SerializeToString,
                 response_deserializer=cstp_dot_v1_dot_tasks__pb2.ListTasksResponse.FromString,
                 _registered_method=True)
+        self.CreatePushConfig = channel.unary_unary(
+                '/cstp.v1.TaskService/CreatePushConfig',
+                request_serializer=cstp_dot_v1_dot_tasks__pb2.CreatePushConfigRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_tasks__pb2.CreatePushConfigResponse.FromString,
+                _registered_method=True)
+        self.GetPushConfig = channel.unary_unary(
+                '/cstp.v1.TaskService/GetPushConfig',
+                request_serializer=cstp_dot_v1_dot_tasks__pb2.GetPushConfigRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_tasks__pb2.GetPushConfigResponse.FromString,
+                _registered_method=True)
+        self.ListPushConfigs = channel.unary_unary(
+                '/cstp.v1.TaskService/ListPushConfigs',
+                request_serializer=cstp_dot_v1_dot_tasks__pb2.ListPushConfigsRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_tasks__pb2.ListPushConfigsResponse.FromString,
+                _registered_method=True)
+        self.DeletePushConfig = channel.unary_unary(
+                '/cstp.v1.TaskService/DeletePushConfig',
+                request_serializer=cstp_dot_v1_dot_tasks__pb2.DeletePushConfigRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_tasks__pb2.DeletePushConfigResponse.FromString,
+                _registered_method=True)
 
 
 class TaskServiceServicer:
@@ -81,6 +101,37 @@ class TaskServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreatePushConfig(self, request, context):
+        """Has the caller notified of the changes of one of its tasks, at an address of its own. A task that is not at work is
+        told at once as it is. Errors: NOT_FOUND; INVALID_ARGUMENT for an address that is not notified here, and for more
+        than 10 configurations of a task; METHOD_NOT_FOUND where push notifications are off.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPushConfig(self, request, context):
+        """Reads where the caller is notified of a task. Errors: NOT_FOUND, METHOD_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPushConfigs(self, request, context):
+        """Lists where the caller is notified of a task, by id, page by page. Errors: NOT_FOUND, METHOD_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeletePushConfig(self, request, context):
+        """Ends notifications of a task at one address, also those that wait to be sent. Nothing happens where there is no such
+        configuration. Errors: NOT_FOUND for the task, METHOD_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TaskServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -98,6 +149,26 @@ def add_TaskServiceServicer_to_server(servicer, server):
                     servicer.ListTasks,
                     request_deserializer=cstp_dot_v1_dot_tasks__pb2.ListTasksRequest.FromString,
                     response_serializer=cstp_dot_v1_dot_tasks__pb2.ListTasksResponse.SerializeToString,
+            ),
+            'CreatePushConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreatePushConfig,
+                    request_deserializer=cstp_dot_v1_dot_tasks__pb2.CreatePushConfigRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_tasks__pb2.CreatePushConfigResponse.SerializeToString,
+            ),
+            'GetPushConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPushConfig,
+                    request_deserializer=cstp_dot_v1_dot_tasks__pb2.GetPushConfigRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_tasks__pb2.GetPushConfigResponse.SerializeToString,
+            ),
+            'ListPushConfigs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPushConfigs,
+                    request_deserializer=cstp_dot_v1_dot_tasks__pb2.ListPushConfigsRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_tasks__pb2.ListPushConfigsResponse.SerializeToString,
+            ),
+            'DeletePushConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeletePushConfig,
+                    request_deserializer=cstp_dot_v1_dot_tasks__pb2.DeletePushConfigRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_tasks__pb2.DeletePushConfigResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -183,6 +254,114 @@ class TaskService:
             '/cstp.v1.TaskService/ListTasks',
             cstp_dot_v1_dot_tasks__pb2.ListTasksRequest.SerializeToString,
             cstp_dot_v1_dot_tasks__pb2.ListTasksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreatePushConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.TaskService/CreatePushConfig',
+            cstp_dot_v1_dot_tasks__pb2.CreatePushConfigRequest.SerializeToString,
+            cstp_dot_v1_dot_tasks__pb2.CreatePushConfigResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPushConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.TaskService/GetPushConfig',
+            cstp_dot_v1_dot_tasks__pb2.GetPushConfigRequest.SerializeToString,
+            cstp_dot_v1_dot_tasks__pb2.GetPushConfigResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPushConfigs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.TaskService/ListPushConfigs',
+            cstp_dot_v1_dot_tasks__pb2.ListPushConfigsRequest.SerializeToString,
+            cstp_dot_v1_dot_tasks__pb2.ListPushConfigsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeletePushConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.TaskService/DeletePushConfig',
+            cstp_dot_v1_dot_tasks__pb2.DeletePushConfigRequest.SerializeToString,
+            cstp_dot_v1_dot_tasks__pb2.DeletePushConfigResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,19 @@ class TaskServiceStub:
     """Reads one task of the caller's. Errors: NOT_FOUND."""
     ListTasks: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.ListTasksRequest, _tasks_pb2.ListTasksResponse]
     """Lists tasks of the caller's, last changed first, page by page."""
+    CreatePushConfig: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.CreatePushConfigRequest, _tasks_pb2.CreatePushConfigResponse]
+    """Has the caller notified of the changes of one of its tasks, at an address of its own. A task that is not at work is
+    told at once as it is. Errors: NOT_FOUND; INVALID_ARGUMENT for an address that is not notified here, and for more
+    than 10 configurations of a task; METHOD_NOT_FOUND where push notifications are off.
+    """
+    GetPushConfig: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.GetPushConfigRequest, _tasks_pb2.GetPushConfigResponse]
+    """Reads where the caller is notified of a task. Errors: NOT_FOUND, METHOD_NOT_FOUND."""
+    ListPushConfigs: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.ListPushConfigsRequest, _tasks_pb2.ListPushConfigsResponse]
+    """Lists where the caller is notified of a task, by id, page by page. Errors: NOT_FOUND, METHOD_NOT_FOUND."""
+    DeletePushConfig: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.DeletePushConfigRequest, _tasks_pb2.DeletePushConfigResponse]
+    """Ends notifications of a task at one address, also those that wait to be sent. Nothing happens where there is no such
+    configuration. Errors: NOT_FOUND for the task, METHOD_NOT_FOUND.
+    """
 
 @_typing.type_check_only
 class TaskServiceAsyncStub(TaskServiceStub):
@@ -61,6 +74,19 @@ class TaskServiceAsyncStub(TaskServiceStub):
     """Reads one task of the caller's. Errors: NOT_FOUND."""
     ListTasks: _aio.UnaryUnaryMultiCallable[_tasks_pb2.ListTasksRequest, _tasks_pb2.ListTasksResponse]  # type: ignore[assignment]
     """Lists tasks of the caller's, last changed first, page by page."""
+    CreatePushConfig: _aio.UnaryUnaryMultiCallable[_tasks_pb2.CreatePushConfigRequest, _tasks_pb2.CreatePushConfigResponse]  # type: ignore[assignment]
+    """Has the caller notified of the changes of one of its tasks, at an address of its own. A task that is not at work is
+    told at once as it is. Errors: NOT_FOUND; INVALID_ARGUMENT for an address that is not notified here, and for more
+    than 10 configurations of a task; METHOD_NOT_FOUND where push notifications are off.
+    """
+    GetPushConfig: _aio.UnaryUnaryMultiCallable[_tasks_pb2.GetPushConfigRequest, _tasks_pb2.GetPushConfigResponse]  # type: ignore[assignment]
+    """Reads where the caller is notified of a task. Errors: NOT_FOUND, METHOD_NOT_FOUND."""
+    ListPushConfigs: _aio.UnaryUnaryMultiCallable[_tasks_pb2.ListPushConfigsRequest, _tasks_pb2.ListPushConfigsResponse]  # type: ignore[assignment]
+    """Lists where the caller is notified of a task, by id, page by page. Errors: NOT_FOUND, METHOD_NOT_FOUND."""
+    DeletePushConfig: _aio.UnaryUnaryMultiCallable[_tasks_pb2.DeletePushConfigRequest, _tasks_pb2.DeletePushConfigResponse]  # type: ignore[assignment]
+    """Ends notifications of a task at one address, also those that wait to be sent. Nothing happens where there is no such
+    configuration. Errors: NOT_FOUND for the task, METHOD_NOT_FOUND.
+    """
 
 class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
     """TaskService keeps tasks for bridges. A task belongs to the agent that saved it; for any other there is none of that
@@ -93,5 +119,42 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tasks_pb2.ListTasksResponse, _abc.Awaitable[_tasks_pb2.ListTasksResponse]]:
         """Lists tasks of the caller's, last changed first, page by page."""
+
+    @_abc_1.abstractmethod
+    def CreatePushConfig(
+        self,
+        request: _tasks_pb2.CreatePushConfigRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tasks_pb2.CreatePushConfigResponse, _abc.Awaitable[_tasks_pb2.CreatePushConfigResponse]]:
+        """Has the caller notified of the changes of one of its tasks, at an address of its own. A task that is not at work is
+        told at once as it is. Errors: NOT_FOUND; INVALID_ARGUMENT for an address that is not notified here, and for more
+        than 10 configurations of a task; METHOD_NOT_FOUND where push notifications are off.
+        """
+
+    @_abc_1.abstractmethod
+    def GetPushConfig(
+        self,
+        request: _tasks_pb2.GetPushConfigRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tasks_pb2.GetPushConfigResponse, _abc.Awaitable[_tasks_pb2.GetPushConfigResponse]]:
+        """Reads where the caller is notified of a task. Errors: NOT_FOUND, METHOD_NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def ListPushConfigs(
+        self,
+        request: _tasks_pb2.ListPushConfigsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tasks_pb2.ListPushConfigsResponse, _abc.Awaitable[_tasks_pb2.ListPushConfigsResponse]]:
+        """Lists where the caller is notified of a task, by id, page by page. Errors: NOT_FOUND, METHOD_NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def DeletePushConfig(
+        self,
+        request: _tasks_pb2.DeletePushConfigRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tasks_pb2.DeletePushConfigResponse, _abc.Awaitable[_tasks_pb2.DeletePushConfigResponse]]:
+        """Ends notifications of a task at one address, also those that wait to be sent. Nothing happens where there is no such
+        configuration. Errors: NOT_FOUND for the task, METHOD_NOT_FOUND.
+        """
 
 def add_TaskServiceServicer_to_server(servicer: TaskServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -740,6 +740,7 @@ class AppendMessageRequest(_message.Message):
     CONTENT_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    CLAIM_NUMBER_FIELD_NUMBER: _builtins.int
     chat_session_id: _builtins.str
     """The session."""
     role: Global___MessageRole.ValueType
@@ -748,6 +749,8 @@ class AppendMessageRequest(_message.Message):
     """What is said; 1 to 100000 characters, without NUL."""
     message_id: _builtins.str
     """Makes a repetition safe: 1 to 128 visible ASCII characters, once within the session."""
+    claim_number: _builtins.int
+    """The number of the claim by which the caller has the session; refused if another one is current, or none."""
     @_builtins.property
     def metadata(self) -> _struct_pb2.Struct:
         """Structured data that belongs to it; at most 24 levels deep."""
@@ -760,13 +763,19 @@ class AppendMessageRequest(_message.Message):
         content: _builtins.str = ...,
         metadata: _struct_pb2.Struct | None = ...,
         message_id: _builtins.str | None = ...,
+        claim_number: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_message_id", b"_message_id", "message_id", b"message_id", "metadata", b"metadata"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_claim_number", b"_claim_number", "_message_id", b"_message_id", "claim_number", b"claim_number", "message_id", b"message_id", "metadata", b"metadata"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message_id", b"_message_id", "chat_session_id", b"chat_session_id", "content", b"content", "message_id", b"message_id", "metadata", b"metadata", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_claim_number", b"_claim_number", "_message_id", b"_message_id", "chat_session_id", b"chat_session_id", "claim_number", b"claim_number", "content", b"content", "message_id", b"message_id", "metadata", b"metadata", "role", b"role"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__claim_number: _TypeAlias = _typing.Literal["claim_number"]  # noqa: Y015
+    _WhichOneofArgType__claim_number: _TypeAlias = _typing.Literal["_claim_number", b"_claim_number"]  # noqa: Y015
     _WhichOneofReturnType__message_id: _TypeAlias = _typing.Literal["message_id"]  # noqa: Y015
     _WhichOneofArgType__message_id: _TypeAlias = _typing.Literal["_message_id", b"_message_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__claim_number) -> _WhichOneofReturnType__claim_number | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__message_id) -> _WhichOneofReturnType__message_id | None: ...
 
 Global___AppendMessageRequest: _TypeAlias = AppendMessageRequest  # noqa: Y015
@@ -862,10 +871,13 @@ class UpdateContextRequest(_message.Message):
     CHAT_SESSION_ID_FIELD_NUMBER: _builtins.int
     CONTEXT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    CLAIM_NUMBER_FIELD_NUMBER: _builtins.int
     chat_session_id: _builtins.str
     """The session."""
     version: _builtins.int
     """The version that the session must have; any when absent."""
+    claim_number: _builtins.int
+    """The number of the claim by which the caller has the session; refused if another one is current, or none."""
     @_builtins.property
     def context(self) -> _struct_pb2.Struct:
         """Members to set; null removes one. `conversation_history` is not for it, since messages are appended."""
@@ -876,13 +888,19 @@ class UpdateContextRequest(_message.Message):
         chat_session_id: _builtins.str = ...,
         context: _struct_pb2.Struct | None = ...,
         version: _builtins.int | None = ...,
+        claim_number: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "context", b"context", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_claim_number", b"_claim_number", "_version", b"_version", "claim_number", b"claim_number", "context", b"context", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "chat_session_id", b"chat_session_id", "context", b"context", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_claim_number", b"_claim_number", "_version", b"_version", "chat_session_id", b"chat_session_id", "claim_number", b"claim_number", "context", b"context", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__claim_number: _TypeAlias = _typing.Literal["claim_number"]  # noqa: Y015
+    _WhichOneofArgType__claim_number: _TypeAlias = _typing.Literal["_claim_number", b"_claim_number"]  # noqa: Y015
     _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
     _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__claim_number) -> _WhichOneofReturnType__claim_number | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
 
 Global___UpdateContextRequest: _TypeAlias = UpdateContextRequest  # noqa: Y015
@@ -1151,27 +1169,35 @@ class ReturnToGuideRequest(_message.Message):
     CHAT_SESSION_ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    CLAIM_NUMBER_FIELD_NUMBER: _builtins.int
     chat_session_id: _builtins.str
     """The session."""
     reason: _builtins.str
     """Why; at most 2000 characters."""
     version: _builtins.int
     """The version that the session must have; any when absent."""
+    claim_number: _builtins.int
+    """The number of the claim by which the caller has the session; refused if another one is current, or none."""
     def __init__(
         self,
         *,
         chat_session_id: _builtins.str = ...,
         reason: _builtins.str | None = ...,
         version: _builtins.int | None = ...,
+        claim_number: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "_version", b"_version", "reason", b"reason", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_claim_number", b"_claim_number", "_reason", b"_reason", "_version", b"_version", "claim_number", b"claim_number", "reason", b"reason", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "_version", b"_version", "chat_session_id", b"chat_session_id", "reason", b"reason", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_claim_number", b"_claim_number", "_reason", b"_reason", "_version", b"_version", "chat_session_id", b"chat_session_id", "claim_number", b"claim_number", "reason", b"reason", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__claim_number: _TypeAlias = _typing.Literal["claim_number"]  # noqa: Y015
+    _WhichOneofArgType__claim_number: _TypeAlias = _typing.Literal["_claim_number", b"_claim_number"]  # noqa: Y015
     _WhichOneofReturnType__reason: _TypeAlias = _typing.Literal["reason"]  # noqa: Y015
     _WhichOneofArgType__reason: _TypeAlias = _typing.Literal["_reason", b"_reason"]  # noqa: Y015
     _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
     _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__claim_number) -> _WhichOneofReturnType__claim_number | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reason) -> _WhichOneofReturnType__reason | None: ...
     @_typing.overload
@@ -1422,6 +1448,12 @@ class ClaimSessionResponse(_message.Message):
 
     CHAT_SESSION_FIELD_NUMBER: _builtins.int
     LIAISON_AGENT_ACTIVATION_FIELD_NUMBER: _builtins.int
+    CLAIM_NUMBER_FIELD_NUMBER: _builtins.int
+    claim_number: _builtins.int
+    """The number of the claim, greater than that of every claim on the session before. It stays while the same claimant
+    claims again in time. To be stated with what the claimant does in the session, so that it is refused if another
+    instance has the session by then.
+    """
     @_builtins.property
     def chat_session(self) -> Global___ChatSession:
         """The session, without its context: what the agent was given, after redaction, is in the activation."""
@@ -1435,10 +1467,11 @@ class ClaimSessionResponse(_message.Message):
         *,
         chat_session: Global___ChatSession | None = ...,
         liaison_agent_activation: Global___LiaisonAgentActivation | None = ...,
+        claim_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chat_session", b"chat_session", "liaison_agent_activation", b"liaison_agent_activation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat_session", b"chat_session", "liaison_agent_activation", b"liaison_agent_activation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat_session", b"chat_session", "claim_number", b"claim_number", "liaison_agent_activation", b"liaison_agent_activation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

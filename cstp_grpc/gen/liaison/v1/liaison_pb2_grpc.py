@@ -153,7 +153,9 @@ class LiaisonServiceServicer:
 
     def AppendMessage(self, request, context):
         """Appends a message to the conversation history. With a message_id, the same call again appends nothing. Errors:
-        SESSION_NOT_FOUND, also where the session is closed; CONFLICT where the message_id was used with another content.
+        SESSION_NOT_FOUND, also where the session is closed; CONFLICT where the message_id was used with another content;
+        SESSION_WITH_ANOTHER_AGENT if the claim_number is not that of the live claim, or if a local liaison agent speaks as
+        the assistant that does not have the session (any more).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -168,7 +170,8 @@ class LiaisonServiceServicer:
 
     def UpdateContext(self, request, context):
         """Changes the context of a chat session, member by member. Errors: SESSION_NOT_FOUND, also where the session is
-        closed; SESSION_UPDATE_FAILED where it was changed since the stated version.
+        closed; SESSION_UPDATE_FAILED where it was changed since the stated version; SESSION_WITH_ANOTHER_AGENT if the
+        claim_number is not that of the live claim.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -211,7 +214,9 @@ class LiaisonServiceServicer:
 
     def ReturnToGuide(self, request, context):
         """Gives a chat session back to the guide; one that is with the guide stays as it is. Errors: SESSION_NOT_FOUND, also
-        where the session is closed; SESSION_UPDATE_FAILED where it was changed since the stated version.
+        where the session is closed; SESSION_UPDATE_FAILED where it was changed since the stated version;
+        SESSION_WITH_ANOTHER_AGENT if the claim_number is not that of the live claim, or if the caller is a local liaison
+        agent that does not have the session (any more).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,13 +46,16 @@ class LiaisonServiceStub:
     """Lists chat sessions, last opened first, page by page."""
     AppendMessage: _grpc.UnaryUnaryMultiCallable[_liaison_pb2.AppendMessageRequest, _liaison_pb2.AppendMessageResponse]
     """Appends a message to the conversation history. With a message_id, the same call again appends nothing. Errors:
-    SESSION_NOT_FOUND, also where the session is closed; CONFLICT where the message_id was used with another content.
+    SESSION_NOT_FOUND, also where the session is closed; CONFLICT where the message_id was used with another content;
+    SESSION_WITH_ANOTHER_AGENT if the claim_number is not that of the live claim, or if a local liaison agent speaks as
+    the assistant that does not have the session (any more).
     """
     ListMessages: _grpc.UnaryUnaryMultiCallable[_liaison_pb2.ListMessagesRequest, _liaison_pb2.ListMessagesResponse]
     """Lists the messages of a chat session in their order, page by page. Errors: SESSION_NOT_FOUND."""
     UpdateContext: _grpc.UnaryUnaryMultiCallable[_liaison_pb2.UpdateContextRequest, _liaison_pb2.UpdateContextResponse]
     """Changes the context of a chat session, member by member. Errors: SESSION_NOT_FOUND, also where the session is
-    closed; SESSION_UPDATE_FAILED where it was changed since the stated version.
+    closed; SESSION_UPDATE_FAILED where it was changed since the stated version; SESSION_WITH_ANOTHER_AGENT if the
+    claim_number is not that of the live claim.
     """
     CloseSession: _grpc.UnaryUnaryMultiCallable[_liaison_pb2.CloseSessionRequest, _liaison_pb2.CloseSessionResponse]
     """Closes a chat session for good; one that is closed stays as it is. Errors: SESSION_NOT_FOUND;
@@ -74,7 +77,9 @@ class LiaisonServiceStub:
     """
     ReturnToGuide: _grpc.UnaryUnaryMultiCallable[_liaison_pb2.ReturnToGuideRequest, _liaison_pb2.ReturnToGuideResponse]
     """Gives a chat session back to the guide; one that is with the guide stays as it is. Errors: SESSION_NOT_FOUND, also
-    where the session is closed; SESSION_UPDATE_FAILED where it was changed since the stated version.
+    where the session is closed; SESSION_UPDATE_FAILED where it was changed since the stated version;
+    SESSION_WITH_ANOTHER_AGENT if the claim_number is not that of the live claim, or if the caller is a local liaison
+    agent that does not have the session (any more).
     """
     ShareContextToAgent: _grpc.UnaryUnaryMultiCallable[_liaison_pb2.ShareContextToAgentRequest, _liaison_pb2.ShareContextToAgentResponse]
     """Shares a context with a liaison agent without handing a session over. The same agents and the same context, or the
@@ -120,13 +125,16 @@ class LiaisonServiceAsyncStub(LiaisonServiceStub):
     """Lists chat sessions, last opened first, page by page."""
     AppendMessage: _aio.UnaryUnaryMultiCallable[_liaison_pb2.AppendMessageRequest, _liaison_pb2.AppendMessageResponse]  # type: ignore[assignment]
     """Appends a message to the conversation history. With a message_id, the same call again appends nothing. Errors:
-    SESSION_NOT_FOUND, also where the session is closed; CONFLICT where the message_id was used with another content.
+    SESSION_NOT_FOUND, also where the session is closed; CONFLICT where the message_id was used with another content;
+    SESSION_WITH_ANOTHER_AGENT if the claim_number is not that of the live claim, or if a local liaison agent speaks as
+    the assistant that does not have the session (any more).
     """
     ListMessages: _aio.UnaryUnaryMultiCallable[_liaison_pb2.ListMessagesRequest, _liaison_pb2.ListMessagesResponse]  # type: ignore[assignment]
     """Lists the messages of a chat session in their order, page by page. Errors: SESSION_NOT_FOUND."""
     UpdateContext: _aio.UnaryUnaryMultiCallable[_liaison_pb2.UpdateContextRequest, _liaison_pb2.UpdateContextResponse]  # type: ignore[assignment]
     """Changes the context of a chat session, member by member. Errors: SESSION_NOT_FOUND, also where the session is
-    closed; SESSION_UPDATE_FAILED where it was changed since the stated version.
+    closed; SESSION_UPDATE_FAILED where it was changed since the stated version; SESSION_WITH_ANOTHER_AGENT if the
+    claim_number is not that of the live claim.
     """
     CloseSession: _aio.UnaryUnaryMultiCallable[_liaison_pb2.CloseSessionRequest, _liaison_pb2.CloseSessionResponse]  # type: ignore[assignment]
     """Closes a chat session for good; one that is closed stays as it is. Errors: SESSION_NOT_FOUND;
@@ -148,7 +156,9 @@ class LiaisonServiceAsyncStub(LiaisonServiceStub):
     """
     ReturnToGuide: _aio.UnaryUnaryMultiCallable[_liaison_pb2.ReturnToGuideRequest, _liaison_pb2.ReturnToGuideResponse]  # type: ignore[assignment]
     """Gives a chat session back to the guide; one that is with the guide stays as it is. Errors: SESSION_NOT_FOUND, also
-    where the session is closed; SESSION_UPDATE_FAILED where it was changed since the stated version.
+    where the session is closed; SESSION_UPDATE_FAILED where it was changed since the stated version;
+    SESSION_WITH_ANOTHER_AGENT if the claim_number is not that of the live claim, or if the caller is a local liaison
+    agent that does not have the session (any more).
     """
     ShareContextToAgent: _aio.UnaryUnaryMultiCallable[_liaison_pb2.ShareContextToAgentRequest, _liaison_pb2.ShareContextToAgentResponse]  # type: ignore[assignment]
     """Shares a context with a liaison agent without handing a session over. The same agents and the same context, or the
@@ -215,7 +225,9 @@ class LiaisonServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_liaison_pb2.AppendMessageResponse, _abc.Awaitable[_liaison_pb2.AppendMessageResponse]]:
         """Appends a message to the conversation history. With a message_id, the same call again appends nothing. Errors:
-        SESSION_NOT_FOUND, also where the session is closed; CONFLICT where the message_id was used with another content.
+        SESSION_NOT_FOUND, also where the session is closed; CONFLICT where the message_id was used with another content;
+        SESSION_WITH_ANOTHER_AGENT if the claim_number is not that of the live claim, or if a local liaison agent speaks as
+        the assistant that does not have the session (any more).
         """
 
     @_abc_1.abstractmethod
@@ -233,7 +245,8 @@ class LiaisonServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_liaison_pb2.UpdateContextResponse, _abc.Awaitable[_liaison_pb2.UpdateContextResponse]]:
         """Changes the context of a chat session, member by member. Errors: SESSION_NOT_FOUND, also where the session is
-        closed; SESSION_UPDATE_FAILED where it was changed since the stated version.
+        closed; SESSION_UPDATE_FAILED where it was changed since the stated version; SESSION_WITH_ANOTHER_AGENT if the
+        claim_number is not that of the live claim.
         """
 
     @_abc_1.abstractmethod
@@ -285,7 +298,9 @@ class LiaisonServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_liaison_pb2.ReturnToGuideResponse, _abc.Awaitable[_liaison_pb2.ReturnToGuideResponse]]:
         """Gives a chat session back to the guide; one that is with the guide stays as it is. Errors: SESSION_NOT_FOUND, also
-        where the session is closed; SESSION_UPDATE_FAILED where it was changed since the stated version.
+        where the session is closed; SESSION_UPDATE_FAILED where it was changed since the stated version;
+        SESSION_WITH_ANOTHER_AGENT if the claim_number is not that of the live claim, or if the caller is a local liaison
+        agent that does not have the session (any more).
         """
 
     @_abc_1.abstractmethod

@@ -71,6 +71,15 @@ const (
 	AuditEvent_AUDIT_EVENT_VERDICTS_MERGED AuditEvent = 19
 	// A notification on an announcement, which the request identifies, was sent to the agent that made it, or given up.
 	AuditEvent_AUDIT_EVENT_CALLBACK_SENT AuditEvent = 20
+	// A push notification on a task, which the correlation id names, was sent to the address that the task's owner gave, or
+	// given up.
+	AuditEvent_AUDIT_EVENT_PUSH_NOTIFICATION_SENT AuditEvent = 21
+	// A chat session was deleted with everything that was kept of it, because a caller asked for it or it had expired.
+	AuditEvent_AUDIT_EVENT_SESSION_DELETED AuditEvent = 22
+	// Calls were refused because of their token, a missing permission, their content or a rate limit: how many of an agent
+	// and a method for one reason in up to a minute. Each server counts by itself and writes the entry when the minute is
+	// over, or when it stops. What a guardrail blocks is not among them.
+	AuditEvent_AUDIT_EVENT_CALLS_REFUSED AuditEvent = 23
 )
 
 // Enum value maps for AuditEvent.
@@ -97,6 +106,9 @@ var (
 		18: "AUDIT_EVENT_SESSION_CLOSED",
 		19: "AUDIT_EVENT_VERDICTS_MERGED",
 		20: "AUDIT_EVENT_CALLBACK_SENT",
+		21: "AUDIT_EVENT_PUSH_NOTIFICATION_SENT",
+		22: "AUDIT_EVENT_SESSION_DELETED",
+		23: "AUDIT_EVENT_CALLS_REFUSED",
 	}
 	AuditEvent_value = map[string]int32{
 		"AUDIT_EVENT_UNSPECIFIED":             0,
@@ -120,6 +132,9 @@ var (
 		"AUDIT_EVENT_SESSION_CLOSED":          18,
 		"AUDIT_EVENT_VERDICTS_MERGED":         19,
 		"AUDIT_EVENT_CALLBACK_SENT":           20,
+		"AUDIT_EVENT_PUSH_NOTIFICATION_SENT":  21,
+		"AUDIT_EVENT_SESSION_DELETED":         22,
+		"AUDIT_EVENT_CALLS_REFUSED":           23,
 	}
 )
 
@@ -155,16 +170,17 @@ type AuditEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its identifier; later entries have greater numbers.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// When.
+	// When; of calls that are counted, when the entry was written.
 	Timestamp *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=timestamp,proto3" json:"timestamp,omitempty"`
 	// What.
 	Event AuditEvent `protobuf:"varint,3,opt,name=event,proto3,enum=cstp.v1.AuditEvent" json:"event,omitempty"`
-	// The agent that called, by its token.
+	// The agent that called, by its token; empty where it is not known, as for calls that were refused without a token.
 	RequestingAgent string `protobuf:"bytes,4,opt,name=requesting_agent,json=requestingAgent,proto3" json:"requesting_agent,omitempty"`
 	// The name that the agent claimed in the request; never trusted.
 	ClaimedAgent *string `protobuf:"bytes,5,opt,name=claimed_agent,json=claimedAgent,proto3,oneof" json:"claimed_agent,omitempty"`
 	// What the agent wanted to do, the title of the decision, or what was done in which project with which paths or with
-	// which chat session; absent where its content is not stored.
+	// which chat session; of calls that were refused their method, `other methods` for those beyond the 1000 agents,
+	// methods and reasons that are told apart; absent where its content is not stored.
 	Action *string `protobuf:"bytes,6,opt,name=action,proto3,oneof" json:"action,omitempty"`
 	// The verdict; absent where nothing was judged.
 	Allowed *bool `protobuf:"varint,7,opt,name=allowed,proto3,oneof" json:"allowed,omitempty"`
@@ -176,7 +192,7 @@ type AuditEntry struct {
 	Evaluated int32 `protobuf:"varint,10,opt,name=evaluated,proto3" json:"evaluated,omitempty"`
 	// The version of the rule set that judged; absent where nothing was judged.
 	RuleSetVersion *string `protobuf:"bytes,11,opt,name=rule_set_version,json=ruleSetVersion,proto3,oneof" json:"rule_set_version,omitempty"`
-	// The request that caused it.
+	// The request that caused it; empty where calls are counted.
 	RequestId string `protobuf:"bytes,12,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The correlation id of the announcement, or the chat session.
 	CorrelationId *string `protobuf:"bytes,13,opt,name=correlation_id,json=correlationId,proto3,oneof" json:"correlation_id,omitempty"`
@@ -188,8 +204,14 @@ type AuditEntry struct {
 	Peers []*AuditedPeer `protobuf:"bytes,16,rep,name=peers,proto3" json:"peers,omitempty"`
 	// The revision of the intent that was announced.
 	IntentRevision *int32 `protobuf:"varint,17,opt,name=intent_revision,json=intentRevision,proto3,oneof" json:"intent_revision,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// How many calls the entry is about; absent where it is one.
+	Count *int32 `protobuf:"varint,18,opt,name=count,proto3,oneof" json:"count,omitempty"`
+	// When the first of the calls that are counted came.
+	FirstAt *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=first_at,json=firstAt,proto3" json:"first_at,omitempty"`
+	// When the last of them came.
+	LastAt        *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=last_at,json=lastAt,proto3" json:"last_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AuditEntry) Reset() {
@@ -341,6 +363,27 @@ func (x *AuditEntry) GetIntentRevision() int32 {
 	return 0
 }
 
+func (x *AuditEntry) GetCount() int32 {
+	if x != nil && x.Count != nil {
+		return *x.Count
+	}
+	return 0
+}
+
+func (x *AuditEntry) GetFirstAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FirstAt
+	}
+	return nil
+}
+
+func (x *AuditEntry) GetLastAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastAt
+	}
+	return nil
+}
+
 // What a peer said of an action or an intent.
 type AuditedPeer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -429,7 +472,9 @@ type ListAuditEntriesRequest struct {
 	// At this instant or later.
 	After *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=after,proto3" json:"after,omitempty"`
 	// At this instant or earlier.
-	Before        *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=before,proto3" json:"before,omitempty"`
+	Before *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=before,proto3" json:"before,omitempty"`
+	// That failed for exactly this reason, an ErrorReason without its prefix.
+	Error         *string `protobuf:"bytes,12,opt,name=error,proto3,oneof" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -539,6 +584,13 @@ func (x *ListAuditEntriesRequest) GetBefore() *timestamppb.Timestamp {
 		return x.Before
 	}
 	return nil
+}
+
+func (x *ListAuditEntriesRequest) GetError() string {
+	if x != nil && x.Error != nil {
+		return *x.Error
+	}
+	return ""
 }
 
 // A page of entries.
@@ -927,7 +979,7 @@ var File_cstp_v1_audit_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\n" +
-	"\x13cstp/v1/audit.proto\x12\acstp.v1\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x80\x06\n" +
+	"\x13cstp/v1/audit.proto\x12\acstp.v1\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x91\a\n" +
 	"\n" +
 	"AuditEntry\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x128\n" +
@@ -951,7 +1003,10 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"decisionId\x88\x01\x01\x12\x19\n" +
 	"\x05error\x18\x0f \x01(\tH\x06R\x05error\x88\x01\x01\x12*\n" +
 	"\x05peers\x18\x10 \x03(\v2\x14.cstp.v1.AuditedPeerR\x05peers\x12,\n" +
-	"\x0fintent_revision\x18\x11 \x01(\x05H\aR\x0eintentRevision\x88\x01\x01B\x10\n" +
+	"\x0fintent_revision\x18\x11 \x01(\x05H\aR\x0eintentRevision\x88\x01\x01\x12\x19\n" +
+	"\x05count\x18\x12 \x01(\x05H\bR\x05count\x88\x01\x01\x125\n" +
+	"\bfirst_at\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\afirstAt\x123\n" +
+	"\alast_at\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\x06lastAtB\x10\n" +
 	"\x0e_claimed_agentB\t\n" +
 	"\a_actionB\n" +
 	"\n" +
@@ -960,13 +1015,14 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x0f_correlation_idB\x0e\n" +
 	"\f_decision_idB\b\n" +
 	"\x06_errorB\x12\n" +
-	"\x10_intent_revision\"{\n" +
+	"\x10_intent_revisionB\b\n" +
+	"\x06_count\"{\n" +
 	"\vAuditedPeer\x12\x14\n" +
 	"\x05agent\x18\x01 \x01(\tR\x05agent\x12+\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x13.cstp.v1.PeerStatusR\x06status\x12\x1d\n" +
 	"\aallowed\x18\x03 \x01(\bH\x00R\aallowed\x88\x01\x01B\n" +
 	"\n" +
-	"\b_allowed\"\xb7\x04\n" +
+	"\b_allowed\"\xdc\x04\n" +
 	"\x17ListAuditEntriesRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -982,14 +1038,16 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"decisionId\x88\x01\x01\x120\n" +
 	"\x05after\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x05after\x122\n" +
-	"\x06before\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x06beforeB\x13\n" +
+	"\x06before\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x06before\x12\x19\n" +
+	"\x05error\x18\f \x01(\tH\x06R\x05error\x88\x01\x01B\x13\n" +
 	"\x11_requesting_agentB\n" +
 	"\n" +
 	"\b_allowedB\x0f\n" +
 	"\r_guardrail_idB\r\n" +
 	"\v_request_idB\x11\n" +
 	"\x0f_correlation_idB\x0e\n" +
-	"\f_decision_id\"q\n" +
+	"\f_decision_idB\b\n" +
+	"\x06_error\"q\n" +
 	"\x18ListAuditEntriesResponse\x12-\n" +
 	"\aentries\x18\x01 \x03(\v2\x13.cstp.v1.AuditEntryR\aentries\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xf9\x04\n" +
@@ -1035,7 +1093,7 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\t_category\"n\n" +
 	"\x13ListIntentsResponse\x12/\n" +
 	"\aintents\x18\x01 \x03(\v2\x15.cstp.v1.IntentRecordR\aintents\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xc7\x05\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xaf\x06\n" +
 	"\n" +
 	"AuditEvent\x12\x1b\n" +
 	"\x17AUDIT_EVENT_UNSPECIFIED\x10\x00\x12\x1f\n" +
@@ -1059,7 +1117,10 @@ const file_cstp_v1_audit_proto_rawDesc = "" +
 	"\x1bAUDIT_EVENT_SESSION_CLAIMED\x10\x11\x12\x1e\n" +
 	"\x1aAUDIT_EVENT_SESSION_CLOSED\x10\x12\x12\x1f\n" +
 	"\x1bAUDIT_EVENT_VERDICTS_MERGED\x10\x13\x12\x1d\n" +
-	"\x19AUDIT_EVENT_CALLBACK_SENT\x10\x142\x9f\x02\n" +
+	"\x19AUDIT_EVENT_CALLBACK_SENT\x10\x14\x12&\n" +
+	"\"AUDIT_EVENT_PUSH_NOTIFICATION_SENT\x10\x15\x12\x1f\n" +
+	"\x1bAUDIT_EVENT_SESSION_DELETED\x10\x16\x12\x1d\n" +
+	"\x19AUDIT_EVENT_CALLS_REFUSED\x10\x172\x9f\x02\n" +
 	"\fAuditService\x12\x86\x01\n" +
 	"\x10ListAuditEntries\x12 .cstp.v1.ListAuditEntriesRequest\x1a!.cstp.v1.ListAuditEntriesResponse\"-\x88\xb5\x18\x06\x9a\xb5\x18\"{\"allowed\": false, \"pageSize\": 20}\x90\x02\x01\x12\x85\x01\n" +
 	"\vListIntents\x12\x1b.cstp.v1.ListIntentsRequest\x1a\x1c.cstp.v1.ListIntentsResponse\";\x88\xb5\x18\x06\x9a\xb5\x180{\"stakes\": [\"high\", \"critical\"], \"pageSize\": 20}\x90\x02\x01B{\n" +
@@ -1099,28 +1160,30 @@ var file_cstp_v1_audit_proto_depIdxs = []int32{
 	8,  // 0: cstp.v1.AuditEntry.timestamp:type_name -> google.protobuf.Timestamp
 	0,  // 1: cstp.v1.AuditEntry.event:type_name -> cstp.v1.AuditEvent
 	2,  // 2: cstp.v1.AuditEntry.peers:type_name -> cstp.v1.AuditedPeer
-	9,  // 3: cstp.v1.AuditedPeer.status:type_name -> cstp.v1.PeerStatus
-	0,  // 4: cstp.v1.ListAuditEntriesRequest.event:type_name -> cstp.v1.AuditEvent
-	8,  // 5: cstp.v1.ListAuditEntriesRequest.after:type_name -> google.protobuf.Timestamp
-	8,  // 6: cstp.v1.ListAuditEntriesRequest.before:type_name -> google.protobuf.Timestamp
-	1,  // 7: cstp.v1.ListAuditEntriesResponse.entries:type_name -> cstp.v1.AuditEntry
-	10, // 8: cstp.v1.IntentRecord.claimed_agent:type_name -> cstp.v1.AgentInfo
-	8,  // 9: cstp.v1.IntentRecord.received_at:type_name -> google.protobuf.Timestamp
-	11, // 10: cstp.v1.IntentRecord.stakes:type_name -> cstp.v1.Stakes
-	12, // 11: cstp.v1.IntentRecord.metadata:type_name -> google.protobuf.Struct
-	11, // 12: cstp.v1.ListIntentsRequest.stakes:type_name -> cstp.v1.Stakes
-	8,  // 13: cstp.v1.ListIntentsRequest.after:type_name -> google.protobuf.Timestamp
-	8,  // 14: cstp.v1.ListIntentsRequest.before:type_name -> google.protobuf.Timestamp
-	5,  // 15: cstp.v1.ListIntentsResponse.intents:type_name -> cstp.v1.IntentRecord
-	3,  // 16: cstp.v1.AuditService.ListAuditEntries:input_type -> cstp.v1.ListAuditEntriesRequest
-	6,  // 17: cstp.v1.AuditService.ListIntents:input_type -> cstp.v1.ListIntentsRequest
-	4,  // 18: cstp.v1.AuditService.ListAuditEntries:output_type -> cstp.v1.ListAuditEntriesResponse
-	7,  // 19: cstp.v1.AuditService.ListIntents:output_type -> cstp.v1.ListIntentsResponse
-	18, // [18:20] is the sub-list for method output_type
-	16, // [16:18] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	8,  // 3: cstp.v1.AuditEntry.first_at:type_name -> google.protobuf.Timestamp
+	8,  // 4: cstp.v1.AuditEntry.last_at:type_name -> google.protobuf.Timestamp
+	9,  // 5: cstp.v1.AuditedPeer.status:type_name -> cstp.v1.PeerStatus
+	0,  // 6: cstp.v1.ListAuditEntriesRequest.event:type_name -> cstp.v1.AuditEvent
+	8,  // 7: cstp.v1.ListAuditEntriesRequest.after:type_name -> google.protobuf.Timestamp
+	8,  // 8: cstp.v1.ListAuditEntriesRequest.before:type_name -> google.protobuf.Timestamp
+	1,  // 9: cstp.v1.ListAuditEntriesResponse.entries:type_name -> cstp.v1.AuditEntry
+	10, // 10: cstp.v1.IntentRecord.claimed_agent:type_name -> cstp.v1.AgentInfo
+	8,  // 11: cstp.v1.IntentRecord.received_at:type_name -> google.protobuf.Timestamp
+	11, // 12: cstp.v1.IntentRecord.stakes:type_name -> cstp.v1.Stakes
+	12, // 13: cstp.v1.IntentRecord.metadata:type_name -> google.protobuf.Struct
+	11, // 14: cstp.v1.ListIntentsRequest.stakes:type_name -> cstp.v1.Stakes
+	8,  // 15: cstp.v1.ListIntentsRequest.after:type_name -> google.protobuf.Timestamp
+	8,  // 16: cstp.v1.ListIntentsRequest.before:type_name -> google.protobuf.Timestamp
+	5,  // 17: cstp.v1.ListIntentsResponse.intents:type_name -> cstp.v1.IntentRecord
+	3,  // 18: cstp.v1.AuditService.ListAuditEntries:input_type -> cstp.v1.ListAuditEntriesRequest
+	6,  // 19: cstp.v1.AuditService.ListIntents:input_type -> cstp.v1.ListIntentsRequest
+	4,  // 20: cstp.v1.AuditService.ListAuditEntries:output_type -> cstp.v1.ListAuditEntriesResponse
+	7,  // 21: cstp.v1.AuditService.ListIntents:output_type -> cstp.v1.ListIntentsResponse
+	20, // [20:22] is the sub-list for method output_type
+	18, // [18:20] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_audit_proto_init() }

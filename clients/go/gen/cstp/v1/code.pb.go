@@ -51,7 +51,9 @@ type CodeContext struct {
 	CheckItems []string `protobuf:"bytes,10,rep,name=check_items,json=checkItems,proto3" json:"check_items,omitempty"`
 	// What is missing above and why: nodes that cannot be read, and what is beyond a mebibyte, the farthest from the paths
 	// first. Empty where nothing is.
-	Missing       []string `protobuf:"bytes,11,rep,name=missing,proto3" json:"missing,omitempty"`
+	Missing []string `protobuf:"bytes,11,rep,name=missing,proto3" json:"missing,omitempty"`
+	// What stands in the files before their first sections, such as "Never edit by hand.".
+	Introduction  []*CodeNote `protobuf:"bytes,12,rep,name=introduction,proto3" json:"introduction,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -163,6 +165,13 @@ func (x *CodeContext) GetMissing() []string {
 	return nil
 }
 
+func (x *CodeContext) GetIntroduction() []*CodeNote {
+	if x != nil {
+		return x.Introduction
+	}
+	return nil
+}
+
 // What one file says in a section.
 type CodeNote struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -170,7 +179,7 @@ type CodeNote struct {
 	File string `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
 	// The Markdown below the section's heading.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	// The line of the heading, from 1.
+	// The line of the heading, from 1, or that of an introduction's text.
 	Line          int32 `protobuf:"varint,3,opt,name=line,proto3" json:"line,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -304,7 +313,7 @@ var File_cstp_v1_code_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_code_proto_rawDesc = "" +
 	"\n" +
-	"\x12cstp/v1/code.proto\x12\acstp.v1\"\x9a\x03\n" +
+	"\x12cstp/v1/code.proto\x12\acstp.v1\"\xd1\x03\n" +
 	"\vCodeContext\x12\x18\n" +
 	"\aproject\x18\x01 \x01(\tR\aproject\x12\x14\n" +
 	"\x05paths\x18\x02 \x03(\tR\x05paths\x12\x18\n" +
@@ -320,7 +329,8 @@ const file_cstp_v1_code_proto_rawDesc = "" +
 	"\vcheck_items\x18\n" +
 	" \x03(\tR\n" +
 	"checkItems\x12\x18\n" +
-	"\amissing\x18\v \x03(\tR\amissing\"F\n" +
+	"\amissing\x18\v \x03(\tR\amissing\x125\n" +
+	"\fintroduction\x18\f \x03(\v2\x11.cstp.v1.CodeNoteR\fintroduction\"F\n" +
 	"\bCodeNote\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x12\n" +
@@ -356,11 +366,12 @@ var file_cstp_v1_code_proto_depIdxs = []int32{
 	1, // 2: cstp.v1.CodeContext.checks:type_name -> cstp.v1.CodeNote
 	1, // 3: cstp.v1.CodeContext.boundaries:type_name -> cstp.v1.CodeNote
 	2, // 4: cstp.v1.CodeContext.pending:type_name -> cstp.v1.PendingLearning
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	1, // 5: cstp.v1.CodeContext.introduction:type_name -> cstp.v1.CodeNote
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_code_proto_init() }

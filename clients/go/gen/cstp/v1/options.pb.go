@@ -49,21 +49,24 @@ const (
 	Permission_PERMISSION_CONVERSE Permission = 8
 	// Hand chat sessions and contexts to liaison agents.
 	Permission_PERMISSION_ROUTE Permission = 9
+	// Delete chat sessions of one's tenant.
+	Permission_PERMISSION_ERASE Permission = 10
 )
 
 // Enum value maps for Permission.
 var (
 	Permission_name = map[int32]string{
-		0: "PERMISSION_UNSPECIFIED",
-		1: "PERMISSION_QUERY",
-		2: "PERMISSION_CHECK",
-		3: "PERMISSION_ANNOUNCE",
-		4: "PERMISSION_RECORD",
-		5: "PERMISSION_REVIEW",
-		6: "PERMISSION_ADMIN",
-		7: "PERMISSION_ANY",
-		8: "PERMISSION_CONVERSE",
-		9: "PERMISSION_ROUTE",
+		0:  "PERMISSION_UNSPECIFIED",
+		1:  "PERMISSION_QUERY",
+		2:  "PERMISSION_CHECK",
+		3:  "PERMISSION_ANNOUNCE",
+		4:  "PERMISSION_RECORD",
+		5:  "PERMISSION_REVIEW",
+		6:  "PERMISSION_ADMIN",
+		7:  "PERMISSION_ANY",
+		8:  "PERMISSION_CONVERSE",
+		9:  "PERMISSION_ROUTE",
+		10: "PERMISSION_ERASE",
 	}
 	Permission_value = map[string]int32{
 		"PERMISSION_UNSPECIFIED": 0,
@@ -76,6 +79,7 @@ var (
 		"PERMISSION_ANY":         7,
 		"PERMISSION_CONVERSE":    8,
 		"PERMISSION_ROUTE":       9,
+		"PERMISSION_ERASE":       10,
 	}
 )
 
@@ -170,7 +174,7 @@ var File_cstp_v1_options_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_options_proto_rawDesc = "" +
 	"\n" +
-	"\x15cstp/v1/options.proto\x12\acstp.v1\x1a google/protobuf/descriptor.proto*\xf4\x01\n" +
+	"\x15cstp/v1/options.proto\x12\acstp.v1\x1a google/protobuf/descriptor.proto*\x8a\x02\n" +
 	"\n" +
 	"Permission\x12\x1a\n" +
 	"\x16PERMISSION_UNSPECIFIED\x10\x00\x12\x14\n" +
@@ -182,7 +186,9 @@ const file_cstp_v1_options_proto_rawDesc = "" +
 	"\x10PERMISSION_ADMIN\x10\x06\x12\x12\n" +
 	"\x0ePERMISSION_ANY\x10\a\x12\x17\n" +
 	"\x13PERMISSION_CONVERSE\x10\b\x12\x14\n" +
-	"\x10PERMISSION_ROUTE\x10\t:U\n" +
+	"\x10PERMISSION_ROUTE\x10\t\x12\x14\n" +
+	"\x10PERMISSION_ERASE\x10\n" +
+	":U\n" +
 	"\n" +
 	"permission\x12\x1e.google.protobuf.MethodOptions\x18ц\x03 \x01(\x0e2\x13.cstp.v1.PermissionR\n" +
 	"permission::\n" +

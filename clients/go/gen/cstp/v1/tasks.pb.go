@@ -94,6 +94,59 @@ func (TaskState) EnumDescriptor() ([]byte, []int) {
 	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{0}
 }
 
+// In which version of A2A notifications are written.
+type PushFormat int32
+
+const (
+	// Nothing was stated.
+	PushFormat_PUSH_FORMAT_UNSPECIFIED PushFormat = 0
+	// A StreamResponse of A2A 1.0, with the task.
+	PushFormat_PUSH_FORMAT_A2A_1_0 PushFormat = 1
+	// A task of A2A 0.3.
+	PushFormat_PUSH_FORMAT_A2A_0_3 PushFormat = 2
+)
+
+// Enum value maps for PushFormat.
+var (
+	PushFormat_name = map[int32]string{
+		0: "PUSH_FORMAT_UNSPECIFIED",
+		1: "PUSH_FORMAT_A2A_1_0",
+		2: "PUSH_FORMAT_A2A_0_3",
+	}
+	PushFormat_value = map[string]int32{
+		"PUSH_FORMAT_UNSPECIFIED": 0,
+		"PUSH_FORMAT_A2A_1_0":     1,
+		"PUSH_FORMAT_A2A_0_3":     2,
+	}
+)
+
+func (x PushFormat) Enum() *PushFormat {
+	p := new(PushFormat)
+	*p = x
+	return p
+}
+
+func (x PushFormat) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PushFormat) Descriptor() protoreflect.EnumDescriptor {
+	return file_cstp_v1_tasks_proto_enumTypes[1].Descriptor()
+}
+
+func (PushFormat) Type() protoreflect.EnumType {
+	return &file_cstp_v1_tasks_proto_enumTypes[1]
+}
+
+func (x PushFormat) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PushFormat.Descriptor instead.
+func (PushFormat) EnumDescriptor() ([]byte, []int) {
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{1}
+}
+
 // A task as it is kept.
 type Task struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -194,7 +247,12 @@ type SaveTaskRequest struct {
 	Version int32 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	// For a task that is submitted or at work: how long until it counts as failed, more than 0 and at most an hour;
 	// 5 minutes when absent.
-	TimeLeft      *durationpb.Duration `protobuf:"bytes,3,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"`
+	TimeLeft *durationpb.Duration `protobuf:"bytes,3,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"`
+	// Where the caller is notified of this version and those after it. Errors are those of CreatePushConfig.
+	PushConfig *PushConfig `protobuf:"bytes,4,opt,name=push_config,json=pushConfig,proto3" json:"push_config,omitempty"`
+	// The method that will be called for the task, by its JSON-RPC name. The task is kept only if the caller may call it.
+	// Empty for none.
+	Method        string `protobuf:"bytes,5,opt,name=method,proto3" json:"method,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -248,6 +306,20 @@ func (x *SaveTaskRequest) GetTimeLeft() *durationpb.Duration {
 		return x.TimeLeft
 	}
 	return nil
+}
+
+func (x *SaveTaskRequest) GetPushConfig() *PushConfig {
+	if x != nil {
+		return x.PushConfig
+	}
+	return nil
+}
+
+func (x *SaveTaskRequest) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
 }
 
 // The task as it was kept, without its content.
@@ -543,6 +615,511 @@ func (x *ListTasksResponse) GetTotal() int32 {
 	return 0
 }
 
+// Where the owner of a task is notified of its changes.
+type PushConfig struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its identifier among those of the task: up to 128 visible ASCII characters without a slash. When empty, one is made:
+	// for A2A 0.3 that of the task, which then replaces itself.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The address that notifications are posted to. It must be one that `a2a.push` permits.
+	Url string `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`
+	// Sent in the header X-A2A-Notification-Token; none when empty. Up to 4096 printable ASCII characters.
+	Token string `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
+	// The scheme in the header Authorization, for instance Bearer; that header is sent where credentials are there too.
+	Scheme string `protobuf:"bytes,4,opt,name=scheme,proto3" json:"scheme,omitempty"`
+	// The credentials in the header Authorization, as the scheme wants them. Up to 4096 printable ASCII characters.
+	Credentials string `protobuf:"bytes,5,opt,name=credentials,proto3" json:"credentials,omitempty"`
+	// In which version of A2A they are written.
+	Format        PushFormat `protobuf:"varint,6,opt,name=format,proto3,enum=cstp.v1.PushFormat" json:"format,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PushConfig) Reset() {
+	*x = PushConfig{}
+	mi := &file_cstp_v1_tasks_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PushConfig) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PushConfig) ProtoMessage() {}
+
+func (x *PushConfig) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_tasks_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PushConfig.ProtoReflect.Descriptor instead.
+func (*PushConfig) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PushConfig) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *PushConfig) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *PushConfig) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *PushConfig) GetScheme() string {
+	if x != nil {
+		return x.Scheme
+	}
+	return ""
+}
+
+func (x *PushConfig) GetCredentials() string {
+	if x != nil {
+		return x.Credentials
+	}
+	return ""
+}
+
+func (x *PushConfig) GetFormat() PushFormat {
+	if x != nil {
+		return x.Format
+	}
+	return PushFormat_PUSH_FORMAT_UNSPECIFIED
+}
+
+// Where to notify the owner of a task.
+type CreatePushConfigRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task.
+	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// Where; it takes the place of one with the same id.
+	PushConfig    *PushConfig `protobuf:"bytes,2,opt,name=push_config,json=pushConfig,proto3" json:"push_config,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreatePushConfigRequest) Reset() {
+	*x = CreatePushConfigRequest{}
+	mi := &file_cstp_v1_tasks_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreatePushConfigRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreatePushConfigRequest) ProtoMessage() {}
+
+func (x *CreatePushConfigRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_tasks_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreatePushConfigRequest.ProtoReflect.Descriptor instead.
+func (*CreatePushConfigRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *CreatePushConfigRequest) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *CreatePushConfigRequest) GetPushConfig() *PushConfig {
+	if x != nil {
+		return x.PushConfig
+	}
+	return nil
+}
+
+// The configuration as it is kept.
+type CreatePushConfigResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The configuration, with its id.
+	PushConfig    *PushConfig `protobuf:"bytes,1,opt,name=push_config,json=pushConfig,proto3" json:"push_config,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreatePushConfigResponse) Reset() {
+	*x = CreatePushConfigResponse{}
+	mi := &file_cstp_v1_tasks_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreatePushConfigResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreatePushConfigResponse) ProtoMessage() {}
+
+func (x *CreatePushConfigResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_tasks_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreatePushConfigResponse.ProtoReflect.Descriptor instead.
+func (*CreatePushConfigResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *CreatePushConfigResponse) GetPushConfig() *PushConfig {
+	if x != nil {
+		return x.PushConfig
+	}
+	return nil
+}
+
+// Which configuration to read.
+type GetPushConfigRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task.
+	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// The configuration; the one that was set last when empty.
+	Id            string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPushConfigRequest) Reset() {
+	*x = GetPushConfigRequest{}
+	mi := &file_cstp_v1_tasks_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPushConfigRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPushConfigRequest) ProtoMessage() {}
+
+func (x *GetPushConfigRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_tasks_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPushConfigRequest.ProtoReflect.Descriptor instead.
+func (*GetPushConfigRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *GetPushConfigRequest) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *GetPushConfigRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// The configuration.
+type GetPushConfigResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The configuration.
+	PushConfig    *PushConfig `protobuf:"bytes,1,opt,name=push_config,json=pushConfig,proto3" json:"push_config,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPushConfigResponse) Reset() {
+	*x = GetPushConfigResponse{}
+	mi := &file_cstp_v1_tasks_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPushConfigResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPushConfigResponse) ProtoMessage() {}
+
+func (x *GetPushConfigResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_tasks_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPushConfigResponse.ProtoReflect.Descriptor instead.
+func (*GetPushConfigResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *GetPushConfigResponse) GetPushConfig() *PushConfig {
+	if x != nil {
+		return x.PushConfig
+	}
+	return nil
+}
+
+// Which configurations to list.
+type ListPushConfigsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task.
+	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// How many at the most; all when absent or 0.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The nextPageToken of the page before.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPushConfigsRequest) Reset() {
+	*x = ListPushConfigsRequest{}
+	mi := &file_cstp_v1_tasks_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPushConfigsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPushConfigsRequest) ProtoMessage() {}
+
+func (x *ListPushConfigsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_tasks_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPushConfigsRequest.ProtoReflect.Descriptor instead.
+func (*ListPushConfigsRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ListPushConfigsRequest) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *ListPushConfigsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListPushConfigsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// A page of configurations.
+type ListPushConfigsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The configurations, by id.
+	PushConfigs []*PushConfig `protobuf:"bytes,1,rep,name=push_configs,json=pushConfigs,proto3" json:"push_configs,omitempty"`
+	// The token of the next page; empty on the last one.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPushConfigsResponse) Reset() {
+	*x = ListPushConfigsResponse{}
+	mi := &file_cstp_v1_tasks_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPushConfigsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPushConfigsResponse) ProtoMessage() {}
+
+func (x *ListPushConfigsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_tasks_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPushConfigsResponse.ProtoReflect.Descriptor instead.
+func (*ListPushConfigsResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListPushConfigsResponse) GetPushConfigs() []*PushConfig {
+	if x != nil {
+		return x.PushConfigs
+	}
+	return nil
+}
+
+func (x *ListPushConfigsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// Which configuration to remove.
+type DeletePushConfigRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The task.
+	TaskId string `protobuf:"bytes,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// The configuration.
+	Id            string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletePushConfigRequest) Reset() {
+	*x = DeletePushConfigRequest{}
+	mi := &file_cstp_v1_tasks_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletePushConfigRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletePushConfigRequest) ProtoMessage() {}
+
+func (x *DeletePushConfigRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_tasks_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletePushConfigRequest.ProtoReflect.Descriptor instead.
+func (*DeletePushConfigRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DeletePushConfigRequest) GetTaskId() string {
+	if x != nil {
+		return x.TaskId
+	}
+	return ""
+}
+
+func (x *DeletePushConfigRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// The configuration is gone.
+type DeletePushConfigResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletePushConfigResponse) Reset() {
+	*x = DeletePushConfigResponse{}
+	mi := &file_cstp_v1_tasks_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletePushConfigResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletePushConfigResponse) ProtoMessage() {}
+
+func (x *DeletePushConfigResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_tasks_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletePushConfigResponse.ProtoReflect.Descriptor instead.
+func (*DeletePushConfigResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{15}
+}
+
 var File_cstp_v1_tasks_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_tasks_proto_rawDesc = "" +
@@ -556,11 +1133,14 @@ const file_cstp_v1_tasks_proto_rawDesc = "" +
 	"\acontent\x18\x04 \x01(\fR\acontent\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\x05R\aversion\x129\n" +
 	"\n" +
-	"updated_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\"\x86\x01\n" +
+	"updated_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\"\xd4\x01\n" +
 	"\x0fSaveTaskRequest\x12!\n" +
 	"\x04task\x18\x01 \x01(\v2\r.cstp.v1.TaskR\x04task\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x05R\aversion\x126\n" +
-	"\ttime_left\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"g\n" +
+	"\ttime_left\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\x124\n" +
+	"\vpush_config\x18\x04 \x01(\v2\x13.cstp.v1.PushConfigR\n" +
+	"pushConfig\x12\x16\n" +
+	"\x06method\x18\x05 \x01(\tR\x06method\"g\n" +
 	"\x10SaveTaskResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x05R\aversion\x129\n" +
 	"\n" +
@@ -581,7 +1161,40 @@ const file_cstp_v1_tasks_proto_rawDesc = "" +
 	"\x11ListTasksResponse\x12#\n" +
 	"\x05tasks\x18\x01 \x03(\v2\r.cstp.v1.TaskR\x05tasks\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x14\n" +
-	"\x05total\x18\x03 \x01(\x05R\x05total*\xbc\x01\n" +
+	"\x05total\x18\x03 \x01(\x05R\x05total\"\xab\x01\n" +
+	"\n" +
+	"PushConfig\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
+	"\x03url\x18\x02 \x01(\tR\x03url\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\tR\x05token\x12\x16\n" +
+	"\x06scheme\x18\x04 \x01(\tR\x06scheme\x12 \n" +
+	"\vcredentials\x18\x05 \x01(\tR\vcredentials\x12+\n" +
+	"\x06format\x18\x06 \x01(\x0e2\x13.cstp.v1.PushFormatR\x06format\"h\n" +
+	"\x17CreatePushConfigRequest\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\tR\x06taskId\x124\n" +
+	"\vpush_config\x18\x02 \x01(\v2\x13.cstp.v1.PushConfigR\n" +
+	"pushConfig\"P\n" +
+	"\x18CreatePushConfigResponse\x124\n" +
+	"\vpush_config\x18\x01 \x01(\v2\x13.cstp.v1.PushConfigR\n" +
+	"pushConfig\"?\n" +
+	"\x14GetPushConfigRequest\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\"M\n" +
+	"\x15GetPushConfigResponse\x124\n" +
+	"\vpush_config\x18\x01 \x01(\v2\x13.cstp.v1.PushConfigR\n" +
+	"pushConfig\"m\n" +
+	"\x16ListPushConfigsRequest\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"y\n" +
+	"\x17ListPushConfigsResponse\x126\n" +
+	"\fpush_configs\x18\x01 \x03(\v2\x13.cstp.v1.PushConfigR\vpushConfigs\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"B\n" +
+	"\x17DeletePushConfigRequest\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\"\x1a\n" +
+	"\x18DeletePushConfigResponse*\xbc\x01\n" +
 	"\tTaskState\x12\x1a\n" +
 	"\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TASK_STATE_WORKING\x10\x01\x12\x18\n" +
@@ -589,11 +1202,20 @@ const file_cstp_v1_tasks_proto_rawDesc = "" +
 	"\x13TASK_STATE_REJECTED\x10\x03\x12\x15\n" +
 	"\x11TASK_STATE_FAILED\x10\x04\x12\x17\n" +
 	"\x13TASK_STATE_CANCELED\x10\x05\x12\x18\n" +
-	"\x14TASK_STATE_SUBMITTED\x10\x062\xee\x01\n" +
+	"\x14TASK_STATE_SUBMITTED\x10\x06*[\n" +
+	"\n" +
+	"PushFormat\x12\x1b\n" +
+	"\x17PUSH_FORMAT_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13PUSH_FORMAT_A2A_1_0\x10\x01\x12\x17\n" +
+	"\x13PUSH_FORMAT_A2A_0_3\x10\x022\xe7\x04\n" +
 	"\vTaskService\x12E\n" +
 	"\bSaveTask\x12\x18.cstp.v1.SaveTaskRequest\x1a\x19.cstp.v1.SaveTaskResponse\"\x04\x88\xb5\x18\a\x12E\n" +
 	"\aGetTask\x12\x17.cstp.v1.GetTaskRequest\x1a\x18.cstp.v1.GetTaskResponse\"\a\x88\xb5\x18\a\x90\x02\x01\x12K\n" +
-	"\tListTasks\x12\x19.cstp.v1.ListTasksRequest\x1a\x1a.cstp.v1.ListTasksResponse\"\a\x88\xb5\x18\a\x90\x02\x01\x1a\x04\x90\xb5\x18\x01B{\n" +
+	"\tListTasks\x12\x19.cstp.v1.ListTasksRequest\x1a\x1a.cstp.v1.ListTasksResponse\"\a\x88\xb5\x18\a\x90\x02\x01\x12]\n" +
+	"\x10CreatePushConfig\x12 .cstp.v1.CreatePushConfigRequest\x1a!.cstp.v1.CreatePushConfigResponse\"\x04\x88\xb5\x18\a\x12W\n" +
+	"\rGetPushConfig\x12\x1d.cstp.v1.GetPushConfigRequest\x1a\x1e.cstp.v1.GetPushConfigResponse\"\a\x88\xb5\x18\a\x90\x02\x01\x12]\n" +
+	"\x0fListPushConfigs\x12\x1f.cstp.v1.ListPushConfigsRequest\x1a .cstp.v1.ListPushConfigsResponse\"\a\x88\xb5\x18\a\x90\x02\x01\x12`\n" +
+	"\x10DeletePushConfig\x12 .cstp.v1.DeletePushConfigRequest\x1a!.cstp.v1.DeletePushConfigResponse\"\a\x88\xb5\x18\a\x90\x02\x02\x1a\x04\x90\xb5\x18\x01B{\n" +
 	"\vcom.cstp.v1B\n" +
 	"TasksProtoP\x01Z#example.org/cstp/gen/cstp/v1;cstpv1\xa2\x02\x03CXX\xaa\x02\aCstp.V1\xca\x02\aCstp\\V1\xe2\x02\x13Cstp\\V1\\GPBMetadata\xea\x02\bCstp::V1b\x06proto3"
 
@@ -609,41 +1231,65 @@ func file_cstp_v1_tasks_proto_rawDescGZIP() []byte {
 	return file_cstp_v1_tasks_proto_rawDescData
 }
 
-var file_cstp_v1_tasks_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cstp_v1_tasks_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_cstp_v1_tasks_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_cstp_v1_tasks_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_cstp_v1_tasks_proto_goTypes = []any{
-	(TaskState)(0),                // 0: cstp.v1.TaskState
-	(*Task)(nil),                  // 1: cstp.v1.Task
-	(*SaveTaskRequest)(nil),       // 2: cstp.v1.SaveTaskRequest
-	(*SaveTaskResponse)(nil),      // 3: cstp.v1.SaveTaskResponse
-	(*GetTaskRequest)(nil),        // 4: cstp.v1.GetTaskRequest
-	(*GetTaskResponse)(nil),       // 5: cstp.v1.GetTaskResponse
-	(*ListTasksRequest)(nil),      // 6: cstp.v1.ListTasksRequest
-	(*ListTasksResponse)(nil),     // 7: cstp.v1.ListTasksResponse
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
+	(TaskState)(0),                   // 0: cstp.v1.TaskState
+	(PushFormat)(0),                  // 1: cstp.v1.PushFormat
+	(*Task)(nil),                     // 2: cstp.v1.Task
+	(*SaveTaskRequest)(nil),          // 3: cstp.v1.SaveTaskRequest
+	(*SaveTaskResponse)(nil),         // 4: cstp.v1.SaveTaskResponse
+	(*GetTaskRequest)(nil),           // 5: cstp.v1.GetTaskRequest
+	(*GetTaskResponse)(nil),          // 6: cstp.v1.GetTaskResponse
+	(*ListTasksRequest)(nil),         // 7: cstp.v1.ListTasksRequest
+	(*ListTasksResponse)(nil),        // 8: cstp.v1.ListTasksResponse
+	(*PushConfig)(nil),               // 9: cstp.v1.PushConfig
+	(*CreatePushConfigRequest)(nil),  // 10: cstp.v1.CreatePushConfigRequest
+	(*CreatePushConfigResponse)(nil), // 11: cstp.v1.CreatePushConfigResponse
+	(*GetPushConfigRequest)(nil),     // 12: cstp.v1.GetPushConfigRequest
+	(*GetPushConfigResponse)(nil),    // 13: cstp.v1.GetPushConfigResponse
+	(*ListPushConfigsRequest)(nil),   // 14: cstp.v1.ListPushConfigsRequest
+	(*ListPushConfigsResponse)(nil),  // 15: cstp.v1.ListPushConfigsResponse
+	(*DeletePushConfigRequest)(nil),  // 16: cstp.v1.DeletePushConfigRequest
+	(*DeletePushConfigResponse)(nil), // 17: cstp.v1.DeletePushConfigResponse
+	(*timestamppb.Timestamp)(nil),    // 18: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 19: google.protobuf.Duration
 }
 var file_cstp_v1_tasks_proto_depIdxs = []int32{
 	0,  // 0: cstp.v1.Task.state:type_name -> cstp.v1.TaskState
-	8,  // 1: cstp.v1.Task.updated_at:type_name -> google.protobuf.Timestamp
-	1,  // 2: cstp.v1.SaveTaskRequest.task:type_name -> cstp.v1.Task
-	9,  // 3: cstp.v1.SaveTaskRequest.time_left:type_name -> google.protobuf.Duration
-	8,  // 4: cstp.v1.SaveTaskResponse.updated_at:type_name -> google.protobuf.Timestamp
-	1,  // 5: cstp.v1.GetTaskResponse.task:type_name -> cstp.v1.Task
-	0,  // 6: cstp.v1.ListTasksRequest.states:type_name -> cstp.v1.TaskState
-	8,  // 7: cstp.v1.ListTasksRequest.updated_after:type_name -> google.protobuf.Timestamp
-	1,  // 8: cstp.v1.ListTasksResponse.tasks:type_name -> cstp.v1.Task
-	2,  // 9: cstp.v1.TaskService.SaveTask:input_type -> cstp.v1.SaveTaskRequest
-	4,  // 10: cstp.v1.TaskService.GetTask:input_type -> cstp.v1.GetTaskRequest
-	6,  // 11: cstp.v1.TaskService.ListTasks:input_type -> cstp.v1.ListTasksRequest
-	3,  // 12: cstp.v1.TaskService.SaveTask:output_type -> cstp.v1.SaveTaskResponse
-	5,  // 13: cstp.v1.TaskService.GetTask:output_type -> cstp.v1.GetTaskResponse
-	7,  // 14: cstp.v1.TaskService.ListTasks:output_type -> cstp.v1.ListTasksResponse
-	12, // [12:15] is the sub-list for method output_type
-	9,  // [9:12] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	18, // 1: cstp.v1.Task.updated_at:type_name -> google.protobuf.Timestamp
+	2,  // 2: cstp.v1.SaveTaskRequest.task:type_name -> cstp.v1.Task
+	19, // 3: cstp.v1.SaveTaskRequest.time_left:type_name -> google.protobuf.Duration
+	9,  // 4: cstp.v1.SaveTaskRequest.push_config:type_name -> cstp.v1.PushConfig
+	18, // 5: cstp.v1.SaveTaskResponse.updated_at:type_name -> google.protobuf.Timestamp
+	2,  // 6: cstp.v1.GetTaskResponse.task:type_name -> cstp.v1.Task
+	0,  // 7: cstp.v1.ListTasksRequest.states:type_name -> cstp.v1.TaskState
+	18, // 8: cstp.v1.ListTasksRequest.updated_after:type_name -> google.protobuf.Timestamp
+	2,  // 9: cstp.v1.ListTasksResponse.tasks:type_name -> cstp.v1.Task
+	1,  // 10: cstp.v1.PushConfig.format:type_name -> cstp.v1.PushFormat
+	9,  // 11: cstp.v1.CreatePushConfigRequest.push_config:type_name -> cstp.v1.PushConfig
+	9,  // 12: cstp.v1.CreatePushConfigResponse.push_config:type_name -> cstp.v1.PushConfig
+	9,  // 13: cstp.v1.GetPushConfigResponse.push_config:type_name -> cstp.v1.PushConfig
+	9,  // 14: cstp.v1.ListPushConfigsResponse.push_configs:type_name -> cstp.v1.PushConfig
+	3,  // 15: cstp.v1.TaskService.SaveTask:input_type -> cstp.v1.SaveTaskRequest
+	5,  // 16: cstp.v1.TaskService.GetTask:input_type -> cstp.v1.GetTaskRequest
+	7,  // 17: cstp.v1.TaskService.ListTasks:input_type -> cstp.v1.ListTasksRequest
+	10, // 18: cstp.v1.TaskService.CreatePushConfig:input_type -> cstp.v1.CreatePushConfigRequest
+	12, // 19: cstp.v1.TaskService.GetPushConfig:input_type -> cstp.v1.GetPushConfigRequest
+	14, // 20: cstp.v1.TaskService.ListPushConfigs:input_type -> cstp.v1.ListPushConfigsRequest
+	16, // 21: cstp.v1.TaskService.DeletePushConfig:input_type -> cstp.v1.DeletePushConfigRequest
+	4,  // 22: cstp.v1.TaskService.SaveTask:output_type -> cstp.v1.SaveTaskResponse
+	6,  // 23: cstp.v1.TaskService.GetTask:output_type -> cstp.v1.GetTaskResponse
+	8,  // 24: cstp.v1.TaskService.ListTasks:output_type -> cstp.v1.ListTasksResponse
+	11, // 25: cstp.v1.TaskService.CreatePushConfig:output_type -> cstp.v1.CreatePushConfigResponse
+	13, // 26: cstp.v1.TaskService.GetPushConfig:output_type -> cstp.v1.GetPushConfigResponse
+	15, // 27: cstp.v1.TaskService.ListPushConfigs:output_type -> cstp.v1.ListPushConfigsResponse
+	17, // 28: cstp.v1.TaskService.DeletePushConfig:output_type -> cstp.v1.DeletePushConfigResponse
+	22, // [22:29] is the sub-list for method output_type
+	15, // [15:22] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_tasks_proto_init() }
@@ -658,8 +1304,8 @@ func file_cstp_v1_tasks_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_tasks_proto_rawDesc), len(file_cstp_v1_tasks_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   7,
+			NumEnums:      2,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

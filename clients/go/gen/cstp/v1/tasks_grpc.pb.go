@@ -21,9 +21,13 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	TaskService_SaveTask_FullMethodName  = "/cstp.v1.TaskService/SaveTask"
-	TaskService_GetTask_FullMethodName   = "/cstp.v1.TaskService/GetTask"
-	TaskService_ListTasks_FullMethodName = "/cstp.v1.TaskService/ListTasks"
+	TaskService_SaveTask_FullMethodName         = "/cstp.v1.TaskService/SaveTask"
+	TaskService_GetTask_FullMethodName          = "/cstp.v1.TaskService/GetTask"
+	TaskService_ListTasks_FullMethodName        = "/cstp.v1.TaskService/ListTasks"
+	TaskService_CreatePushConfig_FullMethodName = "/cstp.v1.TaskService/CreatePushConfig"
+	TaskService_GetPushConfig_FullMethodName    = "/cstp.v1.TaskService/GetPushConfig"
+	TaskService_ListPushConfigs_FullMethodName  = "/cstp.v1.TaskService/ListPushConfigs"
+	TaskService_DeletePushConfig_FullMethodName = "/cstp.v1.TaskService/DeletePushConfig"
 )
 
 // TaskServiceClient is the client API for TaskService service.
@@ -35,11 +39,23 @@ const (
 type TaskServiceClient interface {
 	// Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
 	// the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
+	// PERMISSION_DENIED if the caller may not call the method that the task is kept for.
 	SaveTask(ctx context.Context, in *SaveTaskRequest, opts ...grpc.CallOption) (*SaveTaskResponse, error)
 	// Reads one task of the caller's. Errors: NOT_FOUND.
 	GetTask(ctx context.Context, in *GetTaskRequest, opts ...grpc.CallOption) (*GetTaskResponse, error)
 	// Lists tasks of the caller's, last changed first, page by page.
 	ListTasks(ctx context.Context, in *ListTasksRequest, opts ...grpc.CallOption) (*ListTasksResponse, error)
+	// Has the caller notified of the changes of one of its tasks, at an address of its own. A task that is not at work is
+	// told at once as it is. Errors: NOT_FOUND; INVALID_ARGUMENT for an address that is not notified here, and for more
+	// than 10 configurations of a task; METHOD_NOT_FOUND where push notifications are off.
+	CreatePushConfig(ctx context.Context, in *CreatePushConfigRequest, opts ...grpc.CallOption) (*CreatePushConfigResponse, error)
+	// Reads where the caller is notified of a task. Errors: NOT_FOUND, METHOD_NOT_FOUND.
+	GetPushConfig(ctx context.Context, in *GetPushConfigRequest, opts ...grpc.CallOption) (*GetPushConfigResponse, error)
+	// Lists where the caller is notified of a task, by id, page by page. Errors: NOT_FOUND, METHOD_NOT_FOUND.
+	ListPushConfigs(ctx context.Context, in *ListPushConfigsRequest, opts ...grpc.CallOption) (*ListPushConfigsResponse, error)
+	// Ends notifications of a task at one address, also those that wait to be sent. Nothing happens where there is no such
+	// configuration. Errors: NOT_FOUND for the task, METHOD_NOT_FOUND.
+	DeletePushConfig(ctx context.Context, in *DeletePushConfigRequest, opts ...grpc.CallOption) (*DeletePushConfigResponse, error)
 }
 
 type taskServiceClient struct {
@@ -80,6 +96,46 @@ func (c *taskServiceClient) ListTasks(ctx context.Context, in *ListTasksRequest,
 	return out, nil
 }
 
+func (c *taskServiceClient) CreatePushConfig(ctx context.Context, in *CreatePushConfigRequest, opts ...grpc.CallOption) (*CreatePushConfigResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreatePushConfigResponse)
+	err := c.cc.Invoke(ctx, TaskService_CreatePushConfig_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *taskServiceClient) GetPushConfig(ctx context.Context, in *GetPushConfigRequest, opts ...grpc.CallOption) (*GetPushConfigResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetPushConfigResponse)
+	err := c.cc.Invoke(ctx, TaskService_GetPushConfig_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *taskServiceClient) ListPushConfigs(ctx context.Context, in *ListPushConfigsRequest, opts ...grpc.CallOption) (*ListPushConfigsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPushConfigsResponse)
+	err := c.cc.Invoke(ctx, TaskService_ListPushConfigs_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *taskServiceClient) DeletePushConfig(ctx context.Context, in *DeletePushConfigRequest, opts ...grpc.CallOption) (*DeletePushConfigResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeletePushConfigResponse)
+	err := c.cc.Invoke(ctx, TaskService_DeletePushConfig_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // TaskServiceServer is the server API for TaskService service.
 // All implementations must embed UnimplementedTaskServiceServer
 // for forward compatibility.
@@ -89,11 +145,23 @@ func (c *taskServiceClient) ListTasks(ctx context.Context, in *ListTasksRequest,
 type TaskServiceServer interface {
 	// Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
 	// the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
+	// PERMISSION_DENIED if the caller may not call the method that the task is kept for.
 	SaveTask(context.Context, *SaveTaskRequest) (*SaveTaskResponse, error)
 	// Reads one task of the caller's. Errors: NOT_FOUND.
 	GetTask(context.Context, *GetTaskRequest) (*GetTaskResponse, error)
 	// Lists tasks of the caller's, last changed first, page by page.
 	ListTasks(context.Context, *ListTasksRequest) (*ListTasksResponse, error)
+	// Has the caller notified of the changes of one of its tasks, at an address of its own. A task that is not at work is
+	// told at once as it is. Errors: NOT_FOUND; INVALID_ARGUMENT for an address that is not notified here, and for more
+	// than 10 configurations of a task; METHOD_NOT_FOUND where push notifications are off.
+	CreatePushConfig(context.Context, *CreatePushConfigRequest) (*CreatePushConfigResponse, error)
+	// Reads where the caller is notified of a task. Errors: NOT_FOUND, METHOD_NOT_FOUND.
+	GetPushConfig(context.Context, *GetPushConfigRequest) (*GetPushConfigResponse, error)
+	// Lists where the caller is notified of a task, by id, page by page. Errors: NOT_FOUND, METHOD_NOT_FOUND.
+	ListPushConfigs(context.Context, *ListPushConfigsRequest) (*ListPushConfigsResponse, error)
+	// Ends notifications of a task at one address, also those that wait to be sent. Nothing happens where there is no such
+	// configuration. Errors: NOT_FOUND for the task, METHOD_NOT_FOUND.
+	DeletePushConfig(context.Context, *DeletePushConfigRequest) (*DeletePushConfigResponse, error)
 	mustEmbedUnimplementedTaskServiceServer()
 }
 
@@ -112,6 +180,18 @@ func (UnimplementedTaskServiceServer) GetTask(context.Context, *GetTaskRequest) 
 }
 func (UnimplementedTaskServiceServer) ListTasks(context.Context, *ListTasksRequest) (*ListTasksResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTasks not implemented")
+}
+func (UnimplementedTaskServiceServer) CreatePushConfig(context.Context, *CreatePushConfigRequest) (*CreatePushConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreatePushConfig not implemented")
+}
+func (UnimplementedTaskServiceServer) GetPushConfig(context.Context, *GetPushConfigRequest) (*GetPushConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetPushConfig not implemented")
+}
+func (UnimplementedTaskServiceServer) ListPushConfigs(context.Context, *ListPushConfigsRequest) (*ListPushConfigsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPushConfigs not implemented")
+}
+func (UnimplementedTaskServiceServer) DeletePushConfig(context.Context, *DeletePushConfigRequest) (*DeletePushConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeletePushConfig not implemented")
 }
 func (UnimplementedTaskServiceServer) mustEmbedUnimplementedTaskServiceServer() {}
 func (UnimplementedTaskServiceServer) testEmbeddedByValue()                     {}
@@ -188,6 +268,78 @@ func _TaskService_ListTasks_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _TaskService_CreatePushConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreatePushConfigRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TaskServiceServer).CreatePushConfig(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TaskService_CreatePushConfig_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TaskServiceServer).CreatePushConfig(ctx, req.(*CreatePushConfigRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _TaskService_GetPushConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetPushConfigRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TaskServiceServer).GetPushConfig(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TaskService_GetPushConfig_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TaskServiceServer).GetPushConfig(ctx, req.(*GetPushConfigRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _TaskService_ListPushConfigs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPushConfigsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TaskServiceServer).ListPushConfigs(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TaskService_ListPushConfigs_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TaskServiceServer).ListPushConfigs(ctx, req.(*ListPushConfigsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _TaskService_DeletePushConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeletePushConfigRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TaskServiceServer).DeletePushConfig(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TaskService_DeletePushConfig_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TaskServiceServer).DeletePushConfig(ctx, req.(*DeletePushConfigRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // TaskService_ServiceDesc is the grpc.ServiceDesc for TaskService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -206,6 +358,22 @@ var TaskService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListTasks",
 			Handler:    _TaskService_ListTasks_Handler,
+		},
+		{
+			MethodName: "CreatePushConfig",
+			Handler:    _TaskService_CreatePushConfig_Handler,
+		},
+		{
+			MethodName: "GetPushConfig",
+			Handler:    _TaskService_GetPushConfig_Handler,
+		},
+		{
+			MethodName: "ListPushConfigs",
+			Handler:    _TaskService_ListPushConfigs_Handler,
+		},
+		{
+			MethodName: "DeletePushConfig",
+			Handler:    _TaskService_DeletePushConfig_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -352,7 +352,8 @@ type ResolveContextResponse struct {
 	Covered bool `protobuf:"varint,1,opt,name=covered,proto3" json:"covered,omitempty"`
 	// The nodes, the root's first.
 	Nodes []*NodeReference `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	// The merged sections: those of the protocol in its order, then others in the order in which they come.
+	// The merged sections: `Introduction`, which is what stands before the first heading of level 2, then those of the
+	// protocol in its order, then others in the order in which they come.
 	Sections []*MergedSection `protobuf:"bytes,3,rep,name=sections,proto3" json:"sections,omitempty"`
 	// All of it as Markdown; empty where nothing covers the path.
 	Markdown string `protobuf:"bytes,4,opt,name=markdown,proto3" json:"markdown,omitempty"`
@@ -571,7 +572,7 @@ type SectionPart struct {
 	File string `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
 	// The text without its heading.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	// The line of the heading, from 1.
+	// The line of the heading, from 1, or that of an introduction's text.
 	Line          int32 `protobuf:"varint,3,opt,name=line,proto3" json:"line,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -820,7 +821,7 @@ type NodeSummary struct {
 	Folder string `protobuf:"bytes,2,opt,name=folder,proto3" json:"folder,omitempty"`
 	// How many tokens it has.
 	Tokens int32 `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	// The headings of its sections.
+	// The headings of its sections; `Introduction` stands for text before the first one.
 	Sections []string `protobuf:"bytes,4,rep,name=sections,proto3" json:"sections,omitempty"`
 	// The file of the nearest node above it; absent for the topmost.
 	Parent        *string `protobuf:"bytes,5,opt,name=parent,proto3,oneof" json:"parent,omitempty"`
@@ -1015,13 +1016,13 @@ func (x *GetNodeResponse) GetAlso() string {
 // A section of a node.
 type Section struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its heading.
+	// Its heading; `Introduction` for text before the first one.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The text without its heading.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	// The file that it is in.
 	File string `protobuf:"bytes,3,opt,name=file,proto3" json:"file,omitempty"`
-	// The line of the heading, from 1.
+	// The line of the heading, from 1, or that of an introduction's text.
 	Line          int32 `protobuf:"varint,4,opt,name=line,proto3" json:"line,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -479,7 +479,7 @@ func (x *ChatMessage) GetSentAt() *timestamppb.Timestamp {
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What happened: session_opened, message_appended, context_updated, context_shared, liaison_agent_activated,
-	// session_claimed, returned_to_guide, session_closed, context_delivered or delivery_failed.
+	// session_claimed, returned_to_guide, session_closed, session_deleted, context_delivered or delivery_failed.
 	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	// Its place among the events of the tenant, which are counted from 1.
 	Sequence int32 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
@@ -1828,6 +1828,190 @@ func (x *CloseSessionResponse) GetChatSession() *ChatSession {
 	return nil
 }
 
+// Which session to delete.
+type DeleteSessionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The session, active or closed.
+	ChatSessionId string `protobuf:"bytes,1,opt,name=chat_session_id,proto3" json:"chat_session_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteSessionRequest) Reset() {
+	*x = DeleteSessionRequest{}
+	mi := &file_liaison_v1_liaison_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteSessionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteSessionRequest) ProtoMessage() {}
+
+func (x *DeleteSessionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_liaison_v1_liaison_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteSessionRequest.ProtoReflect.Descriptor instead.
+func (*DeleteSessionRequest) Descriptor() ([]byte, []int) {
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *DeleteSessionRequest) GetChatSessionId() string {
+	if x != nil {
+		return x.ChatSessionId
+	}
+	return ""
+}
+
+// What was deleted.
+type DeleteSessionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether the tenant had such a session; false if it was deleted before.
+	Deleted       bool `protobuf:"varint,1,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteSessionResponse) Reset() {
+	*x = DeleteSessionResponse{}
+	mi := &file_liaison_v1_liaison_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteSessionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteSessionResponse) ProtoMessage() {}
+
+func (x *DeleteSessionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_liaison_v1_liaison_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteSessionResponse.ProtoReflect.Descriptor instead.
+func (*DeleteSessionResponse) Descriptor() ([]byte, []int) {
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *DeleteSessionResponse) GetDeleted() bool {
+	if x != nil {
+		return x.Deleted
+	}
+	return false
+}
+
+// Whose sessions to delete.
+type DeleteUserSessionsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The user.
+	UserId        string `protobuf:"bytes,1,opt,name=user_id,proto3" json:"user_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteUserSessionsRequest) Reset() {
+	*x = DeleteUserSessionsRequest{}
+	mi := &file_liaison_v1_liaison_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteUserSessionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteUserSessionsRequest) ProtoMessage() {}
+
+func (x *DeleteUserSessionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_liaison_v1_liaison_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteUserSessionsRequest.ProtoReflect.Descriptor instead.
+func (*DeleteUserSessionsRequest) Descriptor() ([]byte, []int) {
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *DeleteUserSessionsRequest) GetUserId() string {
+	if x != nil {
+		return x.UserId
+	}
+	return ""
+}
+
+// What was deleted.
+type DeleteUserSessionsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many sessions this call deleted.
+	Deleted       int32 `protobuf:"varint,1,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteUserSessionsResponse) Reset() {
+	*x = DeleteUserSessionsResponse{}
+	mi := &file_liaison_v1_liaison_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteUserSessionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteUserSessionsResponse) ProtoMessage() {}
+
+func (x *DeleteUserSessionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_liaison_v1_liaison_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteUserSessionsResponse.ProtoReflect.Descriptor instead.
+func (*DeleteUserSessionsResponse) Descriptor() ([]byte, []int) {
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *DeleteUserSessionsResponse) GetDeleted() int32 {
+	if x != nil {
+		return x.Deleted
+	}
+	return 0
+}
+
 // Where to route which session.
 type RouteToLiaisonAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1847,7 +2031,7 @@ type RouteToLiaisonAgentRequest struct {
 
 func (x *RouteToLiaisonAgentRequest) Reset() {
 	*x = RouteToLiaisonAgentRequest{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[22]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1859,7 +2043,7 @@ func (x *RouteToLiaisonAgentRequest) String() string {
 func (*RouteToLiaisonAgentRequest) ProtoMessage() {}
 
 func (x *RouteToLiaisonAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[22]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1872,7 +2056,7 @@ func (x *RouteToLiaisonAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteToLiaisonAgentRequest.ProtoReflect.Descriptor instead.
 func (*RouteToLiaisonAgentRequest) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{22}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RouteToLiaisonAgentRequest) GetTargetPillar() string {
@@ -1927,7 +2111,7 @@ type RouteToLiaisonAgentResponse struct {
 
 func (x *RouteToLiaisonAgentResponse) Reset() {
 	*x = RouteToLiaisonAgentResponse{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[23]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1939,7 +2123,7 @@ func (x *RouteToLiaisonAgentResponse) String() string {
 func (*RouteToLiaisonAgentResponse) ProtoMessage() {}
 
 func (x *RouteToLiaisonAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[23]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1952,7 +2136,7 @@ func (x *RouteToLiaisonAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteToLiaisonAgentResponse.ProtoReflect.Descriptor instead.
 func (*RouteToLiaisonAgentResponse) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{23}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RouteToLiaisonAgentResponse) GetArtifacts() *RoutingArtifacts {
@@ -2000,7 +2184,7 @@ type ReturnToGuideRequest struct {
 
 func (x *ReturnToGuideRequest) Reset() {
 	*x = ReturnToGuideRequest{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[24]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2012,7 +2196,7 @@ func (x *ReturnToGuideRequest) String() string {
 func (*ReturnToGuideRequest) ProtoMessage() {}
 
 func (x *ReturnToGuideRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[24]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2025,7 +2209,7 @@ func (x *ReturnToGuideRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReturnToGuideRequest.ProtoReflect.Descriptor instead.
 func (*ReturnToGuideRequest) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{24}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ReturnToGuideRequest) GetChatSessionId() string {
@@ -2069,7 +2253,7 @@ type ReturnToGuideResponse struct {
 
 func (x *ReturnToGuideResponse) Reset() {
 	*x = ReturnToGuideResponse{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[25]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2081,7 +2265,7 @@ func (x *ReturnToGuideResponse) String() string {
 func (*ReturnToGuideResponse) ProtoMessage() {}
 
 func (x *ReturnToGuideResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[25]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2094,7 +2278,7 @@ func (x *ReturnToGuideResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReturnToGuideResponse.ProtoReflect.Descriptor instead.
 func (*ReturnToGuideResponse) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{25}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReturnToGuideResponse) GetChatSession() *ChatSession {
@@ -2131,7 +2315,7 @@ type ShareContextToAgentRequest struct {
 
 func (x *ShareContextToAgentRequest) Reset() {
 	*x = ShareContextToAgentRequest{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[26]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2143,7 +2327,7 @@ func (x *ShareContextToAgentRequest) String() string {
 func (*ShareContextToAgentRequest) ProtoMessage() {}
 
 func (x *ShareContextToAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[26]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2156,7 +2340,7 @@ func (x *ShareContextToAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareContextToAgentRequest.ProtoReflect.Descriptor instead.
 func (*ShareContextToAgentRequest) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{26}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ShareContextToAgentRequest) GetSourceAgent() string {
@@ -2207,7 +2391,7 @@ type ShareContextToAgentResponse struct {
 
 func (x *ShareContextToAgentResponse) Reset() {
 	*x = ShareContextToAgentResponse{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[27]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2219,7 +2403,7 @@ func (x *ShareContextToAgentResponse) String() string {
 func (*ShareContextToAgentResponse) ProtoMessage() {}
 
 func (x *ShareContextToAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[27]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2232,7 +2416,7 @@ func (x *ShareContextToAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareContextToAgentResponse.ProtoReflect.Descriptor instead.
 func (*ShareContextToAgentResponse) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{27}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ShareContextToAgentResponse) GetShare() *Share {
@@ -2260,7 +2444,7 @@ type GetShareRequest struct {
 
 func (x *GetShareRequest) Reset() {
 	*x = GetShareRequest{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[28]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2456,7 @@ func (x *GetShareRequest) String() string {
 func (*GetShareRequest) ProtoMessage() {}
 
 func (x *GetShareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[28]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2469,7 @@ func (x *GetShareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShareRequest.ProtoReflect.Descriptor instead.
 func (*GetShareRequest) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{28}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GetShareRequest) GetShareId() string {
@@ -2306,7 +2490,7 @@ type GetShareResponse struct {
 
 func (x *GetShareResponse) Reset() {
 	*x = GetShareResponse{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[29]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2318,7 +2502,7 @@ func (x *GetShareResponse) String() string {
 func (*GetShareResponse) ProtoMessage() {}
 
 func (x *GetShareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[29]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2331,7 +2515,7 @@ func (x *GetShareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShareResponse.ProtoReflect.Descriptor instead.
 func (*GetShareResponse) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{29}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetShareResponse) GetShare() *Share {
@@ -2354,7 +2538,7 @@ type HeartbeatRequest struct {
 
 func (x *HeartbeatRequest) Reset() {
 	*x = HeartbeatRequest{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[30]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2366,7 +2550,7 @@ func (x *HeartbeatRequest) String() string {
 func (*HeartbeatRequest) ProtoMessage() {}
 
 func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[30]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2379,7 +2563,7 @@ func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*HeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{30}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *HeartbeatRequest) GetTargetPillar() string {
@@ -2409,7 +2593,7 @@ type HeartbeatResponse struct {
 
 func (x *HeartbeatResponse) Reset() {
 	*x = HeartbeatResponse{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[31]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2421,7 +2605,7 @@ func (x *HeartbeatResponse) String() string {
 func (*HeartbeatResponse) ProtoMessage() {}
 
 func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[31]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2434,7 +2618,7 @@ func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*HeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{31}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *HeartbeatResponse) GetLiaisonAgentId() string {
@@ -2464,7 +2648,7 @@ type ClaimSessionRequest struct {
 
 func (x *ClaimSessionRequest) Reset() {
 	*x = ClaimSessionRequest{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[32]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2476,7 +2660,7 @@ func (x *ClaimSessionRequest) String() string {
 func (*ClaimSessionRequest) ProtoMessage() {}
 
 func (x *ClaimSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[32]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2489,7 +2673,7 @@ func (x *ClaimSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimSessionRequest.ProtoReflect.Descriptor instead.
 func (*ClaimSessionRequest) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{32}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ClaimSessionRequest) GetChatSessionId() string {
@@ -2523,7 +2707,7 @@ type ClaimSessionResponse struct {
 
 func (x *ClaimSessionResponse) Reset() {
 	*x = ClaimSessionResponse{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[33]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2535,7 +2719,7 @@ func (x *ClaimSessionResponse) String() string {
 func (*ClaimSessionResponse) ProtoMessage() {}
 
 func (x *ClaimSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[33]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2548,7 +2732,7 @@ func (x *ClaimSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimSessionResponse.ProtoReflect.Descriptor instead.
 func (*ClaimSessionResponse) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{33}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ClaimSessionResponse) GetChatSession() *ChatSession {
@@ -2591,7 +2775,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[34]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2603,7 +2787,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[34]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2616,7 +2800,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{34}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListEventsRequest) GetChatSessionId() string {
@@ -2669,7 +2853,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[35]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2681,7 +2865,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[35]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2694,7 +2878,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{35}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -2735,7 +2919,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[36]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2747,7 +2931,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[36]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2760,7 +2944,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{36}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WatchEventsRequest) GetChatSessionId() string {
@@ -2802,7 +2986,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[37]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2814,7 +2998,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[37]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2827,7 +3011,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{37}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WatchEventsResponse) GetEvent() *Event {
@@ -3001,7 +3185,15 @@ const file_liaison_v1_liaison_proto_rawDesc = "" +
 	"\n" +
 	"\b_version\"S\n" +
 	"\x14CloseSessionResponse\x12;\n" +
-	"\fchat_session\x18\x01 \x01(\v2\x17.liaison.v1.ChatSessionR\fchat_session\"\xb5\x02\n" +
+	"\fchat_session\x18\x01 \x01(\v2\x17.liaison.v1.ChatSessionR\fchat_session\"@\n" +
+	"\x14DeleteSessionRequest\x12(\n" +
+	"\x0fchat_session_id\x18\x01 \x01(\tR\x0fchat_session_id\"1\n" +
+	"\x15DeleteSessionResponse\x12\x18\n" +
+	"\adeleted\x18\x01 \x01(\bR\adeleted\"5\n" +
+	"\x19DeleteUserSessionsRequest\x12\x18\n" +
+	"\auser_id\x18\x01 \x01(\tR\auser_id\"6\n" +
+	"\x1aDeleteUserSessionsResponse\x12\x18\n" +
+	"\adeleted\x18\x01 \x01(\x05R\adeleted\"\xb5\x02\n" +
 	"\x1aRouteToLiaisonAgentRequest\x12$\n" +
 	"\rtarget_pillar\x18\x01 \x01(\tR\rtarget_pillar\x12-\n" +
 	"\x0fchat_session_id\x18\x02 \x01(\tH\x00R\x0fchat_session_id\x88\x01\x01\x12+\n" +
@@ -3093,7 +3285,7 @@ const file_liaison_v1_liaison_proto_rawDesc = "" +
 	"\x1aDELIVERY_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16DELIVERY_STATE_PENDING\x10\x01\x12\x1c\n" +
 	"\x18DELIVERY_STATE_DELIVERED\x10\x02\x12\x19\n" +
-	"\x15DELIVERY_STATE_FAILED\x10\x032\xb4\x14\n" +
+	"\x15DELIVERY_STATE_FAILED\x10\x032\xe2\x16\n" +
 	"\x0eLiaisonService\x12\xb3\x01\n" +
 	"\vOpenSession\x12\x1e.liaison.v1.OpenSessionRequest\x1a\x1f.liaison.v1.OpenSessionResponse\"c\x88\xb5\x18\b\x9a\xb5\x18H{\"user_id\": \"u-17\", \"context\": {\"shared_intent\": \"migrate the reports\"}}\xa2\xb5\x18\fopen_session\x90\x02\x02\x12z\n" +
 	"\n" +
@@ -3102,7 +3294,11 @@ const file_liaison_v1_liaison_proto_rawDesc = "" +
 	"\rAppendMessage\x12 .liaison.v1.AppendMessageRequest\x1a!.liaison.v1.AppendMessageResponse\"\x81\x01\x88\xb5\x18\b\x9a\xb5\x18g{\"chat_session_id\": \"s-1\", \"role\": \"user\", \"content\": \"How do I move my reports?\", \"message_id\": \"m-1\"}\xa2\xb5\x18\x0eappend_message\x12\x89\x01\n" +
 	"\fListMessages\x12\x1f.liaison.v1.ListMessagesRequest\x1a .liaison.v1.ListMessagesResponse\"6\x88\xb5\x18\b\x9a\xb5\x18\x1a{\"chat_session_id\": \"s-1\"}\xa2\xb5\x18\rlist_messages\x90\x02\x01\x12\xd1\x01\n" +
 	"\rUpdateContext\x12 .liaison.v1.UpdateContextRequest\x1a!.liaison.v1.UpdateContextResponse\"{\x88\xb5\x18\b\x9a\xb5\x18^{\"chat_session_id\": \"s-1\", \"context\": {\"shared_intent\": \"migrate the reports\", \"draft\": null}}\xa2\xb5\x18\x0eupdate_context\x90\x02\x02\x12\x89\x01\n" +
-	"\fCloseSession\x12\x1f.liaison.v1.CloseSessionRequest\x1a .liaison.v1.CloseSessionResponse\"6\x88\xb5\x18\b\x9a\xb5\x18\x1a{\"chat_session_id\": \"s-1\"}\xa2\xb5\x18\rclose_session\x90\x02\x02\x12\xf8\x01\n" +
+	"\fCloseSession\x12\x1f.liaison.v1.CloseSessionRequest\x1a .liaison.v1.CloseSessionResponse\"6\x88\xb5\x18\b\x9a\xb5\x18\x1a{\"chat_session_id\": \"s-1\"}\xa2\xb5\x18\rclose_session\x90\x02\x02\x12\x8d\x01\n" +
+	"\rDeleteSession\x12 .liaison.v1.DeleteSessionRequest\x1a!.liaison.v1.DeleteSessionResponse\"7\x88\xb5\x18\n" +
+	"\x9a\xb5\x18\x1a{\"chat_session_id\": \"s-1\"}\xa2\xb5\x18\x0edelete_session\x90\x02\x02\x12\x9b\x01\n" +
+	"\x12DeleteUserSessions\x12%.liaison.v1.DeleteUserSessionsRequest\x1a&.liaison.v1.DeleteUserSessionsResponse\"6\x88\xb5\x18\n" +
+	"\x9a\xb5\x18\x13{\"user_id\": \"u-17\"}\xa2\xb5\x18\x14delete_user_sessions\x90\x02\x02\x12\xf8\x01\n" +
 	"\x13RouteToLiaisonAgent\x12&.liaison.v1.RouteToLiaisonAgentRequest\x1a'.liaison.v1.RouteToLiaisonAgentResponse\"\x8f\x01\x88\xb5\x18\t\x9a\xb5\x18j{\"target_pillar\": \"content\", \"chat_session_id\": \"s-1\", \"routing_reason\": \"The user wants to upload files\"}\xa2\xb5\x18\x16route_to_liaison_agent\x90\x02\x02\x12\xb2\x01\n" +
 	"\rReturnToGuide\x12 .liaison.v1.ReturnToGuideRequest\x1a!.liaison.v1.ReturnToGuideResponse\"\\\x88\xb5\x18\b\x9a\xb5\x18>{\"chat_session_id\": \"s-1\", \"reason\": \"The files are uploaded\"}\xa2\xb5\x18\x0freturn_to_guide\x90\x02\x02\x12\x86\x02\n" +
 	"\x13ShareContextToAgent\x12&.liaison.v1.ShareContextToAgentRequest\x1a'.liaison.v1.ShareContextToAgentResponse\"\x9d\x01\x88\xb5\x18\t\x9a\xb5\x18x{\"source_agent\": \"guide\", \"target_agent\": \"liaison_content\", \"shared_context\": {\"shared_intent\": \"migrate the reports\"}}\xa2\xb5\x18\x16share_context_to_agent\x90\x02\x02\x12v\n" +
@@ -3129,7 +3325,7 @@ func file_liaison_v1_liaison_proto_rawDescGZIP() []byte {
 }
 
 var file_liaison_v1_liaison_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_liaison_v1_liaison_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_liaison_v1_liaison_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_liaison_v1_liaison_proto_goTypes = []any{
 	(SessionStatus)(0),                  // 0: liaison.v1.SessionStatus
 	(MessageRole)(0),                    // 1: liaison.v1.MessageRole
@@ -3156,69 +3352,73 @@ var file_liaison_v1_liaison_proto_goTypes = []any{
 	(*UpdateContextResponse)(nil),       // 22: liaison.v1.UpdateContextResponse
 	(*CloseSessionRequest)(nil),         // 23: liaison.v1.CloseSessionRequest
 	(*CloseSessionResponse)(nil),        // 24: liaison.v1.CloseSessionResponse
-	(*RouteToLiaisonAgentRequest)(nil),  // 25: liaison.v1.RouteToLiaisonAgentRequest
-	(*RouteToLiaisonAgentResponse)(nil), // 26: liaison.v1.RouteToLiaisonAgentResponse
-	(*ReturnToGuideRequest)(nil),        // 27: liaison.v1.ReturnToGuideRequest
-	(*ReturnToGuideResponse)(nil),       // 28: liaison.v1.ReturnToGuideResponse
-	(*ShareContextToAgentRequest)(nil),  // 29: liaison.v1.ShareContextToAgentRequest
-	(*ShareContextToAgentResponse)(nil), // 30: liaison.v1.ShareContextToAgentResponse
-	(*GetShareRequest)(nil),             // 31: liaison.v1.GetShareRequest
-	(*GetShareResponse)(nil),            // 32: liaison.v1.GetShareResponse
-	(*HeartbeatRequest)(nil),            // 33: liaison.v1.HeartbeatRequest
-	(*HeartbeatResponse)(nil),           // 34: liaison.v1.HeartbeatResponse
-	(*ClaimSessionRequest)(nil),         // 35: liaison.v1.ClaimSessionRequest
-	(*ClaimSessionResponse)(nil),        // 36: liaison.v1.ClaimSessionResponse
-	(*ListEventsRequest)(nil),           // 37: liaison.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),          // 38: liaison.v1.ListEventsResponse
-	(*WatchEventsRequest)(nil),          // 39: liaison.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),         // 40: liaison.v1.WatchEventsResponse
-	(*structpb.Struct)(nil),             // 41: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),       // 42: google.protobuf.Timestamp
+	(*DeleteSessionRequest)(nil),        // 25: liaison.v1.DeleteSessionRequest
+	(*DeleteSessionResponse)(nil),       // 26: liaison.v1.DeleteSessionResponse
+	(*DeleteUserSessionsRequest)(nil),   // 27: liaison.v1.DeleteUserSessionsRequest
+	(*DeleteUserSessionsResponse)(nil),  // 28: liaison.v1.DeleteUserSessionsResponse
+	(*RouteToLiaisonAgentRequest)(nil),  // 29: liaison.v1.RouteToLiaisonAgentRequest
+	(*RouteToLiaisonAgentResponse)(nil), // 30: liaison.v1.RouteToLiaisonAgentResponse
+	(*ReturnToGuideRequest)(nil),        // 31: liaison.v1.ReturnToGuideRequest
+	(*ReturnToGuideResponse)(nil),       // 32: liaison.v1.ReturnToGuideResponse
+	(*ShareContextToAgentRequest)(nil),  // 33: liaison.v1.ShareContextToAgentRequest
+	(*ShareContextToAgentResponse)(nil), // 34: liaison.v1.ShareContextToAgentResponse
+	(*GetShareRequest)(nil),             // 35: liaison.v1.GetShareRequest
+	(*GetShareResponse)(nil),            // 36: liaison.v1.GetShareResponse
+	(*HeartbeatRequest)(nil),            // 37: liaison.v1.HeartbeatRequest
+	(*HeartbeatResponse)(nil),           // 38: liaison.v1.HeartbeatResponse
+	(*ClaimSessionRequest)(nil),         // 39: liaison.v1.ClaimSessionRequest
+	(*ClaimSessionResponse)(nil),        // 40: liaison.v1.ClaimSessionResponse
+	(*ListEventsRequest)(nil),           // 41: liaison.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),          // 42: liaison.v1.ListEventsResponse
+	(*WatchEventsRequest)(nil),          // 43: liaison.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),         // 44: liaison.v1.WatchEventsResponse
+	(*structpb.Struct)(nil),             // 45: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),       // 46: google.protobuf.Timestamp
 }
 var file_liaison_v1_liaison_proto_depIdxs = []int32{
 	0,  // 0: liaison.v1.ChatSession.status:type_name -> liaison.v1.SessionStatus
-	41, // 1: liaison.v1.ChatSession.context:type_name -> google.protobuf.Struct
-	42, // 2: liaison.v1.ChatSession.claimed_until:type_name -> google.protobuf.Timestamp
-	42, // 3: liaison.v1.ChatSession.created_at:type_name -> google.protobuf.Timestamp
-	42, // 4: liaison.v1.ChatSession.updated_at:type_name -> google.protobuf.Timestamp
-	42, // 5: liaison.v1.ChatSession.closed_at:type_name -> google.protobuf.Timestamp
+	45, // 1: liaison.v1.ChatSession.context:type_name -> google.protobuf.Struct
+	46, // 2: liaison.v1.ChatSession.claimed_until:type_name -> google.protobuf.Timestamp
+	46, // 3: liaison.v1.ChatSession.created_at:type_name -> google.protobuf.Timestamp
+	46, // 4: liaison.v1.ChatSession.updated_at:type_name -> google.protobuf.Timestamp
+	46, // 5: liaison.v1.ChatSession.closed_at:type_name -> google.protobuf.Timestamp
 	1,  // 6: liaison.v1.ChatMessage.role:type_name -> liaison.v1.MessageRole
-	41, // 7: liaison.v1.ChatMessage.metadata:type_name -> google.protobuf.Struct
-	42, // 8: liaison.v1.ChatMessage.sent_at:type_name -> google.protobuf.Timestamp
-	42, // 9: liaison.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
-	41, // 10: liaison.v1.Event.data:type_name -> google.protobuf.Struct
-	42, // 11: liaison.v1.RoutingDecision.decided_at:type_name -> google.protobuf.Timestamp
+	45, // 7: liaison.v1.ChatMessage.metadata:type_name -> google.protobuf.Struct
+	46, // 8: liaison.v1.ChatMessage.sent_at:type_name -> google.protobuf.Timestamp
+	46, // 9: liaison.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
+	45, // 10: liaison.v1.Event.data:type_name -> google.protobuf.Struct
+	46, // 11: liaison.v1.RoutingDecision.decided_at:type_name -> google.protobuf.Timestamp
 	8,  // 12: liaison.v1.LiaisonAgentActivation.semantic_payload:type_name -> liaison.v1.ActivationPayload
-	41, // 13: liaison.v1.LiaisonAgentActivation.renderings:type_name -> google.protobuf.Struct
-	41, // 14: liaison.v1.ActivationPayload.shared_context:type_name -> google.protobuf.Struct
+	45, // 13: liaison.v1.LiaisonAgentActivation.renderings:type_name -> google.protobuf.Struct
+	45, // 14: liaison.v1.ActivationPayload.shared_context:type_name -> google.protobuf.Struct
 	6,  // 15: liaison.v1.ActivationPayload.routing_decision:type_name -> liaison.v1.RoutingDecision
 	7,  // 16: liaison.v1.RoutingArtifacts.liaison_agent_activation:type_name -> liaison.v1.LiaisonAgentActivation
-	41, // 17: liaison.v1.Share.shared_context:type_name -> google.protobuf.Struct
-	42, // 18: liaison.v1.Share.shared_at:type_name -> google.protobuf.Timestamp
+	45, // 17: liaison.v1.Share.shared_context:type_name -> google.protobuf.Struct
+	46, // 18: liaison.v1.Share.shared_at:type_name -> google.protobuf.Timestamp
 	2,  // 19: liaison.v1.Share.delivery:type_name -> liaison.v1.DeliveryState
-	42, // 20: liaison.v1.Share.delivered_at:type_name -> google.protobuf.Timestamp
-	41, // 21: liaison.v1.OpenSessionRequest.context:type_name -> google.protobuf.Struct
+	46, // 20: liaison.v1.Share.delivered_at:type_name -> google.protobuf.Timestamp
+	45, // 21: liaison.v1.OpenSessionRequest.context:type_name -> google.protobuf.Struct
 	3,  // 22: liaison.v1.OpenSessionResponse.chat_session:type_name -> liaison.v1.ChatSession
 	3,  // 23: liaison.v1.GetSessionResponse.chat_session:type_name -> liaison.v1.ChatSession
 	0,  // 24: liaison.v1.ListSessionsRequest.status:type_name -> liaison.v1.SessionStatus
 	3,  // 25: liaison.v1.ListSessionsResponse.chat_sessions:type_name -> liaison.v1.ChatSession
 	1,  // 26: liaison.v1.AppendMessageRequest.role:type_name -> liaison.v1.MessageRole
-	41, // 27: liaison.v1.AppendMessageRequest.metadata:type_name -> google.protobuf.Struct
+	45, // 27: liaison.v1.AppendMessageRequest.metadata:type_name -> google.protobuf.Struct
 	4,  // 28: liaison.v1.AppendMessageResponse.message:type_name -> liaison.v1.ChatMessage
 	4,  // 29: liaison.v1.ListMessagesResponse.messages:type_name -> liaison.v1.ChatMessage
-	41, // 30: liaison.v1.UpdateContextRequest.context:type_name -> google.protobuf.Struct
+	45, // 30: liaison.v1.UpdateContextRequest.context:type_name -> google.protobuf.Struct
 	3,  // 31: liaison.v1.UpdateContextResponse.chat_session:type_name -> liaison.v1.ChatSession
 	3,  // 32: liaison.v1.CloseSessionResponse.chat_session:type_name -> liaison.v1.ChatSession
-	41, // 33: liaison.v1.RouteToLiaisonAgentRequest.context_to_share:type_name -> google.protobuf.Struct
+	45, // 33: liaison.v1.RouteToLiaisonAgentRequest.context_to_share:type_name -> google.protobuf.Struct
 	9,  // 34: liaison.v1.RouteToLiaisonAgentResponse.artifacts:type_name -> liaison.v1.RoutingArtifacts
 	3,  // 35: liaison.v1.RouteToLiaisonAgentResponse.chat_session:type_name -> liaison.v1.ChatSession
 	5,  // 36: liaison.v1.RouteToLiaisonAgentResponse.events:type_name -> liaison.v1.Event
 	3,  // 37: liaison.v1.ReturnToGuideResponse.chat_session:type_name -> liaison.v1.ChatSession
 	5,  // 38: liaison.v1.ReturnToGuideResponse.events:type_name -> liaison.v1.Event
-	41, // 39: liaison.v1.ShareContextToAgentRequest.shared_context:type_name -> google.protobuf.Struct
+	45, // 39: liaison.v1.ShareContextToAgentRequest.shared_context:type_name -> google.protobuf.Struct
 	10, // 40: liaison.v1.ShareContextToAgentResponse.share:type_name -> liaison.v1.Share
 	10, // 41: liaison.v1.GetShareResponse.share:type_name -> liaison.v1.Share
-	42, // 42: liaison.v1.HeartbeatResponse.available_until:type_name -> google.protobuf.Timestamp
+	46, // 42: liaison.v1.HeartbeatResponse.available_until:type_name -> google.protobuf.Timestamp
 	3,  // 43: liaison.v1.ClaimSessionResponse.chat_session:type_name -> liaison.v1.ChatSession
 	7,  // 44: liaison.v1.ClaimSessionResponse.liaison_agent_activation:type_name -> liaison.v1.LiaisonAgentActivation
 	5,  // 45: liaison.v1.ListEventsResponse.events:type_name -> liaison.v1.Event
@@ -3230,31 +3430,35 @@ var file_liaison_v1_liaison_proto_depIdxs = []int32{
 	19, // 51: liaison.v1.LiaisonService.ListMessages:input_type -> liaison.v1.ListMessagesRequest
 	21, // 52: liaison.v1.LiaisonService.UpdateContext:input_type -> liaison.v1.UpdateContextRequest
 	23, // 53: liaison.v1.LiaisonService.CloseSession:input_type -> liaison.v1.CloseSessionRequest
-	25, // 54: liaison.v1.LiaisonService.RouteToLiaisonAgent:input_type -> liaison.v1.RouteToLiaisonAgentRequest
-	27, // 55: liaison.v1.LiaisonService.ReturnToGuide:input_type -> liaison.v1.ReturnToGuideRequest
-	29, // 56: liaison.v1.LiaisonService.ShareContextToAgent:input_type -> liaison.v1.ShareContextToAgentRequest
-	31, // 57: liaison.v1.LiaisonService.GetShare:input_type -> liaison.v1.GetShareRequest
-	33, // 58: liaison.v1.LiaisonService.Heartbeat:input_type -> liaison.v1.HeartbeatRequest
-	35, // 59: liaison.v1.LiaisonService.ClaimSession:input_type -> liaison.v1.ClaimSessionRequest
-	37, // 60: liaison.v1.LiaisonService.ListEvents:input_type -> liaison.v1.ListEventsRequest
-	39, // 61: liaison.v1.LiaisonService.WatchEvents:input_type -> liaison.v1.WatchEventsRequest
-	12, // 62: liaison.v1.LiaisonService.OpenSession:output_type -> liaison.v1.OpenSessionResponse
-	14, // 63: liaison.v1.LiaisonService.GetSession:output_type -> liaison.v1.GetSessionResponse
-	16, // 64: liaison.v1.LiaisonService.ListSessions:output_type -> liaison.v1.ListSessionsResponse
-	18, // 65: liaison.v1.LiaisonService.AppendMessage:output_type -> liaison.v1.AppendMessageResponse
-	20, // 66: liaison.v1.LiaisonService.ListMessages:output_type -> liaison.v1.ListMessagesResponse
-	22, // 67: liaison.v1.LiaisonService.UpdateContext:output_type -> liaison.v1.UpdateContextResponse
-	24, // 68: liaison.v1.LiaisonService.CloseSession:output_type -> liaison.v1.CloseSessionResponse
-	26, // 69: liaison.v1.LiaisonService.RouteToLiaisonAgent:output_type -> liaison.v1.RouteToLiaisonAgentResponse
-	28, // 70: liaison.v1.LiaisonService.ReturnToGuide:output_type -> liaison.v1.ReturnToGuideResponse
-	30, // 71: liaison.v1.LiaisonService.ShareContextToAgent:output_type -> liaison.v1.ShareContextToAgentResponse
-	32, // 72: liaison.v1.LiaisonService.GetShare:output_type -> liaison.v1.GetShareResponse
-	34, // 73: liaison.v1.LiaisonService.Heartbeat:output_type -> liaison.v1.HeartbeatResponse
-	36, // 74: liaison.v1.LiaisonService.ClaimSession:output_type -> liaison.v1.ClaimSessionResponse
-	38, // 75: liaison.v1.LiaisonService.ListEvents:output_type -> liaison.v1.ListEventsResponse
-	40, // 76: liaison.v1.LiaisonService.WatchEvents:output_type -> liaison.v1.WatchEventsResponse
-	62, // [62:77] is the sub-list for method output_type
-	47, // [47:62] is the sub-list for method input_type
+	25, // 54: liaison.v1.LiaisonService.DeleteSession:input_type -> liaison.v1.DeleteSessionRequest
+	27, // 55: liaison.v1.LiaisonService.DeleteUserSessions:input_type -> liaison.v1.DeleteUserSessionsRequest
+	29, // 56: liaison.v1.LiaisonService.RouteToLiaisonAgent:input_type -> liaison.v1.RouteToLiaisonAgentRequest
+	31, // 57: liaison.v1.LiaisonService.ReturnToGuide:input_type -> liaison.v1.ReturnToGuideRequest
+	33, // 58: liaison.v1.LiaisonService.ShareContextToAgent:input_type -> liaison.v1.ShareContextToAgentRequest
+	35, // 59: liaison.v1.LiaisonService.GetShare:input_type -> liaison.v1.GetShareRequest
+	37, // 60: liaison.v1.LiaisonService.Heartbeat:input_type -> liaison.v1.HeartbeatRequest
+	39, // 61: liaison.v1.LiaisonService.ClaimSession:input_type -> liaison.v1.ClaimSessionRequest
+	41, // 62: liaison.v1.LiaisonService.ListEvents:input_type -> liaison.v1.ListEventsRequest
+	43, // 63: liaison.v1.LiaisonService.WatchEvents:input_type -> liaison.v1.WatchEventsRequest
+	12, // 64: liaison.v1.LiaisonService.OpenSession:output_type -> liaison.v1.OpenSessionResponse
+	14, // 65: liaison.v1.LiaisonService.GetSession:output_type -> liaison.v1.GetSessionResponse
+	16, // 66: liaison.v1.LiaisonService.ListSessions:output_type -> liaison.v1.ListSessionsResponse
+	18, // 67: liaison.v1.LiaisonService.AppendMessage:output_type -> liaison.v1.AppendMessageResponse
+	20, // 68: liaison.v1.LiaisonService.ListMessages:output_type -> liaison.v1.ListMessagesResponse
+	22, // 69: liaison.v1.LiaisonService.UpdateContext:output_type -> liaison.v1.UpdateContextResponse
+	24, // 70: liaison.v1.LiaisonService.CloseSession:output_type -> liaison.v1.CloseSessionResponse
+	26, // 71: liaison.v1.LiaisonService.DeleteSession:output_type -> liaison.v1.DeleteSessionResponse
+	28, // 72: liaison.v1.LiaisonService.DeleteUserSessions:output_type -> liaison.v1.DeleteUserSessionsResponse
+	30, // 73: liaison.v1.LiaisonService.RouteToLiaisonAgent:output_type -> liaison.v1.RouteToLiaisonAgentResponse
+	32, // 74: liaison.v1.LiaisonService.ReturnToGuide:output_type -> liaison.v1.ReturnToGuideResponse
+	34, // 75: liaison.v1.LiaisonService.ShareContextToAgent:output_type -> liaison.v1.ShareContextToAgentResponse
+	36, // 76: liaison.v1.LiaisonService.GetShare:output_type -> liaison.v1.GetShareResponse
+	38, // 77: liaison.v1.LiaisonService.Heartbeat:output_type -> liaison.v1.HeartbeatResponse
+	40, // 78: liaison.v1.LiaisonService.ClaimSession:output_type -> liaison.v1.ClaimSessionResponse
+	42, // 79: liaison.v1.LiaisonService.ListEvents:output_type -> liaison.v1.ListEventsResponse
+	44, // 80: liaison.v1.LiaisonService.WatchEvents:output_type -> liaison.v1.WatchEventsResponse
+	64, // [64:81] is the sub-list for method output_type
+	47, // [47:64] is the sub-list for method input_type
 	47, // [47:47] is the sub-list for extension type_name
 	47, // [47:47] is the sub-list for extension extendee
 	0,  // [0:47] is the sub-list for field type_name
@@ -3275,19 +3479,19 @@ func file_liaison_v1_liaison_proto_init() {
 	file_liaison_v1_liaison_proto_msgTypes[14].OneofWrappers = []any{}
 	file_liaison_v1_liaison_proto_msgTypes[18].OneofWrappers = []any{}
 	file_liaison_v1_liaison_proto_msgTypes[20].OneofWrappers = []any{}
-	file_liaison_v1_liaison_proto_msgTypes[22].OneofWrappers = []any{}
-	file_liaison_v1_liaison_proto_msgTypes[24].OneofWrappers = []any{}
 	file_liaison_v1_liaison_proto_msgTypes[26].OneofWrappers = []any{}
-	file_liaison_v1_liaison_proto_msgTypes[32].OneofWrappers = []any{}
-	file_liaison_v1_liaison_proto_msgTypes[34].OneofWrappers = []any{}
+	file_liaison_v1_liaison_proto_msgTypes[28].OneofWrappers = []any{}
+	file_liaison_v1_liaison_proto_msgTypes[30].OneofWrappers = []any{}
 	file_liaison_v1_liaison_proto_msgTypes[36].OneofWrappers = []any{}
+	file_liaison_v1_liaison_proto_msgTypes[38].OneofWrappers = []any{}
+	file_liaison_v1_liaison_proto_msgTypes[40].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_liaison_v1_liaison_proto_rawDesc), len(file_liaison_v1_liaison_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   38,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,8 @@ const (
 	LiaisonService_ListMessages_FullMethodName        = "/liaison.v1.LiaisonService/ListMessages"
 	LiaisonService_UpdateContext_FullMethodName       = "/liaison.v1.LiaisonService/UpdateContext"
 	LiaisonService_CloseSession_FullMethodName        = "/liaison.v1.LiaisonService/CloseSession"
+	LiaisonService_DeleteSession_FullMethodName       = "/liaison.v1.LiaisonService/DeleteSession"
+	LiaisonService_DeleteUserSessions_FullMethodName  = "/liaison.v1.LiaisonService/DeleteUserSessions"
 	LiaisonService_RouteToLiaisonAgent_FullMethodName = "/liaison.v1.LiaisonService/RouteToLiaisonAgent"
 	LiaisonService_ReturnToGuide_FullMethodName       = "/liaison.v1.LiaisonService/ReturnToGuide"
 	LiaisonService_ShareContextToAgent_FullMethodName = "/liaison.v1.LiaisonService/ShareContextToAgent"
@@ -67,6 +69,12 @@ type LiaisonServiceClient interface {
 	// Closes a chat session for good; one that is closed stays as it is. Errors: SESSION_NOT_FOUND;
 	// SESSION_UPDATE_FAILED where it was changed since the stated version.
 	CloseSession(ctx context.Context, in *CloseSessionRequest, opts ...grpc.CallOption) (*CloseSessionResponse, error)
+	// Deletes a chat session of the tenant, its messages, and the shares, activations and events that belong to it. The
+	// audit trail keeps its entries, which have hashes of contexts unless contents are kept there, and says that the
+	// session was deleted. What was delivered to remote agents is theirs to delete.
+	DeleteSession(ctx context.Context, in *DeleteSessionRequest, opts ...grpc.CallOption) (*DeleteSessionResponse, error)
+	// Deletes all chat sessions that a user of the tenant has had until now, each as DeleteSession does.
+	DeleteUserSessions(ctx context.Context, in *DeleteUserSessionsRequest, opts ...grpc.CallOption) (*DeleteUserSessionsResponse, error)
 	// Hands a chat session that is with the guide to the liaison agent of a pillar, together with its context. The same
 	// pillar and the same context again, until the session is returned, give the answer of the first call, byte for
 	// byte. Errors: MISSING_PARAMETER, INVALID_PILLAR, SESSION_NOT_FOUND, SESSION_WITH_ANOTHER_AGENT,
@@ -173,6 +181,26 @@ func (c *liaisonServiceClient) CloseSession(ctx context.Context, in *CloseSessio
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CloseSessionResponse)
 	err := c.cc.Invoke(ctx, LiaisonService_CloseSession_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *liaisonServiceClient) DeleteSession(ctx context.Context, in *DeleteSessionRequest, opts ...grpc.CallOption) (*DeleteSessionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteSessionResponse)
+	err := c.cc.Invoke(ctx, LiaisonService_DeleteSession_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *liaisonServiceClient) DeleteUserSessions(ctx context.Context, in *DeleteUserSessionsRequest, opts ...grpc.CallOption) (*DeleteUserSessionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteUserSessionsResponse)
+	err := c.cc.Invoke(ctx, LiaisonService_DeleteUserSessions_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -297,6 +325,12 @@ type LiaisonServiceServer interface {
 	// Closes a chat session for good; one that is closed stays as it is. Errors: SESSION_NOT_FOUND;
 	// SESSION_UPDATE_FAILED where it was changed since the stated version.
 	CloseSession(context.Context, *CloseSessionRequest) (*CloseSessionResponse, error)
+	// Deletes a chat session of the tenant, its messages, and the shares, activations and events that belong to it. The
+	// audit trail keeps its entries, which have hashes of contexts unless contents are kept there, and says that the
+	// session was deleted. What was delivered to remote agents is theirs to delete.
+	DeleteSession(context.Context, *DeleteSessionRequest) (*DeleteSessionResponse, error)
+	// Deletes all chat sessions that a user of the tenant has had until now, each as DeleteSession does.
+	DeleteUserSessions(context.Context, *DeleteUserSessionsRequest) (*DeleteUserSessionsResponse, error)
 	// Hands a chat session that is with the guide to the liaison agent of a pillar, together with its context. The same
 	// pillar and the same context again, until the session is returned, give the answer of the first call, byte for
 	// byte. Errors: MISSING_PARAMETER, INVALID_PILLAR, SESSION_NOT_FOUND, SESSION_WITH_ANOTHER_AGENT,
@@ -359,6 +393,12 @@ func (UnimplementedLiaisonServiceServer) UpdateContext(context.Context, *UpdateC
 }
 func (UnimplementedLiaisonServiceServer) CloseSession(context.Context, *CloseSessionRequest) (*CloseSessionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CloseSession not implemented")
+}
+func (UnimplementedLiaisonServiceServer) DeleteSession(context.Context, *DeleteSessionRequest) (*DeleteSessionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteSession not implemented")
+}
+func (UnimplementedLiaisonServiceServer) DeleteUserSessions(context.Context, *DeleteUserSessionsRequest) (*DeleteUserSessionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteUserSessions not implemented")
 }
 func (UnimplementedLiaisonServiceServer) RouteToLiaisonAgent(context.Context, *RouteToLiaisonAgentRequest) (*RouteToLiaisonAgentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RouteToLiaisonAgent not implemented")
@@ -527,6 +567,42 @@ func _LiaisonService_CloseSession_Handler(srv interface{}, ctx context.Context, 
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(LiaisonServiceServer).CloseSession(ctx, req.(*CloseSessionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LiaisonService_DeleteSession_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteSessionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LiaisonServiceServer).DeleteSession(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LiaisonService_DeleteSession_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LiaisonServiceServer).DeleteSession(ctx, req.(*DeleteSessionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _LiaisonService_DeleteUserSessions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteUserSessionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LiaisonServiceServer).DeleteUserSessions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LiaisonService_DeleteUserSessions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LiaisonServiceServer).DeleteUserSessions(ctx, req.(*DeleteUserSessionsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -702,6 +778,14 @@ var LiaisonService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CloseSession",
 			Handler:    _LiaisonService_CloseSession_Handler,
+		},
+		{
+			MethodName: "DeleteSession",
+			Handler:    _LiaisonService_DeleteSession_Handler,
+		},
+		{
+			MethodName: "DeleteUserSessions",
+			Handler:    _LiaisonService_DeleteUserSessions_Handler,
 		},
 		{
 			MethodName: "RouteToLiaisonAgent",

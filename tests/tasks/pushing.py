@@ -1,0 +1,135 @@
+"""A keeper of tasks that notifies their owners, around a database and without a network."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Engine, func, select
+
+from cstp_grpc.storage.dispatch import Dispatcher, Patience
+from cstp_grpc.storage.tables import push_configs, task_notifications
+from cstp_grpc.storage.writer import Writer
+from cstp_grpc.tasks.keeper import TaskContent, TaskKeeper
+from cstp_grpc.tasks.push import PushNotifications
+from cstp_grpc.tasks.push_addresses import PushAddresses
+from cstp_grpc.tasks.push_sending import TaskNotificationQueue
+from cstp_grpc.tasks.push_store import PushConfig, TaskNotification
+from cstp_grpc.tasks.sql_push_store import SqlPushStore
+from cstp_grpc.tasks.sql_store import SqlTaskStore
+from cstp_grpc.tasks.store import Task
+from cstp_grpc.vocabulary import PushFormat, TaskState
+from cstp_grpc.webhooks.addresses import AllowList, address_of
+from cstp_grpc.webhooks.sending import WebhookOutbox
+from tests.tasks.keeping import KEPT, Clock
+from tests.webhooks.fakes import FakeWebhookClient, Trail
+
+HOOK = "https://agents.example.com/hook"
+OTHER_HOOK = "https://other.example.com/hook"
+LEASE = 60.0
+
+logger = logging.getLogger("tests.tasks")
+
+
+class PlainRenderer:
+    """Writes a task as what a test looks at."""
+
+    def render(self, task: Task, written: PushFormat) -> bytes | None:
+        if task.content == b"unreadable":
+            return None
+        return f'["{task.id}", {task.version}, "{task.state}", "{task.content.decode()}", "{written}"]'.encode()
+
+
+def config(url: str = HOOK, **more: Any) -> PushConfig:
+    return PushConfig(**{"id": "p-1", "format": PushFormat.A2A_1_0, "url": url, **more})
+
+
+def allow(*urls: str) -> AllowList:
+    found = [address_of(url) for url in urls]
+    return AllowList(address for address in found if address is not None)
+
+
+class PushKit:
+    """A keeper, its clock, and what it sent."""
+
+    def __init__(self, engine: Engine, writer: Writer) -> None:
+        self.engine = engine
+        self.writer = writer
+        self.clock = Clock()
+        self.tasks = SqlTaskStore(engine)
+        self.store = SqlPushStore(engine)
+        self.client = FakeWebhookClient()
+        self.trail = Trail()
+        self.agents = {"ada", "bob"}
+        self.woken = threading.Event()
+        self.addresses = PushAddresses(AllowList([]), lambda _: True, loopback=False)
+        push = PushNotifications(self.store, self.tasks, self.addresses, writer, self.trail, self.woken.set)
+        self.keeper = TaskKeeper(self.tasks, writer, self.clock, KEPT, push)
+
+    def save(
+        self,
+        state: TaskState = TaskState.WORKING,
+        version: int = 0,
+        *,
+        task_id: str = "t-1",
+        content: str = "content",
+        agent: str = "ada",
+        push: PushConfig | None = None,
+        time_left: timedelta | None = None,
+    ) -> Task:
+        saved = TaskContent(task_id, "c-1", state, content.encode())
+        return self.keeper.save(agent, saved, version, time_left, push)
+
+    def create(self, made: PushConfig, *, task_id: str = "t-1", agent: str = "ada") -> PushConfig:
+        return self.keeper.create_push_config(agent, task_id, made)
+
+    def waiting(self) -> int:
+        return self._count(task_notifications)
+
+    def configs(self) -> int:
+        return self._count(push_configs)
+
+    def due(self) -> int:
+        with self.engine.connect() as connection:
+            return self.store.count_due(connection, "ada", self.clock.now)
+
+    @property
+    def told(self) -> list[Any]:
+        return [body for _, body in self.client.posted]
+
+    @contextmanager
+    def sending(self, **given: Any) -> Iterator[Dispatcher[TaskNotification]]:
+        queue = TaskNotificationQueue(self.store, self.tasks, self.addresses, PlainRenderer(), self.clock, KEPT)
+        outbox = WebhookOutbox(
+            queue,
+            self.client,
+            self.trail,
+            self.clock,
+            Patience(timedelta(hours=24), lambda: 1.0),
+            self.agents.__contains__,
+            settled=lambda: dispatcher.wake(),
+        )
+        writer = given.pop("writer", self.writer)
+        given.setdefault("lease_seconds", LEASE)
+        dispatcher: Dispatcher[TaskNotification] = Dispatcher(
+            "push", outbox, writer, self.clock, logger, "nothing", **given
+        )
+        dispatcher.start()
+        try:
+            yield dispatcher
+        finally:
+            self.client.may_answer.set()
+            dispatcher.stop()
+
+    def _count(self, table: Any) -> int:
+        with self.engine.connect() as connection:
+            return connection.execute(select(func.count()).select_from(table)).scalar_one()
+
+    def store_due(self) -> datetime:
+        """Return when the next notification is due; the present if none is."""
+        with self.engine.connect() as connection:
+            return self.store.next_due(connection) or self.clock.now
