@@ -257,7 +257,7 @@ class Reader:
         path.write_text(self._replace(snippet.text), encoding="utf-8")
 
     def try_yaml(self, snippet: Snippet) -> None:
-        """Load a configuration, or run the tests of a rulebook."""
+        """Load a configuration, or run the tests of a rulebook; other files are for commands to try."""
         text = self._replace(snippet.text)
         path = self._folder / (snippet.title or f"snippet-{snippet.line}.yaml")
         path.write_text(text, encoding="utf-8")
@@ -265,6 +265,8 @@ class Reader:
         if "apiVersion" in content:
             done = CliRunner().invoke(main, ["guardrails", "test", str(path)])
             assert done.exit_code == 0, f"{snippet}:\n{done.output}"
+            return
+        if snippet.title and not set(content) <= set(config.Settings.model_fields):
             return
         with variables_set(re.findall(r"\$\{(\w+)\}", text)):
             loaded = config.load(path)
