@@ -13,6 +13,7 @@ from rich.text import Text
 from cstp_grpc import config
 from cstp_grpc.cli.command import FILE, config_option, prints, state
 from cstp_grpc.cli.endpoint import Endpoint
+from cstp_grpc.cli.listing import Listing
 from cstp_grpc.cli.output import Output, printable
 from cstp_grpc.cli.peers import (
     Addition,
@@ -24,7 +25,7 @@ from cstp_grpc.cli.peers import (
     permission_word,
     roll_call,
 )
-from cstp_grpc.cli.render import entries, entry
+from cstp_grpc.cli.render import entry
 
 UNWELL = 3
 """The exit code where a required peer is not well: what it is asked about is blocked."""
@@ -163,7 +164,7 @@ def listing(console: Console, found: Sequence[Standing]) -> None:
     if not found:
         console.print("federation.peers names no agents; `cstp agents add URL` adds one.")
         return
-    table = entries(3)
+    table = Listing()
     for item in found:
         health = Text("healthy", style="green") if item.healthy else Text(words_of(item), style="red")
         table.add_row(item.configured.role, health, f"{item.latency_ms:.0f} ms", entry(headline(item), details(item)))

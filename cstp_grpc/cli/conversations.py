@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from google.protobuf.struct_pb2 import Struct
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from cstp_grpc.cli.listing import Listing
 from cstp_grpc.cli.output import json_text, printable
-from cstp_grpc.cli.render import entries, entry, moment, word
+from cstp_grpc.cli.render import entry, moment, word
 from cstp_grpc.client import codec
 from cstp_grpc.errors import Block
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
@@ -47,9 +47,9 @@ def session(console: Console, found: pb2.ChatSession) -> None:
     console.print(fields(rows))
 
 
-def fields(rows: Iterable[tuple[str, str | Text]]) -> Table:
+def fields(rows: Iterable[tuple[str, str | Text]]) -> Listing:
     """Return a table of names and values, without those that are empty."""
-    table = entries(1)
+    table = Listing()
     for name, value in rows:
         if value:
             table.add_row(Text(f"  {name}", style="dim"), printable(value) if isinstance(value, str) else value)
@@ -62,7 +62,7 @@ def conversation(console: Console, messages: Sequence[pb2.ChatMessage]) -> None:
         console.print("Nothing was said yet.")
         return
     console.print(Text("Conversation", style="bold"))
-    table = entries(3)
+    table = Listing()
     for message in messages:
         said = Text(printable(message.content))
         if message.HasField("metadata"):
@@ -129,7 +129,7 @@ def claimed(console: Console, answer: pb2.ClaimSessionResponse) -> None:
     history = context.pop(HISTORY, [])
     claim = str(answer.claim_number)
     console.print(fields([("claim", claim), ("reason", payload.routing_reason), ("context", compact_json(context))]))
-    table = entries(1)
+    table = Listing()
     for said in history if isinstance(history, list) else [history]:
         role, content = (said.get("role"), said.get("content")) if isinstance(said, dict) else ("", said)
         table.add_row(f"  {one_line(str(role or ''))}", printable(str(content)))
@@ -148,7 +148,7 @@ def present(console: Console, answer: pb2.HeartbeatResponse) -> None:
 
 def sessions(console: Console, found: Sequence[pb2.ChatSession]) -> None:
     """Print a listing of sessions."""
-    table = entries(2)
+    table = Listing()
     for item in found:
         claim = f"claimed by {item.claimed_by}" if item.HasField("claimed_by") else ""
         told = entry(f"{item.id} of {item.user_id}", [item.active_agent, f"{item.message_count} messages", claim])
@@ -159,7 +159,7 @@ def sessions(console: Console, found: Sequence[pb2.ChatSession]) -> None:
 def blocked(console: Console, blocks: Sequence[Block]) -> None:
     """Print which guardrails block a hand-over."""
     console.print(Text("Blocked", style="bold red").append("; nothing has changed", style="not bold"))
-    table = entries(1)
+    table = Listing()
     for block in blocks:
         table.add_row(Text("  blocks", style="red"), printable(f"{block.guardrail_id}: {block.message}"))
     console.print(table)

@@ -8,8 +8,9 @@ import click
 from rich.text import Text
 
 from cstp_grpc.cli.command import config_option, prints, state
-from cstp_grpc.cli.output import Output, printable
-from cstp_grpc.cli.render import grid
+from cstp_grpc.cli.listing import Listing
+from cstp_grpc.cli.output import Output
+from cstp_grpc.cli.render import entry
 from cstp_grpc.guardrails.rulebook import RulebookError, RuleSet, default_rulebook, load
 from cstp_grpc.guardrails.testing import TestResult, run_tests
 
@@ -62,11 +63,11 @@ def list_command(out: Output, path: Path | None) -> None:
     if out.json_wanted:
         out.document({"version": rules.version, "guardrails": described(rules)})
         return
-    table = grid("Id", "Severity", "Name", "Where")
+    table = Listing()
     for rulebook in rules.rulebooks:
         for rule in rulebook.guardrails:
             severity = Text(rule.severity, style="red" if rule.severity == "block" else "yellow")
-            table.add_row(rule.id, severity, printable(rule.name), f"{rulebook.file}:{rule.line}")
+            table.add_row(severity, entry(f"{rule.id}: {rule.name}", [f"{rulebook.file}:{rule.line}"]))
     out.show(lambda console: console.print(table))
     out.line(f"{len(rules.guardrails)} guardrails, version {rules.version}")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rich.table import Table
 from rich.text import Text
 
+from cstp_grpc.cli.listing import Listing
 from cstp_grpc.cli.output import printable
 from cstp_grpc.cli.project import Project
 from cstp_grpc.config import inherited_environment
@@ -25,16 +25,13 @@ def judge_project(project: Project, paths: Sequence[str], *, with_history: bool)
     return Judgement(judge(project.tree, found, history), len(found))
 
 
-def node_table(nodes: Iterable[ListedNode]) -> Table:
+def node_table(nodes: Iterable[ListedNode]) -> Listing:
     """Return a listing of nodes."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("file", overflow="fold")
-    table.add_column("tokens", justify="right")
-    table.add_column("sections", overflow="fold")
+    table = Listing("file", "tokens", "sections")
     for each in nodes:
         for file in each.node.files:
             sections = ", ".join(section.name for section in file.sections)
-            table.add_row(printable(file.path), str(file.tokens), Text(printable(sections), style="dim"))
+            table.add_row(printable(file.path), f"{file.tokens:6}", Text(printable(sections), style="dim"))
     return table
 
 

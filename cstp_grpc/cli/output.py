@@ -18,8 +18,8 @@ from rich.text import Text
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-PIPED_WIDTH = 160
-"""Columns of what is not printed on a terminal."""
+UNBOUNDED = 1_000_000
+"""Columns of what is not printed on a terminal: more than any line has."""
 INDENT = 2
 """Columns by which JSON is indented."""
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -87,6 +87,14 @@ class Output:
         self.notes.print(text, soft_wrap=True)
 
 
+class WholeLineConsole(Console):
+    """A console that prints lines to their end, also where they are wider than the terminal."""
+
+    def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
+        """Print as the base class does; `crop` cuts lines."""
+        super().print(*objects, crop=crop, **options)
+
+
 def console(*, error: bool) -> Console:
     """Return a console that takes texts as they are: no markup, no guessed highlights.
 
@@ -96,12 +104,12 @@ def console(*, error: bool) -> Console:
     stream: TextIO = (sys.stderr if error else sys.stdout) or io.StringIO()
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")
-    return Console(
+    return WholeLineConsole(
         file=stream,
         markup=False,
         emoji=False,
         highlight=False,
-        width=None if stream.isatty() else PIPED_WIDTH,
+        width=None if stream.isatty() else UNBOUNDED,
     )
 
 

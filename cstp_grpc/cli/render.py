@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from cstp_grpc.cli.listing import Listing
 from cstp_grpc.cli.output import printable
+from cstp_grpc.client.federation.model import QUORUM, UNREACHABLE
 from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, journal_pb2, types_pb2
 
 if TYPE_CHECKING:
@@ -49,23 +50,6 @@ def outcome_text(outcome: types_pb2.Outcome.ValueType) -> Text:
     return Text(name, style=STYLES.get(name, ""))
 
 
-def grid(*headings: str) -> Table:
-    """Return an empty table without lines, whose cells wrap rather than lose their end."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    return table
-
-
-def entries(leading: int) -> Table:
-    """Return an empty list of entries: some short cells that stay whole, and a last one that takes the room."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(leading):
-        table.add_column(no_wrap=True)
-    table.add_column(overflow="fold", ratio=1)
-    return table
-
-
 def entry(headline: str, details: Iterable[str], lesson: str = "") -> Text:
     """Return the text of an entry: a headline, its details beneath, and the lesson where there is one."""
     text = Text(printable(headline))
@@ -81,7 +65,7 @@ def query_answer(console: Console, answer: cstp_pb2.QueryDecisionsResponse) -> N
         console.print("No decision resembles this. A lower --min-score finds what is less alike.")
         responses(console, answer.responses)
         return
-    table = entries(2)
+    table = Listing()
     for item in answer.decisions:
         details = [day(item.date), item.category, item.project, item.agent, item.id, *item.reasons, origin(item)]
         told = entry(item.title, details, item.notes)
@@ -109,15 +93,26 @@ def verdict(
     evaluated: int,
 ) -> None:
     """Print a verdict and everything that led to it."""
+    violations = list(violations)
     headline = Text("Allowed", style="bold green") if allowed else Text("Blocked", style="bold red")
-    console.print(headline.append(f" by {evaluated} guardrails", style="not bold"))
-    table = entries(1)
+    console.print(headline.append(f" by {judges(violations, evaluated)}", style="not bold"))
+    table = Listing()
     for item in violations:
         table.add_row(Text("  blocks", style="red"), guardrail(item))
     for item in warnings:
         table.add_row(Text("  warns", style="yellow"), guardrail(item))
     if table.row_count:
         console.print(table)
+
+
+def judges(violations: Sequence[types_pb2.Violation], evaluated: int) -> str:
+    """Return who allowed or blocked an action: all guardrails, or those that block it."""
+    blocking = sum(item.guardrail_id not in (QUORUM, UNREACHABLE) for item in violations)
+    if violations and not blocking:
+        # What peers did not allow, and no guardrail blocks.
+        return "federation"
+    some = f"{blocking} of " if blocking else ""
+    return f"{some}{evaluated} guardrail{'' if evaluated == 1 else 's'}"
 
 
 def guardrail(item: types_pb2.Violation) -> Text:
@@ -152,7 +147,7 @@ def responses(console: Console, found: Sequence[cstp_pb2.AgentResponse]) -> None
     if not found:
         return
     console.print(Text("Peers", style="bold"))
-    table = entries(2)
+    table = Listing()
     for item in found:
         answered = item.status == types_pb2.PEER_STATUS_ANSWERED
         status = Text(word(types_pb2.PeerStatus, item.status).replace("_", " "), style="" if answered else "red")
@@ -181,7 +176,9 @@ def announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentResponse) -
     """Print the feedback on an intent."""
     received = f"Received by {answer.responding_agent} at {moment(answer.received_at)}"
     said = [received, f"correlation id {answer.correlation_id}", revision_text(answer.revision)]
-    console.print(printable(", ".join(filter(None, said))), soft_wrap=True)
+    table = Listing()
+    table.add_row(printable(", ".join(filter(None, said))))
+    console.print(table)
     if answer.HasField("guardrail_status"):
         status = answer.guardrail_status
         verdict(console, status.allowed, status.violations, status.warnings, status.evaluated)
@@ -190,14 +187,14 @@ def announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentResponse) -
         code_context(console, answer.code_context)
     if answer.similar_decisions:
         console.print(Text("Similar decisions", style="bold"))
-        table = entries(2)
+        table = Listing()
         for item in answer.similar_decisions:
             told = entry(item.title, [day(item.date), item.id, origin(item)], item.notes)
             table.add_row(f"  {item.score:.2f}", outcome_text(item.outcome), told)
         console.print(table)
     if answer.suggestions:
         console.print(Text("Suggestions", style="bold"))
-        table = entries(1)
+        table = Listing()
         for suggestion in answer.suggestions:
             table.add_row("  -", Text(printable(suggestion)))
         console.print(table)
@@ -215,7 +212,7 @@ def code_context(console: Console, code: code_pb2.CodeContext) -> None:
     """Print what governs code, in short: checks, pitfalls, introductions, pending learnings, and what is missing."""
     governed = f"governed by {', '.join(code.nodes)}" if code.covered else "about which nothing is written down"
     console.print(Text(printable(f"Code of {code.project}, {governed}"), style="bold"))
-    table = entries(1)
+    table = Listing()
     for check in code.check_items:
         table.add_row("  check", Text(printable(shortened(check))))
     for pitfall in code.pitfalls:
@@ -237,7 +234,7 @@ def shortened(text: str) -> str:
 
 def decisions(console: Console, found: Sequence[journal_pb2.Decision]) -> None:
     """Print a listing of decisions."""
-    table = entries(2)
+    table = Listing()
     for item in found:
         details = [item.category, item.project, item.agent, item.id]
         table.add_row(day(item.date), outcome_or_status(item.outcome, item.status), entry(item.title, details))
@@ -247,12 +244,10 @@ def decisions(console: Console, found: Sequence[journal_pb2.Decision]) -> None:
 def decision(console: Console, item: journal_pb2.Decision) -> None:
     """Print a decision, field by field."""
     console.print(Text(printable(item.title), style="bold"))
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="dim")
-    table.add_column(overflow="fold")
+    table = Listing()
     for name, value in decision_fields(item):
         if value:
-            table.add_row(name, printable(value))
+            table.add_row(Text(name, style="dim"), printable(value))
     console.print(table)
 
 
@@ -287,7 +282,7 @@ def decision_fields(item: journal_pb2.Decision) -> list[tuple[str, str]]:
 
 def audit_entries(console: Console, found: Sequence[audit_pb2.AuditEntry]) -> None:
     """Print a listing of the audit trail."""
-    table = entries(2)
+    table = Listing()
     for item in found:
         event = word(audit_pb2.AuditEvent, item.event).replace("_", " ")
         agent = item.requesting_agent or "an unknown caller"
@@ -326,7 +321,7 @@ def entry_verdict(item: audit_pb2.AuditEntry) -> Text:
 
 def intents(console: Console, found: Sequence[audit_pb2.IntentRecord]) -> None:
     """Print a listing of announced intents."""
-    table = entries(1)
+    table = Listing()
     for item in found:
         headline = item.intent if item.HasField("intent") else "(its text is not stored)"
         details = [item.agent, word(types_pb2.Stakes, item.stakes), item.category, item.project, item.correlation_id]

@@ -97,7 +97,7 @@ def test_an_allowed_action_exits_with_0(server: Server) -> None:
 def test_a_blocked_action_exits_with_3_and_says_why_and_what_helps(server: Server) -> None:
     result = server("check", "deploy", *PRODUCTION)
     assert result.exit_code == 3
-    assert "Blocked by 5 guardrails" in result.stdout
+    assert "Blocked by 2 of 5 guardrails" in result.stdout
     assert "no-production-without-review: Production changes require completed code review" in result.stdout
     assert "Complete code review before deploying" in result.stdout
 
@@ -154,7 +154,7 @@ def test_an_announcement_shows_verdict_memory_and_suggestions(remembered: Server
     )
     assert result.exit_code == 3
     assert "correlation id mine-1" in result.stdout
-    assert "Blocked by 5 guardrails" in result.stdout
+    assert "Blocked by 1 of 5 guardrails" in result.stdout
     assert "Deploy the auth service blue-green" in result.stdout
     assert "  -  Complete code review before deploying" in result.stdout
 
