@@ -229,17 +229,19 @@ def test_paths_elsewhere_are_relative_to_the_working_directory(home: Path, monke
 
 ALL_PATHS = """\
 data_dir: x
-server: {grpc_ca_file: x, tls: {certificate: x, key: x}}
+agent: {card_signing: {key_file: x}}
+server: {public_url: "https://example.com", grpc_ca_file: x, tls: {certificate: x, key: x}}
 grpc: {tls: {certificate: x, key: x}}
 cstp: {guardrails: {config_path: x}}
 storage: {url: "sqlite:///x.db"}
 embedding: {model_path: x}
 intent_layer: {projects: [{name: shop, root: x}]}
 liaison: {pillars: {content: {kind: grpc, url: "grpcs://example.com:1", ca_file: x}}}
-federation: {peers: [{name: b, url: "grpcs://example.com:1", ca_file: x}]}
+federation: {peers: [{name: b, url: "grpcs://example.com:1", ca_file: x, card_key: x}]}
 """
 PATHS: list[Callable[[Settings], Path | None]] = [
     lambda settings: settings.data_dir,
+    lambda settings: settings.agent.card_signing and settings.agent.card_signing.key_file,
     lambda settings: settings.server.grpc_ca_file,
     lambda settings: settings.server.tls and settings.server.tls.certificate,
     lambda settings: settings.server.tls and settings.server.tls.key,
@@ -250,6 +252,7 @@ PATHS: list[Callable[[Settings], Path | None]] = [
     lambda settings: settings.intent_layer.projects[0].root,
     lambda settings: settings.liaison.pillars["content"].ca_file,
     lambda settings: settings.federation.peers[0].ca_file,
+    lambda settings: settings.federation.peers[0].card_key,
 ]
 """Every setting that is a path, as ALL_PATHS gives it."""
 
