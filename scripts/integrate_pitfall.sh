@@ -3,8 +3,17 @@
 # says likely the same: nothing was changed then, unless forced.
 # Usage: integrate_pitfall.sh FILE [--dry-run] [--force] [--check-only] [--section NAME] [--threshold N]
 #        [--reviewer NAME] [--reason TEXT]
-if [ $# -eq 0 ]; then
-    sed -n '2,5s/^# //p' "$0" >&2
+usage() {
+    sed -n '2,5s/^# //p' "$0"
+}
+case ${1-} in
+-h | --help)
+    usage
+    exit 0
+    ;;
+'')
+    usage >&2
     exit 1
-fi
+    ;;
+esac
 exec "$(dirname -- "$(readlink -f -- "$0")")/cstp.sh" learn review --accept "$@"

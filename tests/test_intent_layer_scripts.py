@@ -57,7 +57,7 @@ class TestResolveContext:
         options = ["--sections", "Contracts,Pitfalls", "--compact", "--with-pending"]
         result = run("resolve_context.sh", project, "src/api", *options, cwd=elsewhere)
         assert result.stdout == (
-            "# Context for src/api\n\n## Contracts\n\n- All endpoints require auth.\n\n"
+            "## Contracts\n\n- All endpoints require auth.\n\n"
             "- Handlers are arrow functions.\n\n"
             "## Pitfalls\n\n- The loader calls handlers without a receiver.\n\n"
             "## Pending Learnings\n\n### PITFALL: Arrow functions\n\n> All handlers use arrow syntax\n"
@@ -150,6 +150,15 @@ class TestIntegratePitfall:
             result = run("integrate_pitfall.sh", *arguments, cwd=project)
             assert (result.returncode, result.stdout) == (1, ""), arguments
             assert result.stderr
+
+
+class TestHelp:
+    @pytest.mark.parametrize("script", ["resolve_context.sh", "report_learning.sh", "integrate_pitfall.sh"])
+    @pytest.mark.parametrize("option", ["-h", "--help"])
+    def test_usage_is_printed_and_no_error(self, elsewhere: Path, script: str, option: str) -> None:
+        result = run(script, option, cwd=elsewhere)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert f"Usage: {script} " in result.stdout
 
 
 class TestInstallation:

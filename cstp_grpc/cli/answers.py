@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2 as pb2
 from cstp_grpc.intent_layer.library import Judgement, ListedNode
-from cstp_grpc.intent_layer.model import Learning, Placement, Resolution, ReviewOutcome, Skeleton
+from cstp_grpc.intent_layer.model import Learning, Placement, Resolution, ReviewOutcome, Skeleton, UnreadableReportFile
 from cstp_grpc.services import intent_layer as service
 
 
@@ -43,9 +43,12 @@ def filed(learning: Learning) -> pb2.ReportLearningResponse:
     return pb2.ReportLearningResponse(learning=service.learning(learning))
 
 
-def learnings(found: Iterable[Learning]) -> pb2.ListLearningsResponse:
+def learnings(found: Iterable[Learning], unreadable: Iterable[UnreadableReportFile]) -> pb2.ListLearningsResponse:
     """Return a listing of learnings."""
-    return pb2.ListLearningsResponse(learnings=[service.learning(each) for each in found])
+    return pb2.ListLearningsResponse(
+        learnings=[service.learning(each) for each in found],
+        unreadable=[service.unreadable_report(each) for each in unreadable],
+    )
 
 
 def reviewed(outcome: ReviewOutcome) -> pb2.ReviewLearningResponse:

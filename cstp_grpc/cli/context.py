@@ -10,7 +10,7 @@ import click
 from cstp_grpc.cli.command import prints
 from cstp_grpc.cli.output import Output, printable
 from cstp_grpc.cli.project import OTHERWISE, Project, ProtocolGroup, in_project, now
-from cstp_grpc.intent_layer.model import ROOT, ContextRequest
+from cstp_grpc.intent_layer.model import ROOT, ContextRequest, PendingReports
 from cstp_grpc.intent_layer.pending import Learnings
 from cstp_grpc.intent_layer.resolution import resolve
 
@@ -32,9 +32,18 @@ def context() -> None:
 
 @context.command(name="resolve")
 @click.argument("path")
-@click.option("--sections", callback=names, metavar="A,B", help="Only these sections, in any case.")
-@click.option("--compact", is_flag=True, help="Leave out which files it is from.")
-@click.option("--with-pending", is_flag=True, help="Take in what was reported and not reviewed yet.")
+@click.option(
+    "--sections",
+    callback=names,
+    metavar="A,B",
+    help="Only these sections, in this order; headings of level 3 count too.",
+)
+@click.option("--compact", is_flag=True, help="Leave out the title and which files it is from.")
+@click.option(
+    "--with-pending",
+    is_flag=True,
+    help="Take in what was reported about it, and about what is in it, and not reviewed yet.",
+)
 @click.option("--max-tokens", type=click.IntRange(50, 1_000_000), metavar="N", help="Leave out what matters least.")
 @prints
 @in_project
@@ -58,7 +67,7 @@ def resolve_command(
       cstp context resolve src/api --with-pending --max-tokens 2000
     """
     located = project.tree.locate(project.path(path))
-    pending = Learnings(project.tree, now).governing(located) if with_pending else ()
+    pending = Learnings(project.tree, now).governing(located) if with_pending else PendingReports()
     resolution = resolve(project.tree, ContextRequest(located, sections, compact, with_pending, max_tokens), pending)
     if out.json_wanted:
         from cstp_grpc.cli import answers

@@ -21,6 +21,7 @@ from cstp_grpc.intent_layer.model import (
     LearningType,
     NewLearning,
     ReviewVerdict,
+    UnreadableReportFile,
 )
 from cstp_grpc.intent_layer.pending import ENDING, MAX_TEXT, MISTAKES, LearningQuery, Learnings
 from cstp_grpc.intent_layer.reports import UNKNOWN_AGENT
@@ -119,11 +120,12 @@ def list_command(
         frozenset(map(LearningType, types)),
         None if path is None else project.path(path),
     )
-    found = list(all_learnings(Learnings(project.tree, now), query, out))
+    unreadable: list[UnreadableReportFile] = []
+    found = list(all_learnings(Learnings(project.tree, now), query, out, unreadable))
     if out.json_wanted:
         from cstp_grpc.cli import answers
 
-        out.message(answers.learnings(found))
+        out.message(answers.learnings(found, unreadable))
     for each in found:
         out.line(headline(each))
         out.line(details(each))

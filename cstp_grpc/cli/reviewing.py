@@ -18,6 +18,7 @@ from cstp_grpc.intent_layer.model import (
     ReviewOutcome,
     ReviewRequest,
     ReviewVerdict,
+    UnreadableReportFile,
 )
 from cstp_grpc.intent_layer.pending import LearningQuery, Learnings
 from cstp_grpc.intent_layer.reviewing import LikelyDuplicate, Reviewer
@@ -140,13 +141,17 @@ def pending(learnings: Learnings, out: Output) -> Iterator[Learning]:
     return reversed(list(all_learnings(learnings, query, out)))
 
 
-def all_learnings(learnings: Learnings, query: LearningQuery, out: Output) -> Iterator[Learning]:
-    """Yield learnings, the latest first; what cannot be read is noted."""
+def all_learnings(
+    learnings: Learnings, query: LearningQuery, out: Output, unreadable: list[UnreadableReportFile] | None = None
+) -> Iterator[Learning]:
+    """Yield learnings, the latest first; what cannot be read is noted, and added to `unreadable`."""
     token = ""
     while True:
         page = learnings.page(query, PageRequest(MAX_SIZE, token))
         for each in page.unreadable:
             out.note(printable(f"{each.file}: {each.reason}"))
+        if unreadable is not None:
+            unreadable += page.unreadable
         yield from page.items
         token = page.next_token
         if not token:
@@ -161,7 +166,9 @@ def headline(learning: Learning) -> Text:
 
 def details(learning: Learning) -> Text:
     """Return what there is to know of a learning beside what was learned."""
-    lines = (f"{learning.at:%Y-%m-%d}, {learning.agent_id}, {', '.join(learning.paths)}", learning.id)
+    lines = [f"{learning.at:%Y-%m-%d}, {learning.agent_id}, {', '.join(learning.paths)}", learning.id]
+    if learning.unplaced_paths:
+        lines.append(f"not in this project: {', '.join(learning.unplaced_paths)}")
     return Text(printable("\n".join(f"  {line}" for line in lines)), style="dim")
 
 

@@ -453,9 +453,10 @@ class IntentLayer:
         Args:
             project: The project, as configured.
             path: A file or folder of it; `.` is the root. It need not exist yet.
-            sections: Only these sections, in any case; all when empty.
-            compact: Whether the Markdown leaves the hierarchy out.
-            with_pending: Whether learnings that nobody has reviewed yet are included.
+            sections: Only these sections, in any case and in this order; all when empty. Headings of level 3 count too.
+            compact: Whether the Markdown leaves the title, the hierarchy and the origins out.
+            with_pending: Whether learnings that nobody has reviewed yet are included; for a folder also those about
+                what is in it.
             max_tokens: How many tokens the Markdown may have, 50 to 1000000; no limit when absent. The target's own
                 Pitfalls, Checks and Contracts stay longest.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.

@@ -18,6 +18,7 @@ from cstp_grpc.intent_layer.model import (
     Learning,
     NewLearning,
     Node,
+    PendingReports,
     Placement,
     Resolution,
     ReviewOutcome,
@@ -151,7 +152,7 @@ class IntentLayer:
         """Return what governs a path."""
         with self._reading("resolve", [request.path], call):
             path = self._tree.locate(request.path)
-            pending = self._learnings.governing(path) if request.with_pending else ()
+            pending = self._learnings.governing(path) if request.with_pending else PendingReports()
             return resolve(self._tree, request, pending)
 
     def nodes(self, page: PageRequest, call: Call) -> Page[ListedNode]:

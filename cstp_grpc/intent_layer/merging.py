@@ -57,10 +57,18 @@ class Entry:
 
     def lines(self) -> list[str]:
         """Return the entry as it stands in a node; it neither begins a section nor leaves anything open."""
-        detail = _contained(trimmed(LINE_END.sub("\n", self.detail))).split("\n")
+        text = self._text_below_title()
+        detail = [*_contained(text).split("\n"), ""] if text else []
         if not self.checkbox:
-            return [f"### {_heading(self.title)}", "", *detail, "", self.mark]
-        return [f"- [ ] {self.title}", "", *(f"  {line}" if line else "" for line in detail), "", f"  {self.mark}"]
+            return [f"### {_heading(self.title)}", "", *detail, self.mark]
+        return [f"- [ ] {self.title}", "", *(f"  {line}" if line else "" for line in detail), f"  {self.mark}"]
+
+    def _text_below_title(self) -> str:
+        """Return the detail without its first paragraph if that is the title."""
+        text = trimmed(LINE_END.sub("\n", self.detail))
+        first, _, rest = text.partition("\n")
+        repeats = " ".join(first.split()) == self.title and not rest.partition("\n")[0].strip()
+        return trimmed(rest) if repeats else text
 
 
 def entry_of(learning: Learning, edits: Edits) -> Entry:

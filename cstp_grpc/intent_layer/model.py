@@ -152,7 +152,11 @@ class NewLearning:
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """A filed learning; `file` is its report, `at` is aware, in UTC."""
+    """A filed learning; `file` is its report, `at` is aware, in UTC.
+
+    `unplaced_paths` are those of a report from elsewhere that do not exist in the project; with none but those, the
+    learning is taken to be about the root.
+    """
 
     id: str
     type: LearningType
@@ -166,6 +170,23 @@ class Learning:
     evidence: str | None = None
     operation: str | None = None
     reviews: tuple[Review, ...] = ()
+    unplaced_paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableReportFile:
+    """A report that cannot be read, and why."""
+
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PendingReports:
+    """The pending learnings that bear on a path, latest first, and the pending reports that cannot be read."""
+
+    learnings: tuple[Learning, ...] = ()
+    unreadable: tuple[UnreadableReportFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +200,7 @@ class Resolution:
     tokens: int
     left_out: tuple[LeftOut, ...] = ()
     pending: tuple[Learning, ...] = ()
+    unreadable: tuple[UnreadableReportFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

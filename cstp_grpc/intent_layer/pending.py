@@ -15,8 +15,17 @@ from cachetools import LRUCache
 
 from cstp_grpc.errors import InvalidArgument, NotFound, Unavailable
 from cstp_grpc.intent_layer import durable
-from cstp_grpc.intent_layer.model import ROOT, Learning, LearningState, LearningType, NewLearning
+from cstp_grpc.intent_layer.model import (
+    ROOT,
+    Learning,
+    LearningState,
+    LearningType,
+    NewLearning,
+    PendingReports,
+    UnreadableReportFile,
+)
 from cstp_grpc.intent_layer.paths import common_folder, parent_of, upwards
+from cstp_grpc.intent_layer.report_paths import place_reported_path
 from cstp_grpc.intent_layer.reports import UnreadableReport, read, write
 from cstp_grpc.intent_layer.tree import Tree
 from cstp_grpc.storage.page_token import read_token, to_microseconds, write_token
@@ -57,18 +66,10 @@ class LearningQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A report that cannot be read, and why."""
-
-    file: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class LearningPage(Page[Learning]):
     """A page of learnings; with the first one comes what in the listed states cannot be read."""
 
-    unreadable: tuple[Unreadable, ...] = ()
+    unreadable: tuple[UnreadableReportFile, ...] = ()
 
 
 class Learnings:
@@ -123,7 +124,7 @@ class Learnings:
         found = None if state is None else self._get(state, learning_id)
         if found is None:
             raise not_found(learning_id)
-        if isinstance(found, Unreadable):
+        if isinstance(found, UnreadableReportFile):
             raise InvalidArgument.field("id", f"{found.file} cannot be read: {found.reason}")
         return found
 
@@ -144,18 +145,24 @@ class Learnings:
         kept = learnings[: request.limit]
         kept = kept[: fitting(kept, _size)]
         token = write_token(conditions, _key(kept[-1])) if len(kept) < len(learnings) else ""
-        unreadable = () if after else tuple(each for each in found if isinstance(each, Unreadable))
+        unreadable = () if after else tuple(each for each in found if isinstance(each, UnreadableReportFile))
         return LearningPage(tuple(kept), token, unreadable)
 
-    def governing(self, *paths: str) -> tuple[Learning, ...]:
-        """Return the pending learnings that bear on located paths, latest first.
+    def governing(self, *paths: str) -> PendingReports:
+        """Return the pending learnings that bear on located paths, and the pending reports that cannot be read.
 
-        Those about a path itself, about a folder that one is or lies in, or about a file right in such a folder.
+        Those about a path itself or something below it, about a folder that it lies in, or about a file right in such
+        a folder.
         """
         above = {folder for path in paths for folder in upwards(folder_of(self._tree, path))}
-        pending = [each for each in self._all([LearningState.PENDING]) if isinstance(each, Learning)]
-        bearing = [each for each in pending if any(about in paths or self._bears(about, above) for about in each.paths)]
-        return tuple(sorted(bearing, key=_key, reverse=True))
+        pending = list(self._all([LearningState.PENDING]))
+        bearing = [
+            each
+            for each in pending
+            if isinstance(each, Learning) and any(self._bears(about, paths, above) for about in each.paths)
+        ]
+        unreadable = tuple(each for each in pending if isinstance(each, UnreadableReportFile))
+        return PendingReports(tuple(sorted(bearing, key=_key, reverse=True)), unreadable)
 
     def folder(self, state: LearningState) -> str:
         """Return where the reports of a state are, links resolved. Raises InvalidArgument where that is outside."""
@@ -185,15 +192,17 @@ class Learnings:
             operation=new.operation or None,
         )
 
-    def _bears(self, about: str, above: Set[str]) -> bool:
-        """Return whether what a learning is about is one of the folders, or a file right in one."""
-        return about in above or (parent_of(about) in above and not self._tree.is_folder(about))
+    def _bears(self, about: str, paths: Iterable[str], above: Set[str]) -> bool:
+        """Return whether what a learning is about is below a path, is one of the folders, or a file right in one."""
+        if about in above or any(_within(about, path) for path in paths):
+            return True
+        return parent_of(about) in above and not self._tree.is_folder(about)
 
-    def _get(self, state: LearningState, learning_id: str) -> Learning | Unreadable | None:
+    def _get(self, state: LearningState, learning_id: str) -> Learning | UnreadableReportFile | None:
         with durable.opened(self._tree, self.folder(state)) as descriptor:
             return None if descriptor is None else self._read(state, descriptor, name_of_report(learning_id))
 
-    def _all(self, states: Iterable[LearningState]) -> Iterator[Learning | Unreadable]:
+    def _all(self, states: Iterable[LearningState]) -> Iterator[Learning | UnreadableReportFile]:
         """Yield each report once, also one that moves from one state to the next meanwhile."""
         seen: set[str] = set()
         for state in [state for state in LearningState if state in states]:
@@ -204,20 +213,20 @@ class Learnings:
                         seen.add(name)
                         yield found
 
-    def _read(self, state: LearningState, folder: int, name: str) -> Learning | Unreadable | None:
+    def _read(self, state: LearningState, folder: int, name: str) -> Learning | UnreadableReportFile | None:
         """Return what is in a report; None where it has moved on."""
         file = f"{MISTAKES}/{state}/{name}"
         learning_id = name.removesuffix(ENDING)
         if not LEARNING_ID.fullmatch(learning_id):
-            return Unreadable(file.encode(errors="replace").decode(), "its name is no identifier")
+            return UnreadableReportFile(file.encode(errors="replace").decode(), "its name is no identifier")
         try:
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             return None
         except OSError:
-            return Unreadable(file, "it cannot be read")
+            return UnreadableReportFile(file, "it cannot be read")
         if not stat.S_ISREG(status.st_mode):
-            return Unreadable(file, "it is no regular file")
+            return UnreadableReportFile(file, "it is no regular file")
         stamp = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
         with self._lock:
             cached = self._cache.get(file)
@@ -229,25 +238,23 @@ class Learnings:
                 return None
             learning = self._placed(read(content.data, learning_id, state, file))
         except UnreadableReport as error:
-            return Unreadable(file, str(error))
+            return UnreadableReportFile(file, str(error))
         except InvalidArgument:
-            return Unreadable(file, f"it is larger than {MAX_REPORT_BYTES} bytes")
+            return UnreadableReportFile(file, f"it is larger than {MAX_REPORT_BYTES} bytes")
         except Unavailable:
-            return Unreadable(file, "it cannot be read")
+            return UnreadableReportFile(file, "it cannot be read")
         with self._lock:
             self._cache[file] = stamp, learning
         return learning
 
     def _placed(self, learning: Learning) -> Learning:
         """Return a learning with its paths as they are located; other tools write them as they like."""
-        return replace(learning, paths=tuple(dict.fromkeys(self._located(path) for path in learning.paths)))
-
-    def _located(self, path: str) -> str:
-        root = f"{self._tree.root}/"
-        try:
-            return self._tree.locate((f"{path}/".removeprefix(root) or ROOT) if path.startswith("/") else path)
-        except InvalidArgument:
-            return path
+        if len(learning.paths) > MAX_PATHS:
+            raise UnreadableReport(f"it names more than {MAX_PATHS} paths")
+        places = {path: place_reported_path(self._tree, path) for path in learning.paths}
+        located = tuple(dict.fromkeys(place for place in places.values() if place is not None))
+        unplaced = tuple(path for path, place in places.items() if place is None)
+        return replace(learning, paths=located or (ROOT,), unplaced_paths=unplaced)
 
 
 def check_id(learning_id: str) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cstp_grpc.intent_layer.model import Learning, LeftOut, MergedSection
+from cstp_grpc.intent_layer.model import Learning, LeftOut, MergedSection, UnreadableReportFile
 
 PENDING = "Pending Learnings"
 """The section that holds what nobody has reviewed yet."""
+SHOWN_CHARACTERS = 200
+SHOWN_UNREADABLE = 20
+"""How many of the reports that cannot be read are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class Page:
     pending: tuple[Learning, ...]
     origins: bool
     left_out: tuple[LeftOut, ...] = ()
+    unreadable: tuple[UnreadableReportFile, ...] = ()
 
 
 def render(page: Page) -> str:
@@ -44,11 +48,29 @@ def _blocks(page: Page) -> Iterator[str]:
         yield f"## {section.name}"
         for part in section.parts:
             yield from _part(page, part.file, part.text)
-    if page.pending:
+    if page.pending or page.unreadable:
         yield f"## {PENDING}"
-        for learning in page.pending:
-            yield f"### {learning.type.upper()}: {' '.join(learning.title.split())}"
-            yield from _part(page, learning.file, _quoted(learning.detail))
+    for learning in page.pending:
+        yield f"### {learning.type.upper()}: {' '.join(learning.title.split())}"
+        yield from _part(page, learning.file, _quoted(learning.detail))
+        if learning.unplaced_paths:
+            yield f"Reported for {_code(', '.join(learning.unplaced_paths))}, which is not in this project."
+    if page.unreadable:
+        yield "Reports that cannot be read:"
+        yield "\n".join(_unreadable_lines(page.unreadable))
+
+
+def _unreadable_lines(reports: Sequence[UnreadableReportFile]) -> Iterator[str]:
+    for report in reports[:SHOWN_UNREADABLE]:
+        yield f"- {_code(report.file)}: {_shown(report.reason)}"
+    if len(reports) > SHOWN_UNREADABLE:
+        yield f"- {len(reports) - SHOWN_UNREADABLE} more"
+
+
+def _code(text: str) -> str:
+    """Return a text as inline code, shortened."""
+    shown = _shown(text).replace("`", "'")
+    return f"`{shown if len(shown) <= SHOWN_CHARACTERS else f'{shown[:SHOWN_CHARACTERS]}…'}`"
 
 
 def _part(page: Page, file: str, text: str) -> Iterator[str]:

@@ -8,7 +8,8 @@ A report begins with the title and one line for each field, which is all that te
     **Type**: pitfall
     **Timestamp**: 2026-02-06T10:00:00Z
     **Directory**: src/api
-    **Operation**: Adding a handler
+    **Operation**: Handlers are arrow functions
+    **Task**: Adding a handler
     **Agent**: worker-3
     **Paths**:
     - src/api/handlers.ts
@@ -27,8 +28,9 @@ A report begins with the title and one line for each field, which is all that te
     - [ ] Rejected
     - [ ] Deferred
 
-`**Paths**` is left out where the directory says it all, `### Evidence` where there is none. A review ticks its box and
-adds the fields Review, Reviewer, Reviewed and Reason at the end.
+`**Operation**` repeats the title, which other tools look for there; what the agent was doing is in `**Task**`, which is
+left out if it was not said. `**Paths**` is left out where the directory says it all, `### Evidence` where there is
+none. A review ticks its box and adds the fields Review, Reviewer, Reviewed and Reason at the end.
 
 What an agent wrote comes back to the last character and can be taken for nothing else: where a field would not be read
 back as it is, it is a JSON string; a section that holds lines which mean something to Markdown or to scripts is a
@@ -72,6 +74,8 @@ REASONS = frozenset({"root cause", "why this matters"})
 """Sections of other tools that go on with what the first one tells."""
 SCAFFOLDING = re.compile(r"how discovered|intent layer gap|suggested .*")
 """Sections of other tools that tell nothing of what was learned."""
+PLACEHOLDER = "_Awaiting analysis_"
+"""The text of a section that another tool left for somebody to fill in."""
 
 LINE_END = re.compile(r"\r\n?|\n")
 HEADING = re.compile(r"#{2,3}[ \t]+(.*?)[ \t]*(?:[ \t]#+)?")
@@ -135,6 +139,7 @@ def read(content: bytes, learning_id: str, state: LearningState, file: str) -> L
     fields, paths, prose = _fields(outline.header)
     operation = fields.get("operation") or None
     detail = _detail(outline.parts) or prose
+    title = outline.title or _one_line(operation or detail)
     if not detail:
         raise UnreadableReport("it does not say what was learned")
     return Learning(
@@ -143,12 +148,12 @@ def read(content: bytes, learning_id: str, state: LearningState, file: str) -> L
         state=state,
         at=_time(fields.get("timestamp", ""), learning_id),
         paths=paths or (fields.get("directory") or ROOT,),
-        title=outline.title or _one_line(operation or detail),
+        title=title,
         detail=detail,
         agent_id=fields.get("agent") or UNKNOWN_AGENT,
         file=file,
         evidence=next((_unblock(part.text) for part in outline.parts if part.key == EVIDENCE.casefold()), None),
-        operation=operation,
+        operation=fields.get("task") or (None if operation == outline.title else operation),
         reviews=tuple(_reviews(outline.parts)),
     )
 
@@ -187,13 +192,13 @@ def timestamp(at: datetime) -> str:
 
 
 def _header(learning: Learning, directory: str) -> Iterator[str]:
-    operation = "" if learning.operation is None else _inline(learning.operation)
     yield f"**ID**: {learning.id}"
     yield f"**Type**: {learning.type}"
     yield f"**Timestamp**: {timestamp(learning.at)}"
     yield f"**Directory**: {_inline(directory)}"
-    # Written even when empty: scripts take the first line of a name, which must not be one further down.
-    yield f"**Operation**: {operation}".rstrip(" ")
+    yield f"**Operation**: {_inline(learning.title)}"
+    if learning.operation is not None:
+        yield f"**Task**: {_inline(learning.operation)}"
     yield f"**Agent**: {_inline(learning.agent_id)}"
     if learning.paths != (directory,):
         yield "**Paths**:"
@@ -331,16 +336,20 @@ def _fields(header: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...], str
 
 
 def _detail(parts: Sequence[_Part]) -> str:
+    """Return what the sections tell; what several of them say is told once."""
     telling = [
         part
         for part in parts
         if part.key not in (EVIDENCE.casefold(), DISPOSITION.casefold()) and not SCAFFOLDING.fullmatch(part.key)
     ]
-    texts = [(part, _unblock(part.text)) for part in telling if part.text.strip()]
-    told = [
-        text if not number or part.key in REASONS else f"**{part.name}**\n\n{text}"
-        for number, (part, text) in enumerate(texts)
-    ]
+    said = {PLACEHOLDER}
+    told: list[str] = []
+    for part in telling:
+        text = _unblock(part.text)
+        words = " ".join(text.split())
+        if part.text.strip() and words not in said:
+            told.append(text if not told or part.key in REASONS else f"**{part.name}**\n\n{text}")
+            said.add(words)
     return "\n\n".join(told)
 
 

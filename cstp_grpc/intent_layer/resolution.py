@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cstp_grpc.intent_layer.markdown import INTRODUCTION, section_key
 from cstp_grpc.intent_layer.model import (
     ContextRequest,
-    Learning,
     LeftOut,
     MergedSection,
     Node,
     NodeFile,
+    PendingReports,
     Resolution,
+    Section,
     SectionPart,
 )
 from cstp_grpc.intent_layer.rendering import PENDING, Page, render
@@ -44,58 +45,82 @@ RANKS = {"purpose": 4, "entry points": 3} | {
     section_key(name): 2 for name in ("Patterns", "Design Rationale", "Code Map", "Public API", "Downlinks", "Context")
 }
 """How much a section is worth; one that the protocol does not know is worth 1, what is pending 0."""
+UNREADABLE = -1
 ANCESTORS_LIMITING = 5
 HIERARCHY = 6
 ANCESTORS_BINDING = 7
 OWN_LIMITING = 8
 OWN_BINDING = 9
 TITLE = 10
+NOTHING_PENDING = PendingReports()
 
 
-def resolve(tree: Tree, request: ContextRequest, pending: Sequence[Learning] = ()) -> Resolution:
+def resolve(tree: Tree, request: ContextRequest, pending: PendingReports = NOTHING_PENDING) -> Resolution:
     """Return what governs a path.
 
-    The pending learnings are those that bear on it; they are taken in where the request asks for them. Within a
-    budget, whole parts are left out, those worth least first, until the Markdown fits. Raises as `Tree.locate` and
-    `Tree.chain` do.
+    The pending reports are those that bear on it; they are taken in where the request asks for them. Within a budget,
+    whole parts are left out, those worth least first, until the Markdown fits. Raises as `Tree.locate` and `Tree.chain`
+    do.
     """
     path = tree.locate(request.path)
     nodes = tree.chain(path)
-    learnings = tuple(pending) if request.with_pending else ()
+    reports = pending if request.with_pending else NOTHING_PENDING
     if not nodes:
-        return Resolution(path, (), (), "", 0, pending=learnings)
+        return Resolution(path, (), (), "", 0, pending=reports.learnings, unreadable=reports.unreadable)
     files = tuple(file.path for node in nodes for file in node.files)
-    sections = merge(nodes, request.sections)
-    whole = Page(path, () if request.compact else files, sections, learnings, origins=not request.compact)
+    whole = Page(
+        title=None if request.compact else path,
+        hierarchy=() if request.compact else files,
+        sections=merge(nodes, request.sections, subsections=True),
+        pending=reports.learnings,
+        origins=not request.compact,
+        unreadable=reports.unreadable,
+    )
     page, markdown = _fitted(whole, nodes, request.max_tokens)
     return Resolution(
-        path, nodes, page.sections, markdown, count_tokens(markdown), left_out=page.left_out, pending=page.pending
+        path=path,
+        nodes=nodes,
+        sections=page.sections,
+        markdown=markdown,
+        tokens=count_tokens(markdown),
+        left_out=page.left_out,
+        pending=page.pending,
+        unreadable=reports.unreadable,
     )
 
 
-def merge(nodes: Iterable[Node], only: Iterable[str] = ()) -> tuple[MergedSection, ...]:
-    """Return the sections of nodes that come root-first, those named in `only` or all.
+def merge(nodes: Iterable[Node], only: Iterable[str] = (), *, subsections: bool = False) -> tuple[MergedSection, ...]:
+    """Return the sections of nodes that come root-first: those named in `only`, in its order, or all.
 
     Each file has one part in a section, where it says anything there: sections that it has twice are put together.
+    With `subsections`, headings of level 3 of these names count too, if the section around them is not wanted itself.
     """
-    wanted = {section_key(name) for name in only}
+    wanted = {key: number for number, key in enumerate(dict.fromkeys(section_key(name) for name in only))}
     merged: dict[str, MergedSection] = {}
     for node in nodes:
         for file in node.files:
-            for key, name, part in _parts(file):
-                if not wanted or key in wanted:
-                    known = merged.get(key, MergedSection(name, ()))
-                    merged[key] = MergedSection(known.name, (*known.parts, part))
-    return tuple(merged[key] for key in sorted(merged, key=lambda key: ORDER.get(key, len(ORDER))))
+            for key, name, part in _parts(_chosen(file, wanted, subsections=subsections)):
+                known = merged.get(key, MergedSection(name, ()))
+                merged[key] = MergedSection(known.name, (*known.parts, part))
+    order = wanted or ORDER
+    return tuple(merged[key] for key in sorted(merged, key=lambda key: order.get(key, len(order))))
 
 
-def _parts(file: NodeFile) -> list[tuple[str, str, SectionPart]]:
+def _chosen(file: NodeFile, wanted: Mapping[str, int], *, subsections: bool) -> Iterator[Section]:
+    for section in file.sections:
+        if not wanted or section_key(section.name) in wanted:
+            yield section
+        elif subsections:
+            yield from (below for below in section.subsections if section_key(below.name) in wanted)
+
+
+def _parts(sections: Iterable[Section]) -> list[tuple[str, str, SectionPart]]:
     """Return the key, the name and the text of each section of a file, but for empty ones of the protocol.
 
     An empty section that the protocol does not know has something to say in its heading.
     """
     found: dict[str, tuple[str, SectionPart]] = {}
-    for section in file.sections:
+    for section in sections:
         key = section_key(section.name)
         if key in found:
             name, part = found[key]
@@ -136,6 +161,7 @@ def _fitted(page: Page, nodes: Sequence[Node], max_tokens: int | None) -> tuple[
 
 def _pieces(page: Page, nodes: Sequence[Node]) -> Iterator[_Piece]:
     depths = {file.path: depth for depth, node in enumerate(nodes) for file in node.files}
+    yield _Piece((UNREADABLE, 0, 0))
     yield _Piece((TITLE, 0, 0))
     yield _Piece((HIERARCHY, 0, 0))
     for number, section in enumerate(page.sections):
@@ -170,6 +196,7 @@ def _without(page: Page, pieces: Iterable[_Piece]) -> Page:
         page,
         title=None if TITLE in ranks else page.title,
         hierarchy=() if HIERARCHY in ranks else page.hierarchy,
+        unreadable=() if UNREADABLE in ranks else page.unreadable,
         sections=tuple(section for section in sections if section.parts),
         pending=tuple(learning for learning in page.pending if (learning.file, PENDING) not in dropped),
     )

@@ -190,7 +190,7 @@ def _pending(
     """Return the pending learnings that bear on paths, latest first, as many as fit into an answer."""
     latest: Sequence[Learning] = ()
     try:
-        latest = learnings.governing(*located) if located else ()
+        latest = learnings.governing(*located).learnings if located else ()
     except (InvalidArgument, Unavailable) as error:
         report(_reason(error))
     listed = [PendingLearning(each.id, each.type.value, each.title, each.paths) for each in latest]

@@ -28,6 +28,7 @@ from cstp_grpc.intent_layer.model import (
     ReviewRequest,
     ReviewVerdict,
     Section,
+    UnreadableReportFile,
 )
 from cstp_grpc.intent_layer.pending import LearningPage, LearningQuery
 from cstp_grpc.services import convert
@@ -156,6 +157,7 @@ def resolution_message(resolution: Resolution) -> pb2.ResolveContextResponse:
         tokens=resolution.tokens,
         left_out=[pb2.LeftOut(file=at.file, section=at.section, tokens=at.tokens) for at in resolution.left_out],
         pending=[learning(item) for item in resolution.pending],
+        unreadable=[unreadable_report(item) for item in resolution.unreadable],
     )
 
 
@@ -239,6 +241,7 @@ def learning(item: Learning) -> pb2.Learning:
         operation=item.operation,
         file=item.file,
         reviews=[review(each) for each in item.reviews],
+        unplaced_paths=item.unplaced_paths,
     )
 
 
@@ -247,8 +250,13 @@ def learnings_message(page: LearningPage) -> pb2.ListLearningsResponse:
     return pb2.ListLearningsResponse(
         learnings=[learning(item) for item in page.items],
         next_page_token=page.next_token,
-        unreadable=[pb2.UnreadableReport(file=item.file, reason=item.reason) for item in page.unreadable],
+        unreadable=[unreadable_report(item) for item in page.unreadable],
     )
+
+
+def unreadable_report(item: UnreadableReportFile) -> pb2.UnreadableReport:
+    """Return a report that cannot be read as a message."""
+    return pb2.UnreadableReport(file=item.file, reason=item.reason)
 
 
 def review(item: Review) -> pb2.Review:

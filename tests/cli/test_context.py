@@ -91,9 +91,9 @@ class TestResolve:
         options = ["--sections", "pitfalls, CONTRACTS", "--compact"]
         result = invoke("context", "resolve", "src/api", "--project", project, *options)
         assert result.stdout == (
-            "# Context for src/api\n\n## Contracts\n\n- All endpoints require auth.\n\n"
-            "- Handlers are arrow functions.\n\n"
-            "## Pitfalls\n\n- The loader calls handlers without a receiver.\n"
+            "## Pitfalls\n\n- The loader calls handlers without a receiver.\n\n"
+            "## Contracts\n\n- All endpoints require auth.\n\n"
+            "- Handlers are arrow functions.\n"
         )
 
     def test_json_is_what_the_rpc_answers(self, invoke: Invoke, project: Path) -> None:

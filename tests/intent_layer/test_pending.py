@@ -256,8 +256,8 @@ def test_paths_of_other_tools_are_located(project: Path, learnings: Learnings) -
     assert found == {
         "0": ("src/api",),
         "1": ("src/api",),
-        "2": ("/elsewhere",),
-        "3": ("../up",),
+        "2": (".",),
+        "3": (".",),
         "4": (".",),
     }
 
@@ -274,8 +274,8 @@ def test_paths_of_other_tools_are_located(project: Path, learnings: Learnings) -
         ("README.md", "src/api", True),
         (".", "src/api", True),
         ("src/gone", "src/auth", True),
-        ("src/api", "src", False),
-        ("src/api/handlers.ts", "src", False),
+        ("src/api", "src", True),
+        ("src/api/handlers.ts", "src", True),
         ("src/auth", "src/api", False),
         ("src/auth/token.ts", "src/api/handlers.ts", False),
         ("src/auth/token.ts", "src/api/v1/new.ts", False),
@@ -285,13 +285,13 @@ def test_a_pending_learning_bears_on_what_lies_in_its_folder(
     learnings: Learnings, about: str, target: str, bears: bool
 ) -> None:
     filed = learnings.file(new(path=about))
-    assert learnings.governing(target) == ((filed,) if bears else ())
+    assert learnings.governing(target).learnings == ((filed,) if bears else ())
 
 
 def test_what_bears_on_several_paths_is_listed_once_latest_first(learnings: Learnings) -> None:
     filed = [learnings.file(new(path=path)) for path in ("src/api", "src/web/page.ts", "src/auth", "src")]
-    assert learnings.governing("src/api/users.ts", "src/auth", "src/api") == (filed[3], filed[2], filed[0])
-    assert learnings.governing() == ()
+    assert learnings.governing("src/api/users.ts", "src/auth", "src/api").learnings == (filed[3], filed[2], filed[0])
+    assert learnings.governing().learnings == ()
 
 
 @settings(max_examples=20, deadline=None)
@@ -404,3 +404,37 @@ def test_of_a_thousand_reports_at_once_none_is_lost(project: Path) -> None:
     expected = [f"{process}-{n}" for process in range(PROCESSES) for n in range(REPORTS_EACH)]
     assert Counter(each.title for each in found) == Counter(expected)
     assert len(list((project / PENDING).iterdir())) == PROCESSES * REPORTS_EACH
+
+
+def test_paths_of_another_checkout_are_placed_by_their_longest_suffix_that_exists(tmp_path: Path) -> None:
+    project = write_tree(tmp_path / "shop", {"src/api/handlers.ts": "", "api/x.ts": "", "secret/": ""})
+    (project / "away").symlink_to("/etc")
+    learnings = Learnings(Tree(project), ticking())
+    reported = {
+        "/home/ada/work/shop/src/api": (("src/api",), ()),
+        "/home/ada/other/api/": (("api",), ()),
+        "~/shop/src/api/handlers.ts": (("src/api/handlers.ts",), ()),
+        "C:\\work\\shop\\src\\api": (("src/api",), ()),
+        "/home/ada/work/shop": ((".",), ()),
+        "/home/ada/shop/src/gone": ((".",), ("/home/ada/shop/src/gone",)),
+        "/etc": ((".",), ("/etc",)),
+        "/srv/away/passwd": ((".",), ("/srv/away/passwd",)),
+        "../../etc": ((".",), ("../../etc",)),
+        "/a/../../src/api": (("src/api",), ()),
+        f"/{'x/' * 3000}src": ((".",), (f"/{'x/' * 3000}src",)),
+        f"{project}/src/new": (("src/new",), ()),
+    }
+    (project / PENDING).mkdir(parents=True)
+    for number, directory in enumerate(reported):
+        (project / PENDING / f"PITFALL-2026-02-06-{number}-1.md").write_text(f"**Directory**: {directory}\n\nText")
+    found = {each.id.split("-")[4]: (each.paths, each.unplaced_paths) for each in listed(learnings)}
+    assert [found[str(number)] for number in range(len(reported))] == list(reported.values())
+
+
+def test_a_report_of_too_many_paths_cannot_be_read(project: Path, learnings: Learnings) -> None:
+    (project / PENDING).mkdir(parents=True)
+    paths = "".join(f"- src/{number}\n" for number in range(200))
+    (project / PENDING / "PITFALL-2026-02-06-1-1.md").write_text(f"**Paths**:\n{paths}\n### X\n\nText")
+    (unreadable,) = learnings.governing("src/auth").unreadable
+    assert unreadable.reason == "it names more than 101 paths"
+    assert unreadable.file == f"{PENDING}/PITFALL-2026-02-06-1-1.md"

@@ -115,7 +115,8 @@ def test_a_report_shows_its_fields_to_people_and_scripts() -> None:
             "**Type**: pitfall",
             "**Timestamp**: 2026-02-06T10:00:00Z",
             "**Directory**: src/api",
-            "**Operation**: Adding a handler",
+            "**Operation**: Handlers are arrow functions",
+            "**Task**: Adding a handler",
             "**Agent**: worker-3",
             "**Paths**:",
             "- src/api/handlers.ts",
@@ -295,3 +296,27 @@ def test_a_file_that_is_no_report_is_refused_with_a_reason(content: str, learnin
 def test_a_fence_that_nothing_ends_hides_no_section() -> None:
     learning = read_report("**Type**: check\n### What Happened\n```\ncode\n### Evidence\nproof", "CHECK-2026-01-02")
     assert (learning.detail, learning.evidence) == ("```\ncode", "proof")
+
+
+def test_others_find_the_title_where_they_look_for_it() -> None:
+    for operation in (None, "Adding a handler", LEARNING.title):
+        content = write(replace(LEARNING, operation=operation), "src/api")
+        assert b"\n**Operation**: Handlers are arrow functions\n" in content
+        again = read_report(content)
+        assert (again.title, again.operation) == (LEARNING.title, operation)
+
+
+def test_earlier_reports_keep_their_operation() -> None:
+    content = write(LEARNING, "src/api").decode().replace("**Task**", "**Other**")
+    said = content.replace("**Operation**: Handlers are arrow functions", "**Operation**: Adding a handler")
+    assert read_report(said).operation == "Adding a handler"
+    assert (
+        read_report(content.replace("**Operation**: Handlers are arrow functions", "**Operation**:")).operation is None
+    )
+
+
+def test_what_two_sections_say_is_told_once() -> None:
+    twice = CAPTURED.replace("The loader calls handlers bare.", "A declaration\nlost its receiver.")
+    assert read_report(twice, "PITFALL-1").detail == "A declaration lost its receiver.\n\n**Impact**\n\nTwo hours."
+    waiting = CAPTURED.replace("The loader calls handlers bare.", "_Awaiting analysis_")
+    assert read_report(waiting, "PITFALL-1").detail == "A declaration lost its receiver.\n\n**Impact**\n\nTwo hours."

@@ -23,7 +23,9 @@ from cstp_grpc.intent_layer.model import (
     Learning,
     LearningState,
     LearningType,
+    PendingReports,
     Resolution,
+    UnreadableReportFile,
 )
 from cstp_grpc.intent_layer.resolution import PROTOCOL_SECTIONS, resolve
 from cstp_grpc.intent_layer.tokens import count_tokens
@@ -136,8 +138,9 @@ def test_a_filter_takes_a_part_of_the_whole(drawn: Drawn, target: str, names: se
     with project(drawn) as (tree, _):
         whole = resolve(tree, ContextRequest(target))
         some_of_it = resolve(tree, ContextRequest(target, sections=tuple(names)))
-        keys = {section_key(name) for name in names}
-        assert some_of_it.sections == tuple(s for s in whole.sections if section_key(s.name) in keys)
+        keys = list(dict.fromkeys(section_key(name) for name in names))
+        by_key = {section_key(section.name): section for section in whole.sections}
+        assert some_of_it.sections == tuple(by_key[key] for key in keys if key in by_key)
         assert some_of_it.nodes == whole.nodes
         assert set(some_of_it.markdown.split("\n")) <= set(whole.markdown.split("\n"))
 
@@ -301,16 +304,18 @@ def test_a_part_that_alone_is_too_large_is_left_out_and_named(tree: Tree) -> Non
 
 def test_what_is_pending_is_shown_where_it_is_asked_for(tree: Tree) -> None:
     filed = learning("src/api")
-    resolution = resolve(tree, ContextRequest("src/api", with_pending=True), [filed])
+    resolution = resolve(tree, ContextRequest("src/api", with_pending=True), PendingReports((filed,)))
     assert resolution.pending == (filed,)
     assert "Arrow functions in API module" in resolution.markdown
-    assert resolve(tree, ContextRequest("src/api"), [filed]).pending == ()
+    assert resolve(tree, ContextRequest("src/api"), PendingReports((filed,))).pending == ()
 
 
 def test_a_budget_drops_what_is_pending_first(tree: Tree) -> None:
     filed = [learning("src/api", file=f"pending/{number}.md") for number in range(3)]
-    whole = resolve(tree, ContextRequest("src/api", with_pending=True), filed)
-    cut = resolve(tree, ContextRequest("src/api", with_pending=True, max_tokens=whole.tokens - 1), filed)
+    whole = resolve(tree, ContextRequest("src/api", with_pending=True), PendingReports(tuple(filed)))
+    cut = resolve(
+        tree, ContextRequest("src/api", with_pending=True, max_tokens=whole.tokens - 1), PendingReports(tuple(filed))
+    )
     assert [left.file for left in cut.left_out] == ["pending/2.md"]
     assert cut.pending == tuple(filed[:2])
     assert cut.sections == whole.sections
@@ -336,3 +341,47 @@ def test_an_introduction_comes_first_and_goes_with_the_boundaries(tmp_path: Path
     cut = resolve(tree, ContextRequest(".", max_tokens=60))
     assert [section.name for section in cut.sections] == ["Introduction", "Contracts"]
     assert [left.section for left in cut.left_out] == ["Patterns"]
+
+
+def test_headings_of_level_3_can_be_asked_for_and_the_order_is_that_asked_for(tmp_path: Path) -> None:
+    files = {
+        "CLAUDE.md": "### Style\n\nShort.\n\n## Contracts\n\nCents.\n\n### Clock\n\nIn UTC.\n\n#### Why\n\nOnce.\n",
+        "src/AGENTS.md": "## Pitfalls\n\n### The clock\n\nIt jumps.\n\n### CLOCK\n\nMonotonic.\n",
+    }
+    tree = Tree(write_tree(tmp_path, files))
+
+    def asked(*names: str) -> list[tuple[str, list[tuple[str, str, int]]]]:
+        sections = resolve(tree, ContextRequest("src", names)).sections
+        return [(each.name, [(part.file, part.text, part.line) for part in each.parts]) for each in sections]
+
+    clock = [("CLAUDE.md", "In UTC.\n\n#### Why\n\nOnce.", 9), ("src/AGENTS.md", "Monotonic.", 7)]
+    assert asked("clock", "style") == [("Clock", clock), ("Style", [("CLAUDE.md", "Short.", 1)])]
+    assert [name for name, _ in asked("Pitfalls", "Contracts", "Introduction")] == [
+        "Pitfalls",
+        "Contracts",
+        "Introduction",
+    ]
+    assert [(name, len(parts)) for name, parts in asked("Pitfalls", "Clock")] == [("Pitfalls", 1), ("Clock", 1)]
+    assert asked("why", "no such") == []
+
+
+def test_compact_has_no_title(tmp_path: Path) -> None:
+    tree = Tree(write_tree(tmp_path, {"AGENTS.md": "# Shop\n\n## Contracts\n\nIn cents.\n"}))
+    assert resolve(tree, ContextRequest(".", compact=True)).markdown == "## Contracts\n\nIn cents.\n"
+    assert resolve(tree, ContextRequest(".", ("Pitfalls",), compact=True)).markdown == ""
+
+
+def test_pending_reports_that_cannot_be_read_are_listed_and_go_first(tmp_path: Path) -> None:
+    tree = Tree(write_tree(tmp_path, {"AGENTS.md": "## Contracts\n\nIn cents.\n"}))
+    broken = tuple(UnreadableReportFile(f".intent-layer/mistakes/pending/{n}`.md", "it is odd") for n in range(25))
+    request = ContextRequest(".", compact=True, with_pending=True)
+    resolution = resolve(tree, request, PendingReports((), broken))
+    assert resolution.unreadable == broken
+    assert (
+        "## Pending Learnings\n\nReports that cannot be read:\n\n- `.intent-layer/mistakes/pending/0'.md`: it is odd\n"
+        in (resolution.markdown)
+    )
+    assert resolution.markdown.endswith("/19'.md`: it is odd\n- 5 more\n")
+    cut = resolve(tree, replace(request, max_tokens=50), PendingReports((), broken))
+    assert (cut.markdown, cut.left_out) == ("## Contracts\n\nIn cents.\n", ())
+    assert resolve(tree, ContextRequest("."), PendingReports((), broken)).unreadable == ()

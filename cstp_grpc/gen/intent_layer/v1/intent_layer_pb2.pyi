@@ -149,16 +149,16 @@ class ResolveContextRequest(_message.Message):
     path: _builtins.str
     """A file or folder of it; `.` is the root. It need not exist yet."""
     compact: _builtins.bool
-    """Whether the Markdown leaves the hierarchy out."""
+    """Whether the Markdown leaves the title, the hierarchy and the origins out."""
     with_pending: _builtins.bool
-    """Whether learnings that nobody has reviewed yet are included."""
+    """Whether learnings that nobody has reviewed yet are included; for a folder also those about what is in it."""
     max_tokens: _builtins.int
     """How many tokens the Markdown may have, 50 to 1000000; no limit when absent. The target's own Pitfalls, Checks and
     Contracts stay longest.
     """
     @_builtins.property
     def sections(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Only these sections, in any case; all when empty."""
+        """Only these sections, in any case and in this order; all when empty. Headings of level 3 count too."""
 
     def __init__(
         self,
@@ -193,10 +193,11 @@ class ResolveContextResponse(_message.Message):
     TOKENS_FIELD_NUMBER: _builtins.int
     LEFT_OUT_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
+    UNREADABLE_FIELD_NUMBER: _builtins.int
     covered: _builtins.bool
     """Whether any node covers the path."""
     markdown: _builtins.str
-    """All of it as Markdown; empty where nothing covers the path."""
+    """All of it as Markdown; empty where nothing covers the path, or where the request is compact and nothing is said."""
     tokens: _builtins.int
     """How many tokens the Markdown has."""
     @_builtins.property
@@ -206,7 +207,7 @@ class ResolveContextResponse(_message.Message):
     @_builtins.property
     def sections(self) -> _containers.RepeatedCompositeFieldContainer[Global___MergedSection]:
         """The merged sections: `Introduction`, which is what stands before the first heading of level 2, then those of the
-        protocol in its order, then others in the order in which they come.
+        protocol in its order, then others in the order in which they come; if sections were asked for, in that order.
         """
 
     @_builtins.property
@@ -216,6 +217,10 @@ class ResolveContextResponse(_message.Message):
     @_builtins.property
     def pending(self) -> _containers.RepeatedCompositeFieldContainer[Global___Learning]:
         """Learnings that nobody has reviewed yet; empty unless asked for."""
+
+    @_builtins.property
+    def unreadable(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnreadableReport]:
+        """The pending reports that cannot be read, whatever they are about; empty unless pending learnings are asked for."""
 
     def __init__(
         self,
@@ -227,10 +232,11 @@ class ResolveContextResponse(_message.Message):
         tokens: _builtins.int = ...,
         left_out: _abc.Iterable[Global___LeftOut] | None = ...,
         pending: _abc.Iterable[Global___Learning] | None = ...,
+        unreadable: _abc.Iterable[Global___UnreadableReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["covered", b"covered", "left_out", b"left_out", "markdown", b"markdown", "nodes", b"nodes", "pending", b"pending", "sections", b"sections", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["covered", b"covered", "left_out", b"left_out", "markdown", b"markdown", "nodes", b"nodes", "pending", b"pending", "sections", b"sections", "tokens", b"tokens", "unreadable", b"unreadable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -879,6 +885,7 @@ class Learning(_message.Message):
     OPERATION_FIELD_NUMBER: _builtins.int
     FILE_FIELD_NUMBER: _builtins.int
     REVIEWS_FIELD_NUMBER: _builtins.int
+    UNPLACED_PATHS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identifier, which names its file."""
     type: Global___LearningType.ValueType
@@ -909,6 +916,12 @@ class Learning(_message.Message):
     def reviews(self) -> _containers.RepeatedCompositeFieldContainer[Global___Review]:
         """What reviewers said, the first first."""
 
+    @_builtins.property
+    def unplaced_paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Paths that another tool reported and that do not exist in the project. Absolute ones are looked for by their longest
+        suffix. With none but such, `paths` is the root.
+        """
+
     def __init__(
         self,
         *,
@@ -924,10 +937,11 @@ class Learning(_message.Message):
         operation: _builtins.str | None = ...,
         file: _builtins.str = ...,
         reviews: _abc.Iterable[Global___Review] | None = ...,
+        unplaced_paths: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "_operation", b"_operation", "evidence", b"evidence", "operation", b"operation", "timestamp", b"timestamp"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "_operation", b"_operation", "agent_id", b"agent_id", "detail", b"detail", "evidence", b"evidence", "file", b"file", "id", b"id", "operation", b"operation", "paths", b"paths", "reviews", b"reviews", "state", b"state", "timestamp", b"timestamp", "title", b"title", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evidence", b"_evidence", "_operation", b"_operation", "agent_id", b"agent_id", "detail", b"detail", "evidence", b"evidence", "file", b"file", "id", b"id", "operation", b"operation", "paths", b"paths", "reviews", b"reviews", "state", b"state", "timestamp", b"timestamp", "title", b"title", "type", b"type", "unplaced_paths", b"unplaced_paths"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__evidence: _TypeAlias = _typing.Literal["evidence"]  # noqa: Y015
     _WhichOneofArgType__evidence: _TypeAlias = _typing.Literal["_evidence", b"_evidence"]  # noqa: Y015

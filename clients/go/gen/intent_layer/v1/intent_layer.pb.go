@@ -260,11 +260,11 @@ type ResolveContextRequest struct {
 	Project string `protobuf:"bytes,1,opt,name=project,proto3" json:"project,omitempty"`
 	// A file or folder of it; `.` is the root. It need not exist yet.
 	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
-	// Only these sections, in any case; all when empty.
+	// Only these sections, in any case and in this order; all when empty. Headings of level 3 count too.
 	Sections []string `protobuf:"bytes,3,rep,name=sections,proto3" json:"sections,omitempty"`
-	// Whether the Markdown leaves the hierarchy out.
+	// Whether the Markdown leaves the title, the hierarchy and the origins out.
 	Compact bool `protobuf:"varint,4,opt,name=compact,proto3" json:"compact,omitempty"`
-	// Whether learnings that nobody has reviewed yet are included.
+	// Whether learnings that nobody has reviewed yet are included; for a folder also those about what is in it.
 	WithPending bool `protobuf:"varint,5,opt,name=with_pending,json=withPending,proto3" json:"with_pending,omitempty"`
 	// How many tokens the Markdown may have, 50 to 1000000; no limit when absent. The target's own Pitfalls, Checks and
 	// Contracts stay longest.
@@ -353,16 +353,18 @@ type ResolveContextResponse struct {
 	// The nodes, the root's first.
 	Nodes []*NodeReference `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	// The merged sections: `Introduction`, which is what stands before the first heading of level 2, then those of the
-	// protocol in its order, then others in the order in which they come.
+	// protocol in its order, then others in the order in which they come; if sections were asked for, in that order.
 	Sections []*MergedSection `protobuf:"bytes,3,rep,name=sections,proto3" json:"sections,omitempty"`
-	// All of it as Markdown; empty where nothing covers the path.
+	// All of it as Markdown; empty where nothing covers the path, or where the request is compact and nothing is said.
 	Markdown string `protobuf:"bytes,4,opt,name=markdown,proto3" json:"markdown,omitempty"`
 	// How many tokens the Markdown has.
 	Tokens int32 `protobuf:"varint,5,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	// What the budget left out.
 	LeftOut []*LeftOut `protobuf:"bytes,6,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	// Learnings that nobody has reviewed yet; empty unless asked for.
-	Pending       []*Learning `protobuf:"bytes,7,rep,name=pending,proto3" json:"pending,omitempty"`
+	Pending []*Learning `protobuf:"bytes,7,rep,name=pending,proto3" json:"pending,omitempty"`
+	// The pending reports that cannot be read, whatever they are about; empty unless pending learnings are asked for.
+	Unreadable    []*UnreadableReport `protobuf:"bytes,8,rep,name=unreadable,proto3" json:"unreadable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -442,6 +444,13 @@ func (x *ResolveContextResponse) GetLeftOut() []*LeftOut {
 func (x *ResolveContextResponse) GetPending() []*Learning {
 	if x != nil {
 		return x.Pending
+	}
+	return nil
+}
+
+func (x *ResolveContextResponse) GetUnreadable() []*UnreadableReport {
+	if x != nil {
+		return x.Unreadable
 	}
 	return nil
 }
@@ -1725,7 +1734,10 @@ type Learning struct {
 	// The report's file.
 	File string `protobuf:"bytes,11,opt,name=file,proto3" json:"file,omitempty"`
 	// What reviewers said, the first first.
-	Reviews       []*Review `protobuf:"bytes,12,rep,name=reviews,proto3" json:"reviews,omitempty"`
+	Reviews []*Review `protobuf:"bytes,12,rep,name=reviews,proto3" json:"reviews,omitempty"`
+	// Paths that another tool reported and that do not exist in the project. Absolute ones are looked for by their longest
+	// suffix. With none but such, `paths` is the root.
+	UnplacedPaths []string `protobuf:"bytes,13,rep,name=unplaced_paths,json=unplacedPaths,proto3" json:"unplaced_paths,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1840,6 +1852,13 @@ func (x *Learning) GetFile() string {
 func (x *Learning) GetReviews() []*Review {
 	if x != nil {
 		return x.Reviews
+	}
+	return nil
+}
+
+func (x *Learning) GetUnplacedPaths() []string {
+	if x != nil {
+		return x.UnplacedPaths
 	}
 	return nil
 }
@@ -2459,7 +2478,7 @@ const file_intent_layer_v1_intent_layer_proto_rawDesc = "" +
 	"\fwith_pending\x18\x05 \x01(\bR\vwithPending\x12\"\n" +
 	"\n" +
 	"max_tokens\x18\x06 \x01(\x05H\x00R\tmaxTokens\x88\x01\x01B\r\n" +
-	"\v_max_tokens\"\xc2\x02\n" +
+	"\v_max_tokens\"\x85\x03\n" +
 	"\x16ResolveContextResponse\x12\x18\n" +
 	"\acovered\x18\x01 \x01(\bR\acovered\x124\n" +
 	"\x05nodes\x18\x02 \x03(\v2\x1e.intent_layer.v1.NodeReferenceR\x05nodes\x12:\n" +
@@ -2467,7 +2486,10 @@ const file_intent_layer_v1_intent_layer_proto_rawDesc = "" +
 	"\bmarkdown\x18\x04 \x01(\tR\bmarkdown\x12\x16\n" +
 	"\x06tokens\x18\x05 \x01(\x05R\x06tokens\x123\n" +
 	"\bleft_out\x18\x06 \x03(\v2\x18.intent_layer.v1.LeftOutR\aleftOut\x123\n" +
-	"\apending\x18\a \x03(\v2\x19.intent_layer.v1.LearningR\apending\"S\n" +
+	"\apending\x18\a \x03(\v2\x19.intent_layer.v1.LearningR\apending\x12A\n" +
+	"\n" +
+	"unreadable\x18\b \x03(\v2!.intent_layer.v1.UnreadableReportR\n" +
+	"unreadable\"S\n" +
 	"\rNodeReference\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x16\n" +
 	"\x06folder\x18\x02 \x01(\tR\x06folder\x12\x16\n" +
@@ -2556,7 +2578,7 @@ const file_intent_layer_v1_intent_layer_proto_rawDesc = "" +
 	"\n" +
 	"_operation\"O\n" +
 	"\x16ReportLearningResponse\x125\n" +
-	"\blearning\x18\x01 \x01(\v2\x19.intent_layer.v1.LearningR\blearning\"\xc2\x03\n" +
+	"\blearning\x18\x01 \x01(\v2\x19.intent_layer.v1.LearningR\blearning\"\xe9\x03\n" +
 	"\bLearning\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x121\n" +
 	"\x04type\x18\x02 \x01(\x0e2\x1d.intent_layer.v1.LearningTypeR\x04type\x124\n" +
@@ -2570,7 +2592,8 @@ const file_intent_layer_v1_intent_layer_proto_rawDesc = "" +
 	"\toperation\x18\n" +
 	" \x01(\tH\x01R\toperation\x88\x01\x01\x12\x12\n" +
 	"\x04file\x18\v \x01(\tR\x04file\x121\n" +
-	"\areviews\x18\f \x03(\v2\x17.intent_layer.v1.ReviewR\areviewsB\v\n" +
+	"\areviews\x18\f \x03(\v2\x17.intent_layer.v1.ReviewR\areviews\x12%\n" +
+	"\x0eunplaced_paths\x18\r \x03(\tR\runplacedPathsB\v\n" +
 	"\t_evidenceB\f\n" +
 	"\n" +
 	"_operation\"\xb0\x01\n" +
@@ -2716,51 +2739,52 @@ var file_intent_layer_v1_intent_layer_proto_depIdxs = []int32{
 	7,  // 1: intent_layer.v1.ResolveContextResponse.sections:type_name -> intent_layer.v1.MergedSection
 	9,  // 2: intent_layer.v1.ResolveContextResponse.left_out:type_name -> intent_layer.v1.LeftOut
 	25, // 3: intent_layer.v1.ResolveContextResponse.pending:type_name -> intent_layer.v1.Learning
-	8,  // 4: intent_layer.v1.MergedSection.parts:type_name -> intent_layer.v1.SectionPart
-	12, // 5: intent_layer.v1.ListNodesResponse.nodes:type_name -> intent_layer.v1.NodeSummary
-	12, // 6: intent_layer.v1.GetNodeResponse.node:type_name -> intent_layer.v1.NodeSummary
-	15, // 7: intent_layer.v1.GetNodeResponse.sections:type_name -> intent_layer.v1.Section
-	18, // 8: intent_layer.v1.ValidateNodesResponse.findings:type_name -> intent_layer.v1.Finding
-	0,  // 9: intent_layer.v1.Finding.severity:type_name -> intent_layer.v1.FindingSeverity
-	1,  // 10: intent_layer.v1.ReportLearningRequest.type:type_name -> intent_layer.v1.LearningType
-	25, // 11: intent_layer.v1.ReportLearningResponse.learning:type_name -> intent_layer.v1.Learning
-	1,  // 12: intent_layer.v1.Learning.type:type_name -> intent_layer.v1.LearningType
-	2,  // 13: intent_layer.v1.Learning.state:type_name -> intent_layer.v1.LearningState
-	34, // 14: intent_layer.v1.Learning.timestamp:type_name -> google.protobuf.Timestamp
-	26, // 15: intent_layer.v1.Learning.reviews:type_name -> intent_layer.v1.Review
-	3,  // 16: intent_layer.v1.Review.verdict:type_name -> intent_layer.v1.ReviewVerdict
-	34, // 17: intent_layer.v1.Review.timestamp:type_name -> google.protobuf.Timestamp
-	2,  // 18: intent_layer.v1.ListLearningsRequest.states:type_name -> intent_layer.v1.LearningState
-	1,  // 19: intent_layer.v1.ListLearningsRequest.types:type_name -> intent_layer.v1.LearningType
-	25, // 20: intent_layer.v1.ListLearningsResponse.learnings:type_name -> intent_layer.v1.Learning
-	29, // 21: intent_layer.v1.ListLearningsResponse.unreadable:type_name -> intent_layer.v1.UnreadableReport
-	3,  // 22: intent_layer.v1.ReviewLearningRequest.verdict:type_name -> intent_layer.v1.ReviewVerdict
-	31, // 23: intent_layer.v1.ReviewLearningRequest.edits:type_name -> intent_layer.v1.Edits
-	25, // 24: intent_layer.v1.ReviewLearningResponse.learning:type_name -> intent_layer.v1.Learning
-	33, // 25: intent_layer.v1.ReviewLearningResponse.duplicates:type_name -> intent_layer.v1.Duplicate
-	4,  // 26: intent_layer.v1.IntentLayerService.ResolveContext:input_type -> intent_layer.v1.ResolveContextRequest
-	10, // 27: intent_layer.v1.IntentLayerService.ListNodes:input_type -> intent_layer.v1.ListNodesRequest
-	13, // 28: intent_layer.v1.IntentLayerService.GetNode:input_type -> intent_layer.v1.GetNodeRequest
-	16, // 29: intent_layer.v1.IntentLayerService.ValidateNodes:input_type -> intent_layer.v1.ValidateNodesRequest
-	19, // 30: intent_layer.v1.IntentLayerService.PlaceFact:input_type -> intent_layer.v1.PlaceFactRequest
-	21, // 31: intent_layer.v1.IntentLayerService.InitNode:input_type -> intent_layer.v1.InitNodeRequest
-	23, // 32: intent_layer.v1.IntentLayerService.ReportLearning:input_type -> intent_layer.v1.ReportLearningRequest
-	27, // 33: intent_layer.v1.IntentLayerService.ListLearnings:input_type -> intent_layer.v1.ListLearningsRequest
-	30, // 34: intent_layer.v1.IntentLayerService.ReviewLearning:input_type -> intent_layer.v1.ReviewLearningRequest
-	5,  // 35: intent_layer.v1.IntentLayerService.ResolveContext:output_type -> intent_layer.v1.ResolveContextResponse
-	11, // 36: intent_layer.v1.IntentLayerService.ListNodes:output_type -> intent_layer.v1.ListNodesResponse
-	14, // 37: intent_layer.v1.IntentLayerService.GetNode:output_type -> intent_layer.v1.GetNodeResponse
-	17, // 38: intent_layer.v1.IntentLayerService.ValidateNodes:output_type -> intent_layer.v1.ValidateNodesResponse
-	20, // 39: intent_layer.v1.IntentLayerService.PlaceFact:output_type -> intent_layer.v1.PlaceFactResponse
-	22, // 40: intent_layer.v1.IntentLayerService.InitNode:output_type -> intent_layer.v1.InitNodeResponse
-	24, // 41: intent_layer.v1.IntentLayerService.ReportLearning:output_type -> intent_layer.v1.ReportLearningResponse
-	28, // 42: intent_layer.v1.IntentLayerService.ListLearnings:output_type -> intent_layer.v1.ListLearningsResponse
-	32, // 43: intent_layer.v1.IntentLayerService.ReviewLearning:output_type -> intent_layer.v1.ReviewLearningResponse
-	35, // [35:44] is the sub-list for method output_type
-	26, // [26:35] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	29, // 4: intent_layer.v1.ResolveContextResponse.unreadable:type_name -> intent_layer.v1.UnreadableReport
+	8,  // 5: intent_layer.v1.MergedSection.parts:type_name -> intent_layer.v1.SectionPart
+	12, // 6: intent_layer.v1.ListNodesResponse.nodes:type_name -> intent_layer.v1.NodeSummary
+	12, // 7: intent_layer.v1.GetNodeResponse.node:type_name -> intent_layer.v1.NodeSummary
+	15, // 8: intent_layer.v1.GetNodeResponse.sections:type_name -> intent_layer.v1.Section
+	18, // 9: intent_layer.v1.ValidateNodesResponse.findings:type_name -> intent_layer.v1.Finding
+	0,  // 10: intent_layer.v1.Finding.severity:type_name -> intent_layer.v1.FindingSeverity
+	1,  // 11: intent_layer.v1.ReportLearningRequest.type:type_name -> intent_layer.v1.LearningType
+	25, // 12: intent_layer.v1.ReportLearningResponse.learning:type_name -> intent_layer.v1.Learning
+	1,  // 13: intent_layer.v1.Learning.type:type_name -> intent_layer.v1.LearningType
+	2,  // 14: intent_layer.v1.Learning.state:type_name -> intent_layer.v1.LearningState
+	34, // 15: intent_layer.v1.Learning.timestamp:type_name -> google.protobuf.Timestamp
+	26, // 16: intent_layer.v1.Learning.reviews:type_name -> intent_layer.v1.Review
+	3,  // 17: intent_layer.v1.Review.verdict:type_name -> intent_layer.v1.ReviewVerdict
+	34, // 18: intent_layer.v1.Review.timestamp:type_name -> google.protobuf.Timestamp
+	2,  // 19: intent_layer.v1.ListLearningsRequest.states:type_name -> intent_layer.v1.LearningState
+	1,  // 20: intent_layer.v1.ListLearningsRequest.types:type_name -> intent_layer.v1.LearningType
+	25, // 21: intent_layer.v1.ListLearningsResponse.learnings:type_name -> intent_layer.v1.Learning
+	29, // 22: intent_layer.v1.ListLearningsResponse.unreadable:type_name -> intent_layer.v1.UnreadableReport
+	3,  // 23: intent_layer.v1.ReviewLearningRequest.verdict:type_name -> intent_layer.v1.ReviewVerdict
+	31, // 24: intent_layer.v1.ReviewLearningRequest.edits:type_name -> intent_layer.v1.Edits
+	25, // 25: intent_layer.v1.ReviewLearningResponse.learning:type_name -> intent_layer.v1.Learning
+	33, // 26: intent_layer.v1.ReviewLearningResponse.duplicates:type_name -> intent_layer.v1.Duplicate
+	4,  // 27: intent_layer.v1.IntentLayerService.ResolveContext:input_type -> intent_layer.v1.ResolveContextRequest
+	10, // 28: intent_layer.v1.IntentLayerService.ListNodes:input_type -> intent_layer.v1.ListNodesRequest
+	13, // 29: intent_layer.v1.IntentLayerService.GetNode:input_type -> intent_layer.v1.GetNodeRequest
+	16, // 30: intent_layer.v1.IntentLayerService.ValidateNodes:input_type -> intent_layer.v1.ValidateNodesRequest
+	19, // 31: intent_layer.v1.IntentLayerService.PlaceFact:input_type -> intent_layer.v1.PlaceFactRequest
+	21, // 32: intent_layer.v1.IntentLayerService.InitNode:input_type -> intent_layer.v1.InitNodeRequest
+	23, // 33: intent_layer.v1.IntentLayerService.ReportLearning:input_type -> intent_layer.v1.ReportLearningRequest
+	27, // 34: intent_layer.v1.IntentLayerService.ListLearnings:input_type -> intent_layer.v1.ListLearningsRequest
+	30, // 35: intent_layer.v1.IntentLayerService.ReviewLearning:input_type -> intent_layer.v1.ReviewLearningRequest
+	5,  // 36: intent_layer.v1.IntentLayerService.ResolveContext:output_type -> intent_layer.v1.ResolveContextResponse
+	11, // 37: intent_layer.v1.IntentLayerService.ListNodes:output_type -> intent_layer.v1.ListNodesResponse
+	14, // 38: intent_layer.v1.IntentLayerService.GetNode:output_type -> intent_layer.v1.GetNodeResponse
+	17, // 39: intent_layer.v1.IntentLayerService.ValidateNodes:output_type -> intent_layer.v1.ValidateNodesResponse
+	20, // 40: intent_layer.v1.IntentLayerService.PlaceFact:output_type -> intent_layer.v1.PlaceFactResponse
+	22, // 41: intent_layer.v1.IntentLayerService.InitNode:output_type -> intent_layer.v1.InitNodeResponse
+	24, // 42: intent_layer.v1.IntentLayerService.ReportLearning:output_type -> intent_layer.v1.ReportLearningResponse
+	28, // 43: intent_layer.v1.IntentLayerService.ListLearnings:output_type -> intent_layer.v1.ListLearningsResponse
+	32, // 44: intent_layer.v1.IntentLayerService.ReviewLearning:output_type -> intent_layer.v1.ReviewLearningResponse
+	36, // [36:45] is the sub-list for method output_type
+	27, // [27:36] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_intent_layer_v1_intent_layer_proto_init() }
