@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -17,6 +19,7 @@ from cstp_grpc.cli.output import Output, printable
 from cstp_grpc.cli.project import OTHERWISE, Project, ProtocolGroup, in_project, now, opened, user
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.intent_layer.model import (
+    Edits,
     LearningState,
     LearningType,
     NewLearning,
@@ -134,14 +137,19 @@ def list_command(
 
 
 @learn.command()
-@click.argument("learning", required=False, metavar="[ID|FILE]")
+@click.argument("named", nargs=-1, metavar="[ID|FILE]...")
+@click.option("--all", "everything", is_flag=True, help="All that is pending.")
 @click.option("--accept", is_flag=True, help="Merge it into the node that covers its paths.")
 @click.option("--reject", is_flag=True, help="Put it away.")
 @click.option("--defer", is_flag=True, help="Leave it pending, and say so in the report.")
 @click.option("--reason", default="", help="Why.")
 @click.option("--reviewer", metavar="NAME", help="Who reviews; whoever runs the command when absent.")
+@click.option("--title", help="Merge it with this title.")
+@click.option("--detail", help="Merge it with this text; - reads it from standard input.")
 @click.option("--section", metavar="NAME", help="Merge it into this section, not the one of its kind.")
+@click.option("--edit", is_flag=True, help="Edit title, section and text in $EDITOR before they are merged.")
 @click.option("--force", is_flag=True, help="Merge it even though the node says likely the same.")
+@click.option("--reject-duplicates", is_flag=True, help="Reject what says the same as one that is accepted with it.")
 @click.option(
     "--threshold",
     type=click.FloatRange(0, PERCENT),
@@ -156,14 +164,19 @@ def list_command(
 def review(
     out: Output,
     project: Project,
-    learning: str | None,
+    named: tuple[str, ...],
+    everything: bool,
     accept: bool,
     reject: bool,
     defer: bool,
     reason: str,
     reviewer: str | None,
+    title: str | None,
+    detail: str | None,
     section: str | None,
+    edit: bool,
     force: bool,
+    reject_duplicates: bool,
     threshold: float | None,
     dry_run: bool,
     check_only: bool,
@@ -171,33 +184,93 @@ def review(
     """Review what was filed: accept, reject or defer it. It is named by its id or by the file of its report.
 
     On a terminal and without a verdict it shows what is pending, one by one, with the change that accepting would make,
-    and asks. Exit code 0 is success, 2 that a node says likely the same and --force was not given, 1 an error.
+    and asks; what likely says the same is shown together. Several may be reviewed at once: each is, whatever comes of
+    the others, and of those that likely say the same only the first is accepted. Exit code 0 is success, 2 that a node
+    or another learning says likely the same and --force was not given, 1 an error.
 
     \b
     Examples:
       cstp learn review
       cstp learn review PITFALL-2026-02-06-a1b2c3d4e5f60718-4567 --accept --reason "Seen twice"
+      cstp learn review PITFALL-2026-02-06-a1b2c3d4e5f60718-4567 --accept --edit
+      cstp learn review --all --accept --reject-duplicates --dry-run
       cstp learn review .intent-layer/mistakes/pending/CHECK-2026-02-06-0f3a9b2c4d5e6f70-4567.md --accept --dry-run
     """
+    from cstp_grpc.cli.batch_review import BatchReview
+    from cstp_grpc.cli.learning_editor import edit_learning
     from cstp_grpc.cli.reviewing import Conversation, Terms, pending, review_one
+    from cstp_grpc.intent_layer.duplicates import THRESHOLD
+    from cstp_grpc.intent_layer.grouping import group_duplicates
     from cstp_grpc.intent_layer.reviewing import Reviewer
 
-    if learning is not None and learning.endswith(ENDING):
-        project, learning = of_report(project, learning)
+    project, ids = named_learnings(project, named)
     verdict = verdict_of(accept=accept, reject=reject, defer=defer)
-    terms = Terms(reviewer or user(), reason, section, force, dry_run or check_only)
-    by = Reviewer(project.tree, now) if threshold is None else Reviewer(project.tree, now, threshold=threshold)
+    edits = Edits(title, read_input() if detail == STANDARD_INPUT else detail, section)
+    check_review_options(ids, verdict, edits, everything=everything, edit=edit, reject_duplicates=reject_duplicates)
+    terms = Terms(reviewer or user(), reason, edits, force, dry_run or check_only)
+    alike = THRESHOLD if threshold is None else threshold
+    by = Reviewer(project.tree, now, threshold=alike)
+    filed = Learnings(project.tree, now)
+    with_diff = dry_run and not check_only
     if verdict is None:
         require_terminal(out)
-        learnings = Learnings(project.tree, now)
-        Conversation(out, by, terms).review(pending(learnings, out) if learning is None else [learnings.get(learning)])
+    elif len(ids) == 1:
+        if edit:
+            terms = replace(terms, edits=edit_learning(filed.get(ids[0]), edits))
+        if not review_one(out, by, terms, ids[0], verdict, with_diff=with_diff):
+            click.get_current_context().exit(OTHERWISE)
         return
-    if learning is None:
+    unreadable: list[UnreadableReportFile] = []
+    if verdict is None:
+        found = [filed.get(each) for each in ids] if ids else pending(filed, out, unreadable)
+        Conversation(out, by, terms).review(group_duplicates(project.tree, found, alike))
+        return
+    batch = BatchReview(out, by, terms, verdict, edit, with_diff, reject_duplicates)
+    found = batch.find(filed, ids) if ids else pending(filed, out, unreadable)
+    batch.review(group_duplicates(project.tree, found, alike))
+    batch.print_summary()
+    click.get_current_context().exit(1 if unreadable else batch.exit_code)
+
+
+def named_learnings(project: Project, named: Sequence[str]) -> tuple[Project, list[str]]:
+    """Return the project and the identifiers of learnings, each once. Raises InvalidArgument and click.UsageError."""
+    base, ids = project, []
+    for each in named:
+        if each.endswith(ENDING):
+            other, identifier = of_report(base, each)
+            if len(named) > 1 and other.root.resolve() != base.root.resolve():
+                raise click.UsageError(f"{each} is a report of another project; review those of one at a time.")
+            project = other
+            ids.append(identifier)
+        else:
+            ids.append(each)
+    return project, list(dict.fromkeys(ids))
+
+
+def check_review_options(
+    ids: Sequence[str],
+    verdict: ReviewVerdict | None,
+    edits: Edits,
+    *,
+    everything: bool,
+    edit: bool,
+    reject_duplicates: bool,
+) -> None:
+    """Raise click.UsageError for options that do not go together."""
+    if everything and ids:
+        raise click.UsageError("--all reviews all that is pending; leave the IDs out.")
+    if verdict and not ids and not everything:
         raise click.UsageError(
-            f"Say what to {verdict}: its ID, which `cstp learn list` shows, or the file of its report."
+            f"Say what to {verdict}: its ID, which `cstp learn list` shows, the file of its report, or --all."
         )
-    if not review_one(out, by, terms, learning, verdict, with_diff=dry_run and not check_only):
-        click.get_current_context().exit(OTHERWISE)
+    if (edit or edits.title is not None or edits.detail is not None) and verdict is not ReviewVerdict.ACCEPT:
+        raise click.UsageError("--title, --detail and --edit change what is merged; give --accept too.")
+    if (edits.title is not None or edits.detail is not None) and len(ids) != 1:
+        raise click.UsageError("--title and --detail are for one ID; --edit asks for each.")
+    if reject_duplicates and verdict is not ReviewVerdict.ACCEPT:
+        raise click.UsageError(
+            "--reject-duplicates rejects what says the same as something accepted; give --accept too."
+        )
 
 
 def read_input() -> str:
@@ -228,4 +301,6 @@ def verdict_of(*, accept: bool, reject: bool, defer: bool) -> ReviewVerdict | No
 def require_terminal(out: Output) -> None:
     """Raise click.UsageError where nobody can be asked."""
     if out.json_wanted or not (sys.stdin and sys.stdin.isatty() and out.console.is_terminal):
-        raise click.UsageError("There is no terminal to ask on: give an ID and --accept, --reject or --defer.")
+        raise click.UsageError(
+            "There is no terminal to ask on: give an ID or --all, and --accept, --reject or --defer."
+        )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import click
 from rich.text import Text
 
+from cstp_grpc.cli.learning_editor import edit_learning
 from cstp_grpc.cli.output import Output, printable
 from cstp_grpc.errors import CstpError
 from cstp_grpc.intent_layer.model import (
@@ -25,12 +26,15 @@ from cstp_grpc.intent_layer.reviewing import LikelyDuplicate, Reviewer
 from cstp_grpc.storage.paging import MAX_SIZE, PageRequest
 
 HINT = "Merge it all the same with --force, or --reject it."
+EDIT = "edit"
 SKIP = "skip"
 QUIT = "quit"
-ANSWERS = {answer[0]: answer for answer in (*map(str, ReviewVerdict), SKIP, QUIT)}
+ANSWERS = {answer[0]: answer for answer in (*map(str, ReviewVerdict), EDIT, SKIP, QUIT)}
 """What can be answered, by the letter that stands for it."""
 STATE_COLOURS = {LearningState.PENDING: "yellow", LearningState.INTEGRATED: "green", LearningState.REJECTED: "dim"}
 DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+
+Groups = Iterable[Sequence[Learning]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,39 +43,76 @@ class Terms:
 
     reviewer: str
     reason: str = ""
-    section: str | None = None
+    edits: Edits = field(default_factory=Edits)
     force: bool = False
     dry_run: bool = False
 
     def request(self, learning_id: str, verdict: ReviewVerdict) -> ReviewRequest:
         """Return a review."""
-        edits = Edits(section=self.section)
-        return ReviewRequest(learning_id, verdict, self.reviewer, self.reason, edits, self.force, self.dry_run)
+        return ReviewRequest(learning_id, verdict, self.reviewer, self.reason, self.edits, self.force, self.dry_run)
+
+    def as_duplicate(self, learning_id: str) -> Terms:
+        """Return the terms to reject a learning on that says the same as another."""
+        return replace(self, reason=f"Says the same as {learning_id}", edits=Edits(), force=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A review of one learning after the other, by whoever sits at the terminal."""
+    """A review of one group of learnings after the other, by whoever sits at the terminal."""
 
     out: Output
     reviewer: Reviewer
     terms: Terms
 
-    def review(self, learnings: Iterable[Learning]) -> None:
-        """Show each learning and do what is answered, until there are no more or enough."""
+    def review(self, groups: Groups) -> None:
+        """Show each group and do what is answered, until there are no more or enough."""
         found = False
-        for learning in learnings:
+        for group in groups:
             found = True
-            self._show(learning)
-            answer = ask()
-            if answer == QUIT:
+            if not self._review_group(group):
                 return
-            if answer != SKIP:
-                self._carry_out(learning, ReviewVerdict(answer))
-            self.out.line("")
         self.out.line("There are no more." if found else "Nothing is pending.")
 
-    def _show(self, learning: Learning) -> None:
+    def _review_group(self, group: Sequence[Learning]) -> bool:
+        """Review learnings that likely say the same; return False if the reviewer has enough."""
+        first, *others = group
+        self._show(first, others)
+        terms = self.terms
+        while (answer := ask()) == EDIT:
+            terms = self._edit(first, terms)
+        if answer == QUIT:
+            return False
+        verdict = None if answer == SKIP else ReviewVerdict(answer)
+        carried_out = verdict is not None and self._carry_out(first, verdict, terms)
+        self.out.line("")
+        if verdict is None or not others or (carried_out and self._decide_alike(first, others, verdict)):
+            return True
+        return all(self._review_group([each]) for each in others)
+
+    def _decide_alike(self, first: Learning, others: Sequence[Learning], verdict: ReviewVerdict) -> bool:
+        """Ask for one decision on the others of a group, and carry it out; return False if there is none."""
+        if verdict is ReviewVerdict.ACCEPT:
+            verdict, terms = ReviewVerdict.REJECT, self.terms.as_duplicate(first.id)
+            question = f"Reject the {counted(len(others), 'other')} as duplicates?"
+        else:
+            terms = self.terms
+            question = f"{verdict.capitalize()} the {counted(len(others), 'other')} too?"
+        if not click.confirm(question, default=True):
+            return False
+        for each in others:
+            self._carry_out(each, verdict, terms)
+        self.out.line("")
+        return True
+
+    def _edit(self, learning: Learning, terms: Terms) -> Terms:
+        try:
+            terms = replace(terms, edits=edit_learning(learning, terms.edits))
+        except (CstpError, click.ClickException) as error:
+            self.out.note(f"Error: {printable(error.message)}")
+        self._show_preview(learning, terms)
+        return terms
+
+    def _show(self, learning: Learning, others: Sequence[Learning]) -> None:
         self.out.line(headline(learning))
         self.out.line(details(learning))
         for text in filter(None, (learning.operation, learning.detail, learning.evidence)):
@@ -79,31 +120,41 @@ class Conversation:
         for review in learning.reviews:
             said = f"\n{review.verdict} by {review.reviewer}, {review.at:%Y-%m-%d}: {review.reason}".rstrip(": ")
             self.out.line(Text(printable(said), style="italic"))
+        if others:
+            self.out.line(f"\n{counted(len(others), 'other')} likely the same:")
+        for other in others:
+            self.out.line(headline(other))
+            self.out.line(details(other))
         self.out.line("")
+        self._show_preview(learning, self.terms)
+
+    def _show_preview(self, learning: Learning, terms: Terms) -> None:
+        """Show what accepting would change."""
         try:
-            preview = replace(self.terms, dry_run=True).request(learning.id, ReviewVerdict.ACCEPT)
-            outcome = self.reviewer.review(preview)
+            outcome = self.reviewer.review(replace(terms, dry_run=True).request(learning.id, ReviewVerdict.ACCEPT))
         except CstpError as error:
             self.out.line(printable(f"It cannot be accepted: {error.message}"))
             return
         show_diff(self.out, outcome.diff)
         show_duplicates(self.out, outcome.duplicates)
 
-    def _carry_out(self, learning: Learning, verdict: ReviewVerdict) -> None:
-        reason = self.terms.reason or click.prompt("Why (may be empty)", default="", show_default=False)
-        terms = replace(self.terms, reason=reason)
+    def _carry_out(self, learning: Learning, verdict: ReviewVerdict, terms: Terms) -> bool:
+        """Carry out a verdict; return whether that was done."""
+        reason = terms.reason or click.prompt("Why (may be empty)", default="", show_default=False)
+        terms = replace(terms, reason=reason)
         try:
             try:
                 outcome = self.reviewer.review(terms.request(learning.id, verdict))
             except LikelyDuplicate as error:
                 show_duplicates(self.out, error.duplicates)
                 if not click.confirm("Merge it all the same?"):
-                    return
+                    return False
                 outcome = self.reviewer.review(replace(terms, force=True).request(learning.id, verdict))
         except CstpError as error:
             self.out.note(f"Error: {printable(error.message)}")
-            return
+            return False
         self.out.line(done(outcome, verdict, dry_run=terms.dry_run))
+        return True
 
 
 def review_one(
@@ -135,10 +186,10 @@ def ask() -> str:
                 return answer
 
 
-def pending(learnings: Learnings, out: Output) -> Iterator[Learning]:
-    """Yield what is pending, the first filed first."""
+def pending(learnings: Learnings, out: Output, unreadable: list[UnreadableReportFile]) -> list[Learning]:
+    """Return what is pending, the first filed first; what cannot be read is noted, and added to `unreadable`."""
     query = LearningQuery(frozenset({LearningState.PENDING}))
-    return reversed(list(all_learnings(learnings, query, out)))
+    return list(all_learnings(learnings, query, out, unreadable))[::-1]
 
 
 def all_learnings(
@@ -215,3 +266,8 @@ def show(out: Output, outcome: ReviewOutcome, verdict: ReviewVerdict, terms: Ter
         out.line(done(outcome, verdict, dry_run=terms.dry_run))
     elif not outcome.duplicates:
         out.line("No node says the same.")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things in words."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

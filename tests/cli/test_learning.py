@@ -253,7 +253,14 @@ class TestReview:
             (["a/b", "--accept"], "is no identifier"),
             (["AGENTS.md", "--accept"], "AGENTS.md is no report"),
             ([], "There is no terminal to ask on"),
+            (["--all"], "There is no terminal to ask on"),
             (["--json"], "There is no terminal to ask on"),
+            (["nothing", "--all", "--accept"], "leave the IDs out"),
+            (["nothing", "--reject", "--title", "x"], "give --accept too"),
+            (["nothing", "--defer", "--edit"], "give --accept too"),
+            (["nothing", "--reject", "--reject-duplicates"], "give --accept too"),
+            (["--all", "--accept", "--title", "x"], "are for one ID"),
+            (["nothing", "--accept", "--edit"], "there is no learning nothing"),
         ],
     )
     def test_what_cannot_be_reviewed_is_told(self, learn: Learn, arguments: list[str], problem: str) -> None:
@@ -266,6 +273,112 @@ class TestReview:
         learn.review(pitfall, "--reject")
         code, _, told = learn.review(pitfall, "--accept")
         assert (code, told) == (1, f"Error: {pitfall} was reviewed already; it is rejected\n")
+
+
+SAME = {**PITFALL, "--title": "Arrow functions in the API module", "--detail": "All handlers use arrow syntax there"}
+
+
+class TestSeveral:
+    def test_several_are_reviewed_whatever_comes_of_the_others(self, learn: Learn) -> None:
+        pitfall, check = learn.report(PITFALL), learn.report(CHECK)
+        code, shown, told = learn.review(pitfall, "PITFALL-1", check, pitfall, "--reject", "--reason", "Old")
+        assert (code, learn.states()) == (1, {pitfall: "rejected", check: "rejected"})
+        assert "PITFALL-1: there is no learning PITFALL-1\n" in told
+        assert shown.endswith("2 reviews, 1 failed.\n")
+        again = learn.review(pitfall, check, "--accept")
+        assert (again[0], again[1]) == (1, "0 reviews, 2 failed.\n")
+
+    def test_all_that_is_pending_is_reviewed_and_of_the_alike_the_first(self, learn: Learn) -> None:
+        first, check, same = learn.report(PITFALL), learn.report(CHECK), learn.report(SAME)
+        dry = learn.review("--all", "--accept", "--dry-run")
+        code, shown, told = learn.review("--all", "--accept")
+        assert (dry[0], code) == (2, 2)
+        assert learn.states() == {first: "integrated", check: "integrated", same: "pending"}
+        assert f"{same}: {same} says likely the same as {first}\n" in told
+        assert "--reject-duplicates" in told
+        assert shown.endswith("2 reviews, 1 likely duplicate left.\n")
+        assert learn.review("--all", "--accept", "--force")[0] == 0
+        assert learn.states()[same] == "integrated"
+        assert learn.review("--all", "--accept") == (0, "0 reviews.\n", "")
+
+    def test_duplicates_of_an_accepted_one_can_be_rejected_with_it(self, learn: Learn) -> None:
+        first, same = learn.report(PITFALL), learn.report(SAME)
+        elsewhere = learn.report({**SAME, "--path": "lib/x.ts"})
+        write_tree(learn.project, {"lib/AGENTS.md": NODE})
+        assert learn.review("--all", "--accept", "--reject-duplicates")[0] == 0
+        assert learn.states() == {first: "integrated", same: "rejected", elsewhere: "integrated"}
+        report = (learn.project / f".intent-layer/mistakes/rejected/{same}.md").read_text()
+        assert f"**Reason**: Says the same as {first}\n" in report
+
+    def test_json_has_a_result_or_an_error_for_each(self, learn: Learn) -> None:
+        first, same = learn.report(PITFALL), learn.report(SAME)
+        code, shown, _ = learn.review("nothing", first, same, "--accept", "--json")
+        missing, accepted, duplicate = json.loads(shown)["reviews"]
+        assert (code, missing["id"], missing["error"]["reason"]) == (1, "nothing", "NOT_FOUND")
+        assert (accepted["id"], accepted["result"]["node"]) == (first, "AGENTS.md")
+        assert (duplicate["id"], duplicate["error"]["metadata"]) == (same, {"duplicate_of": first})
+
+    def test_a_report_that_cannot_be_read_is_told_and_counts_as_an_error(self, learn: Learn) -> None:
+        pitfall = learn.report(PITFALL)
+        (learn.project / ".intent-layer/mistakes/pending/notes.md").write_text("Buy milk\n")
+        code, _, told = learn.review("--all", "--reject")
+        assert (code, learn.states()) == (1, {pitfall: "rejected"})
+        assert ".intent-layer/mistakes/pending/notes.md: its type is not known\n" in told
+        listed = json.loads(learn.invoke("learn", "list", "--project", learn.project, "--json").stdout)
+        assert listed["unreadable"] == [
+            {"file": ".intent-layer/mistakes/pending/notes.md", "reason": "its type is not known"}
+        ]
+
+
+def editor(folder: Path, script: str) -> str:
+    """An editor that runs a line of Python on the text."""
+    program = folder / "editor.py"
+    program.write_text(f"import pathlib, sys\np = pathlib.Path(sys.argv[1])\nt = p.read_text()\n{script}\n")
+    return f"{sys.executable} {program}"
+
+
+class TestEditing:
+    def test_title_text_and_section_can_be_given(self, learn: Learn) -> None:
+        pitfall = learn.report(PITFALL)
+        options = ["--title", "Write arrow functions", "--detail", "In handlers", "--section", "Patterns"]
+        assert learn.review(pitfall, "--accept", *options)[0] == 0
+        assert "\n## Patterns\n\n### Write arrow functions\n\nIn handlers\n\n_Source" in learn.node
+
+    def test_the_editor_changes_what_is_merged(
+        self, learn: Learn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pitfall = learn.report(PITFALL)
+        offered = "Title: Arrow functions in API module\nSection: Pitfalls\n\nAll handlers use arrow syntax\n"
+        change = f"assert t == {offered!r}; p.write_text(t.replace('Pitfalls', 'Patterns').replace('All', 'Some'))"
+        monkeypatch.setenv("EDITOR", editor(tmp_path, change))
+        assert learn.review(pitfall, "--accept", "--edit")[0] == 0
+        assert "\n## Patterns\n\n### Arrow functions in API module\n\nSome handlers use arrow syntax\n" in learn.node
+        report = (learn.project / f".intent-layer/mistakes/integrated/{pitfall}.md").read_text()
+        assert "All handlers" in report
+
+    @pytest.mark.parametrize(
+        ("change", "problem"),
+        [
+            ("p.write_text('')", "must begin with the lines Title: and Section:"),
+            ("p.write_text('Title:\\nSection: Pitfalls\\n\\nText')", "edits.title: must not be empty"),
+            ("p.write_text('Title: A\\nSection: Pitfalls\\n\\n')", "edits.detail: must not be empty"),
+            ("sys.exit(3)", "failed"),
+        ],
+    )
+    def test_what_cannot_be_merged_is_told_and_changes_nothing(
+        self, learn: Learn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, problem: str
+    ) -> None:
+        pitfall = learn.report(PITFALL)
+        monkeypatch.setenv("EDITOR", editor(tmp_path, change))
+        code, _, told = learn.review(pitfall, "--accept", "--edit")
+        assert (code, problem in told) == (1, True), told
+        assert (learn.node, learn.states()) == (NODE, {pitfall: "pending"})
+
+    def test_without_a_terminal_and_an_editor_it_is_told(self, learn: Learn, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("VISUAL", "EDITOR"):
+            monkeypatch.delenv(name, raising=False)
+        code, _, told = learn.review(learn.report(PITFALL), "--accept", "--edit")
+        assert (code, "set EDITOR" in told) == (1, True)
 
 
 @dataclass
@@ -325,7 +438,7 @@ class TestTerminal:
             screen.expect("Arrow functions in API module")
             screen.expect("All handlers use arrow syntax")
             screen.expect("+### Arrow functions in API module")
-            screen.expect("[a]ccept, [r]eject, [d]efer, [s]kip, [q]uit")
+            screen.expect("[a]ccept, [r]eject, [d]efer, [e]dit, [s]kip, [q]uit")
             screen.answer("a")
             screen.expect("Why")
             screen.answer("Seen twice")
@@ -389,3 +502,36 @@ class TestTerminal:
         with terminal(learn.project) as (screen, process):
             screen.expect("Nothing is pending.")
         assert process.returncode == 0
+
+    def test_the_alike_are_shown_and_decided_together(self, learn: Learn) -> None:
+        first, check, same = learn.report(PITFALL), learn.report(CHECK), learn.report(SAME)
+        with terminal(learn.project, "--reason", "Seen") as (screen, process):
+            screen.expect("1 other likely the same:")
+            screen.expect(same)
+            screen.expect("[q]uit")
+            screen.answer("a")
+            screen.expect("Reject the 1 other as duplicates?")
+            screen.answer("y")
+            screen.expect(f"{same} is rejected")
+            screen.expect("Run the contract tests")
+            screen.expect("[q]uit")
+            screen.answer("s")
+            screen.expect("There are no more.")
+        assert process.returncode == 0
+        assert learn.states() == {first: "integrated", check: "pending", same: "rejected"}
+
+    def test_what_is_merged_can_be_edited_first(
+        self, learn: Learn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pitfall = learn.report(PITFALL)
+        monkeypatch.setenv("EDITOR", editor(tmp_path, "p.write_text(t.replace('All', 'Some'))"))
+        with terminal(learn.project, "--reason", "Seen") as (screen, process):
+            screen.expect("[q]uit")
+            screen.answer("e")
+            screen.expect("+Some handlers use arrow syntax")
+            screen.expect("[q]uit")
+            screen.answer("a")
+            screen.expect("is merged into AGENTS.md")
+        assert process.returncode == 0
+        assert learn.states() == {pitfall: "integrated"}
+        assert "Some handlers" in learn.node
