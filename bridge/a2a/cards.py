@@ -208,7 +208,7 @@ class Cards:
             }
         )
         return a2a_pb2.AgentCapabilities(
-            streaming=True, push_notifications=False, extended_agent_card=True, extensions=[extension]
+            streaming=True, push_notifications=self._a2a.push.enabled, extended_agent_card=True, extensions=[extension]
         )
 
 

@@ -27,14 +27,14 @@ METADATA: Final = "metadata"
 ADDRESS: Final = "address"
 
 
-def call_context(metadata: Metadata, address: str, extensions: Iterable[str]) -> ServerCallContext:
+def call_context(metadata: Metadata, address: str, extensions: Iterable[str], version: str) -> ServerCallContext:
     """Return what the operations are told of a request.
 
     `metadata` is what the gRPC server gets, `address` the public address of the bridge, `extensions` the values of the
-    headers that activate extensions.
+    headers that activate extensions, `version` the one that the request asks for, as it stands there.
     """
     return ServerCallContext(
-        state={METADATA: metadata, ADDRESS: address},
+        state={METADATA: metadata, ADDRESS: address, VERSION: version},
         requested_extensions=get_requested_extensions(list(extensions)),
     )
 
@@ -49,6 +49,12 @@ def address_of(context: ServerCallContext) -> str:
     """Return the public address of the bridge, as `https://agent.example.com`."""
     address: str = context.state[ADDRESS]
     return address
+
+
+def version_in(context: ServerCallContext) -> str:
+    """Return the version of A2A that a request is of, without its patch number. Raises VersionNotSupportedError."""
+    version: str = context.state[VERSION]
+    return version_of(version)
 
 
 def request_id_in(metadata: Metadata) -> str:

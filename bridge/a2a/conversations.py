@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Final
 
 from a2a.server.context import ServerCallContext
@@ -32,10 +33,10 @@ from bridge.a2a import answers, shape
 from bridge.a2a.cards import Cards
 from bridge.a2a.context import EXTENSION_URI, EXTENSIONS, address_of, is_activated, metadata_of
 from bridge.a2a.gate import Gate
-from bridge.a2a.push import WithoutPush
+from bridge.a2a.push import PushOperations, PushService
 from bridge.a2a.store import STATES, StoredTask, TaskConflict, TaskQuery, TaskStore
 from bridge.a2a.tasks import CANCELABLE, has_ended, last_events, state_name, status_event
-from bridge.a2a.turns import Turns
+from bridge.a2a.turns import Turn, Turns
 from bridge.a2a.work import FIRST_PAUSE, Worker, growing_pauses, patiently
 from bridge.methods import Forwarder, Metadata
 from cstp_grpc.config import Settings
@@ -48,10 +49,19 @@ QUICK: Final = 0.02
 """Seconds until a task that is about to end is first read again."""
 
 
-class Conversations(WithoutPush):
+class Conversations(PushOperations):
     """Answers the operations of A2A, whatever transport they come by. They raise A2AError."""
 
-    def __init__(self, forwarder: Forwarder, gate: Gate, store: TaskStore, cards: Cards, settings: Settings) -> None:
+    def __init__(
+        self,
+        forwarder: Forwarder,
+        gate: Gate,
+        store: TaskStore,
+        cards: Cards,
+        settings: Settings,
+        push: PushService | None = None,
+    ) -> None:
+        super().__init__(push)
         self._gate = gate
         self._store = store
         self._cards = cards
@@ -68,7 +78,7 @@ class Conversations(WithoutPush):
         shape.check(params)
         self.admit(context)
         metadata = metadata_of(context)
-        turn = await self._turns.begin(params, metadata)
+        turn = await self._begin(params, context)
         if params.configuration.return_immediately:
             task = await self._worker.submit(turn, metadata)
         else:
@@ -82,7 +92,7 @@ class Conversations(WithoutPush):
         shape.check(params)
         self.admit(context)
         metadata = metadata_of(context)
-        turn = await self._turns.begin(params, metadata)
+        turn = await self._begin(params, context)
         task, work = await self._worker.begin(turn, metadata)
         yield apply_history_length(task, params.configuration)
         for event in last_events(await asyncio.shield(work)):
@@ -175,6 +185,11 @@ class Conversations(WithoutPush):
     ) -> AgentCard:
         """Return the agent card with what holds for the caller."""
         return self._cards.extended(address_of(context), await self._gate.admit(metadata_of(context)))
+
+    async def _begin(self, params: SendMessageRequest, context: ServerCallContext) -> Turn:
+        """Return the turn that a message begins; nothing is kept of it yet. Raises A2AError."""
+        push_config = self.inline_config(params, context)
+        return replace(await self._turns.begin(params, metadata_of(context)), push_config=push_config)
 
     async def _changes(
         self, stored: StoredTask, metadata: Metadata, first_pause: float = FIRST_PAUSE

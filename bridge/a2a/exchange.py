@@ -65,7 +65,7 @@ class Exchange:
         except web.HTTPBadRequest as error:
             raise InvalidRequestError("The request does not name the host that it is for") from error
         extensions = [*self._extensions(EXTENSIONS), *self._extensions(OLD_EXTENSIONS)]
-        return call_context(self.metadata, address, extensions)
+        return call_context(self.metadata, address, extensions, self.version)
 
     async def judged(self, error: Exception, what: str) -> A2AError:
         """Return the error that the caller is answered with; `what` was asked for, as the log calls it."""

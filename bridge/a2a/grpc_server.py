@@ -75,6 +75,14 @@ class CurrentHandler(GrpcHandler):
 class OldHandler(CompatGrpcHandler):
     """Serves A2A 0.3, and leaves its errors to whoever calls it."""
 
+    async def CreateTaskPushNotificationConfig(  # noqa: N802 - the name of the rpc
+        self, request: a2a_v0_3_pb2.CreateTaskPushNotificationConfigRequest, context: Context
+    ) -> a2a_v0_3_pb2.TaskPushNotificationConfig:
+        """Take the id of a configuration from where the rpc has it, which the SDK does not read."""
+        config = request.config.push_notification_config
+        config.id = config.id or request.config_id
+        return await super().CreateTaskPushNotificationConfig(request, context)
+
     async def abort_context(self, error: A2AError, context: Context) -> NoReturn:  # noqa: ARG002 - as the SDK calls it
         """Raise the error."""
         raise error
@@ -231,7 +239,8 @@ class Service(grpc.GenericRpcHandler):
         context.set_trailing_metadata(((REQUEST_ID, request_id),))
         metadata = headers.forwarded(lambda name: texts(context, name), request_id)
         extensions = [*texts(context, EXTENSIONS), *texts(context, OLD_EXTENSIONS)]
-        return Call(rpc, context, request_id, metadata, call_context(metadata, self._address, extensions))
+        told = call_context(metadata, self._address, extensions, self._dialect.version)
+        return Call(rpc, context, request_id, metadata, told)
 
     async def _admitted(self, call: Call, kind: type[Message]) -> Message:
         """Return the request of a call that can be answered, after telling which extension is activated.

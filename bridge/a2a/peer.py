@@ -9,6 +9,7 @@ import grpc
 from bridge.a2a.cards import Cards, Ports
 from bridge.a2a.conversations import Conversations
 from bridge.a2a.gate import Gate
+from bridge.a2a.push import PushService
 from bridge.a2a.store import TaskStore
 from bridge.forwarded import PublicAddress
 from bridge.methods import Forwarder
@@ -39,5 +40,6 @@ def build_peer(settings: Settings, version: str, channel: grpc.aio.Channel, port
     signing_key = SigningKey.of(settings.agent.card_signing, "agent.card_signing")
     cards = Cards(settings, version, contract.values(), ports, signing_key)
     gate = Gate(forwarder)
-    conversations = Conversations(forwarder, gate, TaskStore(channel, timeout), cards, settings)
+    push = PushService(channel, timeout) if settings.a2a.push.enabled else None
+    conversations = Conversations(forwarder, gate, TaskStore(channel, timeout), cards, settings, push)
     return Peer(conversations, gate, forwarder, cards, PublicAddress(settings.server))

@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from bridge.a2a.errors import Refused, invalid_params
+from bridge.a2a.push_errors import INLINE, push_error
 from bridge.a2a.tasks import copy_of
 from bridge.methods import Metadata
 from bridge.status import Failure, from_rpc_error
@@ -95,12 +96,19 @@ class TaskStore:
         self._timeout = timeout
 
     async def save(
-        self, task: Task, version: int, metadata: Metadata, time_left: float | None = None, method: str = ""
+        self,
+        task: Task,
+        version: int,
+        metadata: Metadata,
+        time_left: float | None = None,
+        method: str = "",
+        push_config: tasks_pb2.PushConfig | None = None,
     ) -> StoredTask:
         """Keep a task and return it as it is kept; version 0 makes it a new one.
 
         `time_left` is how many seconds a task that has not ended has before it counts as failed; `method` is what will
-        be called for it, which the server lets its caller call or refuses to keep the task. Raises TaskConflict.
+        be called for it, which the server lets its caller call or refuses to keep the task. Raises TaskConflict, and
+        with a push configuration what `push_error` returns.
         """
         content = copy_of(task)
         content.status.ClearField("timestamp")
@@ -114,6 +122,7 @@ class TaskStore:
             version=version,
             time_left=None if time_left is None else duration(time_left),
             method=method,
+            push_config=push_config,
         )
         call = self._service.SaveTask(request, timeout=self._timeout, metadata=tuple(metadata))
         try:
@@ -121,6 +130,8 @@ class TaskStore:
         except Failure as failure:
             if failure.reason == "CONFLICT":
                 raise TaskConflict(task.id) from failure
+            if push_config is not None:
+                raise push_error(failure, INLINE) from failure
             raise Refused(failure) from failure
         content.status.timestamp.CopyFrom(saved.updated_at)
         return StoredTask(content, saved.version)

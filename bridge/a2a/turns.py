@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from a2a.types.a2a_pb2 import Message, SendMessageRequest, Task, TaskState
-from a2a.utils.errors import InvalidParamsError, PushNotificationNotSupportedError, UnsupportedOperationError
+from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 from a2a.utils.task import validate_history_length
 from google.protobuf import json_format
 
@@ -19,6 +19,7 @@ from bridge.a2a.messages import ANNOUNCE, Content, Params, Request, announced_in
 from bridge.a2a.store import TaskQuery, TaskStore
 from bridge.a2a.tasks import state_name
 from bridge.methods import Metadata
+from cstp_grpc.gen.cstp.v1 import tasks_pb2
 
 MAX_BYTES: Final = 1_048_576
 """The largest task before it has an answer: half of what is kept, so that the answer finds room."""
@@ -35,6 +36,8 @@ class Turn:
     request: Request
     media_types: frozenset[str]
     """Those that the artifact may have."""
+    push_config: tasks_pb2.PushConfig | None = None
+    """Where the caller is notified of the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,6 @@ class Turns:
         """Return the turn that a message begins; nothing is kept of it yet. Raises A2AError."""
         configuration = params.configuration
         validate_history_length(configuration)
-        if configuration.HasField("task_push_notification_config"):
-            raise PushNotificationNotSupportedError
         media_types = media.wanted(configuration.accepted_output_modes)
         content = messages.read(params.message)
         if params.message.task_id:

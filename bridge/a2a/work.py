@@ -58,10 +58,10 @@ class Worker:
     async def settle(self, turn: Turn, metadata: Metadata) -> Task:
         """Return the task of a turn with its answer, kept in this final state alone where a retry does no harm.
 
-        Otherwise it is kept as working before anything is done, and returned like that where its answer cannot be kept,
-        so that nobody is told that nothing happened. Raises Refused.
+        Otherwise, and if its owner is to be notified, it is kept as working before anything is done, and returned like
+        that where its answer cannot be kept, so that nobody is told that nothing happened. Raises A2AError.
         """
-        if self._forwarder.is_repeatable(turn.request.name, turn.request.params):
+        if turn.push_config is None and self._forwarder.is_repeatable(turn.request.name, turn.request.params):
             return await asyncio.shield(self._spawn(self._settle(turn, metadata)))
         task, work = await self.begin(turn, metadata)
         try:
@@ -72,7 +72,7 @@ class Worker:
     async def begin(self, turn: Turn, metadata: Metadata) -> tuple[Task, asyncio.Task[Task]]:
         """Return the task of a turn, kept as working, and the work that ends with the task as it is kept in the end.
 
-        Raises Refused.
+        Raises A2AError.
         """
         begun = await self._keep_new(turn, TaskState.TASK_STATE_WORKING, metadata)
         return begun.task, self._spawn(self._finish(turn, begun, metadata))
@@ -80,17 +80,18 @@ class Worker:
     async def submit(self, turn: Turn, metadata: Metadata) -> Task:
         """Return the task of a turn, kept as submitted, which is begun later unless it is canceled first.
 
-        Raises Refused.
+        Raises A2AError.
         """
         kept = await self._keep_new(turn, TaskState.TASK_STATE_SUBMITTED, metadata)
         self._spawn(self._begin_submitted(turn, kept, metadata))
         return kept.task
 
     async def _keep_new(self, turn: Turn, state: TaskState, metadata: Metadata) -> StoredTask:
-        """Return the task of a turn as it is kept in a state. Raises Refused, also if its caller may not ask for it."""
+        """Return the task of a turn as it is kept in a state. Raises A2AError, also if its caller may not ask."""
         name = turn.request.name
         method = name if name in self._forwarder.names else ""
-        return await self._store.save(in_state(turn.task, state), 0, metadata, self.seconds, method)
+        task = in_state(turn.task, state)
+        return await self._store.save(task, 0, metadata, self.seconds, method, turn.push_config)
 
     def _spawn(self, work: Coroutine[Any, Any, Task]) -> asyncio.Task[Task]:
         """Start work that goes on when its caller leaves."""

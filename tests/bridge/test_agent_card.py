@@ -72,7 +72,7 @@ def test_the_old_card_is_one_of_a2a_0_3(target: str) -> None:
         ("JSONRPC", "https://agent.example.com/a2a/"),
         ("GRPC", "agent.example.com"),
     ]
-    assert (card.capabilities.streaming, card.capabilities.push_notifications) == (True, False)
+    assert (card.capabilities.streaming, card.capabilities.push_notifications) == (True, True)
     assert [found.uri for found in card.capabilities.extensions or ()] == [EXTENSION_URI]
     assert card.supports_authenticated_extended_card is True
     assert content["securitySchemes"]["bearer"]["type"] == "http"
@@ -92,7 +92,7 @@ def test_the_card_has_all_that_a2a_1_0_requires_and_nothing_else(bridge: Client)
     card = json_format.Parse(answer.body, a2a_pb2.AgentCard())
     validate_proto_required_fields(card)
     assert [interface.protocol_binding for interface in card.supported_interfaces][:1] == ["JSONRPC"]
-    assert answer.json["capabilities"]["pushNotifications"] is False
+    assert answer.json["capabilities"]["pushNotifications"] is True
 
 
 def test_the_card_says_of_the_extension_that_it_is_not_required(bridge: Client) -> None:

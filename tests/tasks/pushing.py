@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Engine, func, select
@@ -129,7 +129,7 @@ class PushKit:
         with self.engine.connect() as connection:
             return connection.execute(select(func.count()).select_from(table)).scalar_one()
 
-    def store_due(self) -> datetime:
-        """Return when the next notification is due; the present if none is."""
+    def attempts(self) -> int:
+        """Return how often sending was tried in vain, of the notification for which it was most often."""
         with self.engine.connect() as connection:
-            return self.store.next_due(connection) or self.clock.now
+            return connection.execute(select(func.max(task_notifications.c.attempts))).scalar() or 0

@@ -68,7 +68,7 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
 def context(who: str | None = "alice", *extensions: str) -> ServerCallContext:
     """Return the context of a call by one of the harness's agents, or by nobody."""
     token = [("authorization", f"Bearer {TOKENS.get(who, who)}")] if who else []
-    return call_context([*token, ("x-request-id", REQUEST_ID)], ADDRESS, extensions)
+    return call_context([*token, ("x-request-id", REQUEST_ID)], ADDRESS, extensions, "1.0")
 
 
 def message(*parts: str | dict[str, Any] | list[Any], given: object = None, **members: Any) -> Message:

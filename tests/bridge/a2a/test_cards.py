@@ -165,7 +165,7 @@ def test_the_card_says_nothing_of_what_is_not_configured() -> None:
 def test_capabilities_are_stated_also_where_they_are_missing() -> None:
     capabilities = json_format.MessageToDict(cards().public(ADDRESS).capabilities)
     del capabilities["extensions"]
-    assert capabilities == {"streaming": True, "pushNotifications": False, "extendedAgentCard": True}
+    assert capabilities == {"streaming": True, "pushNotifications": True, "extendedAgentCard": True}
 
 
 @pytest.mark.parametrize("required", [False, True])

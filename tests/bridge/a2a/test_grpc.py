@@ -258,13 +258,13 @@ def test_the_work_on_a_task_is_followed_and_not_canceled(work: Work, target: str
         assert [event.status_update.status.state for event in events][1:] == [COMPLETED]
 
 
-def test_push_notifications_are_not_supported(wire: Wire) -> None:
+def test_push_notifications_are_not_configured_for_tasks_that_do_not_exist(wire: Wire) -> None:
     old_name = "tasks/t/pushNotificationConfigs/c"
     calls: list[tuple[Any, str, Message]] = [
         (
             wire.current,
             "CreateTaskPushNotificationConfig",
-            a2a_pb2.TaskPushNotificationConfig(task_id="t", url="http://localhost"),
+            a2a_pb2.TaskPushNotificationConfig(task_id="t", url="https://agents.example.com"),
         ),
         (
             wire.current,
@@ -284,7 +284,13 @@ def test_push_notifications_are_not_supported(wire: Wire) -> None:
         (
             wire.old,
             "CreateTaskPushNotificationConfig",
-            old_pb2.CreateTaskPushNotificationConfigRequest(parent="tasks/t", config_id="c"),
+            old_pb2.CreateTaskPushNotificationConfigRequest(
+                parent="tasks/t",
+                config_id="c",
+                config=old_pb2.TaskPushNotificationConfig(
+                    push_notification_config=old_pb2.PushNotificationConfig(url="https://agents.example.com")
+                ),
+            ),
         ),
         (
             wire.old,
@@ -305,8 +311,7 @@ def test_push_notifications_are_not_supported(wire: Wire) -> None:
     for stub, rpc, request in calls:
         version = [V1] if stub is wire.current else []
         found = failed(stub, rpc, request, ALICE, *version)
-        assert found.code is grpc.StatusCode.FAILED_PRECONDITION, rpc
-        assert found.reason == "PUSH_NOTIFICATION_NOT_SUPPORTED"
+        assert (found.code, found.reason) == (grpc.StatusCode.NOT_FOUND, "TASK_NOT_FOUND"), rpc
 
 
 def test_the_extended_card_is_of_the_caller_and_names_the_bridge(wire: Wire, peers: Peers) -> None:

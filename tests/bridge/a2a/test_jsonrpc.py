@@ -213,7 +213,7 @@ def test_unknown_methods_are_not_found(raw: Raw, method: str) -> None:
         ("SubscribeToTask", {"id": "nope"}, -32001, "TASK_NOT_FOUND"),
         ("SendMessage", saying("x", taskId="nope"), -32001, "TASK_NOT_FOUND"),
         ("SendStreamingMessage", saying("x", taskId="nope"), -32001, "TASK_NOT_FOUND"),
-        *[(method, params, -32003, "PUSH_NOTIFICATION_NOT_SUPPORTED") for method, params in PUSH],
+        *[(method, params, -32001, "TASK_NOT_FOUND") for method, params in PUSH],
         (
             "SendMessage",
             {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"url": "https://x.example"}]}},

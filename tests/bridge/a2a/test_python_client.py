@@ -51,7 +51,6 @@ from a2a.utils.errors import (
     A2AError,
     ContentTypeNotSupportedError,
     ExtensionSupportRequiredError,
-    PushNotificationNotSupportedError,
     TaskNotCancelableError,
     TaskNotFoundError,
     UnsupportedOperationError,
@@ -179,7 +178,7 @@ class Agent:
         return self._call("get_extended_agent_card", GetExtendedAgentCardRequest())
 
     def ask_for_pushes(self, task_id: str) -> TaskPushNotificationConfig:
-        config = TaskPushNotificationConfig(task_id=task_id, id="mine", url="https://caller.example.com/pushes")
+        config = TaskPushNotificationConfig(task_id=task_id, id="mine", url="https://127.0.0.1:1/pushes")
         return self._call("create_task_push_notification_config", config)
 
     def _send(
@@ -267,7 +266,8 @@ def serving(wanted: Settings) -> Iterator[Peers]:
 
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
-    with serving(settings(tmp_path_factory.mktemp("open"))) as peers:
+    wanted = settings(tmp_path_factory.mktemp("open"), a2a={"push": {"allow_loopback": True}})
+    with serving(wanted) as peers:
         yield peers
 
 
@@ -440,11 +440,18 @@ def test_what_is_not_offered_is_refused_as_such(alice: Agent) -> None:
     refusals: list[tuple[type[A2AError], Callable[[str], object]]] = [
         (UnsupportedOperationError, alice.subscribe),
         (UnsupportedOperationError, lambda task_id: alice.send(INTENT, task_id=task_id)),
-        (PushNotificationNotSupportedError, alice.ask_for_pushes),
     ]
     for expected, attempt in refusals:
         with pytest.raises(expected):
             attempt(task.id)
+
+
+def test_push_notifications_are_configured_for_the_tasks_of_the_caller(way: Way, peers: Peers, alice: Agent) -> None:
+    task = alice.send(INTENT)
+    config = alice.ask_for_pushes(task.id)
+    assert (config.task_id, config.id, config.url) == (task.id, "mine", "https://127.0.0.1:1/pushes")
+    with agent(way, peers, TOKENS["bob"]) as bob, pytest.raises(TaskNotFoundError):
+        bob.ask_for_pushes(task.id)
 
 
 def test_what_is_over_cannot_be_canceled(alice: Agent) -> None:
