@@ -151,7 +151,7 @@ def read_agents(path: Path) -> AgentsFile:
     try:
         return AgentsFile.model_validate(config.parse_yaml(path))
     except ValidationError as error:
-        raise ConfigError(config.describe(error, path)) from error
+        raise ConfigError(config.describe(error, path, AgentsFile)) from error
 
 
 def read_bytes(path: Path) -> bytes:

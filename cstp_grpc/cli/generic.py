@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.metadata
 import sys
 
@@ -43,7 +44,9 @@ def find_method(name: str) -> Method:
     """Return a method by its JSON-RPC name. Raises click.UsageError, which lists those there are."""
     unary = {key: method for key, method in methods().items() if not method.streaming}
     if name not in unary:
-        raise click.UsageError(f"There is no unary method {name!r}. There are: {', '.join(unary)}.")
+        close = difflib.get_close_matches(name, unary, n=1)
+        meant = f" Did you mean '{close[0]}'?" if close else ""
+        raise click.UsageError(f"There is no unary method {name!r}.{meant} There are: {', '.join(unary)}.")
     return unary[name]
 
 

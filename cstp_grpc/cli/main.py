@@ -53,10 +53,21 @@ class Cstp(RootGroup):
         if cmd_name not in COMMANDS:
             return None
         if cmd_name not in LIGHT:
-            importlib.import_module("cstp_grpc.config").forbid_telemetry()
+            config = importlib.import_module("cstp_grpc.config")
+            config.forbid_telemetry()
+            config.silence_grpc()
         module, name = COMMANDS[cmd_name].split(":")
         command: click.Command = getattr(importlib.import_module(f"cstp_grpc.cli.{module}"), name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is called, and its arguments. Raises NoSuchCommand with what was likely meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            raise click.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from error
 
 
 @click.command(cls=Cstp, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

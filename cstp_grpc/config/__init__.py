@@ -25,6 +25,7 @@ from cstp_grpc.config.reading import (
     merge,
     parse_yaml,
     read_text,
+    silence_grpc,
 )
 from cstp_grpc.config.sections import (
     AgentSettings,
@@ -81,5 +82,6 @@ __all__ = [
     "reachable",
     "read_text",
     "replace_file",
+    "silence_grpc",
     "with_peer",
 ]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Any, Final, get_args, get_origin
 
 from pydantic import BaseModel
 
+from cstp_grpc.config.annotations import alternatives
 from cstp_grpc.config.section import SqliteFile
 
 SQLITE: Final = "sqlite:///"
@@ -41,20 +41,6 @@ def resolve_value(value: Any, annotation: Any, folder: Path) -> Any:
         if get_origin(kind) is dict and isinstance(value, Mapping):
             return {key: resolve_value(item, get_args(kind)[1], folder) for key, item in value.items()}
     return value
-
-
-def alternatives(annotation: Any) -> Iterator[Any]:
-    """Yield the types that an annotation allows, and SqliteFile where it is marked as a database URL."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        kind, *marks = get_args(annotation)
-        yield from (SqliteFile for mark in marks if mark is SqliteFile)
-        yield from alternatives(kind)
-    elif origin in (Union, types.UnionType):
-        for each in get_args(annotation):
-            yield from alternatives(each)
-    else:
-        yield annotation
 
 
 def resolve_sqlite_url(url: str, folder: Path) -> str:

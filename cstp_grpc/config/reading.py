@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
 from cstp_grpc.config.file_paths import names_default_rulebook, resolve_paths
 from cstp_grpc.config.sections import Settings
+from cstp_grpc.config.suggestions import suggest_key
 from cstp_grpc.errors import ConfigError
 
 ENV_PREFIX = "CSTP_"
+BOOLEAN = "tag:yaml.org,2002:bool"
+"""The tag of truth values in YAML."""
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -86,6 +89,14 @@ class CommandEnvironment:
     """CSTP_CA_FILE: a PEM file of the authorities that certify such a server."""
 
 
+def silence_grpc() -> None:
+    """Keep gRPC from writing a log of its own to standard error, unless GRPC_VERBOSITY asks for it.
+
+    gRPC reads the variable when it is imported.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
 def forbid_telemetry() -> None:
     """Keep ONNX Runtime from reporting to its makers, which it prepares to do as soon as it is imported."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -129,8 +140,12 @@ def expanded(value: Any, where: str, environment: Mapping[str, str] = os.environ
     return replaced
 
 
-class UniqueKeyLoader(yaml.SafeLoader):
-    """Reads YAML and refuses a mapping with a repeated key, whose last value would win without a word."""
+class ConfigLoader(yaml.SafeLoader):
+    """Reads YAML and refuses a mapping with a repeated key, whose last value would win without a word.
+
+    As in YAML 1.2, `on`, `off`, `yes` and `no` are texts, so that they need no quotes where words are expected;
+    settings that are true or false take these texts for what they say.
+    """
 
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         """Return the mapping that comes next in the file. Raises ConfigError."""
@@ -142,6 +157,12 @@ class UniqueKeyLoader(yaml.SafeLoader):
                 raise ConfigError(f"line {line}: the key `{name}` is given twice; the first is on line {lines[name]}")
             lines[name] = line
         return node
+
+
+ConfigLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != BOOLEAN or first in "tTfF"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def parse_yaml(path: Path) -> dict[str, Any]:
@@ -163,7 +184,7 @@ def read_text(path: Path) -> str:
 def parse_yaml_text(text: str, path: Path) -> dict[str, Any]:
     """Return the mapping that a YAML file would hold with a text; see `parse_yaml`. Raises ConfigError."""
     try:
-        content = UniqueKeyLoader(text).get_single_data()
+        content = ConfigLoader(text).get_single_data()
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     except yaml.MarkedYAMLError as error:
@@ -200,14 +221,15 @@ def merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def describe(error: ValidationError, path: Path | None) -> str:
+def describe(error: ValidationError, path: Path | None, model: type[BaseModel] = Settings) -> str:
     """Return one line for each key that is wrong; values are left out, because they may be secret."""
     where = f"{path}: " if path else ""
     lines = []
     for item in error.errors(include_input=False, include_url=False):
         key = ".".join(str(part) for part in item["loc"])
-        message = (
-            "is not a known setting" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")
-        )
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            meant = suggest_key(model, item["loc"])
+            message = f"is not a known setting{f'; did you mean `{meant}`?' if meant else ''}"
         lines.append(f"{where}{key}: {message}" if key else f"{where}{message}")
     return "\n".join(lines)

@@ -46,7 +46,21 @@ def test_a_sound_configuration_is_summed_up(invoke: Invoke, home: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("grpc: {prot: 1}", "cstp.yaml: grpc.prot: is not a known setting"),
+        ("grpc: {prot: 1}", "cstp.yaml: grpc.prot: is not a known setting; did you mean `port`?"),
+        ("gprc: {port: 1}", "cstp.yaml: gprc: is not a known setting; did you mean `grpc`?"),
+        ("grpc: {anything: 1}", "cstp.yaml: grpc.anything: is not a known setting\n"),
+        (
+            "server: {tls: {certificat: a}}",
+            "server.tls.certificat: is not a known setting; did you mean `certificate`?",
+        ),
+        (
+            "auth: {tokens: [{name: a, token: a-long-secret, permission: [query]}]}",
+            "auth.tokens.0.permission: is not a known setting; did you mean `permissions`?",
+        ),
+        (
+            "liaison: {pillars: {content: {knid: grpc}}}",
+            "liaison.pillars.content.knid: is not a known setting; did you mean `kind`?",
+        ),
         ("auth: {tokens: [{name: a, token: '${ABSENT}'}]}", "cstp.yaml: not set in the environment: ABSENT"),
         ("cstp: {guardrails: {config_path: nowhere.yaml}}", "nowhere.yaml"),
         (
@@ -84,6 +98,23 @@ def test_mistakes_are_named(content: str, problem: str, invoke: Invoke, home: Pa
     result = invoke("config", "check", "--config", "cstp.yaml")
     assert result.exit_code == 1
     assert problem in result.stderr
+
+
+@pytest.mark.parametrize("word", ["off", "Off", "OFF", "'off'"])
+def test_words_that_older_yaml_takes_for_truth_values_are_words(word: str, home: Path) -> None:
+    (home / "cstp.yaml").write_text(f"index: {{mode: {word.lower()}}}\nagent: {{name: {word}, description: no}}\n")
+    settings = load(Path("cstp.yaml"))
+    assert settings.index.mode == "off"
+    assert settings.agent.name == word.strip("'")
+    assert settings.agent.description == "no"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("off", False), ("no", False), ("false", False), ("on", True), ("yes", True), ("True", True)]
+)
+def test_truth_values_may_be_written_in_every_way(written: str, meant: bool, home: Path) -> None:
+    (home / "cstp.yaml").write_text(f"rate_limits: {{enabled: {written}}}\n")
+    assert load(Path("cstp.yaml")).rate_limits.enabled is meant
 
 
 def test_a_line_that_is_not_yaml_is_named_and_not_shown(invoke: Invoke, home: Path) -> None:

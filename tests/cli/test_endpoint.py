@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.cli.conftest import Invoke, Server
-from tests.harness import TOKENS, bridging, settings
-
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+from tests.harness import TOKENS
 
 
 def agents_file(path: Path, *agents: dict[str, str], **more: object) -> Path:
@@ -56,18 +53,6 @@ def test_tokens_may_come_from_the_environment_and_only_the_one_used_must_be_set(
     result = invoke("query", "x", "--agent", "policy")
     assert result.exit_code == 1
     assert "policy in agents.yaml: not set in the environment: TOKEN_A" in result.stderr
-
-
-def test_the_agents_file_of_the_documentation_works(server: Server, invoke: Invoke, home: Path) -> None:
-    text = (DOCS / "clients.md").read_text()
-    [snippet] = re.findall(r"```yaml\n# agents.yaml\n(.*?)```", text, re.DOTALL)
-    with bridging(settings(home / "bridge"), server.app.target) as url:
-        served = snippet.replace("http://127.0.0.1:8100", url).replace("grpc://127.0.0.1:50051", server.url)
-        (home / "agents.yaml").write_text(served)
-        for name in ("platform", "platform-grpc"):
-            arguments = ("check", "tidy up", "--agent", name)
-            result = invoke(*arguments, env={"CSTP_TOKEN_PLATFORM": TOKENS["alice"]})
-            assert result.exit_code == 0, result.output
 
 
 def test_authorities_are_relative_to_the_agents_file(invoke: Invoke, home: Path, free_port: int) -> None:

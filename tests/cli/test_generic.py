@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 
@@ -122,3 +123,30 @@ def test_the_version_is_that_of_the_distribution(invoke: Invoke) -> None:
 def test_the_package_runs_as_the_command() -> None:
     result = subprocess.run([sys.executable, "-m", "cstp_grpc", "version"], capture_output=True, text=True, check=True)
     assert result.stdout == f"{importlib.metadata.version('cstp-grpc')}\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (("chek", "tidy up"), "check"),
+        (("anounce", "tidy up"), "announce"),
+        (("config", "chekc"), "check"),
+        (("liaison", "opn"), "open"),
+        (("call", "cstp.queryDecision"), "cstp.queryDecisions"),
+        (("check", "tidy up", "--stake", "high"), "--stakes"),
+    ],
+)
+def test_what_is_mistyped_is_answered_with_what_was_likely_meant(
+    typed: tuple[str, ...], meant: str, invoke: Invoke
+) -> None:
+    result = invoke(*typed)
+    assert result.exit_code == 2
+    suggested = re.split("did you mean", result.stderr, flags=re.IGNORECASE)[1].partition("?")[0]
+    assert f"{meant}'" in suggested
+
+
+def test_what_resembles_nothing_is_answered_with_no_suggestion(invoke: Invoke) -> None:
+    result = invoke("xyzzy")
+    assert result.exit_code == 2
+    assert "No such command 'xyzzy'." in result.stderr
+    assert "mean" not in result.stderr

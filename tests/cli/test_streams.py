@@ -17,10 +17,10 @@ FULL = Path("/dev/full")
 
 
 def run(
-    server: Server, *arguments: str | bytes, redirect: str = "", **environment: str
+    server: Server, *arguments: str | bytes, url: str = "", redirect: str = "", **environment: str
 ) -> subprocess.CompletedProcess[bytes]:
     """Run the command as a process, through a shell that redirects its output."""
-    command = [sys.executable, "-m", "cstp_grpc", *arguments, "--agent", server.url, "--token", TOKENS["alice"]]
+    command = [sys.executable, "-m", "cstp_grpc", *arguments, "--agent", url or server.url, "--token", TOKENS["alice"]]
     return subprocess.run(
         ["sh", "-c", f'exec "$@" {redirect}', "sh", *command],
         env={**os.environ, **environment},
@@ -64,3 +64,12 @@ def test_an_argument_that_is_no_text_is_refused(server: Server) -> None:
     assert result.returncode == 1
     assert b"not UTF-8" in result.stderr
     assert b"Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(("environment", "told"), [({}, False), ({"GRPC_VERBOSITY": "info"}, True)], ids=["no", "yes"])
+def test_the_log_of_grpc_is_for_those_who_ask_for_it(server: Server, environment: dict[str, str], told: bool) -> None:
+    # The server speaks no TLS, so that gRPC logs each handshake.
+    result = run(server, "list", url=server.url.replace("grpc://", "grpcs://"), **environment)
+    assert result.returncode == 1
+    assert b"It does not speak TLS" in result.stderr
+    assert (b"ssl_transport_security" in result.stderr) is told
