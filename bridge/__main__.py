@@ -32,7 +32,12 @@ def main() -> int:
             stream=sys.stderr,
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         )
-        upstream = upstream_of(settings, arguments.grpc_target, arguments.announced_target)
+        target, announced = arguments.grpc_target, None
+        if arguments.targets_fd is not None:
+            target, announced = read_targets(arguments.targets_fd)
+            if not target:
+                return 0
+        upstream = upstream_of(settings, target, announced)
         asyncio.run(serve(settings, upstream, arguments.port_file, arguments.a2a_port_file))
     except ConfigError as error:
         print(error, file=sys.stderr)
@@ -54,11 +59,21 @@ def read_arguments() -> argparse.Namespace:
         "--grpc-target", metavar="TARGET", help="the gRPC server, [grpcs://]HOST:PORT; overrides the settings"
     )
     parser.add_argument(
-        "--announced-target", metavar="TARGET", help="how others reach the gRPC server, where that is another way"
+        "--targets-fd",
+        type=int,
+        metavar="FD",
+        help="a file descriptor to read the gRPC server from and, in a second line, how others reach it",
     )
     parser.add_argument("--port-file", type=Path, metavar="PATH", help="a file to write HOST:PORT to when listening")
     parser.add_argument("--a2a-port-file", type=Path, metavar="PATH", help="the same for A2A over gRPC")
     return parser.parse_args()
+
+
+def read_targets(descriptor: int) -> tuple[str, str | None]:
+    """Wait for the parent to say where the gRPC server is, and how others reach it; empty if there will be none."""
+    with os.fdopen(descriptor, encoding="utf-8") as file:
+        target, _, announced = file.read().partition("\n")
+    return target, announced.strip() or None
 
 
 def upstream_of(settings: Settings, target: str | None, announced: str | None) -> Upstream:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,31 +38,26 @@ class BridgeAddress:
 
 
 class BridgeProcess:
-    """A bridge to the server at `target`, started again when it dies.
+    """A bridge to a server, started again when it dies.
 
     `port_file` is where it writes its address over HTTP; the one of A2A over gRPC is in a file beside it. It has
-    `stop_seconds` to stop before it is ended. `announced` is how others reach the server, where that is another way;
-    `secure` says that the bridge is configured to speak TLS. `environment` replaces that of this process.
+    `stop_seconds` to stop before it is ended. `secure` says that the bridge is configured to speak TLS. `environment`
+    replaces that of this process.
     """
 
     def __init__(
         self,
         config_file: Path | None,
-        target: str,
         port_file: Path,
         clock: Callable[[], float] = time.monotonic,
         stop_seconds: float = process.GRACE_SECONDS,
-        announced: str | None = None,
         *,
         secure: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._port_file = port_file
         self._a2a_port_file = port_file.with_name(f"{port_file.name}.a2a")
-        self._arguments = ["--grpc-target", target]
-        if announced:
-            self._arguments += ["--announced-target", announced]
-        self._arguments += ["--port-file", str(self._port_file), "--a2a-port-file", str(self._a2a_port_file)]
+        self._arguments = ["--port-file", str(self._port_file), "--a2a-port-file", str(self._a2a_port_file)]
         if config_file:
             self._arguments += ["--config", str(config_file)]
         self._scheme = "https" if secure else "http"
@@ -68,13 +65,35 @@ class BridgeProcess:
         self._stop_seconds = stop_seconds
         self._environment = environment
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
+        self._server: tuple[str, str] | None = None
+        self._targets = -1
         self.child: process.Child | None = None
-        """The running process; None before the first start."""
+        """The process; None before the first start."""
 
-    def start(self) -> BridgeAddress:
-        """Start it and return where it listens. Raises BridgeFailed."""
+    def prepare(self) -> None:
+        """Start the process, which loads what it needs and then waits to be told its server."""
+        reading, self._targets = os.pipe()
+        arguments = ["--targets-fd", str(reading), *self._arguments]
+        try:
+            self.child = process.spawn("bridge", arguments, inherit=[reading], environment=self._environment)
+        finally:
+            os.close(reading)
+
+    def start(self, target: str, announced: str = "") -> BridgeAddress:
+        """Have it serve the server at `target` and return where it listens. Raises BridgeFailed.
+
+        `announced` is how others reach the server, where that is another way.
+        """
+        # The files of another bridge are in use until the server has the data folder for itself.
         self._forget_ports()
-        self.child = process.spawn("bridge", self._arguments, environment=self._environment)
+        self._server = target, announced
+        if self.child is None:
+            self.prepare()
+        assert self.child is not None
+        # Whether it has ended meanwhile is seen below.
+        with suppress(BrokenPipeError):
+            os.write(self._targets, f"{target}\n{announced}\n".encode())
+        self._close_targets()
         deadline = self._clock() + START_SECONDS
         while not self._port_file.exists():
             if self._ended(0.02):
@@ -97,13 +116,22 @@ class BridgeProcess:
             raise BridgeFailed(f"The bridge died {MAX_DEATHS + 1} times in a row, the last time with code {code}.")
         self._deaths.append(now)
         self.child.stop()
-        return self.start()
+        self.child = None
+        assert self._server is not None
+        return self.start(*self._server)
 
     def stop(self) -> None:
         """Stop it and wait for its end."""
+        self._close_targets()
         if self.child:
             self.child.stop(self._stop_seconds)
-        self._forget_ports()
+        if self._server:
+            self._forget_ports()
+
+    def _close_targets(self) -> None:
+        if self._targets >= 0:
+            os.close(self._targets)
+            self._targets = -1
 
     def _forget_ports(self) -> None:
         for path in (self._port_file, self._a2a_port_file):

@@ -39,26 +39,28 @@ class Stack:
     ) -> None:
         if bridge:
             ServerCertificate.of(settings.server.tls, "server.tls")
+        self.bridge: BridgeProcess | None = None
+        self.bridge_address: BridgeAddress | None = None
         with ExitStack() as opened:
-            self.app = App(settings)
-            opened.callback(self.app.stop)
-            self.app.start(private=private or bridge)
-            self.bridge: BridgeProcess | None = None
-            self.bridge_address: BridgeAddress | None = None
             if bridge:
                 self.bridge = BridgeProcess(
                     config_file,
-                    self.app.private_target,
                     settings.data_dir / BRIDGE_PORT_FILE,
                     # Once for its requests, and once for its work on tasks.
                     stop_seconds=2 * settings.grpc.drain_seconds + GRACE_SECONDS,
-                    announced=self.app.url,
                     secure=settings.server.tls is not None,
                     environment=environment,
                 )
+                opened.callback(self.bridge.stop)
+                # Loading takes both of them most of their start, so they do it at the same time.
+                self.bridge.prepare()
+            self.app = App(settings)
+            opened.callback(self.app.stop)
+            self.app.start(private=private or bridge)
+            if self.bridge:
                 # The bridge stops first, so that nobody calls through it any more when the server drains.
                 opened.callback(self.bridge.stop)
-                self.bridge_address = self.bridge.start()
+                self.bridge_address = self.bridge.start(self.app.private_target, self.app.url)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:

@@ -269,9 +269,9 @@ def test_a_bridge_that_listens_everywhere_is_named_by_a_reachable_address(
     free_ports(monkeypatch)
     monkeypatch.setenv("CSTP_SERVER__HOST", "0.0.0.0")
     monkeypatch.setenv("CSTP_A2A__GRPC_HOST", "0.0.0.0")
-    bridge = BridgeProcess(None, "127.0.0.1:1", home / "port")
+    bridge = BridgeProcess(None, home / "port")
     try:
-        address = bridge.start()
+        address = bridge.start("127.0.0.1:1")
         assert address.url.startswith("http://127.0.0.1:")
         assert address.a2a_target.startswith("127.0.0.1:")
         assert answers(address.a2a_target)
@@ -323,19 +323,41 @@ def test_the_bridge_runs_alone_too(server: Server, home: Path) -> None:
         assert process.end() == 0
 
 
+def test_a_bridge_loads_before_it_is_told_its_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free_ports(monkeypatch)
+    other = home / "port"
+    other.write_text("127.0.0.1:2")
+    bridge = BridgeProcess(None, other)
+    bridge.prepare()
+    assert bridge.child is not None
+    prepared = bridge.child.pid
+    # A server that fails to start, because another one has the folder, leaves the files of that one's bridge alone.
+    bridge.stop()
+    assert other.read_text() == "127.0.0.1:2"
+    bridge = BridgeProcess(None, other)
+    bridge.prepare()
+    prepared = bridge.child.pid if bridge.child else 0
+    try:
+        assert get(f"{bridge.start('127.0.0.1:1').url}/.well-known/agent-card.json")
+        assert bridge.child
+        assert bridge.child.pid == prepared
+    finally:
+        bridge.stop()
+
+
 def test_a_bridge_that_cannot_start_fails_at_once(home: Path) -> None:
     (home / "broken.yaml").write_text("nonsense: true")
-    bridge = BridgeProcess(home / "broken.yaml", "127.0.0.1:1", home / "port")
+    bridge = BridgeProcess(home / "broken.yaml", home / "port")
     with pytest.raises(BridgeFailed, match="ended with code 1"):
-        bridge.start()
+        bridge.start("127.0.0.1:1")
     bridge.stop()
 
 
 def test_a_bridge_that_keeps_dying_is_given_up(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free_ports(monkeypatch)
     now = [0.0]
-    bridge = BridgeProcess(None, "127.0.0.1:1", home / "port", clock=lambda: now[0])
-    bridge.start()
+    bridge = BridgeProcess(None, home / "port", clock=lambda: now[0])
+    bridge.start("127.0.0.1:1")
     try:
         assert bridge.revive() is None
         for _ in range(MAX_DEATHS):
@@ -415,9 +437,9 @@ def test_what_lies_in_the_working_folder_is_not_run(home: Path, monkeypatch: pyt
     free_ports(monkeypatch)
     for name in ("bridge.py", "yaml.py"):
         (home / name).write_text("raise SystemExit(9)")
-    bridge = BridgeProcess(None, "127.0.0.1:1", home / "port")
+    bridge = BridgeProcess(None, home / "port")
     try:
-        assert bridge.start().url.startswith("http://")
+        assert bridge.start("127.0.0.1:1").url.startswith("http://")
     finally:
         bridge.stop()
 
