@@ -93,3 +93,32 @@ class Permission(StrEnum):
     CONVERSE = "converse"
     ROUTE = "route"
     ERASE = "erase"
+
+
+class NodeRule(StrEnum):
+    """A rule that nodes are judged by, whose severity a project may set."""
+
+    MISSING_SECTION = "missing-section"
+    EMPTY_SECTION = "empty-section"
+    DUPLICATE_SECTION = "duplicate-section"
+    OVER_BUDGET = "over-budget"
+    OVER_TARGET = "over-target"
+    DEAD_DOWNLINK = "dead-downlink"
+    DOWNLINK_WITHOUT_NODE = "downlink-without-node"
+    MISSING_DOWNLINK = "missing-downlink"
+    MISSING_ENTRY_POINT = "missing-entry-point"
+    ABSOLUTE_PATH = "absolute-path"
+    MISPLACED_CLAUDE_MD = "misplaced-claude-md"
+    DIFFERENT_FILES = "different-files"
+    NOT_UTF8 = "not-utf-8"
+    UNREADABLE_FILE = "unreadable-file"
+    UNREADABLE_FOLDER = "unreadable-folder"
+    STALE = "stale"
+
+
+class RuleSeverity(StrEnum):
+    """How bad a breach of a rule is; what is off is not told."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    OFF = "off"

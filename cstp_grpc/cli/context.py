@@ -8,16 +8,28 @@ from __future__ import annotations
 import click
 
 from cstp_grpc.cli.command import prints
+from cstp_grpc.cli.options import pair
 from cstp_grpc.cli.output import Output, printable
 from cstp_grpc.cli.project import OTHERWISE, Project, ProtocolGroup, in_project, now
 from cstp_grpc.intent_layer.model import ROOT, ContextRequest, PendingReports
 from cstp_grpc.intent_layer.pending import Learnings
 from cstp_grpc.intent_layer.resolution import resolve
+from cstp_grpc.vocabulary import NodeRule, RuleSeverity
 
 
 def names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
     """Return the names that commas separate."""
     return tuple(name.strip() for name in (value or "").split(",") if name.strip())
+
+
+def parse_severity(text: str) -> tuple[NodeRule, RuleSeverity]:
+    """Return the rule and the severity in `rule=severity`. Raises click.BadParameter."""
+    name, severity = pair(text)
+    try:
+        return NodeRule(name), RuleSeverity(severity)
+    except ValueError:
+        rules, severities = ", ".join(NodeRule), ", ".join(RuleSeverity)
+        raise click.BadParameter(f"{text!r} is not one of {rules} with one of {severities}") from None
 
 
 @click.group(cls=ProtocolGroup)
@@ -119,20 +131,36 @@ def list_command(out: Output, project: Project) -> None:
 @click.option("--strict", is_flag=True, help="Fail on warnings too.")
 @click.option("--without-history", is_flag=True, help="Do not ask git which nodes are older than what they cover.")
 @click.option("--staged", is_flag=True, help="Judge what the next commit will hold, and what it breaks.")
+@click.option(
+    "--rule",
+    "severities",
+    type=parse_severity,
+    multiple=True,
+    metavar="NAME=SEVERITY",
+    help="How severe breaches of a rule are: error, warning or off; may be repeated.",
+)
 @prints
 @in_project
 def validate(
-    out: Output, project: Project, paths: tuple[str, ...], strict: bool, without_history: bool, staged: bool
+    out: Output,
+    project: Project,
+    paths: tuple[str, ...],
+    strict: bool,
+    without_history: bool,
+    staged: bool,
+    severities: tuple[tuple[NodeRule, RuleSeverity], ...],
 ) -> None:
     """Judge nodes by the protocol: those at PATH and below, or all. A file's are those of the node that covers it.
 
     Each finding is a line, `file:line: severity rule: message`. Exit code 1 means that there are errors, or with
-    --strict any findings.
+    --strict any findings. How severe rules are can be set in the project's .intent-layer/config.yaml; --rule goes
+    before it.
 
     \b
     Examples:
       cstp context validate
       cstp context validate src/api --strict
+      cstp context validate --rule missing-section=warning --rule stale=off
       cstp context validate --staged
     """
     from cstp_grpc.cli.nodes import finding_line, judge_project, summed_up
@@ -140,7 +168,11 @@ def validate(
 
     if staged and paths:
         raise click.UsageError("--staged judges what is staged; leave the paths out.")
-    judged = judge_staged(project.root) if staged else judge_project(project, paths, with_history=not without_history)
+    by_rule = dict(severities)
+    if staged:
+        judged = judge_staged(project.root, by_rule)
+    else:
+        judged = judge_project(project, paths, by_rule, with_history=not without_history)
     if out.json_wanted:
         from cstp_grpc.cli import answers
 

@@ -13,16 +13,17 @@ from cstp_grpc.config import inherited_environment
 from cstp_grpc.intent_layer.git import INHERITED, GitHistory
 from cstp_grpc.intent_layer.library import Judgement, ListedNode
 from cstp_grpc.intent_layer.model import Finding, FindingSeverity, Placement
+from cstp_grpc.intent_layer.rule_severities import Severities
 from cstp_grpc.intent_layer.validation import judge, select
 
 COLOURS = {FindingSeverity.ERROR: "red", FindingSeverity.WARNING: "yellow"}
 
 
-def judge_project(project: Project, paths: Sequence[str], *, with_history: bool) -> Judgement:
+def judge_project(project: Project, paths: Sequence[str], severities: Severities, *, with_history: bool) -> Judgement:
     """Return what is wrong with the nodes that paths stand for, or with all."""
     found = select(project.tree, project.paths(paths))
     history = GitHistory(project.root, inherited_environment(INHERITED)) if with_history else None
-    return Judgement(judge(project.tree, found, history), len(found))
+    return Judgement(judge(project.tree, found, history, severities), len(found))
 
 
 def node_table(nodes: Iterable[ListedNode]) -> Listing:

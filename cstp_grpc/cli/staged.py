@@ -21,6 +21,8 @@ import click
 from cstp_grpc.intent_layer.library import Judgement
 from cstp_grpc.intent_layer.model import Finding
 from cstp_grpc.intent_layer.paths import name_of
+from cstp_grpc.intent_layer.rule_severities import Severities
+from cstp_grpc.intent_layer.rules import RULES_FILE
 from cstp_grpc.intent_layer.tree import NODE_FILES, Tree
 from cstp_grpc.intent_layer.validation import judge, select
 
@@ -43,10 +45,10 @@ class _Entry:
     @property
     def counts(self) -> bool:
         """Whether its content counts."""
-        return self.mode == LINK or self.path.name in NODE_FILES
+        return self.mode == LINK or self.path.name in NODE_FILES or str(self.path) == RULES_FILE
 
 
-def judge_staged(root: Path) -> Judgement:
+def judge_staged(root: Path, severities: Severities) -> Judgement:
     """Return what is wrong with the staged nodes, and what the commit breaks in others.
 
     A finding about a node that is not staged counts where it did not hold of the last commit. No node is judged where
@@ -56,12 +58,14 @@ def judge_staged(root: Path) -> Judgement:
     fields = _list("diff", "--cached", "--name-status", "--no-renames", "-z")
     named = zip(fields[::2], fields[1::2], strict=True)
     changed = {str(path): status for status, name in named for path in _below(folder, [name])}
-    if not any(status in HARMFUL or name_of(path) in NODE_FILES for path, status in changed.items()):
+    if not any(
+        status in HARMFUL or name_of(path) in NODE_FILES or path == RULES_FILE for path, status in changed.items()
+    ):
         return Judgement((), 0)
-    nodes, findings = _judged(_staged(folder))
+    nodes, findings = _judged(_staged(folder), severities)
     known = {_key(each) for each in findings if each.file not in changed}
     if known:
-        known &= {_key(each) for each in _judged(_committed(folder))[1]}
+        known &= {_key(each) for each in _judged(_committed(folder), severities)[1]}
     return Judgement(tuple(each for each in findings if each.file in changed or _key(each) not in known), nodes)
 
 
@@ -70,14 +74,14 @@ def _key(finding: Finding) -> tuple[str, str, str]:
     return finding.rule, finding.file, finding.message
 
 
-def _judged(entries: Sequence[_Entry]) -> tuple[int, tuple[Finding, ...]]:
+def _judged(entries: Sequence[_Entry], severities: Severities) -> tuple[int, tuple[Finding, ...]]:
     """Return how many nodes there are among tracked files, and what is wrong with them."""
     contents = dict(_contents([entry.object_id for entry in entries if entry.counts]))
     with tempfile.TemporaryDirectory(prefix="cstp-staged-") as folder:
         _lay_out(entries, contents, Path(folder))
         tree = Tree(Path(folder))
         found = select(tree)
-        return len(found), judge(tree, found)
+        return len(found), judge(tree, found, None, severities)
 
 
 def _lay_out(entries: Sequence[_Entry], contents: Mapping[str, bytes], folder: Path) -> None:

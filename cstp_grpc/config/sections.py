@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -15,7 +15,7 @@ from cstp_grpc.config.liaison import LiaisonSettings
 from cstp_grpc.config.listening import A2aSettings, GrpcSettings, ServerSettings
 from cstp_grpc.config.section import URL, Section, SqliteFile
 from cstp_grpc.errors import ConfigError
-from cstp_grpc.vocabulary import DEFAULT_TENANT, INTENT_LAYER_AGENT, Permission
+from cstp_grpc.vocabulary import DEFAULT_TENANT, INTENT_LAYER_AGENT, NodeRule, Permission, RuleSeverity
 
 PROJECT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 RATE = r"^[1-9]\d*\s*(/|per)\s*([1-9]\d*\s*)?(second|minute|hour|day)s?$"
@@ -241,6 +241,19 @@ class ProjectSettings(Section):
     """What callers name it by: letters, digits, `.`, `_` and `-`."""
     root: Path
     """Its folder, which must be there at the start. Nothing outside it is read or written."""
+    rules: dict[NodeRule, RuleSeverity] = {}
+    """How severe breaches of rules for nodes are, by the rule's name: `error`, `warning` or `off`. It goes before what
+    the project's `.intent-layer/config.yaml` says."""
+
+    @field_validator("rules", mode="before")
+    @classmethod
+    def take_off_for_a_word(cls, rules: Any) -> Any:
+        """Take `off` without quotes, which YAML reads as false."""
+        return (
+            {name: "off" if word is False else word for name, word in rules.items()}
+            if isinstance(rules, dict)
+            else rules
+        )
 
 
 class IntentLayerSettings(Section):

@@ -30,9 +30,10 @@ from cstp_grpc.intent_layer.pending import LearningPage, LearningQuery, Learning
 from cstp_grpc.intent_layer.placement import place
 from cstp_grpc.intent_layer.resolution import resolve
 from cstp_grpc.intent_layer.reviewing import Reviewer
+from cstp_grpc.intent_layer.rule_severities import Severities
 from cstp_grpc.intent_layer.skeleton import create, skeleton
 from cstp_grpc.intent_layer.tree import NODE_FILES, Tree
-from cstp_grpc.intent_layer.validation import History, judge, select
+from cstp_grpc.intent_layer.validation import DEFAULT_SEVERITIES, History, judge, select
 from cstp_grpc.storage.page_token import read_token, write_token
 from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
 
@@ -137,8 +138,12 @@ class IntentLayer:
         trail: ActTrail,
         clock: Callable[[], datetime],
         changed: Callable[[], None],
+        severities: Severities = DEFAULT_SEVERITIES,
     ) -> None:
-        """Serve a project; `changed` is called after a node was, and must not take long."""
+        """Serve a project; `changed` is called after a node was, and must not take long.
+
+        `severities` of rules go before those that the project's own file sets.
+        """
         self._project = project
         self._tree = tree
         self._learnings = learnings
@@ -147,6 +152,7 @@ class IntentLayer:
         self._trail = trail
         self._clock = clock
         self._changed = changed
+        self._severities = severities
 
     def resolve(self, request: ContextRequest, call: Call) -> Resolution:
         """Return what governs a path."""
@@ -181,7 +187,7 @@ class IntentLayer:
         """Judge the nodes that files or folders stand for; all of them where none are given."""
         with self._reading("validate", paths, call):
             found = select(self._tree, paths)
-            return Judgement(judge(self._tree, found, self._history), len(found))
+            return Judgement(judge(self._tree, found, self._history, self._severities), len(found))
 
     def place(self, paths: Sequence[str], call: Call) -> Placement:
         """Return where a fact about paths belongs."""

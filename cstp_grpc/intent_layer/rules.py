@@ -10,6 +10,8 @@ TARGET_TOKENS = 3_000
 """How many tokens a node should have at the most."""
 MAX_TOKENS = 4_000
 """How many it may have."""
+RULES_FILE = ".intent-layer/config.yaml"
+"""Where a project says how severe breaches of rules are in it."""
 SHOWN_CHARACTERS = 200
 """How much of what stands in a node a message repeats."""
 
@@ -128,6 +130,12 @@ STALE = _warning(
     "see whether the node still says what holds",
 )
 
+INVALID_SETTINGS = _error(
+    "invalid-settings",
+    f"`{RULES_FILE}` names no rule or no severity, or cannot be read; what it says of other rules holds.",
+    "correct it",
+)
+
 RULES = (
     MISSING_SECTION,
     EMPTY_SECTION,
@@ -145,5 +153,6 @@ RULES = (
     UNREADABLE_FILE,
     UNREADABLE_FOLDER,
     STALE,
+    INVALID_SETTINGS,
 )
 """All rules."""

@@ -15,12 +15,14 @@ from cstp_grpc.intent_layer.mentions import MAX_CHARACTERS, Mention, MentionKind
 from cstp_grpc.intent_layer.model import ROOT, Finding, Node, NodeFile
 from cstp_grpc.intent_layer.paths import joined, name_of, parent_of
 from cstp_grpc.intent_layer.resolution import REQUIRED_SECTIONS
+from cstp_grpc.intent_layer.rule_severities import Severities, read_severities, with_severities
 from cstp_grpc.intent_layer.rules import quoted
 from cstp_grpc.intent_layer.tree import NODE_FILES, Tree, Unreadable
 from cstp_grpc.intent_layer.written_paths import MAYBE_ABSOLUTE, Places, as_path, candidates, is_absolute, linked_path
 
 ENTRY_POINTS = "entry points"
 DOWNLINKS = "downlinks"
+DEFAULT_SEVERITIES: Severities = {}
 SHOWN_FILES = 3
 """How many of the files that were changed since are named."""
 
@@ -64,12 +66,22 @@ def select(tree: Tree, paths: Iterable[str] = ()) -> tuple[Node | Unreadable, ..
     return tuple(found.values())
 
 
-def judge(tree: Tree, found: Sequence[Node | Unreadable], history: History | None = None) -> tuple[Finding, ...]:
-    """Return what is wrong with what `select` returned, sorted by file and line."""
+def judge(
+    tree: Tree,
+    found: Sequence[Node | Unreadable],
+    history: History | None = None,
+    severities: Severities = DEFAULT_SEVERITIES,
+) -> tuple[Finding, ...]:
+    """Return what is wrong with what `select` returned, sorted by file and line.
+
+    The rules are as severe as `severities` say, else as the project's own file does, else as they are by themselves.
+    """
     judgement = _Judgement(tree, found)
+    of_project, problems = read_severities(tree)
     findings = {finding for each in found for finding in judgement.of(each)}
     if history:
         findings.update(judgement.staleness(history))
+    findings = {*with_severities(findings, {**of_project, **severities}), *problems}
     return tuple(sorted(findings, key=lambda each: (each.file, each.line, each.rule, each.message)))
 
 

@@ -272,6 +272,7 @@ class App:
         # The lexical provider compares words, which reviews do by themselves.
         similarity = EmbeddedSimilarity(embedder) if settings.embedding.provider != "lexical" else None
         threshold = settings.intent_layer.duplicate_threshold
+        severities = {project.name: project.rules for project in settings.intent_layer.projects}
         return Projects(
             {
                 name: IntentLayer(
@@ -283,6 +284,7 @@ class App:
                     acts,
                     clock,
                     refresher.wake,
+                    severities[name],
                 )
                 for name, source in sources.items()
             }

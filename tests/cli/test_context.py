@@ -66,6 +66,20 @@ def inside(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return project
 
 
+class TestSeverities:
+    def test_rules_are_as_severe_as_the_project_and_the_option_say(self, invoke: Invoke, project: Path) -> None:
+        write_tree(
+            project, {"src/api/AGENTS.md": "Text.\n", ".intent-layer/config.yaml": "rules: {missing-section: off}\n"}
+        )
+        arguments = ["context", "validate", "--project", project]
+        assert invoke(*arguments).stdout == "2 nodes judged, nothing found.\n"
+        result = invoke(*arguments, "--rule", "missing-section=warning")
+        assert (result.exit_code, result.stdout.count(": warning missing-section: ")) == (0, 3)
+        assert invoke(*arguments, "--rule", "missing-section=error").exit_code == 1
+        for wrong in ("missing-section", "missing-section=loud", "no-such=off"):
+            assert invoke(*arguments, "--rule", wrong).exit_code == 1
+
+
 class TestResolve:
     def test_prints_what_governs_a_path_root_first(self, invoke: Invoke, project: Path) -> None:
         result = invoke("context", "resolve", "src/api/handlers.ts", "--project", project)
