@@ -58,6 +58,13 @@ class Listing:
                 start = Text(" " * margin, no_wrap=True, overflow="ignore")
 
 
+def paragraph(text: str | Text) -> Listing:
+    """Return a text by itself, whose lines are broken in the same way."""
+    found = Listing()
+    found.add_row(text)
+    return found
+
+
 def broken_lines(text: Text, width: int) -> Iterator[Text]:
     """Yield the lines of a text, broken between words where they are wider than a width."""
     for line in text.split(allow_blank=True):

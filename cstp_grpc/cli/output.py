@@ -15,6 +15,8 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from cstp_grpc.cli.listing import paragraph
+
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
@@ -87,12 +89,14 @@ class Output:
         self.notes.print(text, soft_wrap=True)
 
 
-class WholeLineConsole(Console):
-    """A console that prints lines to their end, also where they are wider than the terminal."""
+class WholeWordConsole(Console):
+    """A console that breaks lines between words alone; a longer word is printed to its end."""
 
-    def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
-        """Print as the base class does; `crop` cuts lines."""
-        super().print(*objects, crop=crop, **options)
+    def print(self, *objects: Any, crop: bool = False, soft_wrap: bool | None = None, **options: Any) -> None:
+        """Print as the base class does; `crop` cuts lines, `soft_wrap` leaves breaking them to the terminal."""
+        if not soft_wrap:
+            objects = tuple(paragraph(each) if isinstance(each, (str, Text)) else each for each in objects)
+        super().print(*objects, crop=crop, soft_wrap=soft_wrap, **options)
 
 
 def console(*, error: bool) -> Console:
@@ -104,7 +108,7 @@ def console(*, error: bool) -> Console:
     stream: TextIO = (sys.stderr if error else sys.stdout) or io.StringIO()
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")
-    return WholeLineConsole(
+    return WholeWordConsole(
         file=stream,
         markup=False,
         emoji=False,

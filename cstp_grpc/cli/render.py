@@ -176,9 +176,7 @@ def announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentResponse) -
     """Print the feedback on an intent."""
     received = f"Received by {answer.responding_agent} at {moment(answer.received_at)}"
     said = [received, f"correlation id {answer.correlation_id}", revision_text(answer.revision)]
-    table = Listing()
-    table.add_row(printable(", ".join(filter(None, said))))
-    console.print(table)
+    console.print(printable(", ".join(filter(None, said))))
     if answer.HasField("guardrail_status"):
         status = answer.guardrail_status
         verdict(console, status.allowed, status.violations, status.warnings, status.evaluated)

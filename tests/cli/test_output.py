@@ -140,6 +140,21 @@ ANSWERS: list[tuple[Callable[[Console], None], list[str]]] = [
         [IDENTIFIER, LONG_IDENTIFIER],
     ),
     (
+        lambda console: conversations.opened(
+            console,
+            liaison_pb2.OpenSessionResponse(
+                chat_session=liaison_pb2.ChatSession(id=IDENTIFIER, user_id=LONG_IDENTIFIER)
+            ),
+        ),
+        [IDENTIFIER, LONG_IDENTIFIER],
+    ),
+    (
+        lambda console: render.announce_answer(
+            console, cstp_pb2.AnnounceIntentResponse(responding_agent="platform", correlation_id=IDENTIFIER)
+        ),
+        [IDENTIFIER],
+    ),
+    (
         lambda console: console.print(node_table([ListedNode(Node(".", (NodeFile(PATH, "", (), 12),)), None)])),
         [PATH],
     ),
