@@ -18,7 +18,8 @@ REQUEST_ID_HEADER: Final = "X-Request-Id"
 REQUEST_ID_FORM: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 UNREADABLE: Final = "unreadable"
-FORWARDED: Final = {"authorization": 4096, "traceparent": 128, "tracestate": 1024, METADATA_KEY: MAX_CHARACTERS}
+AUTHORIZATION: Final = "authorization"
+FORWARDED: Final = {AUTHORIZATION: 4096, "traceparent": 128, "tracestate": 1024, METADATA_KEY: MAX_CHARACTERS}
 """Headers that the server gets as metadata, each with its greatest length: together they stay within the 8 KiB of
 metadata that gRPC takes."""
 PRINTABLE: Final = re.compile(r"[ -~]+")
@@ -44,14 +45,17 @@ def metadata_of(request: web.Request, request_id: str) -> Metadata:
 def forwarded(values_of: Callable[[str], Sequence[str]], request_id: str) -> Metadata:
     """Return the metadata for the server, from the values of each header.
 
-    A header that gRPC cannot carry, or that is there more than once, is left out: it identifies nobody. That of a
-    journey between agents becomes one that is not understood, which ends it.
+    A header that gRPC cannot carry, or that is there more than once, is left out. Credentials that are there more than
+    once stay so, without their values, for the server to refuse. The header of a journey between agents becomes one
+    that is not understood, which ends it.
     """
     metadata = [(REQUEST_ID, request_id)]
     for name, longest in FORWARDED.items():
         values = values_of(name)
         if len(values) == 1 and len(values[0]) <= longest and PRINTABLE.fullmatch(values[0]):
             metadata.append((name, values[0]))
+        elif len(values) > 1 and name == AUTHORIZATION:
+            metadata += [(name, UNREADABLE), (name, UNREADABLE)]
         elif values and name == METADATA_KEY:
             # Left out, it would let a call go on that should stop.
             metadata.append((name, UNREADABLE))

@@ -231,5 +231,8 @@ def describe(error: ValidationError, path: Path | None, model: type[BaseModel] =
         if item["type"] == "extra_forbidden":
             meant = suggest_key(model, item["loc"])
             message = f"is not a known setting{f'; did you mean `{meant}`?' if meant else ''}"
+        elif item["type"] == "too_short" and item["ctx"]["field_type"] == "Value":
+            # Pydantic calls the characters of a secret its items.
+            message = f"must have at least {item['ctx']['min_length']} characters"
         lines.append(f"{where}{key}: {message}" if key else f"{where}{message}")
     return "\n".join(lines)

@@ -20,6 +20,10 @@ TWINS = [{"name": name, "token": "the-same-token"} for name in ("alice", "bob")]
     [
         ({"auth": {"tokens": TWINS}}, "auth.tokens: alice and bob have the same token"),
         (
+            {"auth": {"tokens": [{"name": "alice", "token": "short"}]}},
+            "auth.tokens.0.token: must have at least 8 characters",
+        ),
+        (
             {"auth": {"tokens": [{"name": "intent-layer", "token": "the-same-token"}]}},
             "auth.tokens: no agent may be called intent-layer",
         ),
@@ -51,6 +55,7 @@ TWINS = [{"name": name, "token": "the-same-token"} for name in ("alice", "bob")]
     ],
     ids=[
         "same token",
+        "short token",
         "name of our own",
         "unknown method",
         "no calls at all",

@@ -19,6 +19,7 @@ from cstp_grpc.vocabulary import DEFAULT_TENANT, Permission
 ANONYMOUS = "anonymous"
 """The agent that everyone is where authentication is off."""
 
+HEADER = "authorization"
 HOW = "send `authorization: Bearer TOKEN` with a token from the server's configuration"
 
 
@@ -54,8 +55,15 @@ class Authentication:
         )
 
     def __call__(self, call: Call, request: Any, proceed: Proceed) -> Any:
-        """Set the current caller. Raises AuthenticationRequired and PermissionDenied."""
-        agent = self._identify(call.metadata.get("authorization"))
+        """Set the current caller.
+
+        Raises AuthenticationRequired, also for credentials that were sent twice where none are needed, and
+        PermissionDenied.
+        """
+        if HEADER in call.repeated_keys:
+            # Which of them counts would be a guess, and proxies guess differently.
+            raise AuthenticationRequired(f"`authorization` was sent more than once; {HOW}, once")
+        agent = self._identify(call.metadata.get(HEADER))
         call.agent = agent.name
         self._permissions.require(call.method.name, agent.name, agent.permissions)
         relayed = METADATA_KEY in call.metadata

@@ -26,6 +26,8 @@ class Call:
     context: grpc.ServicerContext
     metadata: Mapping[str, str | bytes]
     send: Callable[[Any], None] | None = None
+    repeated_keys: frozenset[str] = frozenset()
+    """The keys that were sent more than once; `metadata` has the last value of each."""
     request_id: str = ""
     agent: str | None = None
 
@@ -128,7 +130,8 @@ class Chain(grpc.ServerInterceptor):
         def behavior(
             requests: Iterator[Any], context: grpc.ServicerContext, send: Callable[[Any], None] | None = None
         ) -> Any:
-            return proceed(Call(method, context, dict(context.invocation_metadata()), send), requests)
+            sent = context.invocation_metadata()
+            return proceed(Call(method, context, dict(sent), send, find_repeated_keys(sent)), requests)
 
         if method.streaming:
             behavior.experimental_thread_pool = (  # type: ignore[attr-defined]
@@ -184,6 +187,14 @@ def ending(servicer: Callable[[Any, grpc.ServicerContext], Any]) -> Proceed:
 def following(interceptor: Interceptor, proceed: Proceed) -> Proceed:
     """Return `proceed` with one more interceptor before it."""
     return lambda call, request: interceptor(call, request, proceed)
+
+
+def find_repeated_keys(metadata: Sequence[tuple[str, str | bytes]]) -> frozenset[str]:
+    """Return the keys that metadata holds more than once."""
+    keys = [key for key, _ in metadata]
+    if len(set(keys)) == len(keys):
+        return frozenset()
+    return frozenset(key for key in keys if keys.count(key) > 1)
 
 
 def deterministic(message: Message) -> bytes:
