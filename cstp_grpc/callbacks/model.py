@@ -31,7 +31,8 @@ class Citation:
 class Notification:
     """Something to be sent to `url` on an announcement of `agent`; `id` is the same in every attempt.
 
-    `decision_id` is that of a decision that failed, `response` what a peer answered late, in the contract's JSON.
+    `decision_id` is that of a decision that failed, `response` what a peer answered late, in the contract's JSON, and
+    `intent_revision` to which revision of the intent.
     Instants are aware, in UTC.
     """
 
@@ -44,6 +45,7 @@ class Notification:
     next_attempt_at: datetime
     decision_id: str | None = None
     response: Mapping[str, Any] | None = None
+    intent_revision: int | None = None
     attempts: int = 0
 
     def __str__(self) -> str:

@@ -100,8 +100,8 @@ class Callbacks:
             ],
         )
 
-    def late(self, agent: str, correlation_id: str, url: str, response: Mapping[str, Any]) -> None:
-        """Note what a peer answered late, in the JSON of the contract, and return when that is on disk.
+    def late(self, agent: str, correlation_id: str, revision: int, url: str, response: Mapping[str, Any]) -> None:
+        """Note what a peer answered late to a revision, in the JSON of the contract; return when that is on disk.
 
         Raises nothing: where it cannot be kept, it is as if the peer had not answered at all.
         """
@@ -110,7 +110,17 @@ class Callbacks:
             logger.warning("%s is too large to be told on", about)
             return
         at = self._clock()
-        notification = Notification(new_id(), Kind.LATE_FEEDBACK, agent, correlation_id, url, at, at, response=response)
+        notification = Notification(
+            new_id(),
+            Kind.LATE_FEEDBACK,
+            agent,
+            correlation_id,
+            url,
+            at,
+            at,
+            response=response,
+            intent_revision=revision,
+        )
         try:
             self._writer.run(lambda connection: self._add(connection, [notification]))
         except (CstpError, SQLAlchemyError) as error:

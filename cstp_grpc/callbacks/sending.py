@@ -88,7 +88,8 @@ class CallbackQueue:
     def _content(self, connection: Connection, item: Notification) -> Mapping[str, Any] | None:
         """Return what a notification tells as things stand; None where that is nothing."""
         if item.kind is Kind.LATE_FEEDBACK:
-            return {"response": item.response}
+            # Those that were noted before revisions were counted are on the first.
+            return {"revision": item.intent_revision or 1, "response": item.response}
         assert item.decision_id is not None, "which decision failed is known"
         entry = self._decisions.load(connection, [item.decision_id]).get(item.decision_id)
         if entry is None or not has_failed(entry) or not self._decisions.may_read(entry.decision, item.agent):

@@ -107,7 +107,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             told.ClearField("project")
             told.ClearField("paths")
             narrowed = self._is_narrowed()
-            late = self._late.of(request, asked.peers, narrowed=narrowed) if self._late else None
+            late = self._late.of(request, answer.revision, asked.peers, narrowed=narrowed) if self._late else None
             peers = asked.answers("cstp.announceIntent", told, late)
         if narrowed:
             peers = [without_memory(peer) for peer in peers]

@@ -30,8 +30,8 @@ class Callbacks(Protocol):
     def applies(self, url: str | None) -> bool:
         """Whether anything is told at an address."""
 
-    def late(self, agent: str, correlation_id: str, url: str, response: Mapping[str, Any]) -> None:
-        """Take down what a peer answered late. Raises nothing."""
+    def late(self, agent: str, correlation_id: str, revision: int, url: str, response: Mapping[str, Any]) -> None:
+        """Take down what a peer answered late to a revision of an intent. Raises nothing."""
 
 
 class LateAnswers:
@@ -43,9 +43,9 @@ class LateAnswers:
         self._places = threading.Semaphore(most)
 
     def of(
-        self, request: cstp_pb2.AnnounceIntentRequest, peers: Sequence[Peer], *, narrowed: bool
+        self, request: cstp_pb2.AnnounceIntentRequest, revision: int, peers: Sequence[Peer], *, narrowed: bool
     ) -> LateReplies | None:
-        """Return what takes the late answers to an announcement; None where nobody is told of them.
+        """Return what takes the late answers to a revision of an intent; None where nobody is told of them.
 
         `narrowed` says that the caller is told nothing from the memories of peers.
         """
@@ -56,7 +56,7 @@ class LateAnswers:
 
         def tell(answer: PeerAnswer) -> None:
             told = response_of(without_memory(answer) if narrowed else answer)
-            self._callbacks.late(agent, correlation_id, url, to_json(told))
+            self._callbacks.late(agent, correlation_id, revision, url, to_json(told))
 
         return LateReplies(peers, self._places, tell, self._seconds)
 

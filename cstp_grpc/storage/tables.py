@@ -480,6 +480,7 @@ callbacks = Table(
     Column("next_attempt_at", UtcDateTime, nullable=False),
     Column("url", Text, nullable=False),
     Column("response", Text),
+    Column("intent_revision", Integer),
     Index(None, "next_attempt_at"),
     sqlite_with_rowid=False,
 )

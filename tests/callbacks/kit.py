@@ -95,7 +95,7 @@ class Kit:
         self.journal.review(decision.id, outcome, None, "carol", "r-2")
 
     def late(self, text: str = "b", url: str = HOOK) -> None:
-        self.callbacks.late("alice", "c-1", url, {"agent": text, "status": "answered"})
+        self.callbacks.late("alice", "c-1", 2, url, {"agent": text, "status": "answered"})
 
     def waiting(self) -> int:
         return self._count(callbacks)

@@ -36,7 +36,7 @@ def test_the_answer_of_a_peer_is_one_of_the_contract() -> None:
 @pytest.mark.parametrize("shown", [LATE, FAILED], ids=["late", "failed"])
 def test_the_notifications_look_like_that(kit: Kit, shown: dict[str, Any]) -> None:
     if shown is LATE:
-        kit.callbacks.late("alice", "deploy-42", "https://agents.example.com/cstp/", shown["params"]["response"])
+        kit.callbacks.late("alice", "deploy-42", 1, "https://agents.example.com/cstp/", shown["params"]["response"])
     else:
         decision = kit.decision()
         kit.cite(decision, correlation_id="deploy-42")

@@ -162,7 +162,8 @@ def test_what_a_peer_answers_late_is_told(tmp_path: Path, receiver: Receiver, tr
             wait_until(lambda: bool(receiver.received), "it is told")
     (received,) = receiver.received
     assert received.content["method"] == "cstp.lateFeedback"
-    assert set(received.params) == {"notificationId", "correlationId", "respondingAgent", "response"}
+    assert set(received.params) == {"notificationId", "correlationId", "respondingAgent", "revision", "response"}
+    assert received.params["revision"] == answer["revision"] == 1
     response = received.params["response"]
     assert (response["agent"], response["status"]) == ("slow", "answered")
     assert response["guardrailStatus"]["allowed"] is True

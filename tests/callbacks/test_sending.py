@@ -88,6 +88,7 @@ def test_a_late_answer_is_told_as_it_was_and_nothing_else(kit: Kit) -> None:
         "params": {
             "correlationId": "c-1",
             "respondingAgent": "house",
+            "revision": 2,
             "response": {"agent": "b", "status": "answered"},
         },
     }

@@ -29,13 +29,13 @@ class Told:
     """Keeps what agents are told at one address."""
 
     def __init__(self) -> None:
-        self.late_ones: list[tuple[str, str, str, Mapping[str, Any]]] = []
+        self.late_ones: list[tuple[str, str, int, str, Mapping[str, Any]]] = []
 
     def applies(self, url: str | None) -> bool:
         return url == HOOK
 
-    def late(self, agent: str, correlation_id: str, url: str, response: Mapping[str, Any]) -> None:
-        self.late_ones.append((agent, correlation_id, url, response))
+    def late(self, agent: str, correlation_id: str, revision: int, url: str, response: Mapping[str, Any]) -> None:
+        self.late_ones.append((agent, correlation_id, revision, url, response))
 
     @property
     def peers(self) -> list[str]:
@@ -55,7 +55,7 @@ def request(url: str | None = HOOK) -> cstp_pb2.AnnounceIntentRequest:
 
 
 def late_replies(told: Told, peers: Sequence[FakePeer], most: int = MOST, *, narrowed: bool = False) -> LateReplies:
-    found = LateAnswers(told, 30.0, most).of(request(), peers, narrowed=narrowed)
+    found = LateAnswers(told, 30.0, most).of(request(), 2, peers, narrowed=narrowed)
     assert found is not None
     return found
 
@@ -79,7 +79,7 @@ def answer(peer: FakePeer, result: Result | None = None) -> None:
 
 @pytest.mark.parametrize("url", [None, "", "https://other.example.com/hook"])
 def test_without_an_address_on_the_list_nobody_is_waited_for(url: str | None) -> None:
-    assert LateAnswers(Told(), 30.0).of(request(url), [FakePeer("b")], narrowed=False) is None
+    assert LateAnswers(Told(), 30.0).of(request(url), 1, [FakePeer("b")], narrowed=False) is None
 
 
 def test_a_late_answer_is_told_as_the_answer_of_its_peer() -> None:
@@ -87,8 +87,8 @@ def test_a_late_answer_is_told_as_the_answer_of_its_peer() -> None:
     announced(late_replies(told, peers), peers)
     assert told.late_ones == []
     answer(peers[0])
-    ((agent, correlation_id, url, response),) = told.late_ones
-    assert (agent, correlation_id, url) == ("alice", "c-1", HOOK)
+    ((agent, correlation_id, revision, url, response),) = told.late_ones
+    assert (agent, correlation_id, revision, url) == ("alice", "c-1", 2, HOOK)
     assert (response["agent"], response["status"]) == ("b", "answered")
     assert response["guardrailStatus"]["allowed"] is False
     assert [each["guardrailId"] for each in response["guardrailStatus"]["violations"]] == ["no"]
@@ -128,7 +128,7 @@ def test_no_more_are_waited_for_than_there_are_places() -> None:
     peers = [FakePeer(name) for name in "bcde"]
     answers = LateAnswers(told, 30.0, most=3)
     for round_number in range(2):
-        late = answers.of(request(), peers, narrowed=False)
+        late = answers.of(request(), 1, peers, narrowed=False)
         assert late is not None
         announced(late, peers)
         assert [peer.cancelled for peer in peers] == [0, 0, 0, round_number + 1]
@@ -139,7 +139,7 @@ def test_no_more_are_waited_for_than_there_are_places() -> None:
 
 def test_a_reply_between_the_end_and_the_question_whether_it_is_awaited_takes_no_place() -> None:
     told, places = Told(), threading.Semaphore(1)
-    late = LateReplies([FakePeer("b")], places, lambda answer: told.late("", "", "", {"agent": answer.agent}), 30.0)
+    late = LateReplies([FakePeer("b")], places, lambda answer: told.late("", "", 1, "", {"agent": answer.agent}), 30.0)
     late.take(replied("b", ANSWER))
     assert late.awaits("b")
     assert told.peers == ["b"]
