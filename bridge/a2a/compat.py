@@ -111,7 +111,7 @@ def unary(
         request = read(given, model)
         kind = type(converted(request, convert))
         try:
-            return render(await perform(request, context))
+            return render(await perform(request, within_tenant(context, given)))
         except InvalidParamsError as error:
             raise params.named(error, kind) from error
 
@@ -129,13 +129,26 @@ def streaming(
         request = converted(read(given, model), convert)
         try:
             # The SDK's handler for 0.3 leaves the generator open when it is itself closed.
-            async with aclosing(perform(request, context)) as events:
+            async with aclosing(perform(request, within_tenant(context, given))) as events:
                 async for event in events:
                     yield render(conversions.to_compat_stream_response(to_stream_response(event)).result)
         except InvalidParamsError as error:
             raise params.named(error, type(request)) from error
 
     return stream
+
+
+def within_tenant(context: ServerCallContext, given: object) -> ServerCallContext:
+    """Return the context of a call with the tenant that its params name. Raises InvalidParamsError.
+
+    0.3 has no such member, but whoever names a tenant must not be answered as one of another.
+    """
+    tenant = given.get("tenant") if isinstance(given, dict) else None
+    if tenant is None:
+        return context
+    if not isinstance(tenant, str):
+        raise params.refused([("tenant", "must be a string")])
+    return context.model_copy(update={"tenant": tenant})
 
 
 def render(result: object) -> object:

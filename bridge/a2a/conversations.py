@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from a2a.server.context import ServerCallContext
 from a2a.server.events.event_queue import Event
@@ -20,7 +20,9 @@ from a2a.types.a2a_pb2 import (
     SendMessageRequest,
     SubscribeToTaskRequest,
     Task,
+    TaskArtifactUpdateEvent,
     TaskState,
+    TaskStatusUpdateEvent,
 )
 from a2a.utils.errors import (
     ExtensionSupportRequiredError,
@@ -28,23 +30,30 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 from a2a.utils.task import apply_history_length, validate_history_length, validate_page_size
+from google.protobuf.message import Message
 
 from bridge.a2a import answers, shape
 from bridge.a2a.cards import Cards
 from bridge.a2a.context import EXTENSION_URI, EXTENSIONS, address_of, is_activated, metadata_of
+from bridge.a2a.errors import Refused
 from bridge.a2a.gate import Gate
 from bridge.a2a.push import PushOperations, PushService
 from bridge.a2a.store import STATES, StoredTask, TaskConflict, TaskQuery, TaskStore
 from bridge.a2a.tasks import CANCELABLE, has_ended, last_events, state_name, status_event
 from bridge.a2a.turns import Turn, Turns
-from bridge.a2a.work import FIRST_PAUSE, Worker, growing_pauses, patiently
+from bridge.a2a.work import FIRST_PAUSE, Worker
 from bridge.methods import Forwarder, Metadata
+from bridge.status import Failure
 from cstp_grpc.config import Settings
+
+ResultT = TypeVar("ResultT")
 
 PAGE_SIZE: Final = 50
 """How many tasks a page holds where the caller does not say."""
 CANCEL_SECONDS: Final = 2.0
 """How long a task at work that cannot be canceled is waited for."""
+ATTEMPTS: Final = 2
+"""How often a message is begun whose task another one keeps at the same time."""
 QUICK: Final = 0.02
 """Seconds until a task that is about to end is first read again."""
 
@@ -76,24 +85,32 @@ class Conversations(PushOperations):
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task:
         """Return the task that a message came to, or the task submitted if the caller does not wait."""
         shape.check(params)
-        self.admit(context)
+        await self.admit(context, params)
         metadata = metadata_of(context)
-        turn = await self._begin(params, context)
         if params.configuration.return_immediately:
-            task = await self._worker.submit(turn, metadata)
+            task = await self._start(params, context, self._worker.submit)
         else:
-            task = await self._worker.settle(turn, metadata)
+            task = await self._start(params, context, self._worker.settle)
+        if isinstance(task, StoredTask):
+            waiting = not params.configuration.return_immediately
+            task = (await self._wait_for_end(task, metadata) if waiting else task).task
         return apply_history_length(task, params.configuration)
 
     async def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        """Yield the task at work, then what it came to."""
+        """Yield the task at work, then what it came to; of a message that was sent before, what has become of it."""
         shape.check(params)
-        self.admit(context)
+        await self.admit(context, params)
         metadata = metadata_of(context)
-        turn = await self._begin(params, context)
-        task, work = await self._worker.begin(turn, metadata)
+        begun = await self._start(params, context, self._worker.begin)
+        if isinstance(begun, StoredTask):
+            yield apply_history_length(begun.task, params.configuration)
+            async with aclosing(self._events(begun, metadata)) as events:
+                async for event in events:
+                    yield event
+            return
+        task, work = begun
         yield apply_history_length(task, params.configuration)
         for event in last_events(await asyncio.shield(work)):
             yield event
@@ -101,14 +118,14 @@ class Conversations(PushOperations):
     async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
         """Return a task of the caller's."""
         shape.check(params)
-        self.admit(context)
+        await self.admit(context, params)
         validate_history_length(params)
         return apply_history_length((await self._store.get(params.id, metadata_of(context))).task, params)
 
     async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         """Return a page of the caller's tasks, last changed first."""
         shape.check(params)
-        self.admit(context)
+        await self.admit(context, params)
         validate_history_length(params)
         if params.HasField("page_size"):
             validate_page_size(params.page_size)
@@ -141,7 +158,7 @@ class Conversations(PushOperations):
         One that is at work is waited for shortly, so that the error can say what it came to.
         """
         shape.check(params)
-        self.admit(context)
+        await self.admit(context, params)
         metadata = metadata_of(context)
         stored = await self._store.get(params.id, metadata)
         while stored.task.status.state in CANCELABLE:
@@ -153,61 +170,89 @@ class Conversations(PushOperations):
                 stored = await self._store.get(params.id, metadata)
                 if stored.task.status.state == TaskState.TASK_STATE_CANCELED:
                     return stored.task
-        task = stored.task
         with suppress(TimeoutError):
-            async with asyncio.timeout(CANCEL_SECONDS), aclosing(self._changes(stored, metadata, QUICK)) as changes:
-                while not has_ended(task):
-                    task = (await anext(changes)).task
-        raise not_cancelable(task)
+            async with asyncio.timeout(CANCEL_SECONDS):
+                stored = await self._wait_for_end(stored, metadata, QUICK)
+        raise not_cancelable(stored.task)
 
     async def on_subscribe_to_task(
         self, params: SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
         """Yield a task that has not ended, then what becomes of it, whichever bridge is at it."""
         shape.check(params)
-        self.admit(context)
+        await self.admit(context, params)
         metadata = metadata_of(context)
         stored = await self._store.get(params.id, metadata)
         task = stored.task
         if has_ended(task):
             raise UnsupportedOperationError(f"Task {task.id} has ended, it is {state_name(task)}; get it instead")
         yield task
-        async with aclosing(self._changes(stored, metadata)) as changes:
-            while not has_ended(task):
-                task = (await anext(changes)).task
-                for event in last_events(task) if has_ended(task) else [status_event(task)]:
-                    yield event
+        async with aclosing(self._events(stored, metadata)) as events:
+            async for event in events:
+                yield event
 
     async def on_get_extended_agent_card(
         self,
-        params: GetExtendedAgentCardRequest,  # noqa: ARG002 - the interface of the SDK
+        params: GetExtendedAgentCardRequest,
         context: ServerCallContext,
     ) -> AgentCard:
         """Return the agent card with what holds for the caller."""
+        await self._admit_tenant(context, params)
         return self._cards.extended(address_of(context), await self._gate.admit(metadata_of(context)))
 
-    async def _begin(self, params: SendMessageRequest, context: ServerCallContext) -> Turn:
-        """Return the turn that a message begins; nothing is kept of it yet. Raises A2AError."""
+    async def _start(
+        self,
+        params: SendMessageRequest,
+        context: ServerCallContext,
+        start: Callable[[Turn, Metadata], Awaitable[ResultT]],
+    ) -> ResultT | StoredTask:
+        """Return what starting a message's work returns, or the task that the same message began before."""
+        metadata = metadata_of(context)
         push_config = self.inline_config(params, context)
-        return replace(await self._turns.begin(params, metadata_of(context)), push_config=push_config)
+        for _ in range(ATTEMPTS):
+            turn = await self._turns.begin(params, metadata)
+            if isinstance(turn, StoredTask):
+                return turn
+            with suppress(TaskConflict):
+                return await start(replace(turn, push_config=push_config), metadata)
+            # The same message came by another way at the same time, and its task is kept now.
+        raise Refused(Failure("CONFLICT", "The task of this message cannot be kept: its id is taken"))
 
-    async def _changes(
+    async def _wait_for_end(
         self, stored: StoredTask, metadata: Metadata, first_pause: float = FIRST_PAUSE
-    ) -> AsyncGenerator[StoredTask, None]:
-        """Yield a task again whenever it has changed. Raises Refused."""
-        task_id = stored.task.id
-        for pause in growing_pauses(first_pause):
-            await asyncio.sleep(pause)
-            current = await patiently(lambda: self._store.get(task_id, metadata), self._worker.seconds)
-            # A task whose time runs out comes to another state in the same version.
-            if (current.version, current.task.status.state) != (stored.version, stored.task.status.state):
-                stored = current
-                yield stored
+    ) -> StoredTask:
+        """Return a task once it has ended."""
+        async with aclosing(self._worker.follow(stored, metadata, first_pause)) as changes:
+            async for changed in changes:
+                stored = changed
+        return stored
 
-    def admit(self, context: ServerCallContext) -> None:
-        """Refuse callers that lack an extension which the configuration requires."""
+    async def _events(
+        self, stored: StoredTask, metadata: Metadata
+    ) -> AsyncGenerator[TaskArtifactUpdateEvent | TaskStatusUpdateEvent, None]:
+        """Yield what becomes of a task, until it has ended."""
+        async with aclosing(self._worker.follow(stored, metadata)) as changes:
+            async for changed in changes:
+                for event in last_events(changed.task) if has_ended(changed.task) else [status_event(changed.task)]:
+                    yield event
+
+    async def admit(self, context: ServerCallContext, params: Message) -> None:
+        """Refuse callers that lack an extension which the configuration requires, or name another tenant than theirs.
+
+        Raises A2AError.
+        """
+        await self._admit_tenant(context, params)
         if self._requires_extension and not is_activated(context):
             raise ExtensionSupportRequiredError(f"This agent requires an extension; send {EXTENSIONS}: {EXTENSION_URI}")
+
+    async def _admit_tenant(self, context: ServerCallContext, params: Message) -> None:
+        """Refuse callers that name another tenant than theirs, in the path or in the params. Raises Refused."""
+        named = [context.tenant, getattr(params, "tenant", "")]
+        if isinstance(params, SendMessageRequest):
+            named.append(params.configuration.task_push_notification_config.tenant)
+        tenants = {tenant for tenant in named if tenant}
+        if tenants:
+            await self._gate.admit_tenants(tenants, metadata_of(context))
 
 
 def not_cancelable(task: Task) -> TaskNotCancelableError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import grpc
@@ -10,6 +11,7 @@ from a2a.utils.errors import A2AError
 from bridge.a2a.errors import Refused
 from bridge.methods import Forwarder, Metadata
 from bridge.status import Failure
+from cstp_grpc.client.json_forms import shown
 
 WHO_AM_I: Final = "cstp.getAccess"
 LARGE: Final = 65_536
@@ -48,6 +50,13 @@ class Gate:
             return await self._forwarder.call(WHO_AM_I, {}, metadata)
         except Failure as failure:
             raise Refused(failure) from failure
+
+    async def admit_tenants(self, tenants: Collection[str], metadata: Metadata) -> None:
+        """Let a request pass that names no other tenant than that of its caller's token. Raises Refused."""
+        own = (await self.admit(metadata)).get("tenant", "")
+        for tenant in tenants:
+            if tenant != own:
+                raise Refused(Failure("PERMISSION_DENIED", f"The token is not one of the tenant {shown(tenant)}"))
 
     async def admit_large(self, content: bytes, metadata: Metadata) -> None:
         """Let a request pass that is small, or whose caller the server knows. Raises Refused."""

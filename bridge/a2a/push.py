@@ -17,6 +17,7 @@ from a2a.types.a2a_pb2 import (
     TaskPushNotificationConfig,
 )
 from a2a.utils.errors import PushNotificationNotSupportedError
+from google.protobuf.message import Message
 
 from bridge.a2a import params as json_params
 from bridge.a2a import shape
@@ -87,7 +88,7 @@ class PushOperations(RequestHandler):
         self._push = push
 
     @abstractmethod
-    def admit(self, context: ServerCallContext) -> None:
+    async def admit(self, context: ServerCallContext, params: Message) -> None:
         """Refuse callers that may not ask for anything. Raises A2AError."""
 
     def inline_config(self, params: SendMessageRequest, context: ServerCallContext) -> tasks_pb2.PushConfig | None:
@@ -106,7 +107,7 @@ class PushOperations(RequestHandler):
         self, params: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
         """Have the caller notified of one of its tasks, and return the configuration with its id."""
-        self.admit(context)
+        await self.admit(context, params)
         push = self._required_push()
         shape.check(params)
         if not params.task_id:
@@ -118,7 +119,7 @@ class PushOperations(RequestHandler):
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
         """Return a configuration of a task; a request of 0.3 may leave out which."""
-        self.admit(context)
+        await self.admit(context, params)
         push = self._required_push()
         if version_in(context) != V0_3:
             shape.check(params)
@@ -128,7 +129,7 @@ class PushOperations(RequestHandler):
         self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
         """Return a page of the configurations of a task."""
-        self.admit(context)
+        await self.admit(context, params)
         push = self._required_push()
         shape.check(params)
         page = await push.list(params.task_id, params.page_size, params.page_token, metadata_of(context))
@@ -141,7 +142,7 @@ class PushOperations(RequestHandler):
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
         """Remove a configuration of a task, if it exists."""
-        self.admit(context)
+        await self.admit(context, params)
         push = self._required_push()
         shape.check(params)
         await push.delete(params.task_id, params.id, metadata_of(context))

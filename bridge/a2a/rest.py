@@ -46,7 +46,14 @@ ROUTES: Final = (
     ("GET", "/extendedAgentCard", "GetExtendedAgentCard"),
 )
 """By HTTP method and path below the binding's own: the operation. The names in braces are members of its params."""
-PATHS: Final = {REST_PATH + path: [method for method, other, _ in ROUTES if other == path] for _, path, _ in ROUTES}
+TENANT: Final = "tenant"
+PREFIXES: Final = (REST_PATH, f"{REST_PATH}/{{{TENANT}}}")
+"""What stands before these paths: a tenant may be named."""
+PATHS: Final = {
+    prefix + path: [method for method, other, _ in ROUTES if other == path]
+    for prefix in PREFIXES
+    for _, path, _ in ROUTES
+}
 """The paths and what each takes."""
 CACHING: Final[Mapping[str, Mapping[str, str]]] = {
     "GetExtendedAgentCard": {
@@ -67,8 +74,9 @@ class Rest:
 
     def install(self, app: web.Application) -> None:
         """Add the routes, and the answers for paths and methods that are none of them."""
-        for method, path, name in ROUTES:
-            app.router.add_route(method, REST_PATH + path, self._handler(name))
+        for prefix in PREFIXES:
+            for method, path, name in ROUTES:
+                app.router.add_route(method, prefix + path, self._handler(name))
         app.middlewares.append(self._answer_strays)
 
     def _handler(self, name: str) -> Handler:
@@ -84,7 +92,7 @@ class Rest:
                 return await refuse(exchange, refused, name)
             try:
                 require_version(exchange.version, V1_0, BINDING)
-                value, events = await self._begin(name, params_of(request, body), exchange.context())
+                value, events = await self._begin(name, params_of(request, body), context_of(exchange))
             except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
                 return await refuse(exchange, error, name)
             if events is not None:
@@ -140,7 +148,12 @@ def params_of(request: web.Request, body: object) -> dict[str, object]:
     if not isinstance(body, dict):
         raise invalid_params("The body must be an object")
     given = dict(body) if request.method == hdrs.METH_POST else query_of(request)
-    return given | request.match_info
+    return given | {name: value for name, value in request.match_info.items() if name != TENANT}
+
+
+def context_of(exchange: Exchange) -> ServerCallContext:
+    """Return what the operations are told, with the tenant that the path names. Raises InvalidRequestError."""
+    return exchange.context().model_copy(update={"tenant": exchange.request.match_info.get(TENANT, "")})
 
 
 def query_of(request: web.Request) -> dict[str, object]:

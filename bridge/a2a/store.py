@@ -152,6 +152,17 @@ class TaskStore:
             raise TaskNotFoundError
         return StoredTask(task, kept.version)
 
+    async def find(self, key: str, metadata: Metadata) -> tuple[str, StoredTask | None]:
+        """Return the id of the task that a message begins, which the key tells apart, and the task if it is kept."""
+        request = tasks_pb2.FindTaskRequest(key=key)
+        call = self._service.FindTask(request, timeout=self._timeout, metadata=tuple(metadata))
+        try:
+            found = await answer_of(call, tasks_pb2.FindTaskRequest)
+        except Failure as failure:
+            raise Refused(failure) from failure
+        task = read_task(found.task) if found.HasField("task") else None
+        return found.id, None if task is None else StoredTask(task, found.task.version)
+
     async def list(self, query: TaskQuery, metadata: Metadata) -> TaskPage:
         """Return a page of the caller's tasks. Raises InvalidParamsError, for instance for a token that is none."""
         request = tasks_pb2.ListTasksRequest(

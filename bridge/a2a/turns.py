@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from google.protobuf import json_format
 from bridge.a2a import media, messages
 from bridge.a2a.context import EXTENSION_URI
 from bridge.a2a.messages import ANNOUNCE, Content, Params, Request, announced_in
-from bridge.a2a.store import TaskQuery, TaskStore
+from bridge.a2a.store import StoredTask, TaskQuery, TaskStore
 from bridge.a2a.tasks import state_name
 from bridge.methods import Metadata
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
@@ -55,20 +57,26 @@ class Turns:
     def __init__(self, store: TaskStore) -> None:
         self._store = store
 
-    async def begin(self, params: SendMessageRequest, metadata: Metadata) -> Turn:
-        """Return the turn that a message begins; nothing is kept of it yet. Raises A2AError."""
+    async def begin(self, params: SendMessageRequest, metadata: Metadata) -> Turn | StoredTask:
+        """Return the turn that a message begins, of which nothing is kept yet, or the task that it began before.
+
+        Raises A2AError.
+        """
         configuration = params.configuration
         validate_history_length(configuration)
         media_types = media.wanted(configuration.accepted_output_modes)
         content = messages.read(params.message)
         if params.message.task_id:
             await self._refuse_more(params.message, metadata)
+        task_id, kept = await self._store.find(key_of(params.message), metadata)
+        if kept is not None:
+            return same_message(params.message, kept)
         footing = await self._footing(params.message, content, metadata)
-        task = new_task(params.message, footing.context_id)
+        task = new_task(params.message, task_id, footing.context_id)
         request = named_after(task, messages.request_of(content, footing.earlier))
         if request.name == ANNOUNCE:
-            kept = {EXTENSION_URI: {"method": ANNOUNCE, "params": request.params}}
-            json_format.ParseDict(kept, task.metadata)
+            about = {EXTENSION_URI: {"method": ANNOUNCE, "params": request.params}}
+            json_format.ParseDict(about, task.metadata)
         if task.ByteSize() > MAX_BYTES:
             raise messages.wrong("message", f"with what it refines is larger than {MAX_BYTES} bytes")
         return Turn(task, request, media_types)
@@ -121,15 +129,43 @@ def last_announcement(tasks: Sequence[Task]) -> tuple[Task, Params] | None:
     return None
 
 
-def new_task(message: Message, context_id: str) -> Task:
-    """Return the task that a message begins, with ids of its own and the message as its history."""
-    task = Task(id=str(uuid.uuid4()), context_id=context_id or str(uuid.uuid4()))
+def key_of(message: Message) -> str:
+    """Return what tells the message that begins a task apart from all others of its sender.
+
+    In a context that the sender names, that is the message id. A message that begins a context of its own is also known
+    by its content, since senders count their messages from the beginning in each.
+    """
+    content = None if message.context_id else json_format.MessageToDict(message)
+    text = json.dumps([message.context_id, message.message_id, content], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def same_message(message: Message, kept: StoredTask) -> StoredTask:
+    """Return the task that a message began when it was sent before. Raises InvalidParamsError for another message."""
+    if placed_in(kept.task, message) != kept.task.history[0]:
+        raise messages.wrong(
+            "message.messageId",
+            f"names another message in its context already, which began the task {kept.task.id}; "
+            "a message that says something else needs an id of its own",
+        )
+    return kept
+
+
+def new_task(message: Message, task_id: str, context_id: str) -> Task:
+    """Return the task that a message begins, with the message as its history."""
+    task = Task(id=task_id, context_id=context_id or str(uuid.uuid4()))
     task.status.state = TaskState.TASK_STATE_SUBMITTED
-    said = task.history.add()
+    task.history.append(placed_in(task, message))
+    return task
+
+
+def placed_in(task: Task, message: Message) -> Message:
+    """Return a message as the history of a task holds it."""
+    said = Message()
     said.CopyFrom(message)
     said.task_id = task.id
     said.context_id = task.context_id
-    return task
+    return said
 
 
 def named_after(task: Task, request: Request) -> Request:

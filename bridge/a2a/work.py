@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
 from a2a.types.a2a_pb2 import Task, TaskState
@@ -15,7 +15,7 @@ from bridge.a2a.answers import Answer
 from bridge.a2a.context import request_id_in
 from bridge.a2a.errors import Refused
 from bridge.a2a.store import MAX_BYTES, StoredTask, TaskConflict, TaskStore
-from bridge.a2a.tasks import in_state
+from bridge.a2a.tasks import has_ended, in_state
 from bridge.a2a.turns import Turn
 from bridge.methods import Forwarder, Metadata
 from bridge.status import UNFORESEEN, Failure
@@ -59,7 +59,8 @@ class Worker:
         """Return the task of a turn with its answer, kept in this final state alone where a retry does no harm.
 
         Otherwise, and if its owner is to be notified, it is kept as working before anything is done, and returned like
-        that where its answer cannot be kept, so that nobody is told that nothing happened. Raises A2AError.
+        that if its answer cannot be kept, so that nobody is told that nothing happened. Raises A2AError, and
+        TaskConflict if the same message begins it elsewhere at the same time.
         """
         if turn.push_config is None and self._forwarder.is_repeatable(turn.request.name, turn.request.params):
             return await asyncio.shield(self._spawn(self._settle(turn, metadata)))
@@ -72,7 +73,7 @@ class Worker:
     async def begin(self, turn: Turn, metadata: Metadata) -> tuple[Task, asyncio.Task[Task]]:
         """Return the task of a turn, kept as working, and the work that ends with the task as it is kept in the end.
 
-        Raises A2AError.
+        Raises A2AError and TaskConflict, as `settle` does.
         """
         begun = await self._keep_new(turn, TaskState.TASK_STATE_WORKING, metadata)
         return begun.task, self._spawn(self._finish(turn, begun, metadata))
@@ -80,7 +81,7 @@ class Worker:
     async def submit(self, turn: Turn, metadata: Metadata) -> Task:
         """Return the task of a turn, kept as submitted, which is begun later unless it is canceled first.
 
-        Raises A2AError.
+        Raises A2AError and TaskConflict, as `settle` does.
         """
         kept = await self._keep_new(turn, TaskState.TASK_STATE_SUBMITTED, metadata)
         self._spawn(self._begin_submitted(turn, kept, metadata))
@@ -93,6 +94,21 @@ class Worker:
         task = in_state(turn.task, state)
         return await self._store.save(task, 0, metadata, self.seconds, method, turn.push_config)
 
+    async def follow(
+        self, stored: StoredTask, metadata: Metadata, first_pause: float = FIRST_PAUSE
+    ) -> AsyncGenerator[StoredTask, None]:
+        """Yield a task again whenever it has changed, until it has ended. Raises Refused."""
+        task_id = stored.task.id
+        for pause in growing_pauses(first_pause):
+            if has_ended(stored.task):
+                return
+            await asyncio.sleep(pause)
+            current = await patiently(lambda: self._store.get(task_id, metadata), self.seconds)
+            # A task whose time runs out comes to another state in the same version.
+            if (current.version, current.task.status.state) != (stored.version, stored.task.status.state):
+                stored = current
+                yield stored
+
     def _spawn(self, work: Coroutine[Any, Any, Task]) -> asyncio.Task[Task]:
         """Start work that goes on when its caller leaves."""
         running = asyncio.create_task(work)
@@ -104,7 +120,7 @@ class Worker:
         """Forget finished work. What nobody foresaw goes into the log, since its caller may have left."""
         self._work.discard(work)
         error = None if work.cancelled() else work.exception()
-        if error is not None and not isinstance(error, A2AError):
+        if error is not None and not isinstance(error, (A2AError, TaskConflict)):
             logger.error("answering a message failed", exc_info=error)
 
     async def _settle(self, turn: Turn, metadata: Metadata) -> Task:
@@ -115,7 +131,8 @@ class Worker:
             if failure.reason in PROTOCOL_REASONS or failure.missing_permission:
                 raise Refused(failure) from failure
             answer = failed(turn, failure, metadata)
-        return await self._keep(ended(turn, answer, metadata), 0, metadata, self._timeout)
+        task = ended(turn, answer, metadata)
+        return (await patiently(lambda: self._store.save(task, 0, metadata), self._timeout)).task
 
     async def _begin_submitted(self, turn: Turn, kept: StoredTask, metadata: Metadata) -> Task:
         """Answer a message whose task is kept as submitted, unless it was canceled or its time ran out."""

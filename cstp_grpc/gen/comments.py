@@ -16,6 +16,7 @@ RPC_COMMENTS: dict[str, str] = {
     '/cstp.v1.JournalService/UnshareDecision': "Takes back the sharing of a decision of the caller's. Errors: NOT_FOUND, PERMISSION_DENIED for another's shared one.",
     '/cstp.v1.TaskService/CreatePushConfig': 'Has the caller notified of the changes of one of its tasks, at an address of its own. A task that is not at work is told at once as it is. Errors: NOT_FOUND; INVALID_ARGUMENT for an address that is not notified here, and for more than 10 configurations of a task; METHOD_NOT_FOUND where push notifications are off.',
     '/cstp.v1.TaskService/DeletePushConfig': 'Ends notifications of a task at one address, also those that wait to be sent. Nothing happens where there is no such configuration. Errors: NOT_FOUND for the task, METHOD_NOT_FOUND.',
+    '/cstp.v1.TaskService/FindTask': "Says which task of the caller's a message begins, and reads it if it is kept. The same key of the same caller always names the same task, so that a message that comes twice, to whichever bridge, begins one.",
     '/cstp.v1.TaskService/GetPushConfig': 'Reads where the caller is notified of a task. Errors: NOT_FOUND, METHOD_NOT_FOUND.',
     '/cstp.v1.TaskService/GetTask': "Reads one task of the caller's. Errors: NOT_FOUND.",
     '/cstp.v1.TaskService/ListPushConfigs': 'Lists where the caller is notified of a task, by id, page by page. Errors: NOT_FOUND, METHOD_NOT_FOUND.',

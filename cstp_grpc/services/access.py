@@ -38,6 +38,7 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
             limits=self._limits,
             agent=self._name,
             version=self._version,
+            tenant=caller.tenant,
         )
 
 

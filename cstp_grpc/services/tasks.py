@@ -36,6 +36,11 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
         saved = self._keeper.save(caller.agent, task_content(request.task), request.version, time_left(request), config)
         return tasks_pb2.SaveTaskResponse(version=saved.version, updated_at=convert.timestamp(saved.updated_at))
 
+    def FindTask(self, request: tasks_pb2.FindTaskRequest, context: grpc.ServicerContext) -> tasks_pb2.FindTaskResponse:
+        """Say which task a message begins."""
+        task_id, task = self._keeper.find(current_caller.get().agent, request.key)
+        return tasks_pb2.FindTaskResponse(id=task_id, task=None if task is None else task_message(task))
+
     def GetTask(self, request: tasks_pb2.GetTaskRequest, context: grpc.ServicerContext) -> tasks_pb2.GetTaskResponse:
         """Read a task."""
         task = self._keeper.get(current_caller.get().agent, request.id)

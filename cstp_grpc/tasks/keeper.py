@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,6 +21,9 @@ from cstp_grpc.vocabulary import TaskState
 
 TIME_LEFT = timedelta(minutes=5)
 """How long a task may take to end if its bridge does not say."""
+
+NAMESPACE = uuid.UUID("6a3f1d7e-52c4-4c0b-9a57-0d1c9f2e8b64")
+"""What the ids of tasks that keys name are made with; another one would let repeated messages begin new tasks."""
 
 MAX_PAGE = 100
 """Tasks on one page at the most."""
@@ -95,6 +100,14 @@ class TaskKeeper:
         if task is None:
             raise NotFound(f"there is no task {task_id}", metadata={"id": task_id})
         return task
+
+    def find(self, agent: str, key: str) -> tuple[str, Task | None]:
+        """Return the id of the task that a key names for an agent, and the task, or None if it is not kept.
+
+        Raises QueryFailed.
+        """
+        task_id = str(uuid.uuid5(NAMESPACE, json.dumps([agent, key])))
+        return task_id, self._store.get(agent, task_id, self._moment())
 
     def page(self, conditions: TaskFilter, request: PageRequest) -> TaskPage:
         """Return the tasks that meet all conditions, last changed first; a page holds at most 100.

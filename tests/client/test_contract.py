@@ -103,7 +103,9 @@ def test_a_public_method_says_what_it_is_for_and_shows_it(name: str) -> None:
 
 def test_what_is_for_our_own_processes_is_not_public() -> None:
     internal = {name for name, method in methods().items() if not method.public}
-    assert internal == {"cstp.saveTask", "cstp.getTask", "cstp.listTasks"}
+    tasks = {"cstp.saveTask", "cstp.findTask", "cstp.getTask", "cstp.listTasks"}
+    pushes = {f"cstp.{act}PushConfig" for act in ("create", "get", "delete")}
+    assert internal == tasks | pushes | {"cstp.listPushConfigs"}
 
 
 @pytest.fixture

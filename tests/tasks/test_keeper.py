@@ -155,6 +155,20 @@ def test_an_id_that_no_database_keeps_is_not_found(kit: KeeperKit) -> None:
         kit.keeper.get("ada", "a\0")
 
 
+def test_a_key_names_one_task_of_an_agent(kit: KeeperKit, engine: Engine) -> None:
+    """Also for another replica, and before the task is saved."""
+    task_id, nothing = kit.keeper.find("ada", "m-1")
+    assert nothing is None
+    saved = kit.save(task_id, agent="ada")
+    writer = Writer(engine, timeout=20.0)
+    assert TaskKeeper(kit.store, writer, kit.clock, KEPT).find("ada", "m-1") == (task_id, saved)
+    writer.close()
+    others = {kit.keeper.find(agent, key)[0] for agent, key in (("bob", "m-1"), ("ada", "m-2"), ("ad", "am-1"))}
+    assert len(others - {task_id}) == 3
+    kit.clock.now += KEPT
+    assert kit.keeper.find("ada", "m-1") == (task_id, None)
+
+
 # Lapsing
 
 

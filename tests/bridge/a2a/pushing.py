@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import grpc
@@ -236,7 +237,7 @@ class OldGrpcPushes(OldGrpc, GrpcPushes):
         assert self._answer("DeleteTaskPushNotificationConfig", request, who) == {}
 
     def announce(self, text: str, config: Json, *, at_once: bool = False) -> Json:
-        message = {"messageId": "m", "role": "ROLE_USER", "content": [{"text": text}]}
+        message = {"messageId": str(uuid.uuid4()), "role": "ROLE_USER", "content": [{"text": text}]}
         configuration = {"pushNotification": old_nested(config), "blocking": not at_once}
         params = {"request": message, "configuration": configuration}
         request = json_format.ParseDict(params, old_pb2.SendMessageRequest())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -97,13 +98,13 @@ def call(method: str, params: Any = None, **members: Any) -> dict[str, Any]:
 def saying(*parts: Any, **members: Any) -> dict[str, Any]:
     """Return the params of 1.0 that send text and data."""
     found = [{"text": part} if isinstance(part, str) else {"data": part} for part in parts]
-    return {"message": {"messageId": "m", "role": "ROLE_USER", "parts": found, **members}}
+    return {"message": {"messageId": str(uuid.uuid4()), "role": "ROLE_USER", "parts": found, **members}}
 
 
 def saying_in_0_3(*parts: Any, **members: Any) -> dict[str, Any]:
     """Return the params of 0.3 that send text and data."""
     found = [{"kind": "text", "text": p} if isinstance(p, str) else {"kind": "data", "data": p} for p in parts]
-    return {"message": {"kind": "message", "messageId": "m", "role": "user", "parts": found, **members}}
+    return {"message": {"kind": "message", "messageId": str(uuid.uuid4()), "role": "user", "parts": found, **members}}
 
 
 def events_of(answer: Answer) -> list[Any]:
@@ -151,6 +152,7 @@ class Core:
             "cstp.getAccess": lambda request, context: access_pb2.GetAccessResponse(),
             "cstp.announceIntent": self._announce,
             "cstp.saveTask": self._save,
+            "cstp.findTask": lambda request, context: tasks_pb2.FindTaskResponse(id=str(uuid.uuid4())),
             "cstp.getTask": lambda request, context: tasks_pb2.GetTaskResponse(task=self.kept[0]),
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -74,7 +75,7 @@ def context(who: str | None = "alice", *extensions: str) -> ServerCallContext:
 def message(*parts: str | dict[str, Any] | list[Any], given: object = None, **members: Any) -> Message:
     """Return a message of text parts and data parts; `given` is what its metadata says under our extension."""
     found = [{"text": part} if isinstance(part, str) else {"data": part} for part in parts]
-    content = {"messageId": "message-1", "role": "ROLE_USER", "parts": found, **members}
+    content = {"messageId": str(uuid.uuid4()), "role": "ROLE_USER", "parts": found, **members}
     if given is not None:
         content["metadata"] = {URI: given}
     return json_format.ParseDict(content, Message())

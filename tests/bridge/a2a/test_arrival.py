@@ -45,6 +45,7 @@ def core(server: Scripted) -> Scripted:
     server.plays |= {
         "cstp.getAccess": get_access,
         "cstp.getTask": fail(grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
+        "cstp.findTask": lambda request, context: tasks_pb2.FindTaskResponse(id="t"),
         "cstp.saveTask": lambda request, context: tasks_pb2.SaveTaskResponse(version=request.version + 1),
         "cstp.announceIntent": lambda request, context: cstp_pb2.AnnounceIntentResponse(),
     }

@@ -75,12 +75,13 @@ def test_data_is_a_call(raw: Raw) -> None:
 
 
 def test_a_caller_that_does_not_wait_gets_the_task_at_once(raw: Raw) -> None:
-    result = asked(raw, "message/send", {"message": MESSAGE, "configuration": {"blocking": False}})["result"]
+    params = {**saying_in_0_3("Deploy"), "configuration": {"blocking": False}}
+    result = asked(raw, "message/send", params)["result"]
     assert result["status"]["state"] == "submitted"
 
 
 def test_a_stream_ends_with_its_last_status(raw: Raw) -> None:
-    found = events_of(raw.post(call("message/stream", {"message": MESSAGE}), version=None))
+    found = events_of(raw.post(call("message/stream", saying_in_0_3("Deploy")), version=None))
     assert [types.SendStreamingMessageSuccessResponse.model_validate(event).id for event in found] == [1, 1, 1]
     assert found[-1]["result"]["status"]["state"] == "completed"
 

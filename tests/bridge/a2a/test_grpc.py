@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -95,6 +96,7 @@ def core(server: Scripted) -> Scripted:
         "cstp.getAccess": lambda request, context: access_pb2.GetAccessResponse(),
         "cstp.announceIntent": lambda request, context: cstp_pb2.AnnounceIntentResponse(),
         "cstp.saveTask": save,
+        "cstp.findTask": lambda request, context: tasks_pb2.FindTaskResponse(id=str(uuid.uuid4())),
         "cstp.getTask": lambda request, context: tasks_pb2.GetTaskResponse(task=kept[0]),
     }
     return server
@@ -173,7 +175,7 @@ def failure(call: Callable[[], Any]) -> Failure:
 def said(*parts: Any, **members: Any) -> a2a_pb2.SendMessageRequest:
     """Return a message of A2A 1.0: texts as they are, anything else as data."""
     request = a2a_pb2.SendMessageRequest(**members)
-    request.message.message_id = "m-1"
+    request.message.message_id = str(uuid.uuid4())
     request.message.role = a2a_pb2.ROLE_USER
     for part in parts:
         if isinstance(part, str):
@@ -187,7 +189,7 @@ def said_before(*parts: old_pb2.Part) -> old_pb2.SendMessageRequest:
     """Return an intent in A2A 0.3, followed by other parts."""
     content = [old_pb2.Part(text=INTENT), *parts]
     return old_pb2.SendMessageRequest(
-        request=old_pb2.Message(message_id="m-1", role=old_pb2.ROLE_USER, content=content)
+        request=old_pb2.Message(message_id=str(uuid.uuid4()), role=old_pb2.ROLE_USER, content=content)
     )
 
 
@@ -517,7 +519,7 @@ def test_the_server_gets_what_identifies_and_traces_a_call(core: Scripted, targe
     told = {"authorization": "Bearer a", "traceparent": "00-1", "tracestate": "a=b", "x-request-id": "r-1"}
     with peering(without_agents(), target) as found, wired(found.grpc_target) as wire:
         task_of(wire, V1, *told.items(), ("x-other", "x"))
-        assert {seen.method for seen in core.seen} == {"cstp.announceIntent", "cstp.saveTask"}
+        assert {seen.method for seen in core.seen} == {"cstp.findTask", "cstp.announceIntent", "cstp.saveTask"}
         for seen in core.seen:
             assert {key: value for key, value in seen.metadata.items() if key in (*told, "x-other")} == told
         core.seen.clear()

@@ -186,7 +186,7 @@ def test_what_is_no_json_is_refused(raw: Raw, body: str, reason: str) -> None:
         ("GET", "/", None, (404, "NOT_FOUND", "METHOD_NOT_FOUND")),
         ("GET", "/nope", None, (404, "NOT_FOUND", "METHOD_NOT_FOUND")),
         ("GET", "/tasks/a/b/c", None, (404, "NOT_FOUND", "METHOD_NOT_FOUND")),
-        ("POST", "/alice/message:send", {}, (404, "NOT_FOUND", "METHOD_NOT_FOUND")),
+        ("POST", "/alice/bob/message:send", {}, (404, "NOT_FOUND", "METHOD_NOT_FOUND")),
     ],
 )
 def test_errors_are_statuses(raw: Raw, method: str, path: str, body: Any, expected: tuple[int, str, str]) -> None:

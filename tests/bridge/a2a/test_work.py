@@ -50,10 +50,14 @@ class Kept:
             "cstp.saveTask": lambda request, context: (self.plays.pop(0) if self.plays else self.save)(
                 request, context
             ),
+            "cstp.findTask": self.find,
             "cstp.getTask": lambda request, context: tasks_pb2.GetTaskResponse(task=self.tasks[request.id]),
             "cstp.announceIntent": lambda request, context: cstp_pb2.AnnounceIntentResponse(),
             "cstp.recordDecision": lambda request, context: journal_pb2.RecordDecisionResponse(),
         }
+
+    def find(self, request: tasks_pb2.FindTaskRequest, context: grpc.ServicerContext) -> tasks_pb2.FindTaskResponse:
+        return tasks_pb2.FindTaskResponse(id=request.key, task=self.tasks.get(request.key))
 
     def save(self, request: tasks_pb2.SaveTaskRequest, context: grpc.ServicerContext) -> tasks_pb2.SaveTaskResponse:
         there = self.tasks.get(request.task.id, tasks_pb2.Task())

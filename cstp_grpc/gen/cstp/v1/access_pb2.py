@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from cstp_grpc.gen.cstp.v1 import options_pb2 as cstp_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x63stp/v1/access.proto\x12\x07\x63stp.v1\x1a\x15\x63stp/v1/options.proto\"\x12\n\x10GetAccessRequest\"\xc3\x01\n\x11GetAccessResponse\x12\x18\n\x10requesting_agent\x18\x01 \x01(\t\x12(\n\x0bpermissions\x18\x02 \x03(\x0e\x32\x13.cstp.v1.Permission\x12)\n\nguardrails\x18\x03 \x01(\x0b\x32\x15.cstp.v1.GuardrailSet\x12\x1f\n\x06limits\x18\x04 \x01(\x0b\x32\x0f.cstp.v1.Limits\x12\r\n\x05\x61gent\x18\x05 \x01(\t\x12\x0f\n\x07version\x18\x06 \x01(\t\".\n\x0cGuardrailSet\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\"\xf4\x01\n\x06Limits\x12\x17\n\nper_method\x18\x01 \x01(\tH\x00\x88\x01\x01\x12-\n\x07methods\x18\x02 \x03(\x0b\x32\x1c.cstp.v1.Limits.MethodsEntry\x12\x14\n\x07overall\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x13\n\x0bmax_results\x18\x04 \x01(\x05\x12\x19\n\x11max_message_bytes\x18\x05 \x01(\x05\x12\x11\n\tmax_depth\x18\x06 \x01(\x05\x1a.\n\x0cMethodsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\r\n\x0b_per_methodB\n\n\x08_overall2b\n\rAccessService\x12Q\n\tGetAccess\x12\x19.cstp.v1.GetAccessRequest\x1a\x1a.cstp.v1.GetAccessResponse\"\r\x90\x02\x01\x88\xb5\x18\x07\x9a\xb5\x18\x02{}b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x63stp/v1/access.proto\x12\x07\x63stp.v1\x1a\x15\x63stp/v1/options.proto\"\x12\n\x10GetAccessRequest\"\xd3\x01\n\x11GetAccessResponse\x12\x18\n\x10requesting_agent\x18\x01 \x01(\t\x12(\n\x0bpermissions\x18\x02 \x03(\x0e\x32\x13.cstp.v1.Permission\x12)\n\nguardrails\x18\x03 \x01(\x0b\x32\x15.cstp.v1.GuardrailSet\x12\x1f\n\x06limits\x18\x04 \x01(\x0b\x32\x0f.cstp.v1.Limits\x12\r\n\x05\x61gent\x18\x05 \x01(\t\x12\x0f\n\x07version\x18\x06 \x01(\t\x12\x0e\n\x06tenant\x18\x07 \x01(\t\".\n\x0cGuardrailSet\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\"\xf4\x01\n\x06Limits\x12\x17\n\nper_method\x18\x01 \x01(\tH\x00\x88\x01\x01\x12-\n\x07methods\x18\x02 \x03(\x0b\x32\x1c.cstp.v1.Limits.MethodsEntry\x12\x14\n\x07overall\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x13\n\x0bmax_results\x18\x04 \x01(\x05\x12\x19\n\x11max_message_bytes\x18\x05 \x01(\x05\x12\x11\n\tmax_depth\x18\x06 \x01(\x05\x1a.\n\x0cMethodsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\r\n\x0b_per_methodB\n\n\x08_overall2b\n\rAccessService\x12Q\n\tGetAccess\x12\x19.cstp.v1.GetAccessRequest\x1a\x1a.cstp.v1.GetAccessResponse\"\r\x90\x02\x01\x88\xb5\x18\x07\x9a\xb5\x18\x02{}b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,13 +39,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETACCESSREQUEST']._serialized_start=56
   _globals['_GETACCESSREQUEST']._serialized_end=74
   _globals['_GETACCESSRESPONSE']._serialized_start=77
-  _globals['_GETACCESSRESPONSE']._serialized_end=272
-  _globals['_GUARDRAILSET']._serialized_start=274
-  _globals['_GUARDRAILSET']._serialized_end=320
-  _globals['_LIMITS']._serialized_start=323
-  _globals['_LIMITS']._serialized_end=567
-  _globals['_LIMITS_METHODSENTRY']._serialized_start=494
-  _globals['_LIMITS_METHODSENTRY']._serialized_end=540
-  _globals['_ACCESSSERVICE']._serialized_start=569
-  _globals['_ACCESSSERVICE']._serialized_end=667
+  _globals['_GETACCESSRESPONSE']._serialized_end=288
+  _globals['_GUARDRAILSET']._serialized_start=290
+  _globals['_GUARDRAILSET']._serialized_end=336
+  _globals['_LIMITS']._serialized_start=339
+  _globals['_LIMITS']._serialized_end=583
+  _globals['_LIMITS_METHODSENTRY']._serialized_start=510
+  _globals['_LIMITS_METHODSENTRY']._serialized_end=556
+  _globals['_ACCESSSERVICE']._serialized_start=585
+  _globals['_ACCESSSERVICE']._serialized_end=683
 # @@protoc_insertion_point(module_scope)

@@ -48,12 +48,15 @@ class GetAccessResponse(_message.Message):
     LIMITS_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     requesting_agent: _builtins.str
     """The agent that the token identifies."""
     agent: _builtins.str
     """The name of the agent that answers."""
     version: _builtins.str
     """The version of its software."""
+    tenant: _builtins.str
+    """The tenant that the token belongs to."""
     @_builtins.property
     def permissions(self) -> _containers.RepeatedScalarFieldContainer[_options_pb2.Permission.ValueType]:
         """What it may do."""
@@ -75,10 +78,11 @@ class GetAccessResponse(_message.Message):
         limits: Global___Limits | None = ...,
         agent: _builtins.str = ...,
         version: _builtins.str = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["guardrails", b"guardrails", "limits", b"limits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "guardrails", b"guardrails", "limits", b"limits", "permissions", b"permissions", "requesting_agent", b"requesting_agent", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "guardrails", b"guardrails", "limits", b"limits", "permissions", b"permissions", "requesting_agent", b"requesting_agent", "tenant", b"tenant", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

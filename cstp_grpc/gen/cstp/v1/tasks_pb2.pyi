@@ -206,6 +206,56 @@ class SaveTaskResponse(_message.Message):
 Global___SaveTaskResponse: _TypeAlias = SaveTaskResponse  # noqa: Y015
 
 @_typing.final
+class FindTaskRequest(_message.Message):
+    """The message whose task is asked for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """Tells the message apart from all others of the caller's; 1 to 200 characters."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindTaskRequest: _TypeAlias = FindTaskRequest  # noqa: Y015
+
+@_typing.final
+class FindTaskResponse(_message.Message):
+    """The task that the message begins."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """The identifier that the task has, or is to be saved with."""
+    @_builtins.property
+    def task(self) -> Global___Task:
+        """The task; absent if none is kept."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        task: Global___Task | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindTaskResponse: _TypeAlias = FindTaskResponse  # noqa: Y015
+
+@_typing.final
 class GetTaskRequest(_message.Message):
     """Which task to read."""
 

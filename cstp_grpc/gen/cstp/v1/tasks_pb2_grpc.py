@@ -41,6 +41,11 @@ class TaskServiceStub:
                 request_serializer=cstp_dot_v1_dot_tasks__pb2.SaveTaskRequest.SerializeToString,
                 response_deserializer=cstp_dot_v1_dot_tasks__pb2.SaveTaskResponse.FromString,
                 _registered_method=True)
+        self.FindTask = channel.unary_unary(
+                '/cstp.v1.TaskService/FindTask',
+                request_serializer=cstp_dot_v1_dot_tasks__pb2.FindTaskRequest.SerializeToString,
+                response_deserializer=cstp_dot_v1_dot_tasks__pb2.FindTaskResponse.FromString,
+                _registered_method=True)
         self.GetTask = channel.unary_unary(
                 '/cstp.v1.TaskService/GetTask',
                 request_serializer=cstp_dot_v1_dot_tasks__pb2.GetTaskRequest.SerializeToString,
@@ -82,6 +87,14 @@ class TaskServiceServicer:
         """Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
         the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
         PERMISSION_DENIED if the caller may not call the method that the task is kept for.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FindTask(self, request, context):
+        """Says which task of the caller's a message begins, and reads it if it is kept. The same key of the same caller always
+        names the same task, so that a message that comes twice, to whichever bridge, begins one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -139,6 +152,11 @@ def add_TaskServiceServicer_to_server(servicer, server):
                     servicer.SaveTask,
                     request_deserializer=cstp_dot_v1_dot_tasks__pb2.SaveTaskRequest.FromString,
                     response_serializer=cstp_dot_v1_dot_tasks__pb2.SaveTaskResponse.SerializeToString,
+            ),
+            'FindTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindTask,
+                    request_deserializer=cstp_dot_v1_dot_tasks__pb2.FindTaskRequest.FromString,
+                    response_serializer=cstp_dot_v1_dot_tasks__pb2.FindTaskResponse.SerializeToString,
             ),
             'GetTask': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTask,
@@ -200,6 +218,33 @@ class TaskService:
             '/cstp.v1.TaskService/SaveTask',
             cstp_dot_v1_dot_tasks__pb2.SaveTaskRequest.SerializeToString,
             cstp_dot_v1_dot_tasks__pb2.SaveTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cstp.v1.TaskService/FindTask',
+            cstp_dot_v1_dot_tasks__pb2.FindTaskRequest.SerializeToString,
+            cstp_dot_v1_dot_tasks__pb2.FindTaskResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,6 +40,10 @@ class TaskServiceStub:
     the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
     PERMISSION_DENIED if the caller may not call the method that the task is kept for.
     """
+    FindTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.FindTaskRequest, _tasks_pb2.FindTaskResponse]
+    """Says which task of the caller's a message begins, and reads it if it is kept. The same key of the same caller always
+    names the same task, so that a message that comes twice, to whichever bridge, begins one.
+    """
     GetTask: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.GetTaskRequest, _tasks_pb2.GetTaskResponse]
     """Reads one task of the caller's. Errors: NOT_FOUND."""
     ListTasks: _grpc.UnaryUnaryMultiCallable[_tasks_pb2.ListTasksRequest, _tasks_pb2.ListTasksResponse]
@@ -69,6 +73,10 @@ class TaskServiceAsyncStub(TaskServiceStub):
     """Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
     the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
     PERMISSION_DENIED if the caller may not call the method that the task is kept for.
+    """
+    FindTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.FindTaskRequest, _tasks_pb2.FindTaskResponse]  # type: ignore[assignment]
+    """Says which task of the caller's a message begins, and reads it if it is kept. The same key of the same caller always
+    names the same task, so that a message that comes twice, to whichever bridge, begins one.
     """
     GetTask: _aio.UnaryUnaryMultiCallable[_tasks_pb2.GetTaskRequest, _tasks_pb2.GetTaskResponse]  # type: ignore[assignment]
     """Reads one task of the caller's. Errors: NOT_FOUND."""
@@ -102,6 +110,16 @@ class TaskServiceServicer(metaclass=_abc_1.ABCMeta):
         """Keeps a new task of the caller's, or another state of one. Errors: CONFLICT if the version is not the stored one, if
         the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
         PERMISSION_DENIED if the caller may not call the method that the task is kept for.
+        """
+
+    @_abc_1.abstractmethod
+    def FindTask(
+        self,
+        request: _tasks_pb2.FindTaskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tasks_pb2.FindTaskResponse, _abc.Awaitable[_tasks_pb2.FindTaskResponse]]:
+        """Says which task of the caller's a message begins, and reads it if it is kept. The same key of the same caller always
+        names the same task, so that a message that comes twice, to whichever bridge, begins one.
         """
 
     @_abc_1.abstractmethod

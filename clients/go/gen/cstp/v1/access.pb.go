@@ -74,7 +74,9 @@ type GetAccessResponse struct {
 	// The name of the agent that answers.
 	Agent string `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`
 	// The version of its software.
-	Version       string `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
+	Version string `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
+	// The tenant that the token belongs to.
+	Tenant        string `protobuf:"bytes,7,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -147,6 +149,13 @@ func (x *GetAccessResponse) GetAgent() string {
 func (x *GetAccessResponse) GetVersion() string {
 	if x != nil {
 		return x.Version
+	}
+	return ""
+}
+
+func (x *GetAccessResponse) GetTenant() string {
+	if x != nil {
+		return x.Tenant
 	}
 	return ""
 }
@@ -302,7 +311,7 @@ var File_cstp_v1_access_proto protoreflect.FileDescriptor
 const file_cstp_v1_access_proto_rawDesc = "" +
 	"\n" +
 	"\x14cstp/v1/access.proto\x12\acstp.v1\x1a\x15cstp/v1/options.proto\"\x12\n" +
-	"\x10GetAccessRequest\"\x85\x02\n" +
+	"\x10GetAccessRequest\"\x9d\x02\n" +
 	"\x11GetAccessResponse\x12)\n" +
 	"\x10requesting_agent\x18\x01 \x01(\tR\x0frequestingAgent\x125\n" +
 	"\vpermissions\x18\x02 \x03(\x0e2\x13.cstp.v1.PermissionR\vpermissions\x125\n" +
@@ -311,7 +320,8 @@ const file_cstp_v1_access_proto_rawDesc = "" +
 	"guardrails\x12'\n" +
 	"\x06limits\x18\x04 \x01(\v2\x0f.cstp.v1.LimitsR\x06limits\x12\x14\n" +
 	"\x05agent\x18\x05 \x01(\tR\x05agent\x12\x18\n" +
-	"\aversion\x18\x06 \x01(\tR\aversion\">\n" +
+	"\aversion\x18\x06 \x01(\tR\aversion\x12\x16\n" +
+	"\x06tenant\x18\a \x01(\tR\x06tenant\">\n" +
 	"\fGuardrailSet\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x05R\x05count\"\xc4\x02\n" +

@@ -377,6 +377,107 @@ func (x *SaveTaskResponse) GetUpdatedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+// The message whose task is asked for.
+type FindTaskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tells the message apart from all others of the caller's; 1 to 200 characters.
+	Key           string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindTaskRequest) Reset() {
+	*x = FindTaskRequest{}
+	mi := &file_cstp_v1_tasks_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindTaskRequest) ProtoMessage() {}
+
+func (x *FindTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_tasks_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindTaskRequest.ProtoReflect.Descriptor instead.
+func (*FindTaskRequest) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *FindTaskRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+// The task that the message begins.
+type FindTaskResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The identifier that the task has, or is to be saved with.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The task; absent if none is kept.
+	Task          *Task `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindTaskResponse) Reset() {
+	*x = FindTaskResponse{}
+	mi := &file_cstp_v1_tasks_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindTaskResponse) ProtoMessage() {}
+
+func (x *FindTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_tasks_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindTaskResponse.ProtoReflect.Descriptor instead.
+func (*FindTaskResponse) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *FindTaskResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *FindTaskResponse) GetTask() *Task {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
 // Which task to read.
 type GetTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -388,7 +489,7 @@ type GetTaskRequest struct {
 
 func (x *GetTaskRequest) Reset() {
 	*x = GetTaskRequest{}
-	mi := &file_cstp_v1_tasks_proto_msgTypes[3]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -400,7 +501,7 @@ func (x *GetTaskRequest) String() string {
 func (*GetTaskRequest) ProtoMessage() {}
 
 func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_tasks_proto_msgTypes[3]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -413,7 +514,7 @@ func (x *GetTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskRequest.ProtoReflect.Descriptor instead.
 func (*GetTaskRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{3}
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetTaskRequest) GetId() string {
@@ -434,7 +535,7 @@ type GetTaskResponse struct {
 
 func (x *GetTaskResponse) Reset() {
 	*x = GetTaskResponse{}
-	mi := &file_cstp_v1_tasks_proto_msgTypes[4]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -446,7 +547,7 @@ func (x *GetTaskResponse) String() string {
 func (*GetTaskResponse) ProtoMessage() {}
 
 func (x *GetTaskResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_tasks_proto_msgTypes[4]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -459,7 +560,7 @@ func (x *GetTaskResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskResponse.ProtoReflect.Descriptor instead.
 func (*GetTaskResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{4}
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetTaskResponse) GetTask() *Task {
@@ -488,7 +589,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_cstp_v1_tasks_proto_msgTypes[5]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -500,7 +601,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_tasks_proto_msgTypes[5]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -513,7 +614,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{5}
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListTasksRequest) GetContextId() string {
@@ -566,7 +667,7 @@ type ListTasksResponse struct {
 
 func (x *ListTasksResponse) Reset() {
 	*x = ListTasksResponse{}
-	mi := &file_cstp_v1_tasks_proto_msgTypes[6]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -578,7 +679,7 @@ func (x *ListTasksResponse) String() string {
 func (*ListTasksResponse) ProtoMessage() {}
 
 func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_tasks_proto_msgTypes[6]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -591,7 +692,7 @@ func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksResponse.ProtoReflect.Descriptor instead.
 func (*ListTasksResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{6}
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListTasksResponse) GetTasks() []*Task {
@@ -637,7 +738,7 @@ type PushConfig struct {
 
 func (x *PushConfig) Reset() {
 	*x = PushConfig{}
-	mi := &file_cstp_v1_tasks_proto_msgTypes[7]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -649,7 +750,7 @@ func (x *PushConfig) String() string {
 func (*PushConfig) ProtoMessage() {}
 
 func (x *PushConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_tasks_proto_msgTypes[7]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -662,7 +763,7 @@ func (x *PushConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushConfig.ProtoReflect.Descriptor instead.
 func (*PushConfig) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{7}
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PushConfig) GetId() string {
@@ -720,7 +821,7 @@ type CreatePushConfigRequest struct {
 
 func (x *CreatePushConfigRequest) Reset() {
 	*x = CreatePushConfigRequest{}
-	mi := &file_cstp_v1_tasks_proto_msgTypes[8]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -732,7 +833,7 @@ func (x *CreatePushConfigRequest) String() string {
 func (*CreatePushConfigRequest) ProtoMessage() {}
 
 func (x *CreatePushConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_tasks_proto_msgTypes[8]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -745,7 +846,7 @@ func (x *CreatePushConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePushConfigRequest.ProtoReflect.Descriptor instead.
 func (*CreatePushConfigRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{8}
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CreatePushConfigRequest) GetTaskId() string {
@@ -773,7 +874,7 @@ type CreatePushConfigResponse struct {
 
 func (x *CreatePushConfigResponse) Reset() {
 	*x = CreatePushConfigResponse{}
-	mi := &file_cstp_v1_tasks_proto_msgTypes[9]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +886,7 @@ func (x *CreatePushConfigResponse) String() string {
 func (*CreatePushConfigResponse) ProtoMessage() {}
 
 func (x *CreatePushConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_tasks_proto_msgTypes[9]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +899,7 @@ func (x *CreatePushConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePushConfigResponse.ProtoReflect.Descriptor instead.
 func (*CreatePushConfigResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{9}
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CreatePushConfigResponse) GetPushConfig() *PushConfig {
@@ -821,7 +922,7 @@ type GetPushConfigRequest struct {
 
 func (x *GetPushConfigRequest) Reset() {
 	*x = GetPushConfigRequest{}
-	mi := &file_cstp_v1_tasks_proto_msgTypes[10]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -833,7 +934,7 @@ func (x *GetPushConfigRequest) String() string {
 func (*GetPushConfigRequest) ProtoMessage() {}
 
 func (x *GetPushConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_tasks_proto_msgTypes[10]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -846,7 +947,7 @@ func (x *GetPushConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPushConfigRequest.ProtoReflect.Descriptor instead.
 func (*GetPushConfigRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{10}
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetPushConfigRequest) GetTaskId() string {
@@ -874,7 +975,7 @@ type GetPushConfigResponse struct {
 
 func (x *GetPushConfigResponse) Reset() {
 	*x = GetPushConfigResponse{}
-	mi := &file_cstp_v1_tasks_proto_msgTypes[11]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -886,7 +987,7 @@ func (x *GetPushConfigResponse) String() string {
 func (*GetPushConfigResponse) ProtoMessage() {}
 
 func (x *GetPushConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_tasks_proto_msgTypes[11]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -899,7 +1000,7 @@ func (x *GetPushConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPushConfigResponse.ProtoReflect.Descriptor instead.
 func (*GetPushConfigResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{11}
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetPushConfigResponse) GetPushConfig() *PushConfig {
@@ -924,7 +1025,7 @@ type ListPushConfigsRequest struct {
 
 func (x *ListPushConfigsRequest) Reset() {
 	*x = ListPushConfigsRequest{}
-	mi := &file_cstp_v1_tasks_proto_msgTypes[12]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +1037,7 @@ func (x *ListPushConfigsRequest) String() string {
 func (*ListPushConfigsRequest) ProtoMessage() {}
 
 func (x *ListPushConfigsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_tasks_proto_msgTypes[12]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +1050,7 @@ func (x *ListPushConfigsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPushConfigsRequest.ProtoReflect.Descriptor instead.
 func (*ListPushConfigsRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{12}
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListPushConfigsRequest) GetTaskId() string {
@@ -986,7 +1087,7 @@ type ListPushConfigsResponse struct {
 
 func (x *ListPushConfigsResponse) Reset() {
 	*x = ListPushConfigsResponse{}
-	mi := &file_cstp_v1_tasks_proto_msgTypes[13]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -998,7 +1099,7 @@ func (x *ListPushConfigsResponse) String() string {
 func (*ListPushConfigsResponse) ProtoMessage() {}
 
 func (x *ListPushConfigsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_tasks_proto_msgTypes[13]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1011,7 +1112,7 @@ func (x *ListPushConfigsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPushConfigsResponse.ProtoReflect.Descriptor instead.
 func (*ListPushConfigsResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{13}
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListPushConfigsResponse) GetPushConfigs() []*PushConfig {
@@ -1041,7 +1142,7 @@ type DeletePushConfigRequest struct {
 
 func (x *DeletePushConfigRequest) Reset() {
 	*x = DeletePushConfigRequest{}
-	mi := &file_cstp_v1_tasks_proto_msgTypes[14]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1053,7 +1154,7 @@ func (x *DeletePushConfigRequest) String() string {
 func (*DeletePushConfigRequest) ProtoMessage() {}
 
 func (x *DeletePushConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_tasks_proto_msgTypes[14]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1066,7 +1167,7 @@ func (x *DeletePushConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePushConfigRequest.ProtoReflect.Descriptor instead.
 func (*DeletePushConfigRequest) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{14}
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DeletePushConfigRequest) GetTaskId() string {
@@ -1092,7 +1193,7 @@ type DeletePushConfigResponse struct {
 
 func (x *DeletePushConfigResponse) Reset() {
 	*x = DeletePushConfigResponse{}
-	mi := &file_cstp_v1_tasks_proto_msgTypes[15]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1104,7 +1205,7 @@ func (x *DeletePushConfigResponse) String() string {
 func (*DeletePushConfigResponse) ProtoMessage() {}
 
 func (x *DeletePushConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_tasks_proto_msgTypes[15]
+	mi := &file_cstp_v1_tasks_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1117,7 +1218,7 @@ func (x *DeletePushConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePushConfigResponse.ProtoReflect.Descriptor instead.
 func (*DeletePushConfigResponse) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{15}
+	return file_cstp_v1_tasks_proto_rawDescGZIP(), []int{17}
 }
 
 var File_cstp_v1_tasks_proto protoreflect.FileDescriptor
@@ -1144,7 +1245,12 @@ const file_cstp_v1_tasks_proto_rawDesc = "" +
 	"\x10SaveTaskResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x05R\aversion\x129\n" +
 	"\n" +
-	"updated_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\" \n" +
+	"updated_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\"#\n" +
+	"\x0fFindTaskRequest\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\"E\n" +
+	"\x10FindTaskResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
+	"\x04task\x18\x02 \x01(\v2\r.cstp.v1.TaskR\x04task\" \n" +
 	"\x0eGetTaskRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"4\n" +
 	"\x0fGetTaskResponse\x12!\n" +
@@ -1207,9 +1313,10 @@ const file_cstp_v1_tasks_proto_rawDesc = "" +
 	"PushFormat\x12\x1b\n" +
 	"\x17PUSH_FORMAT_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13PUSH_FORMAT_A2A_1_0\x10\x01\x12\x17\n" +
-	"\x13PUSH_FORMAT_A2A_0_3\x10\x022\xe7\x04\n" +
+	"\x13PUSH_FORMAT_A2A_0_3\x10\x022\xb1\x05\n" +
 	"\vTaskService\x12E\n" +
-	"\bSaveTask\x12\x18.cstp.v1.SaveTaskRequest\x1a\x19.cstp.v1.SaveTaskResponse\"\x04\x88\xb5\x18\a\x12E\n" +
+	"\bSaveTask\x12\x18.cstp.v1.SaveTaskRequest\x1a\x19.cstp.v1.SaveTaskResponse\"\x04\x88\xb5\x18\a\x12H\n" +
+	"\bFindTask\x12\x18.cstp.v1.FindTaskRequest\x1a\x19.cstp.v1.FindTaskResponse\"\a\x88\xb5\x18\a\x90\x02\x01\x12E\n" +
 	"\aGetTask\x12\x17.cstp.v1.GetTaskRequest\x1a\x18.cstp.v1.GetTaskResponse\"\a\x88\xb5\x18\a\x90\x02\x01\x12K\n" +
 	"\tListTasks\x12\x19.cstp.v1.ListTasksRequest\x1a\x1a.cstp.v1.ListTasksResponse\"\a\x88\xb5\x18\a\x90\x02\x01\x12]\n" +
 	"\x10CreatePushConfig\x12 .cstp.v1.CreatePushConfigRequest\x1a!.cstp.v1.CreatePushConfigResponse\"\x04\x88\xb5\x18\a\x12W\n" +
@@ -1232,64 +1339,69 @@ func file_cstp_v1_tasks_proto_rawDescGZIP() []byte {
 }
 
 var file_cstp_v1_tasks_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_cstp_v1_tasks_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_cstp_v1_tasks_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_cstp_v1_tasks_proto_goTypes = []any{
 	(TaskState)(0),                   // 0: cstp.v1.TaskState
 	(PushFormat)(0),                  // 1: cstp.v1.PushFormat
 	(*Task)(nil),                     // 2: cstp.v1.Task
 	(*SaveTaskRequest)(nil),          // 3: cstp.v1.SaveTaskRequest
 	(*SaveTaskResponse)(nil),         // 4: cstp.v1.SaveTaskResponse
-	(*GetTaskRequest)(nil),           // 5: cstp.v1.GetTaskRequest
-	(*GetTaskResponse)(nil),          // 6: cstp.v1.GetTaskResponse
-	(*ListTasksRequest)(nil),         // 7: cstp.v1.ListTasksRequest
-	(*ListTasksResponse)(nil),        // 8: cstp.v1.ListTasksResponse
-	(*PushConfig)(nil),               // 9: cstp.v1.PushConfig
-	(*CreatePushConfigRequest)(nil),  // 10: cstp.v1.CreatePushConfigRequest
-	(*CreatePushConfigResponse)(nil), // 11: cstp.v1.CreatePushConfigResponse
-	(*GetPushConfigRequest)(nil),     // 12: cstp.v1.GetPushConfigRequest
-	(*GetPushConfigResponse)(nil),    // 13: cstp.v1.GetPushConfigResponse
-	(*ListPushConfigsRequest)(nil),   // 14: cstp.v1.ListPushConfigsRequest
-	(*ListPushConfigsResponse)(nil),  // 15: cstp.v1.ListPushConfigsResponse
-	(*DeletePushConfigRequest)(nil),  // 16: cstp.v1.DeletePushConfigRequest
-	(*DeletePushConfigResponse)(nil), // 17: cstp.v1.DeletePushConfigResponse
-	(*timestamppb.Timestamp)(nil),    // 18: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),      // 19: google.protobuf.Duration
+	(*FindTaskRequest)(nil),          // 5: cstp.v1.FindTaskRequest
+	(*FindTaskResponse)(nil),         // 6: cstp.v1.FindTaskResponse
+	(*GetTaskRequest)(nil),           // 7: cstp.v1.GetTaskRequest
+	(*GetTaskResponse)(nil),          // 8: cstp.v1.GetTaskResponse
+	(*ListTasksRequest)(nil),         // 9: cstp.v1.ListTasksRequest
+	(*ListTasksResponse)(nil),        // 10: cstp.v1.ListTasksResponse
+	(*PushConfig)(nil),               // 11: cstp.v1.PushConfig
+	(*CreatePushConfigRequest)(nil),  // 12: cstp.v1.CreatePushConfigRequest
+	(*CreatePushConfigResponse)(nil), // 13: cstp.v1.CreatePushConfigResponse
+	(*GetPushConfigRequest)(nil),     // 14: cstp.v1.GetPushConfigRequest
+	(*GetPushConfigResponse)(nil),    // 15: cstp.v1.GetPushConfigResponse
+	(*ListPushConfigsRequest)(nil),   // 16: cstp.v1.ListPushConfigsRequest
+	(*ListPushConfigsResponse)(nil),  // 17: cstp.v1.ListPushConfigsResponse
+	(*DeletePushConfigRequest)(nil),  // 18: cstp.v1.DeletePushConfigRequest
+	(*DeletePushConfigResponse)(nil), // 19: cstp.v1.DeletePushConfigResponse
+	(*timestamppb.Timestamp)(nil),    // 20: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 21: google.protobuf.Duration
 }
 var file_cstp_v1_tasks_proto_depIdxs = []int32{
 	0,  // 0: cstp.v1.Task.state:type_name -> cstp.v1.TaskState
-	18, // 1: cstp.v1.Task.updated_at:type_name -> google.protobuf.Timestamp
+	20, // 1: cstp.v1.Task.updated_at:type_name -> google.protobuf.Timestamp
 	2,  // 2: cstp.v1.SaveTaskRequest.task:type_name -> cstp.v1.Task
-	19, // 3: cstp.v1.SaveTaskRequest.time_left:type_name -> google.protobuf.Duration
-	9,  // 4: cstp.v1.SaveTaskRequest.push_config:type_name -> cstp.v1.PushConfig
-	18, // 5: cstp.v1.SaveTaskResponse.updated_at:type_name -> google.protobuf.Timestamp
-	2,  // 6: cstp.v1.GetTaskResponse.task:type_name -> cstp.v1.Task
-	0,  // 7: cstp.v1.ListTasksRequest.states:type_name -> cstp.v1.TaskState
-	18, // 8: cstp.v1.ListTasksRequest.updated_after:type_name -> google.protobuf.Timestamp
-	2,  // 9: cstp.v1.ListTasksResponse.tasks:type_name -> cstp.v1.Task
-	1,  // 10: cstp.v1.PushConfig.format:type_name -> cstp.v1.PushFormat
-	9,  // 11: cstp.v1.CreatePushConfigRequest.push_config:type_name -> cstp.v1.PushConfig
-	9,  // 12: cstp.v1.CreatePushConfigResponse.push_config:type_name -> cstp.v1.PushConfig
-	9,  // 13: cstp.v1.GetPushConfigResponse.push_config:type_name -> cstp.v1.PushConfig
-	9,  // 14: cstp.v1.ListPushConfigsResponse.push_configs:type_name -> cstp.v1.PushConfig
-	3,  // 15: cstp.v1.TaskService.SaveTask:input_type -> cstp.v1.SaveTaskRequest
-	5,  // 16: cstp.v1.TaskService.GetTask:input_type -> cstp.v1.GetTaskRequest
-	7,  // 17: cstp.v1.TaskService.ListTasks:input_type -> cstp.v1.ListTasksRequest
-	10, // 18: cstp.v1.TaskService.CreatePushConfig:input_type -> cstp.v1.CreatePushConfigRequest
-	12, // 19: cstp.v1.TaskService.GetPushConfig:input_type -> cstp.v1.GetPushConfigRequest
-	14, // 20: cstp.v1.TaskService.ListPushConfigs:input_type -> cstp.v1.ListPushConfigsRequest
-	16, // 21: cstp.v1.TaskService.DeletePushConfig:input_type -> cstp.v1.DeletePushConfigRequest
-	4,  // 22: cstp.v1.TaskService.SaveTask:output_type -> cstp.v1.SaveTaskResponse
-	6,  // 23: cstp.v1.TaskService.GetTask:output_type -> cstp.v1.GetTaskResponse
-	8,  // 24: cstp.v1.TaskService.ListTasks:output_type -> cstp.v1.ListTasksResponse
-	11, // 25: cstp.v1.TaskService.CreatePushConfig:output_type -> cstp.v1.CreatePushConfigResponse
-	13, // 26: cstp.v1.TaskService.GetPushConfig:output_type -> cstp.v1.GetPushConfigResponse
-	15, // 27: cstp.v1.TaskService.ListPushConfigs:output_type -> cstp.v1.ListPushConfigsResponse
-	17, // 28: cstp.v1.TaskService.DeletePushConfig:output_type -> cstp.v1.DeletePushConfigResponse
-	22, // [22:29] is the sub-list for method output_type
-	15, // [15:22] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	21, // 3: cstp.v1.SaveTaskRequest.time_left:type_name -> google.protobuf.Duration
+	11, // 4: cstp.v1.SaveTaskRequest.push_config:type_name -> cstp.v1.PushConfig
+	20, // 5: cstp.v1.SaveTaskResponse.updated_at:type_name -> google.protobuf.Timestamp
+	2,  // 6: cstp.v1.FindTaskResponse.task:type_name -> cstp.v1.Task
+	2,  // 7: cstp.v1.GetTaskResponse.task:type_name -> cstp.v1.Task
+	0,  // 8: cstp.v1.ListTasksRequest.states:type_name -> cstp.v1.TaskState
+	20, // 9: cstp.v1.ListTasksRequest.updated_after:type_name -> google.protobuf.Timestamp
+	2,  // 10: cstp.v1.ListTasksResponse.tasks:type_name -> cstp.v1.Task
+	1,  // 11: cstp.v1.PushConfig.format:type_name -> cstp.v1.PushFormat
+	11, // 12: cstp.v1.CreatePushConfigRequest.push_config:type_name -> cstp.v1.PushConfig
+	11, // 13: cstp.v1.CreatePushConfigResponse.push_config:type_name -> cstp.v1.PushConfig
+	11, // 14: cstp.v1.GetPushConfigResponse.push_config:type_name -> cstp.v1.PushConfig
+	11, // 15: cstp.v1.ListPushConfigsResponse.push_configs:type_name -> cstp.v1.PushConfig
+	3,  // 16: cstp.v1.TaskService.SaveTask:input_type -> cstp.v1.SaveTaskRequest
+	5,  // 17: cstp.v1.TaskService.FindTask:input_type -> cstp.v1.FindTaskRequest
+	7,  // 18: cstp.v1.TaskService.GetTask:input_type -> cstp.v1.GetTaskRequest
+	9,  // 19: cstp.v1.TaskService.ListTasks:input_type -> cstp.v1.ListTasksRequest
+	12, // 20: cstp.v1.TaskService.CreatePushConfig:input_type -> cstp.v1.CreatePushConfigRequest
+	14, // 21: cstp.v1.TaskService.GetPushConfig:input_type -> cstp.v1.GetPushConfigRequest
+	16, // 22: cstp.v1.TaskService.ListPushConfigs:input_type -> cstp.v1.ListPushConfigsRequest
+	18, // 23: cstp.v1.TaskService.DeletePushConfig:input_type -> cstp.v1.DeletePushConfigRequest
+	4,  // 24: cstp.v1.TaskService.SaveTask:output_type -> cstp.v1.SaveTaskResponse
+	6,  // 25: cstp.v1.TaskService.FindTask:output_type -> cstp.v1.FindTaskResponse
+	8,  // 26: cstp.v1.TaskService.GetTask:output_type -> cstp.v1.GetTaskResponse
+	10, // 27: cstp.v1.TaskService.ListTasks:output_type -> cstp.v1.ListTasksResponse
+	13, // 28: cstp.v1.TaskService.CreatePushConfig:output_type -> cstp.v1.CreatePushConfigResponse
+	15, // 29: cstp.v1.TaskService.GetPushConfig:output_type -> cstp.v1.GetPushConfigResponse
+	17, // 30: cstp.v1.TaskService.ListPushConfigs:output_type -> cstp.v1.ListPushConfigsResponse
+	19, // 31: cstp.v1.TaskService.DeletePushConfig:output_type -> cstp.v1.DeletePushConfigResponse
+	24, // [24:32] is the sub-list for method output_type
+	16, // [16:24] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_tasks_proto_init() }
@@ -1298,14 +1410,14 @@ func file_cstp_v1_tasks_proto_init() {
 		return
 	}
 	file_cstp_v1_options_proto_init()
-	file_cstp_v1_tasks_proto_msgTypes[5].OneofWrappers = []any{}
+	file_cstp_v1_tasks_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_tasks_proto_rawDesc), len(file_cstp_v1_tasks_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   16,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

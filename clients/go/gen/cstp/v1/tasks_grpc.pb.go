@@ -22,6 +22,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	TaskService_SaveTask_FullMethodName         = "/cstp.v1.TaskService/SaveTask"
+	TaskService_FindTask_FullMethodName         = "/cstp.v1.TaskService/FindTask"
 	TaskService_GetTask_FullMethodName          = "/cstp.v1.TaskService/GetTask"
 	TaskService_ListTasks_FullMethodName        = "/cstp.v1.TaskService/ListTasks"
 	TaskService_CreatePushConfig_FullMethodName = "/cstp.v1.TaskService/CreatePushConfig"
@@ -41,6 +42,9 @@ type TaskServiceClient interface {
 	// the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
 	// PERMISSION_DENIED if the caller may not call the method that the task is kept for.
 	SaveTask(ctx context.Context, in *SaveTaskRequest, opts ...grpc.CallOption) (*SaveTaskResponse, error)
+	// Says which task of the caller's a message begins, and reads it if it is kept. The same key of the same caller always
+	// names the same task, so that a message that comes twice, to whichever bridge, begins one.
+	FindTask(ctx context.Context, in *FindTaskRequest, opts ...grpc.CallOption) (*FindTaskResponse, error)
 	// Reads one task of the caller's. Errors: NOT_FOUND.
 	GetTask(ctx context.Context, in *GetTaskRequest, opts ...grpc.CallOption) (*GetTaskResponse, error)
 	// Lists tasks of the caller's, last changed first, page by page.
@@ -70,6 +74,16 @@ func (c *taskServiceClient) SaveTask(ctx context.Context, in *SaveTaskRequest, o
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SaveTaskResponse)
 	err := c.cc.Invoke(ctx, TaskService_SaveTask_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *taskServiceClient) FindTask(ctx context.Context, in *FindTaskRequest, opts ...grpc.CallOption) (*FindTaskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FindTaskResponse)
+	err := c.cc.Invoke(ctx, TaskService_FindTask_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -147,6 +161,9 @@ type TaskServiceServer interface {
 	// the task has ended, or if a task at work would be canceled: whoever is at it has sent what it asks for.
 	// PERMISSION_DENIED if the caller may not call the method that the task is kept for.
 	SaveTask(context.Context, *SaveTaskRequest) (*SaveTaskResponse, error)
+	// Says which task of the caller's a message begins, and reads it if it is kept. The same key of the same caller always
+	// names the same task, so that a message that comes twice, to whichever bridge, begins one.
+	FindTask(context.Context, *FindTaskRequest) (*FindTaskResponse, error)
 	// Reads one task of the caller's. Errors: NOT_FOUND.
 	GetTask(context.Context, *GetTaskRequest) (*GetTaskResponse, error)
 	// Lists tasks of the caller's, last changed first, page by page.
@@ -174,6 +191,9 @@ type UnimplementedTaskServiceServer struct{}
 
 func (UnimplementedTaskServiceServer) SaveTask(context.Context, *SaveTaskRequest) (*SaveTaskResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SaveTask not implemented")
+}
+func (UnimplementedTaskServiceServer) FindTask(context.Context, *FindTaskRequest) (*FindTaskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FindTask not implemented")
 }
 func (UnimplementedTaskServiceServer) GetTask(context.Context, *GetTaskRequest) (*GetTaskResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetTask not implemented")
@@ -228,6 +248,24 @@ func _TaskService_SaveTask_Handler(srv interface{}, ctx context.Context, dec fun
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(TaskServiceServer).SaveTask(ctx, req.(*SaveTaskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _TaskService_FindTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FindTaskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TaskServiceServer).FindTask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TaskService_FindTask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TaskServiceServer).FindTask(ctx, req.(*FindTaskRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -350,6 +388,10 @@ var TaskService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SaveTask",
 			Handler:    _TaskService_SaveTask_Handler,
+		},
+		{
+			MethodName: "FindTask",
+			Handler:    _TaskService_FindTask_Handler,
 		},
 		{
 			MethodName: "GetTask",
