@@ -29,6 +29,8 @@ MAX_CONFIGS: Final = 10
 """Configurations of one task at the most."""
 AT_WORK: Final = frozenset({TaskState.SUBMITTED, TaskState.WORKING})
 """The states in which nobody needs to hear of a task before it changes."""
+DEFAULT_CONFIG: Final = "default"
+"""The id of a configuration that a client of A2A 0.3 sets without naming it."""
 MAX_WAITING: Final = 1000
 """Notifications that may wait for one agent; what comes beyond them is not told."""
 
@@ -138,7 +140,7 @@ class PushNotifications:
         """Return a configuration as it is kept. Raises InvalidArgument."""
         if self._addresses.address(config.url) is None:
             raise InvalidArgument.field("push_config.url", "is not an address that is notified here")
-        made = replace(config, id=config.id or new_config_id(task_id, config.format))
+        made = replace(config, id=config.id or new_config_id(config.format))
         others = [each for each in self._store.configs(connection, agent, task_id) if each.id != made.id]
         if len(others) >= MAX_CONFIGS:
             raise InvalidArgument.field("push_config", f"is one too many: a task has at most {MAX_CONFIGS}")
@@ -197,9 +199,9 @@ def new_notification(agent: str, task_id: str, config_id: str, version: int, cau
     return TaskNotification(str(uuid.uuid4()), agent, task_id, config_id, version, caused_at, caused_at)
 
 
-def new_config_id(task_id: str, written: PushFormat) -> str:
+def new_config_id(written: PushFormat) -> str:
     """Return the id of a configuration that comes without one.
 
     In A2A 0.3 such a configuration is the only one of its kind, which the next one replaces.
     """
-    return task_id if written is PushFormat.A2A_0_3 else str(uuid.uuid4())
+    return DEFAULT_CONFIG if written is PushFormat.A2A_0_3 else str(uuid.uuid4())

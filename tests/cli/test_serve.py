@@ -26,6 +26,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from cstp_grpc.cli.bridge_process import MAX_DEATHS, BridgeFailed, BridgeProcess
 from tests.cli.conftest import Invoke, Server
 from tests.cli.test_configuration import DESIGN, DESIGN_TOKENS
+from tests.waiting import wait_until
+from tests.webhooks.receiver import receiving
 
 BOUND = 60.0
 """Seconds after which something that should have happened has not."""
@@ -158,6 +160,22 @@ def test_the_bridge_is_found_by_name_and_started_again_when_it_dies(home: Path, 
         assert invoke("check", "tidy up", "--agent", "developer-http").exit_code == 0
         assert process.end() == 0
     assert not list((home / "var").glob("bridge.port*"))
+
+
+def test_programs_on_the_machine_of_a_developer_are_notified_of_tasks(home: Path) -> None:
+    with receiving() as receiver, started("serve", "--dev") as process:
+        process.wait_for(READY)
+        token = process.value("token").split()[0]
+        url = process.value("A2A").split("/.well-known")[0]
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "Refactor the parser"}]}
+        config = {"url": f"{receiver.url}/hook"}
+        body = {"message": message, "configuration": {"taskPushNotificationConfig": config}}
+        headers = {"Authorization": f"Bearer {token}", "A2A-Version": "1.0", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{url}/a2a/v1/message:send", json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=BOUND) as answer:
+            assert answer.status == 200
+        wait_until(lambda: len(receiver.received) == 2, "the task is told")
+        assert process.end() == 0
 
 
 def test_a2a_is_found_where_the_server_says(home: Path) -> None:

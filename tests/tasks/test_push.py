@@ -86,8 +86,8 @@ def test_a_configuration_without_an_id_gets_one(pushing: PushKit) -> None:
     assert "" not in (first.id, second.id)
     assert first.id != second.id
     old = [pushing.create(config(url, id="", format=PushFormat.A2A_0_3)) for url in (HOOK, OTHER_HOOK)]
-    assert [each.id for each in old] == ["t-1", "t-1"]
-    assert pushing.keeper.get_push_config("ada", "t-1", "t-1").url == OTHER_HOOK
+    assert [each.id for each in old] == ["default", "default"]
+    assert pushing.keeper.get_push_config("ada", "t-1", "default").url == OTHER_HOOK
 
 
 def test_without_an_id_the_last_one_is_read(pushing: PushKit) -> None:

@@ -390,8 +390,8 @@ class PushConfig(_message.Message):
     CREDENTIALS_FIELD_NUMBER: _builtins.int
     FORMAT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """Its identifier among those of the task: up to 128 visible ASCII characters without a slash. When empty, one is made:
-    for A2A 0.3 that of the task, which then replaces itself.
+    """Its identifier among those of the task: up to 128 visible ASCII characters without a slash. When empty, one is made;
+    for A2A 0.3 it is `default`, so that setting it again replaces it.
     """
     url: _builtins.str
     """The address that notifications are posted to. It must be one that `a2a.push` permits."""

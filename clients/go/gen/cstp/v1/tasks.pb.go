@@ -719,8 +719,8 @@ func (x *ListTasksResponse) GetTotal() int32 {
 // Where the owner of a task is notified of its changes.
 type PushConfig struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its identifier among those of the task: up to 128 visible ASCII characters without a slash. When empty, one is made:
-	// for A2A 0.3 that of the task, which then replaces itself.
+	// Its identifier among those of the task: up to 128 visible ASCII characters without a slash. When empty, one is made;
+	// for A2A 0.3 it is `default`, so that setting it again replaces it.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The address that notifications are posted to. It must be one that `a2a.push` permits.
 	Url string `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`
