@@ -95,7 +95,7 @@ def verdict(
     """Print a verdict and everything that led to it."""
     violations = list(violations)
     headline = Text("Allowed", style="bold green") if allowed else Text("Blocked", style="bold red")
-    console.print(headline.append(f" by {judges(violations, evaluated)}", style="not bold"))
+    console.print(headline.append(f" by {deciding_guardrails(violations, evaluated)}", style="not bold"))
     table = Listing()
     for item in violations:
         table.add_row(Text("  blocks", style="red"), guardrail(item))
@@ -105,7 +105,7 @@ def verdict(
         console.print(table)
 
 
-def judges(violations: Sequence[types_pb2.Violation], evaluated: int) -> str:
+def deciding_guardrails(violations: Sequence[types_pb2.Violation], evaluated: int) -> str:
     """Return who allowed or blocked an action: all guardrails, or those that block it."""
     blocking = sum(item.guardrail_id not in (QUORUM, UNREACHABLE) for item in violations)
     if violations and not blocking:
