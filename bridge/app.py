@@ -12,11 +12,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bridge import calls, headers, jsonrpc, liaison_events
 from bridge.a2a import rest
+from bridge.a2a.errors import Refused
 from bridge.a2a.gate import Gate
 from bridge.a2a.jsonrpc import JsonRpc
 from bridge.a2a.peer import Peer
 from bridge.a2a.rest import Rest
 from bridge.agent_card import CardPages
+from bridge.bodies import BodyReader
 from bridge.calls import Entry, Outcome
 from bridge.cors import Cors
 from bridge.liaison_events import LiaisonEvents
@@ -62,9 +64,9 @@ def create_app(settings: Settings, channel: grpc.aio.Channel, peer: Peer) -> web
     bridge = Bridge(
         forwarder=peer.forwarder,
         gate=peer.gate,
+        bodies=peer.bodies,
         health=health_pb2_grpc.HealthStub(channel),
         max_batch=server.max_batch,
-        timeout=server.timeout_seconds,
     )
     pages = CardPages(peer.cards, peer.address)
     app = web.Application(client_max_size=server.max_body_bytes)
@@ -72,7 +74,7 @@ def create_app(settings: Settings, channel: grpc.aio.Channel, peer: Peer) -> web
     a2a = JsonRpc(peer, server)
     for path in A2A_PATHS:
         app.router.add_post(path, a2a.respond)
-    Rest(peer, server.timeout_seconds).install(app)
+    Rest(peer).install(app)
     app.router.add_get(CARD_PATH, pages.agent_card)
     app.router.add_get(OLD_CARD_PATH, pages.agent_json)
     app.router.add_get(HEALTH_PATH, bridge.health)
@@ -89,24 +91,26 @@ class Bridge:
         self,
         forwarder: Forwarder,
         gate: Gate,
+        bodies: BodyReader,
         health: health_pb2_grpc.HealthStub,
         max_batch: int,
-        timeout: float,
     ) -> None:
         self._forwarder = forwarder
         self._gate = gate
+        self._bodies = bodies
         self._health = health
         self._max_batch = max_batch
-        self._timeout = timeout
 
     async def rpc(self, request: web.Request) -> web.Response:
         """Answer a JSON-RPC body."""
         request_id = headers.request_id_of(request)
-        try:
-            body = jsonrpc.read(await headers.read_json(request, self._timeout), self._max_batch)
-        except Failure as failure:
-            return headers.respond(jsonrpc.to_bytes(jsonrpc.error("null", failure, request_id)), request_id, failure)
         metadata = headers.metadata_of(request, request_id)
+        try:
+            body = jsonrpc.read(await self._bodies.read(request, metadata), self._max_batch)
+        except Failure as failure:
+            return refuse_body(failure, request_id)
+        except Refused as refused:
+            return refuse_body(refused.failure, request_id)
 
         async def answer(call: Entry) -> Outcome:
             return await self._answer(call, metadata, request_id)
@@ -151,6 +155,11 @@ class Bridge:
         intent_type = self._forwarder.intent_type(call.method)
         target_pillar = read_target_pillar(call.params)
         return Outcome(jsonrpc.error(call.id, failure, request_id, intent_type, target_pillar), failure)
+
+
+def refuse_body(failure: Failure, request_id: str) -> web.Response:
+    """Return the answer to a body of which no call can be read."""
+    return headers.respond(jsonrpc.to_bytes(jsonrpc.error("null", failure, request_id)), request_id, failure)
 
 
 def read_target_pillar(params: dict[str, object] | list[object]) -> str | None:

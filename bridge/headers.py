@@ -62,17 +62,16 @@ def forwarded(values_of: Callable[[str], Sequence[str]], request_id: str) -> Met
     return metadata
 
 
-async def read_json(request: web.Request, timeout: float, accepted: Collection[str] = (JSON,)) -> bytes:
-    """Return the body of a request, JSON of an accepted media type, which has `timeout` seconds to arrive.
+async def read_body(request: web.Request, timeout: float) -> bytes:
+    """Return the body of a request, which has `timeout` seconds to arrive.
 
-    Raises Failure where HTTP itself has an answer for it: 400, 408, 413 or 415.
+    Raises Failure where HTTP itself has an answer for it: 400, 408 or 413.
     """
-    require_json(request, accepted)
     try:
         async with asyncio.timeout(timeout):
             return await request.read()
     except web.HTTPRequestEntityTooLarge as error:
-        raise unacceptable(413, "the body is larger than the bridge takes") from error
+        raise too_large() from error
     except TimeoutError as error:
         raise unacceptable(408, "the body did not arrive in time") from error
     except (web.RequestPayloadError, ConnectionResetError) as error:
@@ -85,6 +84,11 @@ def require_json(request: web.Request, accepted: Collection[str]) -> None:
         raise unacceptable(415, f"the content type must be {' or '.join(accepted)}, in UTF-8")
     if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
         raise unacceptable(415, "the body must not be compressed")
+
+
+def too_large() -> Failure:
+    """Return the failure of a body with too many bytes."""
+    return unacceptable(413, "the body is larger than the bridge takes")
 
 
 def unacceptable(http_status: int, detail: str) -> Failure:

@@ -38,14 +38,12 @@ class JsonRpc:
         self._prefixes = tuple({f"{name.partition('.')[0]}." for name in peer.forwarder.names})
         """How the names of CSTP's methods begin: `cstp.` and more."""
         self._max_batch = settings.max_batch
-        self._timeout = settings.timeout_seconds
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
         """Answer a body."""
         exchange = Exchange.of(request, self._peer)
         try:
-            content = await headers.read_json(request, self._timeout)
-            await self._peer.gate.admit_large(content, exchange.metadata)
+            content = await self._peer.bodies.read(request, exchange.metadata)
             body = jsonrpc.read(content, self._max_batch)
             context = exchange.context()
         except Failure as failure:

@@ -11,6 +11,7 @@ from bridge.a2a.conversations import Conversations
 from bridge.a2a.gate import Gate
 from bridge.a2a.push import PushService
 from bridge.a2a.store import TaskStore
+from bridge.bodies import BodyReader
 from bridge.forwarded import PublicAddress
 from bridge.methods import Forwarder
 from cstp_grpc.card_keys import SigningKey
@@ -24,6 +25,7 @@ class Peer:
 
     conversations: Conversations
     gate: Gate
+    bodies: BodyReader
     forwarder: Forwarder
     cards: Cards
     address: PublicAddress
@@ -42,4 +44,5 @@ def build_peer(settings: Settings, version: str, channel: grpc.aio.Channel, port
     gate = Gate(forwarder)
     push = PushService(channel, timeout) if settings.a2a.push.enabled else None
     conversations = Conversations(forwarder, gate, TaskStore(channel, timeout), cards, settings, push)
-    return Peer(conversations, gate, forwarder, cards, PublicAddress(settings.server))
+    bodies = BodyReader(gate, settings.server)
+    return Peer(conversations, gate, bodies, forwarder, cards, PublicAddress(settings.server))

@@ -65,12 +65,11 @@ CACHING: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 class Rest:
-    """Answers requests below `/a2a/v1`. The body of a request has `timeout` seconds to arrive."""
+    """Answers requests below `/a2a/v1`."""
 
-    def __init__(self, peer: Peer, timeout: float) -> None:
+    def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._operations = operations(peer.conversations)
-        self._timeout = timeout
 
     def install(self, app: web.Application) -> None:
         """Add the routes, and the answers for paths and methods that are none of them."""
@@ -117,9 +116,7 @@ class Rest:
         """Return the JSON of a body; a request without one has an empty object. Raises Failure and Refused."""
         if not exchange.request.can_read_body:
             return {}
-        content = await headers.read_json(exchange.request, self._timeout, ACCEPTED)
-        await self._peer.gate.admit_large(content, exchange.metadata)
-        return jsonrpc.parse(content)
+        return jsonrpc.parse(await self._peer.bodies.read(exchange.request, exchange.metadata, ACCEPTED))
 
     @web.middleware
     async def _answer_strays(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -31,6 +31,9 @@ class ServerSettings(Section):
     """Addresses or networks whose `Forwarded` and `X-Forwarded-*` headers are believed."""
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
     """The largest request body; a larger one is answered with HTTP 413."""
+    max_values: int = Field(default=20_000, ge=1000)
+    """The most values in the JSON of a request body, nested ones included; one with more is answered with HTTP 413. The
+    context of a guardrail check may hold 10000."""
     max_batch: int = Field(default=50, ge=1, le=1000)
     """The most calls in one JSON-RPC batch."""
     grpc_target: str | None = None
