@@ -110,6 +110,7 @@ class NodeRule(StrEnum):
     ABSOLUTE_PATH = "absolute-path"
     MISPLACED_CLAUDE_MD = "misplaced-claude-md"
     DIFFERENT_FILES = "different-files"
+    DEAD_IMPORT = "dead-import"
     NOT_UTF8 = "not-utf-8"
     UNREADABLE_FILE = "unreadable-file"
     UNREADABLE_FOLDER = "unreadable-folder"

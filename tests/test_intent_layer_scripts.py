@@ -271,6 +271,24 @@ class TestHook:
         write_tree(repository.root, {"src/api/AGENTS.md": API, "src/api/handlers.ts": ""})
         assert self.committed(repository).returncode == 0
 
+    def test_what_staged_nodes_import_counts_as_it_is_staged(self, repository: Repository) -> None:
+        node = repository.root / "src/api/AGENTS.md"
+        write_tree(repository.root, {"docs/api.md": "@more/rest.md\n", "docs/more/rest.md": API})
+        node.write_text("# API\n\n@../../docs/api.md\n")
+        result = self.committed(repository)
+        assert result.returncode == 0, result.stdout + result.stderr
+        (repository.root / "docs/more/rest.md").write_text(API.replace("## Contracts", "## Rules"))
+        result = self.committed(repository)
+        assert result.returncode == 1
+        assert "src/api/AGENTS.md:1: error missing-section: " in result.stdout + result.stderr
+
+    def test_how_severe_rules_are_is_taken_as_it_is_staged(self, repository: Repository) -> None:
+        (repository.root / "src/api/AGENTS.md").write_text(API.replace("## Contracts", "## Rules"))
+        write_tree(repository.root, {".intent-layer/config.yaml": "rules: {missing-section: warning}\n"})
+        result = self.committed(repository)
+        assert result.returncode == 0
+        assert "src/api/AGENTS.md:1: warning missing-section: " in result.stdout + result.stderr
+
     def test_links_and_submodules_are_as_they_are(self, repository: Repository) -> None:
         (repository.root / "CLAUDE.md").symlink_to("AGENTS.md")
         (repository.root / "out").symlink_to("/etc")

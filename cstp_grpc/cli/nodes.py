@@ -30,7 +30,7 @@ def node_table(nodes: Iterable[ListedNode]) -> Listing:
     """Return a listing of nodes."""
     table = Listing("file", "tokens", "sections")
     for each in nodes:
-        for file in each.node.files:
+        for file in each.node.all_files:
             sections = ", ".join(section.name for section in file.sections)
             table.add_row(printable(file.path), f"{file.tokens:6}", Text(printable(sections), style="dim"))
     return table

@@ -8,6 +8,7 @@ since what it tells hooks of its whereabouts is meant from there.
 from __future__ import annotations
 
 import os
+import posixpath
 import shutil
 import subprocess
 import tempfile
@@ -18,6 +19,7 @@ from pathlib import Path, PurePosixPath
 
 import click
 
+from cstp_grpc.intent_layer.imports import ENDINGS, MAX_DEPTH, find_imports
 from cstp_grpc.intent_layer.library import Judgement
 from cstp_grpc.intent_layer.model import Finding
 from cstp_grpc.intent_layer.paths import name_of
@@ -59,7 +61,8 @@ def judge_staged(root: Path, severities: Severities) -> Judgement:
     named = zip(fields[::2], fields[1::2], strict=True)
     changed = {str(path): status for status, name in named for path in _below(folder, [name])}
     if not any(
-        status in HARMFUL or name_of(path) in NODE_FILES or path == RULES_FILE for path, status in changed.items()
+        status in HARMFUL or name_of(path) in NODE_FILES or path == RULES_FILE or path.lower().endswith(ENDINGS)
+        for path, status in changed.items()
     ):
         return Judgement((), 0)
     nodes, findings = _judged(_staged(folder), severities)
@@ -78,10 +81,28 @@ def _judged(entries: Sequence[_Entry], severities: Severities) -> tuple[int, tup
     """Return how many nodes there are among tracked files, and what is wrong with them."""
     contents = dict(_contents([entry.object_id for entry in entries if entry.counts]))
     with tempfile.TemporaryDirectory(prefix="cstp-staged-") as folder:
+        contents.update(_imported(entries, contents))
         _lay_out(entries, contents, Path(folder))
         tree = Tree(Path(folder))
         found = select(tree)
         return len(found), judge(tree, found, None, severities)
+
+
+def _imported(entries: Sequence[_Entry], contents: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """Return the files that nodes import, by their objects."""
+    by_path = {str(entry.path): entry for entry in entries if entry.mode not in (LINK, SUBMODULE)}
+    found: dict[str, bytes] = {}
+    looked_at = [entry for entry in by_path.values() if entry.path.name in NODE_FILES]
+    for _ in range(MAX_DEPTH):
+        targets = {
+            posixpath.normpath(entry.path.parent / each.path)
+            for entry in looked_at
+            for each in find_imports({**contents, **found}[entry.object_id].decode(errors="replace"))
+        }
+        looked_at = [by_path[path] for path in sorted(targets & by_path.keys())]
+        looked_at = [entry for entry in looked_at if entry.object_id not in found and entry.object_id not in contents]
+        found.update(_contents([entry.object_id for entry in looked_at]) if looked_at else ())
+    return found
 
 
 def _lay_out(entries: Sequence[_Entry], contents: Mapping[str, bytes], folder: Path) -> None:
@@ -91,7 +112,7 @@ def _lay_out(entries: Sequence[_Entry], contents: Mapping[str, bytes], folder: P
         each.mkdir(parents=True, exist_ok=True)
     for entry in entries:
         if entry.mode not in (LINK, SUBMODULE):
-            (folder / entry.path).write_bytes(contents[entry.object_id] if entry.counts else b"")
+            (folder / entry.path).write_bytes(contents.get(entry.object_id, b""))
     for entry in entries:
         if entry.mode == LINK:
             with suppress(FileExistsError):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from markdown_it import MarkdownIt
@@ -105,19 +105,32 @@ class Document:
         key = section_key(name)
         return tuple(span for span in self.spans if section_key(span.name) == key)
 
-    def sections(self) -> tuple[Section, ...]:
+    def section_at(self, line: int, introduction: str = INTRODUCTION) -> str:
+        """Return the name of the section in which a line is."""
+        names = [span.name for span in self.spans if span.heading_line <= line]
+        return names[-1] if names else introduction
+
+    def sections(self, without: Collection[int] = (), introduction: str = INTRODUCTION) -> tuple[Section, ...]:
         """Return the sections to read on their own: line feeds only, no blank lines around, and nothing left open.
 
-        The introduction comes first, with the line on which it begins.
+        The introduction comes first, under the name that is given, with the line on which it begins. Lines whose
+        numbers are in `without` are left out.
         """
-        introduction = [self.introduction] if self.introduction else []
-        return tuple(self._section(span) for span in (*introduction, *self.spans))
+        sections = [self._section(span, without) for span in self.spans]
+        if self.introduction:
+            first = replace(self._section(self.introduction, without), name=introduction)
+            sections = [first, *sections] if first.text.strip() or not without else sections
+        return tuple(sections)
 
-    def _section(self, span: SectionSpan) -> Section:
-        text = trimmed(_with_line_feeds(self.body(span)))
+    def _section(self, span: SectionSpan, without: Collection[int]) -> Section:
+        body = _with_line_feeds(self.body(span))
+        if without:
+            lines = enumerate(body.split("\n"), span.body_line)
+            body = "\n".join(line for number, line in lines if number not in without)
+        text = trimmed(body)
         if self.closing and span.end_offset == len(self.text):
             text = f"{text}\n{self.closing}"
-        subsections = tuple(self._section(below) for below in span.subsections)
+        subsections = tuple(self._section(below, without) for below in span.subsections)
         return Section(span.name, text, self.file, span.heading_line, subsections)
 
 
@@ -137,10 +150,8 @@ def parse(text: str, file: str) -> Document:
 
     Sections begin at headings of level 2 that lie in no list, quotation, code or HTML; front matter is skipped.
     """
-    normal = _with_line_feeds(text).replace("\0", "\ufffd")
-    front = _front(normal)
-    skipped = normal.count("\n", 0, front)
-    lines = normal[front:].split("\n")
+    skipped, body = markdown_body(text)
+    lines = body.split("\n")
     telling = _telling(lines)
     source = [lines[number] for number in telling]
     tokens = block_tokens("\n".join(source))
@@ -162,6 +173,13 @@ def parse(text: str, file: str) -> Document:
         below = tuple(_subsections(headings, begin, skipped + end, end_offset, text, starts))
         introduction = SectionSpan(INTRODUCTION, begin + 1, begin + 1, start, start, end_offset, below)
     return Document(file, text, spans, introduction, closing)
+
+
+def markdown_body(text: str) -> tuple[int, str]:
+    """Return a text after its front matter, as the parser takes it, and how many lines come before."""
+    normal = _with_line_feeds(text).replace("\0", "\ufffd")
+    front = _front(normal)
+    return normal.count("\n", 0, front), normal[front:]
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,8 +113,8 @@ def target_files(tree: Tree, node: Node | None, section: str) -> tuple[str, ...]
         proper = node.files[0] if node.folder == "." else node.files[-1]
         return (having[0] if having else proper.path,)
     names = [joined(node.folder, name) for name in NODE_FILES]
-    documents = [tree.document(name) for name in names]
-    copies = [name for name, document in zip(names, documents, strict=True) if document and name != node.path]
+    documents = {name: tree.document(name) for name in names if name != node.path}
+    copies = [name for name, document in documents.items() if document and document.text == node.files[0].text]
     return (node.path, *copies)
 
 

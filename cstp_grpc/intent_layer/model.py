@@ -68,11 +68,27 @@ class NodeFile:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokenImport:
+    """A line that names a file that is not taken in; `line` counts from 1."""
+
+    file: str
+    line: int
+    text: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
-    """The context of a folder: one file, or two different ones with CLAUDE.md first."""
+    """The context of a folder: one file, or two different ones with CLAUDE.md first, and what these import.
+
+    `imports_own` tells whether one of two files imports the other.
+    """
 
     folder: str
     files: tuple[NodeFile, ...]
+    imported: tuple[NodeFile, ...] = ()
+    broken_imports: tuple[BrokenImport, ...] = ()
+    imports_own: bool = False
 
     @property
     def path(self) -> str:
@@ -82,12 +98,17 @@ class Node:
     @property
     def sections(self) -> tuple[Section, ...]:
         """The sections of all its files in their order."""
-        return tuple(section for file in self.files for section in file.sections)
+        return tuple(section for file in self.all_files for section in file.sections)
 
     @property
     def tokens(self) -> int:
         """How many tokens its files have together."""
-        return sum(file.tokens for file in self.files)
+        return sum(file.tokens for file in self.all_files)
+
+    @property
+    def all_files(self) -> tuple[NodeFile, ...]:
+        """Its own files, and then those that they import."""
+        return (*self.files, *self.imported)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def resolve(tree: Tree, request: ContextRequest, pending: PendingReports = NOTHI
     reports = pending if request.with_pending else NOTHING_PENDING
     if not nodes:
         return Resolution(path, (), (), "", 0, pending=reports.learnings, unreadable=reports.unreadable)
-    files = tuple(file.path for node in nodes for file in node.files)
+    files = tuple(file.path for _, file in delivered_files(nodes))
     whole = Page(
         title=None if request.compact else path,
         hierarchy=() if request.compact else files,
@@ -97,13 +97,28 @@ def merge(nodes: Iterable[Node], only: Iterable[str] = (), *, subsections: bool 
     """
     wanted = {key: number for number, key in enumerate(dict.fromkeys(section_key(name) for name in only))}
     merged: dict[str, MergedSection] = {}
-    for node in nodes:
-        for file in node.files:
-            for key, name, part in _parts(_chosen(file, wanted, subsections=subsections)):
-                known = merged.get(key, MergedSection(name, ()))
-                merged[key] = MergedSection(known.name, (*known.parts, part))
+    for _, file in delivered_files(nodes):
+        for key, name, part in _parts(_chosen(file, wanted, subsections=subsections)):
+            known = merged.get(key, MergedSection(name, ()))
+            merged[key] = MergedSection(known.name, (*known.parts, part))
     order = wanted or ORDER
     return tuple(merged[key] for key in sorted(merged, key=lambda key: order.get(key, len(order))))
+
+
+def delivered_files(nodes: Iterable[Node]) -> Iterator[tuple[Node, NodeFile]]:
+    """Yield the files of nodes and those that they import, each once, with the node that it comes with.
+
+    A node's own file comes with that node, whoever imports it.
+    """
+    nodes = tuple(nodes)
+    own = {file.path for node in nodes for file in node.files}
+    seen: set[str] = set()
+    for node in nodes:
+        yield from ((node, file) for file in node.files)
+        for file in node.imported:
+            if file.path not in own and file.path not in seen:
+                seen.add(file.path)
+                yield node, file
 
 
 def _chosen(file: NodeFile, wanted: Mapping[str, int], *, subsections: bool) -> Iterator[Section]:
@@ -160,7 +175,8 @@ def _fitted(page: Page, nodes: Sequence[Node], max_tokens: int | None) -> tuple[
 
 
 def _pieces(page: Page, nodes: Sequence[Node]) -> Iterator[_Piece]:
-    depths = {file.path: depth for depth, node in enumerate(nodes) for file in node.files}
+    numbers = {node.folder: depth for depth, node in enumerate(nodes)}
+    depths = {file.path: numbers[node.folder] for node, file in delivered_files(nodes)}
     yield _Piece((UNREADABLE, 0, 0))
     yield _Piece((TITLE, 0, 0))
     yield _Piece((HIERARCHY, 0, 0))

@@ -221,7 +221,7 @@ class Reviewer:
         entry = entry_of(learning, edits)
         node = covering(self._tree, tuple(self._tree.locate(path) for path in learning.paths))
         files = target_files(self._tree, node, entry.section)
-        documents = [self._tree.document(file.path) for file in node.files] if node else []
+        documents = [self._tree.document(file.path) for file in node.all_files] if node else []
         duplicates = [
             duplicate
             for document in documents

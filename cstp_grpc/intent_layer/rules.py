@@ -109,6 +109,11 @@ DIFFERENT_FILES = _warning(
     "CLAUDE.md and AGENTS.md of one folder differ; both are read.",
     "keep one and make the other a link to it",
 )
+DEAD_IMPORT = _warning(
+    "dead-import",
+    "A line such as `@docs/rules.md` names a file that is not there, not in the project, or beyond what is taken in.",
+    "correct or remove it",
+)
 NOT_UTF8 = _error(
     "not-utf-8",
     "A file of a node has bytes that are no UTF-8.",
@@ -149,6 +154,7 @@ RULES = (
     ABSOLUTE_PATH,
     MISPLACED_CLAUDE_MD,
     DIFFERENT_FILES,
+    DEAD_IMPORT,
     NOT_UTF8,
     UNREADABLE_FILE,
     UNREADABLE_FOLDER,

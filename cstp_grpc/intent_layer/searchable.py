@@ -11,6 +11,8 @@ from cstp_grpc.decisions.model import DecisionContent, ImportRecord
 from cstp_grpc.intent_layer.markdown import block_tree, section_key
 from cstp_grpc.intent_layer.marks import MARK_PATTERN
 from cstp_grpc.intent_layer.model import ROOT, Node
+from cstp_grpc.intent_layer.paths import name_of
+from cstp_grpc.intent_layer.tree import NODE_FILES
 from cstp_grpc.vocabulary import INTENT_LAYER_AGENT, Visibility
 
 ENTRIES = {
@@ -52,7 +54,9 @@ def records(project: str, node: Node) -> Iterator[ImportRecord]:
     Its source names the project, the file, the section and the title; it stays the same where only the rest changes.
     """
     used: dict[str, int] = {}
-    for section in node.sections:
+    # What is imported from another node is found as what that node says.
+    imported = [file for file in node.imported if name_of(file.path) not in NODE_FILES]
+    for section in (section for file in (*node.files, *imported) for section in file.sections):
         key = section_key(section.name)
         if key in LEFT_OUT or not COMMENT.sub("", section.text).strip():
             continue

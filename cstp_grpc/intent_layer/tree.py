@@ -11,7 +11,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from cstp_grpc.intent_layer.files import (
     stamp_of,
     status_at,
 )
+from cstp_grpc.intent_layer.imports import ImportFollower, ReadFile, find_imports
 from cstp_grpc.intent_layer.markdown import Document, parse
 from cstp_grpc.intent_layer.model import ROOT, Node, NodeFile
 from cstp_grpc.intent_layer.paths import in_repository, is_utf8, joined, located_names, parent_of, parts_of
@@ -76,11 +77,9 @@ class Unreadable:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(ReadFile):
     stamp: Stamp
     linked: bool
-    document: Document
-    file: NodeFile
 
 
 class Tree:
@@ -287,9 +286,39 @@ class Tree:
         if first and second and first.file.text == second.file.text:
             # A link gives way to the file it leads to, a copy to the one that belongs in the folder.
             chosen = second if first.linked or (folder != ROOT and not second.linked) else first
-            return Node(folder, (chosen.file,))
-        files = tuple(read.file for read in (first, second) if read)
-        return Node(folder, files) if files else None
+            return self._with_imports(folder, [chosen])
+        reads = [read for read in (first, second) if read]
+        if first and second:
+            # A file that says nothing but where to read is no second one.
+            reads = [second] if self._only_imports(first, second) else reads
+            reads = [first] if self._only_imports(second, first) and len(reads) > 1 else reads
+        return self._with_imports(folder, reads) if reads else None
+
+    def _only_imports(self, read: _Read, other: _Read) -> bool:
+        """Return whether a file says nothing but that another one is to be read."""
+        if len(read.imports) != 1 or read.document.sections({read.imports[0].line}):
+            return False
+        try:
+            return self.locate(joined(parent_of(read.file.path), read.imports[0].path)) == self.locate(other.file.path)
+        except InvalidArgument:
+            return False
+
+    def _with_imports(self, folder: str, reads: Sequence[_Read]) -> Node:
+        """Return a node with what its files import."""
+        if not any(read.imports for read in reads):
+            return Node(folder, tuple(read.file for read in reads))
+        own = frozenset(self.locate(read.file.path) for read in reads)
+        follower = ImportFollower(self.locate, self._imported, own)
+        files = tuple(follower.follow(read) for read in reads)
+        return Node(folder, files, follower.imported, tuple(follower.broken), follower.imports_own)
+
+    def _imported(self, path: str) -> _Read | None:
+        """Return a located file that a node imports."""
+        with self._beside(path) as descriptor:
+            status = None if descriptor is None else status_at(path, descriptor)
+            if descriptor is None or status is None or stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):
+                return None
+            return self._regular(path, path, status, descriptor)
 
     def _file(self, path: str, descriptor: int) -> _Read | None:
         """Return a file of a node, from the cache where it is as it was."""
@@ -350,4 +379,5 @@ def _parsed(path: str, linked: bool, stamp: Stamp, content: bytes) -> _Read:
     text = content.decode(errors="replace")
     document = parse(text, path)
     decoded = "\ufffd" not in text or text.encode() == content
-    return _Read(stamp, linked, document, NodeFile(path, text, document.sections(), count_tokens(text), decoded))
+    file = NodeFile(path, text, document.sections(), count_tokens(text), decoded)
+    return _Read(document, file, find_imports(text), stamp, linked)

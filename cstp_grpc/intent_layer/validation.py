@@ -123,6 +123,10 @@ class _Judgement:
         yield from _budget(found)
         yield from _files(found)
         yield from self._place(found)
+        for each in found.broken_imports:
+            yield rules.DEAD_IMPORT.finding(each.file, each.line, f"{quoted(each.text)} {each.reason}")
+        for file in found.imported:
+            yield from self._encoding(file)
         for file in found.files:
             yield from self._encoding(file)
             document = self._document(file.path)
@@ -244,7 +248,7 @@ class _Judgement:
         return self._listed[node.folder]
 
     def _named(self, node: Node) -> Iterator[str]:
-        for document in filter(None, (self._document(file.path) for file in node.files)):
+        for document in filter(None, (self._document(file.path) for file in node.all_files)):
             for span in document.find(DOWNLINKS):
                 for written in _written(COMMENT.sub("", document.body(span)), _definitions(document)):
                     for path in candidates(node.folder, written):
@@ -303,7 +307,7 @@ def _files(node: Node) -> Iterator[Finding]:
     for file in node.files:
         if node.folder != ROOT and name_of(file.path) == claude:
             yield rules.MISPLACED_CLAUDE_MD.finding(file.path, 1, f"{claude} belongs in the project's root only")
-    if len(node.files) > 1:
+    if len(node.files) > 1 and not node.imports_own:
         yield rules.DIFFERENT_FILES.finding(node.files[1].path, 1, f"it differs from {name_of(node.path)} beside it")
 
 

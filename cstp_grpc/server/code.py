@@ -16,7 +16,7 @@ from cstp_grpc.intent_layer.markdown import INTRODUCTION, section_key
 from cstp_grpc.intent_layer.model import Learning, MergedSection, Node
 from cstp_grpc.intent_layer.paths import names_in, upwards
 from cstp_grpc.intent_layer.pending import Learnings
-from cstp_grpc.intent_layer.resolution import merge
+from cstp_grpc.intent_layer.resolution import delivered_files, merge
 from cstp_grpc.intent_layer.tree import Tree
 from cstp_grpc.intents.code import CodeContext, CodeNote, PendingLearning
 from cstp_grpc.storage.paging import MAX_BYTES, estimated_size, fitting
@@ -107,7 +107,7 @@ def read_context(project: str, sources: ProjectSources, paths: Sequence[str], me
     return CodeContext(
         project=project,
         paths=tuple(paths),
-        nodes=tuple(file.path for node in nodes for file in node.files),
+        nodes=tuple(file.path for _, file in delivered_files(nodes)),
         contracts=notes[CONTRACTS],
         pitfalls=notes[PITFALLS],
         checks=notes[CHECKS],
@@ -174,7 +174,8 @@ def _notes(
 
     What is nearest to the paths goes in first, introductions last.
     """
-    depths = {file.path: depth for depth, node in enumerate(nodes) for file in node.files}
+    numbers = {node.folder: depth for depth, node in enumerate(nodes)}
+    depths = {file.path: numbers[node.folder] for node, file in delivered_files(nodes)}
     notes = [(key, CodeNote(part.file, part.text, part.line)) for key in merged for part in merged[key].parts]
     nearest = sorted(notes, key=lambda keyed: (keyed[0] != INTRODUCTION_KEY, depths[keyed[1].file]), reverse=True)
     count = fitting(nearest, lambda keyed: estimated_size([keyed[1].file, keyed[1].text]), MAX_SECTION_BYTES)

@@ -31,6 +31,7 @@ from cstp_grpc.intent_layer.model import (
     UnreadableReportFile,
 )
 from cstp_grpc.intent_layer.pending import LearningPage, LearningQuery
+from cstp_grpc.intent_layer.resolution import delivered_files
 from cstp_grpc.services import convert
 from cstp_grpc.services.caller import current_caller
 from cstp_grpc.storage.paging import PageRequest
@@ -148,7 +149,7 @@ def context_request(message: pb2.ResolveContextRequest) -> ContextRequest:
 
 def resolution_message(resolution: Resolution) -> pb2.ResolveContextResponse:
     """Return what governs a path as a message."""
-    files = [(node.folder, file) for node in resolution.nodes for file in node.files]
+    files = [(node.folder, file) for node, file in delivered_files(resolution.nodes)]
     return pb2.ResolveContextResponse(
         covered=bool(resolution.nodes),
         nodes=[pb2.NodeReference(file=file.path, folder=folder, tokens=file.tokens) for folder, file in files],

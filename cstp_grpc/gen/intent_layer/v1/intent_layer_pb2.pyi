@@ -202,7 +202,7 @@ class ResolveContextResponse(_message.Message):
     """How many tokens the Markdown has."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeReference]:
-        """The nodes, the root's first."""
+        """The nodes, the root's first, each with the files that it imports after it."""
 
     @_builtins.property
     def sections(self) -> _containers.RepeatedCompositeFieldContainer[Global___MergedSection]:

@@ -350,7 +350,7 @@ type ResolveContextResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Whether any node covers the path.
 	Covered bool `protobuf:"varint,1,opt,name=covered,proto3" json:"covered,omitempty"`
-	// The nodes, the root's first.
+	// The nodes, the root's first, each with the files that it imports after it.
 	Nodes []*NodeReference `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	// The merged sections: `Introduction`, which is what stands before the first heading of level 2, then those of the
 	// protocol in its order, then others in the order in which they come; if sections were asked for, in that order.
