@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+LIAISON_SUPERVISOR = "liaison-supervisor"
+"""The agent that takes chat sessions from liaison agents; no token has the name."""
 INTENT_LAYER_AGENT = "intent-layer"
 """The agent in whose name the journal keeps what nodes say; nobody calls by this name."""
 

@@ -146,6 +146,20 @@ def present(console: Console, answer: pb2.HeartbeatResponse) -> None:
         console.print(printable(f"{answer.liaison_agent_id} is not there any more."))
 
 
+def agents(console: Console, found: Sequence[pb2.LiaisonAgent]) -> None:
+    """Print a listing of liaison agents."""
+    table = Listing()
+    for agent in found:
+        state = Text("present", style="green") if agent.present else Text("absent", style="red")
+        since = f"since {moment(agent.since)}" if agent.HasField("since") else ""
+        served = f"served by {agent.served_by}" if agent.served_by else ""
+        beaten = f"last heartbeat {moment(agent.last_heartbeat)}" if agent.HasField("last_heartbeat") else ""
+        held = f"{agent.chat_sessions} session{'' if agent.chat_sessions == 1 else 's'}"
+        kind = word(pb2.LiaisonAgentKind, agent.kind)
+        table.add_row(state, kind, entry(agent.liaison_agent_id, [agent.reason, since, held, served, beaten]))
+    console.print(table if found else "No pillar is configured.")
+
+
 def sessions(console: Console, found: Sequence[pb2.ChatSession]) -> None:
     """Print a listing of sessions."""
     table = Listing()

@@ -428,6 +428,21 @@ def claim(client: CstpClient, out: Output, session: str, claimant: str | None) -
 
 
 @liaison.command()
+@click.argument("pillar", required=False)
+@calls
+def agents(client: CstpClient, out: Output, pillar: str | None) -> None:
+    """List the liaison agents, or that of PILLAR: whether each is there, and how many sessions it has.
+
+    \b
+    Examples:
+      cstp liaison agents
+      cstp liaison agents content --json
+    """
+    answer = client.liaison.list_liaison_agents(target_pillar=pillar)
+    out.answer(answer, lambda console: render.agents(console, answer.liaison_agents))
+
+
+@liaison.command()
 @click.argument("pillar")
 @click.option("--leaving", is_flag=True, help="Tell that you go away.")
 @calls

@@ -9,6 +9,8 @@ from pydantic import Field, SecretStr, model_validator
 
 from cstp_grpc.config.section import AgentName, Section
 
+GUIDE = "guide"
+"""The fallback that gives sessions back."""
 PILLARS = ("content", "insights", "journey", "solution")
 
 
@@ -39,6 +41,12 @@ class PillarSettings(Section):
     delivery: Literal["outbox", "confirm"] = "outbox"
     """`outbox` hands the session over and delivers the context until the agent has it; with `confirm` a remote agent
     must accept it first."""
+
+    fallback: str | None = Field(default=None, min_length=1, max_length=63)
+    """Where its sessions go when one of `fallback_on` happens: `guide`, or another pillar, and the guide if that cannot
+    take them; when absent, they stay."""
+    fallback_on: list[Literal["unclaimed", "silent", "absent"]] = ["unclaimed", "silent", "absent"]
+    """What sends a session to the fallback: `unclaimed` and `absent` are for local agents."""
 
     @model_validator(mode="after")
     def check_kind(self) -> PillarSettings:
@@ -101,7 +109,42 @@ class LiaisonSettings(Section):
     """How long a remote agent may take to accept a context."""
     delivery_hours: float = Field(default=24.0, gt=0, le=8760)
     """How long a delivery is tried before it is given up."""
+    unclaimed_seconds: float | None = Field(default=None, ge=1, le=2_592_000)
+    """How long nobody may have claimed a session of a local agent, since it was handed over or the last claim ended,
+    before the event session_unclaimed tells of it; never when absent."""
+    silent_seconds: float | None = Field(default=None, ge=1, le=2_592_000)
+    """How long nothing may happen in a session of a liaison agent, no message, change or claim, before the event
+    session_silent tells of it; never when absent."""
+    absent_seconds: float = Field(default=10.0, ge=0, le=2_592_000)
+    """How long a local agent may be absent before session_agent_absent tells of each session that it has; time for
+    another instance to come."""
     max_watchers: int = Field(default=32, ge=1, le=256)
     """Streams of events that may be open at once, each on a thread of its own."""
     watchers_per_agent: int = Field(default=8, ge=1, le=256)
     """Streams of events that one agent may have open at once."""
+
+    @model_validator(mode="after")
+    def check_fallbacks(self) -> LiaisonSettings:
+        """Refuse fallbacks to pillars that do not exist, and those that lead back."""
+        for pillar, settings in self.pillars.items():
+            if settings.fallback is not None and GUIDE in self.pillars:
+                raise ValueError(f"no pillar may be called {GUIDE} where there are fallbacks, since it names the guide")
+            passed = [pillar]
+            target = settings.fallback
+            while target is not None and target != GUIDE:
+                if target not in self.pillars:
+                    raise ValueError(f"pillars.{passed[-1]}.fallback: there is no pillar {target}")
+                if target in passed:
+                    raise ValueError(f"pillars.{pillar}.fallback leads back: {' to '.join([*passed, target])}")
+                passed.append(target)
+                target = self.pillars[target].fallback
+        return self
+
+    def fallbacks_of(self, pillar: str) -> tuple[str, ...]:
+        """Return the pillars that take the sessions of one, each if those before it cannot, without the guide."""
+        found: list[str] = []
+        target = self.pillars[pillar].fallback
+        while target is not None and target != GUIDE:
+            found.append(target)
+            target = self.pillars[target].fallback
+        return tuple(found)

@@ -15,7 +15,14 @@ from cstp_grpc.config.liaison import LiaisonSettings
 from cstp_grpc.config.listening import A2aSettings, GrpcSettings, ServerSettings
 from cstp_grpc.config.section import URL, Section, SqliteFile
 from cstp_grpc.errors import ConfigError
-from cstp_grpc.vocabulary import DEFAULT_TENANT, INTENT_LAYER_AGENT, NodeRule, Permission, RuleSeverity
+from cstp_grpc.vocabulary import (
+    DEFAULT_TENANT,
+    INTENT_LAYER_AGENT,
+    LIAISON_SUPERVISOR,
+    NodeRule,
+    Permission,
+    RuleSeverity,
+)
 
 PROJECT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 RATE = r"^[1-9]\d*\s*(/|per)\s*([1-9]\d*\s*)?(second|minute|hour|day)s?$"
@@ -113,6 +120,10 @@ class AuthSettings(Section):
         for token in tokens:
             if token.name == INTENT_LAYER_AGENT:
                 raise ValueError(f"no agent may be called {INTENT_LAYER_AGENT}, which keeps what nodes say")
+            if token.name == LIAISON_SUPERVISOR:
+                raise ValueError(
+                    f"no agent may be called {LIAISON_SUPERVISOR}, which takes sessions from liaison agents"
+                )
             text = token.token.get_secret_value()
             if text in names:
                 raise ValueError(f"{names[text]} and {token.name} have the same token")

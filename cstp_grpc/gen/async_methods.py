@@ -1017,6 +1017,24 @@ class AsyncLiaison:
         call = calls.heartbeat(target_pillar, leaving=leaving)
         return await self._caller.make(call, timeout=timeout)
 
+    async def list_liaison_agents(
+        self,
+        *,
+        target_pillar: str | None = None,
+        timeout: float | None = None,
+    ) -> liaison_pb2.ListLiaisonAgentsResponse:
+        """Lists the liaison agents of the pillars, whether each is there for the caller's tenant, and how many of its
+        sessions it has.
+
+        A remote agent is asked, unless that was done a moment ago.
+
+        Args:
+            target_pillar: Only that of this pillar; those of all pillars when absent.
+            timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
+        """
+        call = calls.list_liaison_agents(target_pillar=target_pillar)
+        return await self._caller.make(call, timeout=timeout)
+
     async def claim_session(
         self,
         chat_session_id: str,

@@ -556,6 +556,11 @@ def heartbeat(target_pillar: str, *, leaving: bool = False) -> Call[liaison_pb2.
     return Call("liaison.heartbeat", {"target_pillar": target_pillar, "leaving": leaving})
 
 
+def list_liaison_agents(*, target_pillar: str | None = None) -> Call[liaison_pb2.ListLiaisonAgentsResponse]:
+    """Describe listLiaisonAgents of liaison.v1.LiaisonService."""
+    return Call("liaison.listLiaisonAgents", {"target_pillar": target_pillar})
+
+
 def claim_session(chat_session_id: str, *, claimant: str | None = None) -> Call[liaison_pb2.ClaimSessionResponse]:
     """Describe claimSession of liaison.v1.LiaisonService."""
     return Call("liaison.claimSession", {"chat_session_id": chat_session_id, "claimant": claimant})

@@ -40,6 +40,7 @@ RPC_COMMENTS: dict[str, str] = {
     '/liaison.v1.LiaisonService/GetShare': 'Reads what was shared, and what became of its delivery. Errors: NOT_FOUND.',
     '/liaison.v1.LiaisonService/Heartbeat': "Tells that the local liaison agent of a pillar is there; without it for some time, the agent counts as unavailable. Errors: MISSING_PARAMETER, INVALID_PILLAR, and PERMISSION_DENIED where the pillar is another agent's.",
     '/liaison.v1.LiaisonService/ListEvents': 'Lists what happened, in its order, from a sequence on.',
+    '/liaison.v1.LiaisonService/ListLiaisonAgents': "Lists the liaison agents of the pillars, whether each is there for the caller's tenant, and how many of its sessions it has. A remote agent is asked, unless that was done a moment ago.",
     '/liaison.v1.LiaisonService/ListMessages': 'Lists the messages of a chat session in their order, page by page. Errors: SESSION_NOT_FOUND.',
     '/liaison.v1.LiaisonService/ListSessions': 'Lists chat sessions, last opened first, page by page.',
     '/liaison.v1.LiaisonService/OpenSession': 'Opens a chat session with the guide. A user of a tenant has at most one that is active: the same call again returns it. Errors: CONFLICT where the user has an active session that was opened with another content, or the identifier is taken.',

@@ -60,6 +60,11 @@ class EventType(StrEnum):
     SESSION_DELETED = "session_deleted"
     CONTEXT_DELIVERED = "context_delivered"
     DELIVERY_FAILED = "delivery_failed"
+    AGENT_PRESENT = "agent_present"
+    AGENT_ABSENT = "agent_absent"
+    SESSION_UNCLAIMED = "session_unclaimed"
+    SESSION_SILENT = "session_silent"
+    SESSION_AGENT_ABSENT = "session_agent_absent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +174,52 @@ class Share:
     next_attempt_at: datetime | None = None
     task_id: str | None = None
     delivered_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPresence:
+    """Whether the local liaison agent of a pillar is there for a tenant.
+
+    `agent` is the name of the token of its last heartbeat, at `beaten_at`. `is_present` is what the last event said;
+    it is true for a while after `available_until`, until somebody notices. `since` is when that began.
+    """
+
+    tenant: str
+    pillar: str
+    available_until: datetime
+    agent: str | None = None
+    is_present: bool = False
+    since: datetime | None = None
+    beaten_at: datetime | None = None
+
+
+class AlarmKind(StrEnum):
+    """What may be wrong with a session that a liaison agent has, by the name of its event."""
+
+    UNCLAIMED = EventType.SESSION_UNCLAIMED.value
+    SILENT = EventType.SESSION_SILENT.value
+    ABSENT = EventType.SESSION_AGENT_ABSENT.value
+
+    @property
+    def event(self) -> EventType:
+        """The event that tells of it."""
+        return EventType(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """An open session that a liaison agent has, since `handed_over_at`; `claimed_at` is the last claim, or None.
+
+    `told` are the alarms that events told of and that have not ended since.
+    """
+
+    tenant: str
+    session_id: str
+    agent: str
+    activation_key: str
+    handed_over_at: datetime
+    claimed_at: datetime | None = None
+    told: frozenset[AlarmKind] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

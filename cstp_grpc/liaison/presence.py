@@ -11,12 +11,24 @@ from sqlalchemy import Connection
 from cstp_grpc.errors import Conflict, LiaisonAgentUnavailable, PermissionDenied, SessionWithAnotherAgent
 from cstp_grpc.liaison.acts import Act, ActKind
 from cstp_grpc.liaison.agents import LiaisonAgents
-from cstp_grpc.liaison.model import LIAISON, Activation, Caller, EventType, Session, liaison_agent
+from cstp_grpc.liaison.model import (
+    LIAISON,
+    Activation,
+    AgentPresence,
+    Caller,
+    Event,
+    EventType,
+    Session,
+    liaison_agent,
+)
 from cstp_grpc.liaison.recorder import Recorder
 from cstp_grpc.liaison.sessions import event_in, locked, overtaken
 from cstp_grpc.liaison.sharing import missing_parameter
-from cstp_grpc.liaison.store import RoutingStore, SessionStore
+from cstp_grpc.liaison.store import PresenceStore, RoutingStore, SessionStore
 from cstp_grpc.storage.text import storable
+
+LEFT = "it left"
+NO_HEARTBEAT = "no heartbeat"
 
 
 class Heartbeats:
@@ -28,7 +40,7 @@ class Heartbeats:
     def __init__(
         self,
         sessions: SessionStore,
-        store: RoutingStore,
+        store: PresenceStore,
         recorder: Recorder,
         clock: Callable[[], datetime],
         remembered: timedelta,
@@ -40,13 +52,64 @@ class Heartbeats:
         self._remembered = remembered
         self._known: dict[tuple[str, str], datetime] = {}
 
-    def beat(self, tenant: str, pillar: str, lasting: timedelta) -> datetime:
-        """Return until when an agent counts as available; for a time of 0 it does not any more."""
-        now = self._clock()
-        until = now + lasting
-        self._recorder.run(lambda connection: self._store.beat(connection, tenant, pillar, until))
-        self._known[tenant, pillar] = min(until, now + self._remembered)
+    def beat(self, caller: Caller, pillar: str, lasting: timedelta) -> datetime:
+        """Return until when an agent counts as available, once that is on disk, with an event where it was absent."""
+
+        def job(connection: Connection) -> datetime:
+            now, known = self._read(connection, caller, pillar)
+            until = now + lasting
+            told = AgentPresence(caller.tenant, pillar, until, caller.agent, is_present=True, since=now, beaten_at=now)
+            if known is not None and known.is_present:
+                told = replace(told, since=known.since)
+            else:
+                self._recorder.event(connection, presence_event(told, EventType.AGENT_PRESENT, now))
+            self._store.write_presence(connection, told)
+            return until
+
+        until = self._recorder.run(job)
+        self._known[caller.tenant, pillar] = min(until, self._clock() + self._remembered)
         return until
+
+    def leave(self, caller: Caller, pillar: str) -> None:
+        """Count an agent as absent once that is on disk, with an event where it was there."""
+
+        def job(connection: Connection) -> None:
+            now, known = self._read(connection, caller, pillar)
+            if known is not None and known.is_present:
+                self._become_absent(connection, replace(known, available_until=now, agent=caller.agent), now, LEFT)
+
+        self._recorder.run(job)
+        self._known.pop((caller.tenant, pillar), None)
+
+    def end_lapsed(self, limit: int) -> int:
+        """Count agents as absent whose time is over, with an event each, and return how many there were."""
+
+        def job(connection: Connection) -> int:
+            self._store.hold_order(connection)
+            now = self._clock()
+            found = self._store.lapsed(connection, now, limit)
+            for presence in found:
+                self._become_absent(connection, presence, now, NO_HEARTBEAT)
+            return len(found)
+
+        return self._recorder.run(job)
+
+    def _read(self, connection: Connection, caller: Caller, pillar: str) -> tuple[datetime, AgentPresence | None]:
+        """Return the present instant, and what was told of an agent, whose time is ended if it is over."""
+        self._store.hold_order(connection)
+        now = self._clock()
+        known = self._store.presence(connection, caller.tenant, pillar)
+        if known is not None and known.is_present and known.available_until <= now:
+            known = self._become_absent(connection, known, now, NO_HEARTBEAT)
+        return now, known
+
+    def _become_absent(
+        self, connection: Connection, presence: AgentPresence, now: datetime, reason: str
+    ) -> AgentPresence:
+        absent = replace(presence, is_present=False, since=presence.available_until)
+        self._store.write_presence(connection, absent)
+        self._recorder.event(connection, presence_event(absent, EventType.AGENT_ABSENT, now, reason=reason))
+        return absent
 
     def is_there(self, tenant: str, pillar: str) -> bool:
         """Whether an agent counts as available. Raises QueryFailed."""
@@ -54,10 +117,10 @@ class Heartbeats:
         if self._known.get((tenant, pillar), now) > now:
             return True
         with self._sessions.reading() as connection:
-            until = self._store.available_until(connection, tenant, pillar)
-        if until is None or until <= now:
+            known = self._store.presence(connection, tenant, pillar)
+        if known is None or known.available_until <= now:
             return False
-        self._known[tenant, pillar] = min(until, now + self._remembered)
+        self._known[tenant, pillar] = min(known.available_until, now + self._remembered)
         return True
 
 
@@ -84,13 +147,13 @@ class LocalAgent:
                 retry_after=self._lasting.total_seconds(),
             )
 
-    def beat(self, tenant: str) -> datetime:
+    def beat(self, caller: Caller) -> datetime:
         """Return until when the agent counts as available from now on."""
-        return self._heartbeats.beat(tenant, self.pillar, self._lasting)
+        return self._heartbeats.beat(caller, self.pillar, self._lasting)
 
-    def leave(self, tenant: str) -> None:
+    def leave(self, caller: Caller) -> None:
         """Count the agent as unavailable from now on."""
-        self._heartbeats.beat(tenant, self.pillar, timedelta(0))
+        self._heartbeats.leave(caller, self.pillar)
 
 
 class Presence:
@@ -124,9 +187,9 @@ class Presence:
         self._agents.of_pillar(pillar)
         agent = self._served(caller, pillar)
         if leaving:
-            agent.leave(caller.tenant)
+            agent.leave(caller)
             return None
-        return agent.beat(caller.tenant)
+        return agent.beat(caller)
 
     def claim(self, caller: Caller, session_id: str, claimant: str) -> tuple[Session, Activation]:
         """Return a session that an instance of the caller has from now on, and its activation.
@@ -185,6 +248,13 @@ class Presence:
         if activation is None:
             raise overtaken(session.id)
         return activation
+
+
+def presence_event(presence: AgentPresence, kind: EventType, now: datetime, *, reason: str | None = None) -> Event:
+    """Return the event that tells that an agent came or went."""
+    data = {"target_pillar": presence.pillar, "served_by": presence.agent, "reason": reason}
+    given = {name: value for name, value in data.items() if value is not None}
+    return Event(presence.tenant, kind, liaison_agent(presence.pillar), now, data=given)
 
 
 def claimed_already(session: Session, now: datetime) -> Conflict:

@@ -45,6 +45,8 @@ class RoutingRequest:
     """Which session to hand to whom.
 
     Without `session_id` it is the active one of the user; without `context` all of the conversation's is shared.
+    `leaving` is the activation key by which a liaison agent has the session that is taken from it; None for a routing
+    that the guide asked for.
     """
 
     target_pillar: str
@@ -52,6 +54,7 @@ class RoutingRequest:
     session_id: str | None = None
     reason: str = ""
     context: Mapping[str, Any] | None = None
+    leaving: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,7 @@ class Router:
             plan = self._plan(request, session, redacted)
             if known := self._earlier(plan):
                 return known
-            self._require_movable(session, to)
+            self._require_movable(session, request)
             agent.check(caller.tenant)
             verdict = self._sharing.judge(caller, plan.handover)
             act = replace(act, verdict=verdict)
@@ -161,16 +164,21 @@ class Router:
             now = self._clock()
             self._fence.check_return(caller, session, claim_number, now)
             check_version(session, version)
-            returned = moved(session, now, GUIDE, session.routing_epoch + 1, None)
-            if not self._sessions.replace(connection, returned):
-                raise overtaken(session_id)
-            data = {"from": session.active_agent, "reason": reason}
-            event = self._recorder.event(connection, event_in(returned, EventType.RETURNED_TO_GUIDE, now, data))
-            act = Act(now, ActKind.SESSION_RETURNED, caller, GUIDE, session_id, reason)
-            self._recorder.act(connection, act)
-            return returned, event
+            return self.give_back(connection, caller, session, reason, now)
 
         return self._recorder.run(job)
+
+    def give_back(
+        self, connection: Connection, caller: Caller, session: Session, reason: str, now: datetime
+    ) -> tuple[Session, Event]:
+        """Give a locked session of a liaison agent to the guide within a transaction, and return what happened."""
+        returned = moved(session, now, GUIDE, session.routing_epoch + 1, None)
+        if not self._sessions.replace(connection, returned):
+            raise overtaken(session.id)
+        data = {"from": session.active_agent, "reason": reason}
+        event = self._recorder.event(connection, event_in(returned, EventType.RETURNED_TO_GUIDE, now, data))
+        self._recorder.act(connection, Act(now, ActKind.SESSION_RETURNED, caller, GUIDE, session.id, reason))
+        return returned, event
 
     def _read(self, caller: Caller, request: RoutingRequest) -> tuple[Session, Sequence[Message]]:
         """Return the session as it stands, and its messages, of which too many are not all read, where they matter."""
@@ -187,7 +195,7 @@ class Router:
             return self._sharing.redact(self._context(request, session, messages))
         except ContextSharingFailed:
             # No earlier call shared it either.
-            self._require_movable(session, liaison_agent(request.target_pillar))
+            self._require_movable(session, request)
             raise
 
     def _context(self, request: RoutingRequest, session: Session, messages: Sequence[Message]) -> Mapping[str, Any]:
@@ -221,12 +229,14 @@ class Router:
         with self._sessions.reading() as connection:
             return self._store.activation(connection, plan.session.tenant, plan.key)
 
-    def _require_movable(self, session: Session, to: str) -> None:
-        """Refuse a session that may not be handed to an agent. Raises SessionNotFound and SessionWithAnotherAgent."""
+    def _require_movable(self, session: Session, request: RoutingRequest) -> None:
+        """Refuse a session that may not be handed on. Raises SessionNotFound and SessionWithAnotherAgent."""
         if not session.is_open:
             raise closed_already(session)
-        if session.active_agent != GUIDE and not self._direct_handover:
-            again = session.active_agent == to
+        if request.leaving is not None:
+            require_held(session, request.leaving)
+        elif session.active_agent != GUIDE and not self._direct_handover:
+            again = session.active_agent == liaison_agent(request.target_pillar)
             raise SessionWithAnotherAgent(
                 f"The chat session {session.id} is with {session.active_agent} already, with another context; "
                 "return it to the guide first, or share the context alone"
@@ -286,6 +296,19 @@ class Router:
         except Conflict as error:
             reason = {"reason": "the key was used to share something else"}
             raise ContextSharingFailed(error.message, metadata={**error.metadata, **reason}) from error
+
+
+def require_held(session: Session, activation_key: str) -> None:
+    """Refuse a session that a liaison agent no longer has by an activation. Raises SessionWithAnotherAgent."""
+    if session.activation_key != activation_key:
+        raise SessionWithAnotherAgent(
+            f"The chat session {session.id} has gone on, and is with {session.active_agent}",
+            metadata={
+                "chat_session_id": session.id,
+                "active_agent": session.active_agent,
+                "reason": "the session has gone on",
+            },
+        )
 
 
 def routing_key(session_id: str, pillar: str, context_hash: str, epoch: int) -> str:

@@ -109,6 +109,22 @@ def session_of(row: Row) -> Session:
     )
 
 
+def hold_row(session: Session) -> Values:
+    """Return a session that a liaison agent was given as a row of `liaison_holds` that is due at once."""
+    return {
+        "tenant": session.tenant,
+        "session_id": storable(session.id),
+        "agent": session.active_agent,
+        "activation_key": session.activation_key,
+        "handed_over_at": session.updated_at,
+        "claimed_at": None,
+        "due_at": session.updated_at,
+        "unclaimed_told": False,
+        "silence_told": False,
+        "absence_told": False,
+    }
+
+
 def message_row(tenant: str, session_id: str, message: Message) -> Values:
     """Return a message as a row of `chat_messages`."""
     said = message.said

@@ -16,12 +16,14 @@ from cstp_grpc.storage.tables import (
     liaison_activations,
     liaison_event_counters,
     liaison_events,
+    liaison_holds,
     liaison_shares,
 )
 from cstp_grpc.storage.text import storable
 
 activations = liaison_activations.c
 events = liaison_events.c
+holds = liaison_holds.c
 messages = chat_messages.c
 sessions = chat_sessions.c
 shares = liaison_shares.c
@@ -59,6 +61,7 @@ class SqlErasureStore:
             (liaison_activations, and_(activations.tenant == tenant, activations.session_id == stored_id)),
             (liaison_shares, and_(shares.tenant == tenant, shares.conversation_id == stored_id)),
             (liaison_events, and_(events.tenant == tenant, events.session_id == stored_id)),
+            (liaison_holds, and_(holds.tenant == tenant, holds.session_id == stored_id)),
             (chat_sessions, key),
         ):
             connection.execute(delete(table).where(condition))

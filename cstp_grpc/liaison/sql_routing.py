@@ -1,4 +1,4 @@
-"""Shares, activations, events and heartbeats in an SQL database."""
+"""Shares, activations and events in an SQL database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from cstp_grpc.storage.tables import (
     liaison_activations,
     liaison_event_counters,
     liaison_events,
-    liaison_heartbeats,
     liaison_shares,
 )
 from cstp_grpc.storage.text import storable
@@ -37,7 +36,6 @@ PENDING = DeliveryState.PENDING.value
 activations = liaison_activations.c
 counters = liaison_event_counters.c
 events = liaison_events.c
-heartbeats = liaison_heartbeats.c
 shares = liaison_shares.c
 
 ACTIVATION = (
@@ -53,13 +51,10 @@ DELIVERED = (
     .values(parameters(("delivery", "attempts", "next_attempt_at", "task_id", "delivered_at")))
 )
 LAST_SEQUENCE = select(counters.last_sequence).where(counters.tenant == bindparam("tenant"))
-AVAILABLE_UNTIL = select(heartbeats.available_until).where(
-    heartbeats.tenant == bindparam("tenant"), heartbeats.pillar == bindparam("pillar")
-)
 
 
 class SqlRoutingStore:
-    """Keeps shares, activations, events and heartbeats in the tables of these names that begin with `liaison_`.
+    """Keeps shares, activations and events in the tables of these names that begin with `liaison_`.
 
     What a transaction that changes something begins with waits for the other servers that do: see `WriteOrder`. To
     add an activation, it begins with reading the session with the lock.
@@ -69,10 +64,6 @@ class SqlRoutingStore:
         dialect = engine.dialect
         upsert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
         add_share = upsert(liaison_shares).values(parameters(shares.keys())).on_conflict_do_nothing()
-        beat = upsert(liaison_heartbeats).values(parameters(heartbeats.keys()))
-        beat = beat.on_conflict_do_update(
-            index_elements=["tenant", "pillar"], set_={"available_until": beat.excluded.available_until}
-        )
         count_event = upsert(liaison_event_counters).values(tenant=bindparam("tenant"), last_sequence=1)
         count_event = count_event.on_conflict_do_update(
             index_elements=["tenant"], set_={"last_sequence": counters.last_sequence + 1}
@@ -87,8 +78,6 @@ class SqlRoutingStore:
         self._count_event = DriverStatement(count_event.returning(counters.last_sequence), dialect)
         self._add_event = DriverStatement(insert(liaison_events).values(parameters(events.keys())), dialect)
         self._last_sequence = DriverStatement(LAST_SEQUENCE, dialect)
-        self._beat = DriverStatement(beat, dialect)
-        self._available_until = DriverStatement(AVAILABLE_UNTIL, dialect)
 
     def activation(self, connection: Connection, tenant: str, key: str) -> Activation | None:
         """Return the answer of a routing; None where there is none of that key."""
@@ -155,16 +144,6 @@ class SqlRoutingStore:
         """Return the sequence of the tenant's last event, also if it has been removed; 0 if it never had one."""
         row = self._last_sequence.first(connection, {"tenant": tenant})
         return 0 if row is None else row[0]
-
-    def beat(self, connection: Connection, tenant: str, pillar: str, available_until: datetime) -> None:
-        """Write until when a local liaison agent counts as available."""
-        self._order.hold(connection)
-        self._beat.run(connection, {"tenant": tenant, "pillar": pillar, "available_until": available_until})
-
-    def available_until(self, connection: Connection, tenant: str, pillar: str) -> datetime | None:
-        """Return until when a local liaison agent counts as available; None where it never told."""
-        row = self._available_until.first(connection, {"tenant": tenant, "pillar": pillar})
-        return None if row is None else row[0]
 
     def _write_delivery(self, connection: Connection, share: Share) -> bool:
         values = {"tenant": share.tenant, "id": storable(share.id), **delivery_values(share)}

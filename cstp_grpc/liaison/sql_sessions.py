@@ -14,6 +14,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    delete,
     desc,
     insert,
     or_,
@@ -24,14 +25,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cstp_grpc.liaison.model import Message, MessageContent, Session, SessionFilter, SessionStatus
-from cstp_grpc.liaison.rows import Row, message_of, message_row, session_of, session_row, session_values
+from cstp_grpc.liaison.model import GUIDE, Message, MessageContent, Session, SessionFilter, SessionStatus
+from cstp_grpc.liaison.rows import Row, hold_row, message_of, message_row, session_of, session_row, session_values
 from cstp_grpc.storage.driver_statement import DriverStatement, parameters
 from cstp_grpc.storage.order import WriteOrder
 from cstp_grpc.storage.page_token import from_microseconds, read_token, to_microseconds, write_token
 from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
 from cstp_grpc.storage.reading import reading
-from cstp_grpc.storage.tables import OPEN_SESSION, chat_messages, chat_sessions
+from cstp_grpc.storage.tables import OPEN_SESSION, chat_messages, chat_sessions, liaison_holds
 from cstp_grpc.storage.text import storable
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ ACTIVE = SessionStatus.ACTIVE.value
 
 table = chat_sessions.c
 message_table = chat_messages.c
+holds = liaison_holds.c
 
 
 OF_SESSION = (table.tenant == bindparam("tenant"), table.id == bindparam("id"))
@@ -97,6 +99,19 @@ COUNT = (
     .values(message_count=table.message_count + 1, updated_at=bindparam("updated_at"))
     .returning(table.message_count, table.active_agent)
 )
+OF_HOLD = (holds.tenant == bindparam("tenant"), holds.session_id == bindparam("id"))
+RELEASE = delete(liaison_holds).where(*OF_HOLD)
+WORKS = (
+    update(liaison_holds)
+    .where(*OF_HOLD)
+    .values(
+        claimed_at=bindparam("now"),
+        due_at=case((or_(holds.unclaimed_told, holds.silence_told), bindparam("now")), else_=holds.due_at),
+        unclaimed_told=False,
+        silence_told=False,
+    )
+)
+SPEAKS = update(liaison_holds).where(*OF_HOLD, holds.silence_told).values(due_at=bindparam("now"), silence_told=False)
 MESSAGES = select(chat_messages).where(
     message_table.tenant == bindparam("tenant"), message_table.session_id == bindparam("session_id")
 )
@@ -119,7 +134,8 @@ class SqlSessionStore:
         # Elsewhere each statement of a transaction would see what others committed meanwhile.
         self._engine = engine.execution_options(isolation_level="REPEATABLE READ") if on_postgresql else engine
         self._order = WriteOrder(engine)
-        add = (postgresql.insert if on_postgresql else sqlite.insert)(chat_sessions)
+        upsert = postgresql.insert if on_postgresql else sqlite.insert
+        add = upsert(chat_sessions)
         add = add.values(parameters(table.keys())).on_conflict_do_nothing()
         self._add = DriverStatement(add, dialect)
         self._get = DriverStatement(SESSION, dialect)
@@ -127,6 +143,16 @@ class SqlSessionStore:
         self._active = DriverStatement(ACTIVE_SESSION, dialect)
         self._replace = DriverStatement(REPLACE, dialect)
         self._claim = DriverStatement(CLAIM, dialect)
+        hold = upsert(liaison_holds).values(parameters(holds.keys()))
+        hold = hold.on_conflict_do_update(
+            index_elements=["tenant", "session_id"],
+            set_={name: hold.excluded[name] for name in holds.keys() if name not in ("tenant", "session_id")},  # noqa: SIM118
+            where=holds.activation_key != hold.excluded.activation_key,
+        )
+        self._hold = DriverStatement(hold, dialect)
+        self._release = DriverStatement(RELEASE, dialect)
+        self._works = DriverStatement(WORKS, dialect)
+        self._speaks = DriverStatement(SPEAKS, dialect)
         self._count = DriverStatement(COUNT, dialect)
         self._append = DriverStatement(insert(chat_messages).values(parameters(message_table.keys())), dialect)
         self._message = DriverStatement(NAMED, dialect)
@@ -162,14 +188,30 @@ class SqlSessionStore:
         Neither message_count nor claim is written: messages and claims change no version. A session whose active_agent,
         routing_epoch or status changes loses its claim.
         """
-        return self._replace.run(connection, session_row(session)) == 1
+        replaced = self._replace.run(connection, session_row(session)) == 1
+        if replaced:
+            self._note_holder(connection, session)
+        return replaced
+
+    def _note_holder(self, connection: Connection, session: Session) -> None:
+        """Note which liaison agent has a session, to be looked at at once, or that none has it."""
+        values = {"tenant": session.tenant, "id": storable(session.id), "now": session.updated_at}
+        if not session.is_open or session.activation_key is None:
+            self._release.run(connection, values)
+        elif self._hold.run(connection, hold_row(session)) == 0:
+            # The agent had it before, and something happened in it.
+            self._speaks.run(connection, values)
 
     def claim(self, connection: Connection, session: Session, now: datetime) -> bool:
         """Write the claim of an active session whose version, agent and epoch are those given, and return
         whether it was free at `now`: claimed by nobody, by the same, or no longer.
         """
         self._order.hold(connection)
-        return self._claim.run(connection, {**session_values(session), "now": now}) == 1
+        values = {**session_values(session), "now": now}
+        claimed = self._claim.run(connection, values) == 1
+        if claimed:
+            self._works.run(connection, values)
+        return claimed
 
     def append(
         self, connection: Connection, tenant: str, session_id: str, said: MessageContent, author: str, at: datetime
@@ -182,6 +224,8 @@ class SqlSessionStore:
         sequence, active_agent = counted
         message = Message(sequence, said, active_agent, author, at)
         self._append.run(connection, message_row(tenant, session_id, message))
+        if active_agent != GUIDE:
+            self._speaks.run(connection, {"tenant": tenant, "id": storable(session_id), "now": at})
         return message
 
     def message(self, connection: Connection, tenant: str, session_id: str, message_id: str) -> Message | None:

@@ -11,8 +11,10 @@ from sqlalchemy import Connection
 
 from cstp_grpc.liaison.model import (
     Activation,
+    AgentPresence,
     Event,
     EventFilter,
+    Hold,
     Message,
     MessageContent,
     Session,
@@ -73,7 +75,7 @@ class SessionStore(Protocol):
 
 
 class RoutingStore(Protocol):
-    """Keeps shares, activations, events and heartbeats. Methods raise SQLAlchemyError where the database fails."""
+    """Keeps shares, activations and events. Methods raise SQLAlchemyError where the database fails."""
 
     def activation(self, connection: Connection, tenant: str, key: str) -> Activation | None:
         """Return the answer of a routing; None where there is none of that key."""
@@ -109,8 +111,36 @@ class RoutingStore(Protocol):
     def last_sequence(self, connection: Connection, tenant: str) -> int:
         """Return the sequence of the tenant's last event, also if it has been removed; 0 if it never had one."""
 
-    def beat(self, connection: Connection, tenant: str, pillar: str, available_until: datetime) -> None:
-        """Write until when a local liaison agent counts as available."""
 
-    def available_until(self, connection: Connection, tenant: str, pillar: str) -> datetime | None:
-        """Return until when a local liaison agent counts as available; None where it never told."""
+class PresenceStore(Protocol):
+    """Keeps who is there, and what liaison agents hold. Methods raise SQLAlchemyError where the database fails."""
+
+    def hold_order(self, connection: Connection) -> None:
+        """Keep the writes of other servers waiting until the transaction ends, before it reads what it decides by."""
+
+    def presence(self, connection: Connection, tenant: str, pillar: str) -> AgentPresence | None:
+        """Return whether the local agent of a pillar is there; None if it never told."""
+
+    def presences(self, connection: Connection, tenant: str) -> list[AgentPresence]:
+        """Return what the local agents of a tenant told of themselves."""
+
+    def write_presence(self, connection: Connection, presence: AgentPresence) -> None:
+        """Write whether an agent is there. Sessions of one that is not are due at once."""
+
+    def lapsed(self, connection: Connection, now: datetime, limit: int) -> list[AgentPresence]:
+        """Return agents that count as present though their time is over, the longest first."""
+
+    def due_holds(self, connection: Connection, now: datetime, limit: int) -> list[Hold]:
+        """Return the sessions that are due to be looked at, the longest due first."""
+
+    def settle(self, connection: Connection, hold: Hold, due_at: datetime | None) -> None:
+        """Write which alarms of a session were told, and when it is due again; None for not until something happens."""
+
+    def release(self, connection: Connection, hold: Hold) -> None:
+        """Forget a session that no liaison agent has."""
+
+    def next_due(self, connection: Connection) -> datetime | None:
+        """Return when the next session is due, or the next agent's time is over; None if there is none."""
+
+    def held_sessions(self, connection: Connection, tenant: str) -> dict[str, int]:
+        """Return how many open sessions each liaison agent of a tenant has."""

@@ -9,15 +9,17 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Engine
 
-from cstp_grpc.config import PillarSettings, RetentionSettings, Settings
+from cstp_grpc.config import LiaisonSettings, PillarSettings, RetentionSettings, Settings
 from cstp_grpc.guardrails.checks import GuardrailChecks
 from cstp_grpc.liaison.agents import LiaisonAgents
+from cstp_grpc.liaison.alarms import AlarmLimits
 from cstp_grpc.liaison.delivery import Deliverer
+from cstp_grpc.liaison.directory import AgentDirectory
 from cstp_grpc.liaison.erasure import Eraser, ErasureStore, Retention, RetentionPolicy
 from cstp_grpc.liaison.feed import Feed
 from cstp_grpc.liaison.fencing import ClaimFence
 from cstp_grpc.liaison.history import History
-from cstp_grpc.liaison.model import liaison_agent
+from cstp_grpc.liaison.model import AlarmKind, liaison_agent
 from cstp_grpc.liaison.presence import Heartbeats, LocalAgent, Presence
 from cstp_grpc.liaison.recorder import Recorder
 from cstp_grpc.liaison.redaction import Redaction, RedactionRule
@@ -25,8 +27,10 @@ from cstp_grpc.liaison.routing import Router
 from cstp_grpc.liaison.sessions import Sessions
 from cstp_grpc.liaison.sharing import Sharing
 from cstp_grpc.liaison.sql_erasure import SqlErasureStore
+from cstp_grpc.liaison.sql_presence import SqlPresenceStore
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
+from cstp_grpc.liaison.supervision import Fallback, Supervision, Supervisor
 from cstp_grpc.server.interceptors.auth import ANONYMOUS
 from cstp_grpc.server.liaison_agents import RemoteAgent, build_remote
 from cstp_grpc.server.trails import LiaisonAudit, Trail
@@ -38,6 +42,10 @@ logger = logging.getLogger(__name__)
 
 RETENTION_SECONDS = 300.0
 """How often expired sessions are looked for: days count, so minutes do not."""
+
+ALARMS = {"unclaimed": AlarmKind.UNCLAIMED, "silent": AlarmKind.SILENT, "absent": AlarmKind.ABSENT}
+"""By the words of the configuration."""
+
 LEASE = 6
 """How many times as long as a delivery may take a share is kept from other servers."""
 
@@ -67,7 +75,9 @@ def build_liaison(
     feed = Feed(store, sessions.reading, wanted.max_watchers, wanted.watchers_per_agent, refresh)
     recorder = Recorder(writer, store, LiaisonAudit(trail, wanted.audit_content), feed.notify)
     remembered = timedelta(seconds=wanted.availability_seconds)
-    local = local_agents(settings, Heartbeats(sessions, store, recorder, clock, remembered))
+    presence = SqlPresenceStore(engine)
+    heartbeats = Heartbeats(sessions, presence, recorder, clock, remembered)
+    local = local_agents(settings, heartbeats)
     agents = LiaisonAgents({**remote, **local})
     fence = ClaimFence({pillar: agent.names for pillar, agent in local.items()})
     deliverer = Deliverer(
@@ -96,6 +106,21 @@ def build_liaison(
         direct_handover=wanted.direct_handover,
         max_context_bytes=wanted.max_context_bytes,
     )
+    supervisor = Supervisor(
+        sessions,
+        presence,
+        recorder,
+        heartbeats,
+        router,
+        local.keys(),
+        alarm_limits(wanted),
+        fallbacks(wanted),
+        clock,
+        timedelta(seconds=LEASE * wanted.delivery_seconds),
+    )
+    supervision = Supervision(supervisor, refresh)
+    supervision.start()
+    opened.callback(supervision.stop)
     claimed_for = timedelta(seconds=wanted.claim_seconds)
     return Liaison(
         Sessions(sessions, recorder, clock, wanted.max_context_bytes, fence),
@@ -105,6 +130,7 @@ def build_liaison(
         History(sessions, store),
         feed,
         build_eraser(opened, settings, SqlErasureStore(engine), recorder, clock),
+        AgentDirectory(sessions, presence, agents, kinds_of(wanted), clock),
     )
 
 
@@ -130,6 +156,30 @@ def retention_policy(wanted: RetentionSettings) -> RetentionPolicy:
     """Return how long what is kept of chat sessions stays."""
     kept = (wanted.session_days, wanted.message_days, wanted.share_days, wanted.event_days)
     return RetentionPolicy(*(None if days is None else timedelta(days=days) for days in kept))
+
+
+def alarm_limits(settings: LiaisonSettings) -> AlarmLimits:
+    """Return how long sessions of liaison agents may be left alone."""
+    unclaimed, silent = settings.unclaimed_seconds, settings.silent_seconds
+    return AlarmLimits(
+        unclaimed=None if unclaimed is None else timedelta(seconds=unclaimed),
+        silent=None if silent is None else timedelta(seconds=silent),
+        absent=timedelta(seconds=settings.absent_seconds),
+    )
+
+
+def fallbacks(settings: LiaisonSettings) -> dict[str, Fallback]:
+    """Return where sessions go that are left alone, by pillar."""
+    return {
+        pillar: Fallback(settings.fallbacks_of(pillar), frozenset(ALARMS[word] for word in configured.fallback_on))
+        for pillar, configured in settings.pillars.items()
+        if configured.fallback is not None
+    }
+
+
+def kinds_of(settings: LiaisonSettings) -> dict[str, str]:
+    """Return the kinds of the liaison agents by pillar."""
+    return {pillar: configured.kind for pillar, configured in settings.pillars.items()}
 
 
 def local_agents(settings: Settings, heartbeats: Heartbeats) -> dict[str, LocalAgent]:

@@ -10,6 +10,7 @@ import grpc
 from google.protobuf import struct_pb2
 
 from cstp_grpc.gen.liaison.v1 import liaison_pb2, liaison_pb2_grpc
+from cstp_grpc.liaison.directory import AgentDirectory, ListedAgent
 from cstp_grpc.liaison.erasure import Eraser
 from cstp_grpc.liaison.feed import Feed
 from cstp_grpc.liaison.history import History
@@ -42,6 +43,14 @@ SESSION_STATUS = convert.EnumWords(liaison_pb2.SessionStatus, SessionStatus)
 MESSAGE_ROLE = convert.EnumWords(liaison_pb2.MessageRole, MessageRole)
 DELIVERY_STATE = convert.EnumWords(liaison_pb2.DeliveryState, DeliveryState)
 
+AGENT_KIND = {
+    "local": liaison_pb2.LIAISON_AGENT_KIND_LOCAL,
+    "a2a": liaison_pb2.LIAISON_AGENT_KIND_A2A,
+    "grpc": liaison_pb2.LIAISON_AGENT_KIND_GRPC,
+    "jsonrpc": liaison_pb2.LIAISON_AGENT_KIND_JSONRPC,
+}
+"""By the words of the configuration."""
+
 RESULT_TYPE = "artifact"
 
 
@@ -56,6 +65,7 @@ class Liaison:
     history: History
     feed: Feed
     eraser: Eraser
+    directory: AgentDirectory
 
 
 class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
@@ -225,6 +235,13 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
             liaison_agent_id=liaison_agent(request.target_pillar), available_until=convert.maybe_timestamp(until)
         )
 
+    def ListLiaisonAgents(
+        self, request: liaison_pb2.ListLiaisonAgentsRequest, context: grpc.ServicerContext
+    ) -> liaison_pb2.ListLiaisonAgentsResponse:
+        """List liaison agents."""
+        found = self._liaison.directory.list_agents(calling(), convert.optional(request, "target_pillar"))
+        return liaison_pb2.ListLiaisonAgentsResponse(liaison_agents=map(agent_message, found))
+
     def ClaimSession(
         self, request: liaison_pb2.ClaimSessionRequest, context: grpc.ServicerContext
     ) -> liaison_pb2.ClaimSessionResponse:
@@ -308,6 +325,24 @@ def session_message(session: Session) -> liaison_pb2.ChatSession:
         updated_at=convert.timestamp(session.updated_at),
         closed_at=convert.maybe_timestamp(session.closed_at),
         activation_key=session.activation_key,
+    )
+
+
+def agent_message(agent: ListedAgent) -> liaison_pb2.LiaisonAgent:
+    """Return a liaison agent as a message."""
+    told = agent.told
+    present = agent.reason is None
+    return liaison_pb2.LiaisonAgent(
+        liaison_agent_id=liaison_agent(agent.pillar),
+        target_pillar=agent.pillar,
+        kind=AGENT_KIND[agent.kind],
+        present=present,
+        reason=agent.reason,
+        since=convert.maybe_timestamp(agent.since),
+        served_by=told.agent if told else None,
+        last_heartbeat=convert.maybe_timestamp(told.beaten_at if told else None),
+        available_until=convert.maybe_timestamp(told.available_until if told and present else None),
+        chat_sessions=agent.sessions,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Dialect, Insert, Select, Update, bindparam
+from sqlalchemy import BindParameter, Connection, Delete, Dialect, Insert, Select, Update, bindparam
 from sqlalchemy.exc import DBAPIError
 
 from cstp_grpc.storage.engine import Cursor, driver_of
@@ -22,7 +22,7 @@ class DriverStatement:
     transaction was begun, one begins.
     """
 
-    def __init__(self, statement: Select[Any] | Insert | Update, dialect: Dialect) -> None:
+    def __init__(self, statement: Select[Any] | Insert | Update | Delete, dialect: Dialect) -> None:
         """Compile a statement; what `bindparam` names in it are the values that it is run with."""
         compiled: Any = statement.compile(dialect=dialect)
         found = {name: parameter for parameter, name in compiled.bind_names.items()}

@@ -22,6 +22,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
     text,
 )
 
@@ -446,9 +447,38 @@ liaison_heartbeats = Table(
     Column("tenant", IDENTIFIER, primary_key=True),
     Column("pillar", IDENTIFIER, primary_key=True),
     Column("available_until", UtcDateTime, nullable=False),
+    Column("agent", Text),
+    Column("is_present", Boolean, nullable=False, server_default=false()),
+    Column("since", UtcDateTime),
+    Column("beaten_at", UtcDateTime),
     sqlite_with_rowid=False,
 )
-"""Until when local liaison agents count as available."""
+"""Until when local liaison agents count as available.
+
+`is_present` is what the last event said, `since` when that began; `agent` is the name of the token that told it, and
+`beaten_at` the last heartbeat that did not tell the end.
+"""
+
+DUE_HOLD = "due_at IS NOT NULL"
+
+liaison_holds = Table(
+    "liaison_holds",
+    metadata,
+    Column("tenant", IDENTIFIER, primary_key=True),
+    Column("session_id", IDENTIFIER, primary_key=True),
+    Column("agent", IDENTIFIER, nullable=False),
+    Column("activation_key", Text, nullable=False),
+    Column("handed_over_at", UtcDateTime, nullable=False),
+    Column("claimed_at", UtcDateTime),
+    Column("due_at", UtcDateTime),
+    Column("unclaimed_told", Boolean, nullable=False),
+    Column("silence_told", Boolean, nullable=False),
+    Column("absence_told", Boolean, nullable=False),
+    Index(None, "tenant", "agent"),
+    partial_index("due_at", where=DUE_HOLD),
+    sqlite_with_rowid=False,
+)
+"""The open chat sessions that liaison agents have: when each is looked at next, and which events told of it already."""
 
 citations = Table(
     "citations",

@@ -325,6 +325,17 @@ def test_what_is_done_by_a_claim_takes_its_number(routed: Server) -> None:
     assert routed.ok("liaison", "return", "--session", "s-1", "--claim-number", 1) == "s-1 is with the guide.\n"
 
 
+def test_the_agents_are_listed_with_whether_they_are_there(routed: Server) -> None:
+    shown = squeezed(routed.ok("liaison", "agents"))
+    assert shown[0].startswith("present local liaison_content")
+    assert "1 session" in " ".join(shown[:3])
+    assert any(line.startswith("absent local liaison_insights") for line in shown)
+    (agent,) = routed.json("liaison", "agents", "content")["liaison_agents"]
+    assert (agent["present"], agent["served_by"], agent["chat_sessions"]) == (True, "alice", 1)
+    routed.ok("liaison", "heartbeat", "content", "--leaving")
+    assert squeezed(routed.ok("liaison", "agents", "content"))[0].startswith("absent local liaison_content")
+
+
 def test_only_the_agent_of_a_pillar_may_speak_for_it(routed: Server) -> None:
     result = routed("liaison", "heartbeat", "content", agent="bob")
     assert result.exit_code == 1
@@ -341,14 +352,14 @@ def test_an_agent_that_leaves_is_not_there(server: Server) -> None:
 
 
 def test_a_watch_prints_what_happened_line_by_line(routed: Server) -> None:
-    shown = routed.ok("liaison", "watch", "--after", 0, "--limit", 3).splitlines()
+    shown = routed.ok("liaison", "watch", "--after", 1, "--limit", 3).splitlines()
     assert [line.split()[3] for line in shown] == ["session_opened", "message_appended", "liaison_agent_activated"]
     assert shown[1].endswith("s-1 of ada, guide, user")
     assert shown[2].endswith("s-1 of ada, liaison_content, The user wants to upload files")
 
 
 def test_a_watch_as_json_prints_an_event_a_line(routed: Server) -> None:
-    shown = routed.ok("liaison", "watch", "--after", 0, "--limit", 3, "--json").splitlines()
+    shown = routed.ok("liaison", "watch", "--after", 1, "--limit", 3, "--json").splitlines()
     events = [json.loads(line) for line in shown]
     assert [event["type"] for event in events] == ["session_opened", "message_appended", "liaison_agent_activated"]
     later = routed.ok("liaison", "watch", "--after", events[0]["sequence"], "--limit", 2, "--json").splitlines()
@@ -359,7 +370,7 @@ def test_a_watch_can_be_narrowed(routed: Server) -> None:
     routed.ok("liaison", "open", "--user", "grace", "--session", "s-2")
 
     def first(*arguments: str) -> tuple[str, str]:
-        event = json.loads(routed.ok("liaison", "watch", "--after", 0, "--limit", 1, "--json", *arguments))
+        event = json.loads(routed.ok("liaison", "watch", "--after", 1, "--limit", 1, "--json", *arguments))
         return event["type"], event["chat_session_id"]
 
     assert first("--session", "s-2") == ("session_opened", "s-2")
@@ -409,7 +420,7 @@ def watching(url: str, *arguments: str) -> Iterator[Watching]:
 
 
 def test_a_watch_prints_events_as_they_happen_until_it_is_interrupted(routed: Server) -> None:
-    with watching(routed.url, "--after", "0", "--json") as watch:
+    with watching(routed.url, "--after", "1", "--json") as watch:
         assert [json.loads(watch.line())["type"] for _ in range(3)][-1] == "liaison_agent_activated"
         routed.ok("liaison", "return", "--session", "s-1")
         assert json.loads(watch.line())["type"] == "returned_to_guide"

@@ -12,6 +12,8 @@ from sqlalchemy import Engine
 from cstp_grpc.guardrails.model import Action, Verdict
 from cstp_grpc.liaison.acts import Act
 from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents
+from cstp_grpc.liaison.alarms import AlarmLimits
+from cstp_grpc.liaison.directory import AgentDirectory
 from cstp_grpc.liaison.fencing import ClaimFence
 from cstp_grpc.liaison.history import History
 from cstp_grpc.liaison.model import liaison_agent
@@ -21,12 +23,17 @@ from cstp_grpc.liaison.redaction import Redaction, RedactionRule
 from cstp_grpc.liaison.routing import Router
 from cstp_grpc.liaison.sessions import Sessions
 from cstp_grpc.liaison.sharing import Sharing
+from cstp_grpc.liaison.sql_presence import SqlPresenceStore
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
+from cstp_grpc.liaison.supervision import Fallback, Supervisor
 
 HEARTBEAT = timedelta(seconds=30)
 REMEMBERED = timedelta(seconds=5)
 CLAIM = timedelta(seconds=60)
+ABSENT = timedelta(seconds=10)
+LEASE = timedelta(seconds=60)
+ABSENCE_ALONE = AlarmLimits(None, None, ABSENT)
 ALLOWED = Verdict((), (), 0, "test")
 
 
@@ -72,6 +79,8 @@ class Room:
     session_store: SqlSessionStore
     acts: Acts
     judge: Judge
+    supervisor: Supervisor
+    directory: AgentDirectory
     local: Mapping[str, LocalAgent] = field(default_factory=dict)
 
 
@@ -85,6 +94,8 @@ def build_room(
     direct_handover: bool = False,
     redaction: Sequence[RedactionRule] = (),
     max_context_bytes: int = 262_144,
+    limits: AlarmLimits = ABSENCE_ALONE,
+    fallbacks: Mapping[str, Fallback] | None = None,
     wake: Callable[[], None] = lambda: None,
     notify: Callable[[], None] = lambda: None,
 ) -> Room:
@@ -92,7 +103,8 @@ def build_room(
     sessions, store = SqlSessionStore(engine), SqlRoutingStore(engine)
     acts, judge = Acts(), Judge()
     recorder = Recorder(writer, store, acts, notify)
-    heartbeats = Heartbeats(sessions, store, recorder, clock, REMEMBERED)
+    presence = SqlPresenceStore(engine)
+    heartbeats = Heartbeats(sessions, presence, recorder, clock, REMEMBERED)
     local = {pillar: LocalAgent(pillar, [liaison_agent(pillar)], heartbeats, HEARTBEAT) for pillar in pillars}
     agents = LiaisonAgents({**local, **(remote or {})})
     fence = ClaimFence({pillar: agent.names for pillar, agent in local.items()})
@@ -109,6 +121,10 @@ def build_room(
         direct_handover=direct_handover,
         max_context_bytes=max_context_bytes,
     )
+    supervisor = Supervisor(
+        sessions, presence, recorder, heartbeats, router, local.keys(), limits, fallbacks or {}, clock, LEASE
+    )
+    kinds = {**dict.fromkeys(local, "local"), **dict.fromkeys(remote or {}, "a2a")}
     return Room(
         Sessions(sessions, recorder, clock, max_context_bytes, fence),
         router,
@@ -119,5 +135,7 @@ def build_room(
         sessions,
         acts,
         judge,
+        supervisor,
+        AgentDirectory(sessions, presence, agents, kinds, clock),
         local,
     )

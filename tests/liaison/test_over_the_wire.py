@@ -157,7 +157,7 @@ def test_many_identical_shares_are_one(tmp_path: Path) -> None:
         wire.call("heartbeat", target_pillar="content")
         shares = at_once([lambda: wire.call("shareContextToAgent", **params)["share"] for _ in range(CALLS // 4)])
         assert all(share == shares[0] for share in shares)
-        assert [event["data"]["share_id"] for event in wire.events()] == [shares[0]["share_id"]]
+        assert [event["data"]["share_id"] for event in wire.events(types=["context_shared"])] == [shares[0]["share_id"]]
 
 
 @pytest.mark.parametrize("round_", range(5))
@@ -406,3 +406,17 @@ async def first_event(target: str) -> liaison_pb2.Event:
     """Return the first event that a client in an event loop sees."""
     async with AsyncCstpClient(target, TOKENS["alice"]) as client:
         return await anext(client.liaison.watch_events(timeout=TIMEOUT))
+
+
+def test_a_server_that_was_stopped_goes_on_with_what_its_agents_left(tmp_path: Path) -> None:
+    pillars = {"content": {"agent": "alice", "fallback": "guide"}}
+    wanted = settings(tmp_path, liaison={"pillars": pillars, "absent_seconds": 0, "heartbeat_seconds": 1})
+    with wired(wanted) as wire:
+        opened(wire, "content")
+        wire.call("routeToLiaisonAgent", target_pillar="content", chat_session_id="s-1")
+    with wired(wanted) as wire:
+        wait_until(lambda: wire.events()[-1]["type"] == "returned_to_guide", "the session is with the guide")
+        types = [event["type"] for event in wire.events()]
+        assert types[-3:] == ["agent_absent", "session_agent_absent", "returned_to_guide"]
+        (agent,) = wire.call("listLiaisonAgents", target_pillar="content")["liaison_agents"]
+        assert (agent["present"], agent["chat_sessions"]) == (False, 0)

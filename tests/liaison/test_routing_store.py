@@ -376,19 +376,3 @@ def test_no_event_appears_before_one_that_was_read(
 
 
 # Heartbeats
-
-
-def test_the_last_heartbeat_counts(routing: SqlRoutingStore, reader: SqlSessionStore, writer: Writer) -> None:
-    def available_until(tenant: str, pillar: str) -> datetime | None:
-        with reader.reading() as connection:
-            return routing.available_until(connection, tenant, pillar)
-
-    def beat(until: datetime) -> None:
-        writer.run(lambda connection: routing.beat(connection, TENANT, "content", until))
-
-    for minutes in (1, 3, 2):
-        until = NOON + minutes * MINUTE
-        beat(until)
-        assert available_until(TENANT, "content") == until
-    assert available_until(TENANT, "insights") is None
-    assert available_until("other", "content") is None

@@ -101,6 +101,38 @@ DELIVERY_STATE_FAILED: DeliveryState.ValueType  # 3
 """It was given up."""
 Global___DeliveryState: _TypeAlias = DeliveryState  # noqa: Y015
 
+class _LiaisonAgentKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LiaisonAgentKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LiaisonAgentKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LIAISON_AGENT_KIND_UNSPECIFIED: _LiaisonAgentKind.ValueType  # 0
+    """Nothing was stated."""
+    LIAISON_AGENT_KIND_LOCAL: _LiaisonAgentKind.ValueType  # 1
+    """It watches this server, and tells by heartbeats that it is there."""
+    LIAISON_AGENT_KIND_A2A: _LiaisonAgentKind.ValueType  # 2
+    """It is an A2A agent."""
+    LIAISON_AGENT_KIND_GRPC: _LiaisonAgentKind.ValueType  # 3
+    """It is another CSTP server, called over gRPC."""
+    LIAISON_AGENT_KIND_JSONRPC: _LiaisonAgentKind.ValueType  # 4
+    """It is another CSTP server, called over JSON-RPC."""
+
+class LiaisonAgentKind(_LiaisonAgentKind, metaclass=_LiaisonAgentKindEnumTypeWrapper):
+    """How a liaison agent is reached."""
+
+LIAISON_AGENT_KIND_UNSPECIFIED: LiaisonAgentKind.ValueType  # 0
+"""Nothing was stated."""
+LIAISON_AGENT_KIND_LOCAL: LiaisonAgentKind.ValueType  # 1
+"""It watches this server, and tells by heartbeats that it is there."""
+LIAISON_AGENT_KIND_A2A: LiaisonAgentKind.ValueType  # 2
+"""It is an A2A agent."""
+LIAISON_AGENT_KIND_GRPC: LiaisonAgentKind.ValueType  # 3
+"""It is another CSTP server, called over gRPC."""
+LIAISON_AGENT_KIND_JSONRPC: LiaisonAgentKind.ValueType  # 4
+"""It is another CSTP server, called over JSON-RPC."""
+Global___LiaisonAgentKind: _TypeAlias = LiaisonAgentKind  # noqa: Y015
+
 @_typing.final
 class ChatSession(_message.Message):
     """A user's conversation with the agents of a tenant."""
@@ -269,7 +301,9 @@ class Event(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     type: _builtins.str
     """What happened: session_opened, message_appended, context_updated, context_shared, liaison_agent_activated,
-    session_claimed, returned_to_guide, session_closed, session_deleted, context_delivered or delivery_failed.
+    session_claimed, returned_to_guide, session_closed, session_deleted, context_delivered or delivery_failed; agent_present and
+    agent_absent of a local liaison agent; session_unclaimed, session_silent and session_agent_absent, once each until
+    it is claimed, something happens in it, or the agent is there again.
     """
     sequence: _builtins.int
     """Its place among the events of the tenant, which are counted from 1."""
@@ -1411,6 +1445,125 @@ class HeartbeatResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HeartbeatResponse: _TypeAlias = HeartbeatResponse  # noqa: Y015
+
+@_typing.final
+class LiaisonAgent(_message.Message):
+    """The liaison agent of a pillar, as a tenant sees it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIAISON_AGENT_ID_FIELD_NUMBER: _builtins.int
+    TARGET_PILLAR_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    PRESENT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    SERVED_BY_FIELD_NUMBER: _builtins.int
+    LAST_HEARTBEAT_FIELD_NUMBER: _builtins.int
+    AVAILABLE_UNTIL_FIELD_NUMBER: _builtins.int
+    CHAT_SESSIONS_FIELD_NUMBER: _builtins.int
+    liaison_agent_id: _builtins.str
+    """Its name: `liaison_` and the pillar."""
+    target_pillar: _builtins.str
+    """The pillar."""
+    kind: Global___LiaisonAgentKind.ValueType
+    """How it is reached."""
+    present: _builtins.bool
+    """Whether it is there."""
+    reason: _builtins.str
+    """Why it is not; absent while it is there."""
+    served_by: _builtins.str
+    """The agent whose token told last that it is there; absent for remote agents, and for one that never told."""
+    chat_sessions: _builtins.int
+    """How many open sessions of the tenant it has."""
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Since when it is there, or is not; absent for remote agents, and for one that never told."""
+
+    @_builtins.property
+    def last_heartbeat(self) -> _timestamp_pb2.Timestamp:
+        """When it told so; absent likewise."""
+
+    @_builtins.property
+    def available_until(self) -> _timestamp_pb2.Timestamp:
+        """Until when it counts as available unless it tells again; absent while it is not there, and for remote agents."""
+
+    def __init__(
+        self,
+        *,
+        liaison_agent_id: _builtins.str = ...,
+        target_pillar: _builtins.str = ...,
+        kind: Global___LiaisonAgentKind.ValueType = ...,
+        present: _builtins.bool = ...,
+        reason: _builtins.str | None = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        served_by: _builtins.str | None = ...,
+        last_heartbeat: _timestamp_pb2.Timestamp | None = ...,
+        available_until: _timestamp_pb2.Timestamp | None = ...,
+        chat_sessions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "_served_by", b"_served_by", "available_until", b"available_until", "last_heartbeat", b"last_heartbeat", "reason", b"reason", "served_by", b"served_by", "since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "_served_by", b"_served_by", "available_until", b"available_until", "chat_sessions", b"chat_sessions", "kind", b"kind", "last_heartbeat", b"last_heartbeat", "liaison_agent_id", b"liaison_agent_id", "present", b"present", "reason", b"reason", "served_by", b"served_by", "since", b"since", "target_pillar", b"target_pillar"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__reason: _TypeAlias = _typing.Literal["reason"]  # noqa: Y015
+    _WhichOneofArgType__reason: _TypeAlias = _typing.Literal["_reason", b"_reason"]  # noqa: Y015
+    _WhichOneofReturnType__served_by: _TypeAlias = _typing.Literal["served_by"]  # noqa: Y015
+    _WhichOneofArgType__served_by: _TypeAlias = _typing.Literal["_served_by", b"_served_by"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reason) -> _WhichOneofReturnType__reason | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__served_by) -> _WhichOneofReturnType__served_by | None: ...
+
+Global___LiaisonAgent: _TypeAlias = LiaisonAgent  # noqa: Y015
+
+@_typing.final
+class ListLiaisonAgentsRequest(_message.Message):
+    """Which liaison agents to list."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGET_PILLAR_FIELD_NUMBER: _builtins.int
+    target_pillar: _builtins.str
+    """Only that of this pillar; those of all pillars when absent."""
+    def __init__(
+        self,
+        *,
+        target_pillar: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_target_pillar", b"_target_pillar", "target_pillar", b"target_pillar"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_target_pillar", b"_target_pillar", "target_pillar", b"target_pillar"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__target_pillar: _TypeAlias = _typing.Literal["target_pillar"]  # noqa: Y015
+    _WhichOneofArgType__target_pillar: _TypeAlias = _typing.Literal["_target_pillar", b"_target_pillar"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__target_pillar) -> _WhichOneofReturnType__target_pillar | None: ...
+
+Global___ListLiaisonAgentsRequest: _TypeAlias = ListLiaisonAgentsRequest  # noqa: Y015
+
+@_typing.final
+class ListLiaisonAgentsResponse(_message.Message):
+    """The liaison agents."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIAISON_AGENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def liaison_agents(self) -> _containers.RepeatedCompositeFieldContainer[Global___LiaisonAgent]:
+        """The agents, by the names of their pillars."""
+
+    def __init__(
+        self,
+        *,
+        liaison_agents: _abc.Iterable[Global___LiaisonAgent] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["liaison_agents", b"liaison_agents"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListLiaisonAgentsResponse: _TypeAlias = ListLiaisonAgentsResponse  # noqa: Y015
 
 @_typing.final
 class ClaimSessionRequest(_message.Message):

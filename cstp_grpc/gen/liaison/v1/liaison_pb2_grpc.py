@@ -106,6 +106,11 @@ class LiaisonServiceStub:
                 request_serializer=liaison_dot_v1_dot_liaison__pb2.HeartbeatRequest.SerializeToString,
                 response_deserializer=liaison_dot_v1_dot_liaison__pb2.HeartbeatResponse.FromString,
                 _registered_method=True)
+        self.ListLiaisonAgents = channel.unary_unary(
+                '/liaison.v1.LiaisonService/ListLiaisonAgents',
+                request_serializer=liaison_dot_v1_dot_liaison__pb2.ListLiaisonAgentsRequest.SerializeToString,
+                response_deserializer=liaison_dot_v1_dot_liaison__pb2.ListLiaisonAgentsResponse.FromString,
+                _registered_method=True)
         self.ClaimSession = channel.unary_unary(
                 '/liaison.v1.LiaisonService/ClaimSession',
                 request_serializer=liaison_dot_v1_dot_liaison__pb2.ClaimSessionRequest.SerializeToString,
@@ -247,6 +252,14 @@ class LiaisonServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListLiaisonAgents(self, request, context):
+        """Lists the liaison agents of the pillars, whether each is there for the caller's tenant, and how many of its sessions
+        it has. A remote agent is asked, unless that was done a moment ago.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ClaimSession(self, request, context):
         """Takes a chat session that was handed to the caller, the local liaison agent of its pillar, and returns the
         activation with the shared context. Of several instances of an agent one has the session; calling again keeps it.
@@ -345,6 +358,11 @@ def add_LiaisonServiceServicer_to_server(servicer, server):
                     servicer.Heartbeat,
                     request_deserializer=liaison_dot_v1_dot_liaison__pb2.HeartbeatRequest.FromString,
                     response_serializer=liaison_dot_v1_dot_liaison__pb2.HeartbeatResponse.SerializeToString,
+            ),
+            'ListLiaisonAgents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLiaisonAgents,
+                    request_deserializer=liaison_dot_v1_dot_liaison__pb2.ListLiaisonAgentsRequest.FromString,
+                    response_serializer=liaison_dot_v1_dot_liaison__pb2.ListLiaisonAgentsResponse.SerializeToString,
             ),
             'ClaimSession': grpc.unary_unary_rpc_method_handler(
                     servicer.ClaimSession,
@@ -742,6 +760,33 @@ class LiaisonService:
             '/liaison.v1.LiaisonService/Heartbeat',
             liaison_dot_v1_dot_liaison__pb2.HeartbeatRequest.SerializeToString,
             liaison_dot_v1_dot_liaison__pb2.HeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLiaisonAgents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/liaison.v1.LiaisonService/ListLiaisonAgents',
+            liaison_dot_v1_dot_liaison__pb2.ListLiaisonAgentsRequest.SerializeToString,
+            liaison_dot_v1_dot_liaison__pb2.ListLiaisonAgentsResponse.FromString,
             options,
             channel_credentials,
             insecure,

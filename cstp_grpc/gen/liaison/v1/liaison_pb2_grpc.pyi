@@ -93,6 +93,10 @@ class LiaisonServiceStub:
     """Tells that the local liaison agent of a pillar is there; without it for some time, the agent counts as
     unavailable. Errors: MISSING_PARAMETER, INVALID_PILLAR, and PERMISSION_DENIED where the pillar is another agent's.
     """
+    ListLiaisonAgents: _grpc.UnaryUnaryMultiCallable[_liaison_pb2.ListLiaisonAgentsRequest, _liaison_pb2.ListLiaisonAgentsResponse]
+    """Lists the liaison agents of the pillars, whether each is there for the caller's tenant, and how many of its sessions
+    it has. A remote agent is asked, unless that was done a moment ago.
+    """
     ClaimSession: _grpc.UnaryUnaryMultiCallable[_liaison_pb2.ClaimSessionRequest, _liaison_pb2.ClaimSessionResponse]
     """Takes a chat session that was handed to the caller, the local liaison agent of its pillar, and returns the
     activation with the shared context. Of several instances of an agent one has the session; calling again keeps it.
@@ -171,6 +175,10 @@ class LiaisonServiceAsyncStub(LiaisonServiceStub):
     Heartbeat: _aio.UnaryUnaryMultiCallable[_liaison_pb2.HeartbeatRequest, _liaison_pb2.HeartbeatResponse]  # type: ignore[assignment]
     """Tells that the local liaison agent of a pillar is there; without it for some time, the agent counts as
     unavailable. Errors: MISSING_PARAMETER, INVALID_PILLAR, and PERMISSION_DENIED where the pillar is another agent's.
+    """
+    ListLiaisonAgents: _aio.UnaryUnaryMultiCallable[_liaison_pb2.ListLiaisonAgentsRequest, _liaison_pb2.ListLiaisonAgentsResponse]  # type: ignore[assignment]
+    """Lists the liaison agents of the pillars, whether each is there for the caller's tenant, and how many of its sessions
+    it has. A remote agent is asked, unless that was done a moment ago.
     """
     ClaimSession: _aio.UnaryUnaryMultiCallable[_liaison_pb2.ClaimSessionRequest, _liaison_pb2.ClaimSessionResponse]  # type: ignore[assignment]
     """Takes a chat session that was handed to the caller, the local liaison agent of its pillar, and returns the
@@ -331,6 +339,16 @@ class LiaisonServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_liaison_pb2.HeartbeatResponse, _abc.Awaitable[_liaison_pb2.HeartbeatResponse]]:
         """Tells that the local liaison agent of a pillar is there; without it for some time, the agent counts as
         unavailable. Errors: MISSING_PARAMETER, INVALID_PILLAR, and PERMISSION_DENIED where the pillar is another agent's.
+        """
+
+    @_abc_1.abstractmethod
+    def ListLiaisonAgents(
+        self,
+        request: _liaison_pb2.ListLiaisonAgentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_liaison_pb2.ListLiaisonAgentsResponse, _abc.Awaitable[_liaison_pb2.ListLiaisonAgentsResponse]]:
+        """Lists the liaison agents of the pillars, whether each is there for the caller's tenant, and how many of its sessions
+        it has. A remote agent is asked, unless that was done a moment ago.
         """
 
     @_abc_1.abstractmethod

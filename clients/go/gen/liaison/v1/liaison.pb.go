@@ -193,6 +193,67 @@ func (DeliveryState) EnumDescriptor() ([]byte, []int) {
 	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{2}
 }
 
+// How a liaison agent is reached.
+type LiaisonAgentKind int32
+
+const (
+	// Nothing was stated.
+	LiaisonAgentKind_LIAISON_AGENT_KIND_UNSPECIFIED LiaisonAgentKind = 0
+	// It watches this server, and tells by heartbeats that it is there.
+	LiaisonAgentKind_LIAISON_AGENT_KIND_LOCAL LiaisonAgentKind = 1
+	// It is an A2A agent.
+	LiaisonAgentKind_LIAISON_AGENT_KIND_A2A LiaisonAgentKind = 2
+	// It is another CSTP server, called over gRPC.
+	LiaisonAgentKind_LIAISON_AGENT_KIND_GRPC LiaisonAgentKind = 3
+	// It is another CSTP server, called over JSON-RPC.
+	LiaisonAgentKind_LIAISON_AGENT_KIND_JSONRPC LiaisonAgentKind = 4
+)
+
+// Enum value maps for LiaisonAgentKind.
+var (
+	LiaisonAgentKind_name = map[int32]string{
+		0: "LIAISON_AGENT_KIND_UNSPECIFIED",
+		1: "LIAISON_AGENT_KIND_LOCAL",
+		2: "LIAISON_AGENT_KIND_A2A",
+		3: "LIAISON_AGENT_KIND_GRPC",
+		4: "LIAISON_AGENT_KIND_JSONRPC",
+	}
+	LiaisonAgentKind_value = map[string]int32{
+		"LIAISON_AGENT_KIND_UNSPECIFIED": 0,
+		"LIAISON_AGENT_KIND_LOCAL":       1,
+		"LIAISON_AGENT_KIND_A2A":         2,
+		"LIAISON_AGENT_KIND_GRPC":        3,
+		"LIAISON_AGENT_KIND_JSONRPC":     4,
+	}
+)
+
+func (x LiaisonAgentKind) Enum() *LiaisonAgentKind {
+	p := new(LiaisonAgentKind)
+	*p = x
+	return p
+}
+
+func (x LiaisonAgentKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LiaisonAgentKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_liaison_v1_liaison_proto_enumTypes[3].Descriptor()
+}
+
+func (LiaisonAgentKind) Type() protoreflect.EnumType {
+	return &file_liaison_v1_liaison_proto_enumTypes[3]
+}
+
+func (x LiaisonAgentKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LiaisonAgentKind.Descriptor instead.
+func (LiaisonAgentKind) EnumDescriptor() ([]byte, []int) {
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{3}
+}
+
 // A user's conversation with the agents of a tenant.
 type ChatSession struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -479,7 +540,9 @@ func (x *ChatMessage) GetSentAt() *timestamppb.Timestamp {
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What happened: session_opened, message_appended, context_updated, context_shared, liaison_agent_activated,
-	// session_claimed, returned_to_guide, session_closed, session_deleted, context_delivered or delivery_failed.
+	// session_claimed, returned_to_guide, session_closed, session_deleted, context_delivered or delivery_failed; agent_present and
+	// agent_absent of a local liaison agent; session_unclaimed, session_silent and session_agent_absent, once each until
+	// it is claimed, something happens in it, or the agent is there again.
 	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	// Its place among the events of the tenant, which are counted from 1.
 	Sequence int32 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
@@ -2635,6 +2698,225 @@ func (x *HeartbeatResponse) GetAvailableUntil() *timestamppb.Timestamp {
 	return nil
 }
 
+// The liaison agent of a pillar, as a tenant sees it.
+type LiaisonAgent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name: `liaison_` and the pillar.
+	LiaisonAgentId string `protobuf:"bytes,1,opt,name=liaison_agent_id,proto3" json:"liaison_agent_id,omitempty"`
+	// The pillar.
+	TargetPillar string `protobuf:"bytes,2,opt,name=target_pillar,proto3" json:"target_pillar,omitempty"`
+	// How it is reached.
+	Kind LiaisonAgentKind `protobuf:"varint,3,opt,name=kind,proto3,enum=liaison.v1.LiaisonAgentKind" json:"kind,omitempty"`
+	// Whether it is there.
+	Present bool `protobuf:"varint,4,opt,name=present,proto3" json:"present,omitempty"`
+	// Why it is not; absent while it is there.
+	Reason *string `protobuf:"bytes,5,opt,name=reason,proto3,oneof" json:"reason,omitempty"`
+	// Since when it is there, or is not; absent for remote agents, and for one that never told.
+	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	// The agent whose token told last that it is there; absent for remote agents, and for one that never told.
+	ServedBy *string `protobuf:"bytes,7,opt,name=served_by,proto3,oneof" json:"served_by,omitempty"`
+	// When it told so; absent likewise.
+	LastHeartbeat *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_heartbeat,proto3" json:"last_heartbeat,omitempty"`
+	// Until when it counts as available unless it tells again; absent while it is not there, and for remote agents.
+	AvailableUntil *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=available_until,proto3" json:"available_until,omitempty"`
+	// How many open sessions of the tenant it has.
+	ChatSessions  int32 `protobuf:"varint,10,opt,name=chat_sessions,proto3" json:"chat_sessions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LiaisonAgent) Reset() {
+	*x = LiaisonAgent{}
+	mi := &file_liaison_v1_liaison_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LiaisonAgent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LiaisonAgent) ProtoMessage() {}
+
+func (x *LiaisonAgent) ProtoReflect() protoreflect.Message {
+	mi := &file_liaison_v1_liaison_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LiaisonAgent.ProtoReflect.Descriptor instead.
+func (*LiaisonAgent) Descriptor() ([]byte, []int) {
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *LiaisonAgent) GetLiaisonAgentId() string {
+	if x != nil {
+		return x.LiaisonAgentId
+	}
+	return ""
+}
+
+func (x *LiaisonAgent) GetTargetPillar() string {
+	if x != nil {
+		return x.TargetPillar
+	}
+	return ""
+}
+
+func (x *LiaisonAgent) GetKind() LiaisonAgentKind {
+	if x != nil {
+		return x.Kind
+	}
+	return LiaisonAgentKind_LIAISON_AGENT_KIND_UNSPECIFIED
+}
+
+func (x *LiaisonAgent) GetPresent() bool {
+	if x != nil {
+		return x.Present
+	}
+	return false
+}
+
+func (x *LiaisonAgent) GetReason() string {
+	if x != nil && x.Reason != nil {
+		return *x.Reason
+	}
+	return ""
+}
+
+func (x *LiaisonAgent) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *LiaisonAgent) GetServedBy() string {
+	if x != nil && x.ServedBy != nil {
+		return *x.ServedBy
+	}
+	return ""
+}
+
+func (x *LiaisonAgent) GetLastHeartbeat() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastHeartbeat
+	}
+	return nil
+}
+
+func (x *LiaisonAgent) GetAvailableUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AvailableUntil
+	}
+	return nil
+}
+
+func (x *LiaisonAgent) GetChatSessions() int32 {
+	if x != nil {
+		return x.ChatSessions
+	}
+	return 0
+}
+
+// Which liaison agents to list.
+type ListLiaisonAgentsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only that of this pillar; those of all pillars when absent.
+	TargetPillar  *string `protobuf:"bytes,1,opt,name=target_pillar,proto3,oneof" json:"target_pillar,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListLiaisonAgentsRequest) Reset() {
+	*x = ListLiaisonAgentsRequest{}
+	mi := &file_liaison_v1_liaison_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListLiaisonAgentsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListLiaisonAgentsRequest) ProtoMessage() {}
+
+func (x *ListLiaisonAgentsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_liaison_v1_liaison_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListLiaisonAgentsRequest.ProtoReflect.Descriptor instead.
+func (*ListLiaisonAgentsRequest) Descriptor() ([]byte, []int) {
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ListLiaisonAgentsRequest) GetTargetPillar() string {
+	if x != nil && x.TargetPillar != nil {
+		return *x.TargetPillar
+	}
+	return ""
+}
+
+// The liaison agents.
+type ListLiaisonAgentsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agents, by the names of their pillars.
+	LiaisonAgents []*LiaisonAgent `protobuf:"bytes,1,rep,name=liaison_agents,proto3" json:"liaison_agents,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListLiaisonAgentsResponse) Reset() {
+	*x = ListLiaisonAgentsResponse{}
+	mi := &file_liaison_v1_liaison_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListLiaisonAgentsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListLiaisonAgentsResponse) ProtoMessage() {}
+
+func (x *ListLiaisonAgentsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_liaison_v1_liaison_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListLiaisonAgentsResponse.ProtoReflect.Descriptor instead.
+func (*ListLiaisonAgentsResponse) Descriptor() ([]byte, []int) {
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *ListLiaisonAgentsResponse) GetLiaisonAgents() []*LiaisonAgent {
+	if x != nil {
+		return x.LiaisonAgents
+	}
+	return nil
+}
+
 // Which session to take.
 type ClaimSessionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2648,7 +2930,7 @@ type ClaimSessionRequest struct {
 
 func (x *ClaimSessionRequest) Reset() {
 	*x = ClaimSessionRequest{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[36]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2660,7 +2942,7 @@ func (x *ClaimSessionRequest) String() string {
 func (*ClaimSessionRequest) ProtoMessage() {}
 
 func (x *ClaimSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[36]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2673,7 +2955,7 @@ func (x *ClaimSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimSessionRequest.ProtoReflect.Descriptor instead.
 func (*ClaimSessionRequest) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{36}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ClaimSessionRequest) GetChatSessionId() string {
@@ -2707,7 +2989,7 @@ type ClaimSessionResponse struct {
 
 func (x *ClaimSessionResponse) Reset() {
 	*x = ClaimSessionResponse{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[37]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2719,7 +3001,7 @@ func (x *ClaimSessionResponse) String() string {
 func (*ClaimSessionResponse) ProtoMessage() {}
 
 func (x *ClaimSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[37]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2732,7 +3014,7 @@ func (x *ClaimSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimSessionResponse.ProtoReflect.Descriptor instead.
 func (*ClaimSessionResponse) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{37}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ClaimSessionResponse) GetChatSession() *ChatSession {
@@ -2775,7 +3057,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[38]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2787,7 +3069,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[38]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2800,7 +3082,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{38}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListEventsRequest) GetChatSessionId() string {
@@ -2853,7 +3135,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[39]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2865,7 +3147,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[39]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2878,7 +3160,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{39}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -2919,7 +3201,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[40]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2931,7 +3213,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[40]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2944,7 +3226,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{40}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WatchEventsRequest) GetChatSessionId() string {
@@ -2986,7 +3268,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_liaison_v1_liaison_proto_msgTypes[41]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2998,7 +3280,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_liaison_v1_liaison_proto_msgTypes[41]
+	mi := &file_liaison_v1_liaison_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3011,7 +3293,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{41}
+	return file_liaison_v1_liaison_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WatchEventsResponse) GetEvent() *Event {
@@ -3241,7 +3523,27 @@ const file_liaison_v1_liaison_proto_rawDesc = "" +
 	"\aleaving\x18\x02 \x01(\bR\aleaving\"\x85\x01\n" +
 	"\x11HeartbeatResponse\x12*\n" +
 	"\x10liaison_agent_id\x18\x01 \x01(\tR\x10liaison_agent_id\x12D\n" +
-	"\x0favailable_until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0favailable_until\"m\n" +
+	"\x0favailable_until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0favailable_until\"\xe7\x03\n" +
+	"\fLiaisonAgent\x12*\n" +
+	"\x10liaison_agent_id\x18\x01 \x01(\tR\x10liaison_agent_id\x12$\n" +
+	"\rtarget_pillar\x18\x02 \x01(\tR\rtarget_pillar\x120\n" +
+	"\x04kind\x18\x03 \x01(\x0e2\x1c.liaison.v1.LiaisonAgentKindR\x04kind\x12\x18\n" +
+	"\apresent\x18\x04 \x01(\bR\apresent\x12\x1b\n" +
+	"\x06reason\x18\x05 \x01(\tH\x00R\x06reason\x88\x01\x01\x120\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12!\n" +
+	"\tserved_by\x18\a \x01(\tH\x01R\tserved_by\x88\x01\x01\x12B\n" +
+	"\x0elast_heartbeat\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x0elast_heartbeat\x12D\n" +
+	"\x0favailable_until\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x0favailable_until\x12$\n" +
+	"\rchat_sessions\x18\n" +
+	" \x01(\x05R\rchat_sessionsB\t\n" +
+	"\a_reasonB\f\n" +
+	"\n" +
+	"_served_by\"W\n" +
+	"\x18ListLiaisonAgentsRequest\x12)\n" +
+	"\rtarget_pillar\x18\x01 \x01(\tH\x00R\rtarget_pillar\x88\x01\x01B\x10\n" +
+	"\x0e_target_pillar\"]\n" +
+	"\x19ListLiaisonAgentsResponse\x12@\n" +
+	"\x0eliaison_agents\x18\x01 \x03(\v2\x18.liaison.v1.LiaisonAgentR\x0eliaison_agents\"m\n" +
 	"\x13ClaimSessionRequest\x12(\n" +
 	"\x0fchat_session_id\x18\x01 \x01(\tR\x0fchat_session_id\x12\x1f\n" +
 	"\bclaimant\x18\x02 \x01(\tH\x00R\bclaimant\x88\x01\x01B\v\n" +
@@ -3285,7 +3587,13 @@ const file_liaison_v1_liaison_proto_rawDesc = "" +
 	"\x1aDELIVERY_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16DELIVERY_STATE_PENDING\x10\x01\x12\x1c\n" +
 	"\x18DELIVERY_STATE_DELIVERED\x10\x02\x12\x19\n" +
-	"\x15DELIVERY_STATE_FAILED\x10\x032\xe2\x16\n" +
+	"\x15DELIVERY_STATE_FAILED\x10\x03*\xad\x01\n" +
+	"\x10LiaisonAgentKind\x12\"\n" +
+	"\x1eLIAISON_AGENT_KIND_UNSPECIFIED\x10\x00\x12\x1c\n" +
+	"\x18LIAISON_AGENT_KIND_LOCAL\x10\x01\x12\x1a\n" +
+	"\x16LIAISON_AGENT_KIND_A2A\x10\x02\x12\x1b\n" +
+	"\x17LIAISON_AGENT_KIND_GRPC\x10\x03\x12\x1e\n" +
+	"\x1aLIAISON_AGENT_KIND_JSONRPC\x10\x042\x85\x18\n" +
 	"\x0eLiaisonService\x12\xb3\x01\n" +
 	"\vOpenSession\x12\x1e.liaison.v1.OpenSessionRequest\x1a\x1f.liaison.v1.OpenSessionResponse\"c\x88\xb5\x18\b\x9a\xb5\x18H{\"user_id\": \"u-17\", \"context\": {\"shared_intent\": \"migrate the reports\"}}\xa2\xb5\x18\fopen_session\x90\x02\x02\x12z\n" +
 	"\n" +
@@ -3303,7 +3611,8 @@ const file_liaison_v1_liaison_proto_rawDesc = "" +
 	"\rReturnToGuide\x12 .liaison.v1.ReturnToGuideRequest\x1a!.liaison.v1.ReturnToGuideResponse\"\\\x88\xb5\x18\b\x9a\xb5\x18>{\"chat_session_id\": \"s-1\", \"reason\": \"The files are uploaded\"}\xa2\xb5\x18\x0freturn_to_guide\x90\x02\x02\x12\x86\x02\n" +
 	"\x13ShareContextToAgent\x12&.liaison.v1.ShareContextToAgentRequest\x1a'.liaison.v1.ShareContextToAgentResponse\"\x9d\x01\x88\xb5\x18\t\x9a\xb5\x18x{\"source_agent\": \"guide\", \"target_agent\": \"liaison_content\", \"shared_context\": {\"shared_intent\": \"migrate the reports\"}}\xa2\xb5\x18\x16share_context_to_agent\x90\x02\x02\x12v\n" +
 	"\bGetShare\x12\x1b.liaison.v1.GetShareRequest\x1a\x1c.liaison.v1.GetShareResponse\"/\x88\xb5\x18\b\x9a\xb5\x18\x17{\"share_id\": \"0d3f…\"}\xa2\xb5\x18\tget_share\x90\x02\x01\x12~\n" +
-	"\tHeartbeat\x12\x1c.liaison.v1.HeartbeatRequest\x1a\x1d.liaison.v1.HeartbeatResponse\"4\x88\xb5\x18\b\x9a\xb5\x18\x1c{\"target_pillar\": \"content\"}\xa2\xb5\x18\theartbeat\x90\x02\x02\x12\xa8\x01\n" +
+	"\tHeartbeat\x12\x1c.liaison.v1.HeartbeatRequest\x1a\x1d.liaison.v1.HeartbeatResponse\"4\x88\xb5\x18\b\x9a\xb5\x18\x1c{\"target_pillar\": \"content\"}\xa2\xb5\x18\theartbeat\x90\x02\x02\x12\xa0\x01\n" +
+	"\x11ListLiaisonAgents\x12$.liaison.v1.ListLiaisonAgentsRequest\x1a%.liaison.v1.ListLiaisonAgentsResponse\">\x88\xb5\x18\b\x9a\xb5\x18\x1c{\"target_pillar\": \"content\"}\xa2\xb5\x18\x13list_liaison_agents\x90\x02\x01\x12\xa8\x01\n" +
 	"\fClaimSession\x12\x1f.liaison.v1.ClaimSessionRequest\x1a .liaison.v1.ClaimSessionResponse\"U\x88\xb5\x18\b\x9a\xb5\x189{\"chat_session_id\": \"s-1\", \"claimant\": \"content-agent-1\"}\xa2\xb5\x18\rclaim_session\x90\x02\x02\x12\x8d\x01\n" +
 	"\n" +
 	"ListEvents\x12\x1d.liaison.v1.ListEventsRequest\x1a\x1e.liaison.v1.ListEventsResponse\"@\x88\xb5\x18\b\x9a\xb5\x18&{\"chat_session_id\": \"s-1\", \"after\": 0}\xa2\xb5\x18\vlist_events\x90\x02\x01\x12\x93\x01\n" +
@@ -3324,144 +3633,155 @@ func file_liaison_v1_liaison_proto_rawDescGZIP() []byte {
 	return file_liaison_v1_liaison_proto_rawDescData
 }
 
-var file_liaison_v1_liaison_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_liaison_v1_liaison_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_liaison_v1_liaison_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_liaison_v1_liaison_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_liaison_v1_liaison_proto_goTypes = []any{
 	(SessionStatus)(0),                  // 0: liaison.v1.SessionStatus
 	(MessageRole)(0),                    // 1: liaison.v1.MessageRole
 	(DeliveryState)(0),                  // 2: liaison.v1.DeliveryState
-	(*ChatSession)(nil),                 // 3: liaison.v1.ChatSession
-	(*ChatMessage)(nil),                 // 4: liaison.v1.ChatMessage
-	(*Event)(nil),                       // 5: liaison.v1.Event
-	(*RoutingDecision)(nil),             // 6: liaison.v1.RoutingDecision
-	(*LiaisonAgentActivation)(nil),      // 7: liaison.v1.LiaisonAgentActivation
-	(*ActivationPayload)(nil),           // 8: liaison.v1.ActivationPayload
-	(*RoutingArtifacts)(nil),            // 9: liaison.v1.RoutingArtifacts
-	(*Share)(nil),                       // 10: liaison.v1.Share
-	(*OpenSessionRequest)(nil),          // 11: liaison.v1.OpenSessionRequest
-	(*OpenSessionResponse)(nil),         // 12: liaison.v1.OpenSessionResponse
-	(*GetSessionRequest)(nil),           // 13: liaison.v1.GetSessionRequest
-	(*GetSessionResponse)(nil),          // 14: liaison.v1.GetSessionResponse
-	(*ListSessionsRequest)(nil),         // 15: liaison.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),        // 16: liaison.v1.ListSessionsResponse
-	(*AppendMessageRequest)(nil),        // 17: liaison.v1.AppendMessageRequest
-	(*AppendMessageResponse)(nil),       // 18: liaison.v1.AppendMessageResponse
-	(*ListMessagesRequest)(nil),         // 19: liaison.v1.ListMessagesRequest
-	(*ListMessagesResponse)(nil),        // 20: liaison.v1.ListMessagesResponse
-	(*UpdateContextRequest)(nil),        // 21: liaison.v1.UpdateContextRequest
-	(*UpdateContextResponse)(nil),       // 22: liaison.v1.UpdateContextResponse
-	(*CloseSessionRequest)(nil),         // 23: liaison.v1.CloseSessionRequest
-	(*CloseSessionResponse)(nil),        // 24: liaison.v1.CloseSessionResponse
-	(*DeleteSessionRequest)(nil),        // 25: liaison.v1.DeleteSessionRequest
-	(*DeleteSessionResponse)(nil),       // 26: liaison.v1.DeleteSessionResponse
-	(*DeleteUserSessionsRequest)(nil),   // 27: liaison.v1.DeleteUserSessionsRequest
-	(*DeleteUserSessionsResponse)(nil),  // 28: liaison.v1.DeleteUserSessionsResponse
-	(*RouteToLiaisonAgentRequest)(nil),  // 29: liaison.v1.RouteToLiaisonAgentRequest
-	(*RouteToLiaisonAgentResponse)(nil), // 30: liaison.v1.RouteToLiaisonAgentResponse
-	(*ReturnToGuideRequest)(nil),        // 31: liaison.v1.ReturnToGuideRequest
-	(*ReturnToGuideResponse)(nil),       // 32: liaison.v1.ReturnToGuideResponse
-	(*ShareContextToAgentRequest)(nil),  // 33: liaison.v1.ShareContextToAgentRequest
-	(*ShareContextToAgentResponse)(nil), // 34: liaison.v1.ShareContextToAgentResponse
-	(*GetShareRequest)(nil),             // 35: liaison.v1.GetShareRequest
-	(*GetShareResponse)(nil),            // 36: liaison.v1.GetShareResponse
-	(*HeartbeatRequest)(nil),            // 37: liaison.v1.HeartbeatRequest
-	(*HeartbeatResponse)(nil),           // 38: liaison.v1.HeartbeatResponse
-	(*ClaimSessionRequest)(nil),         // 39: liaison.v1.ClaimSessionRequest
-	(*ClaimSessionResponse)(nil),        // 40: liaison.v1.ClaimSessionResponse
-	(*ListEventsRequest)(nil),           // 41: liaison.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),          // 42: liaison.v1.ListEventsResponse
-	(*WatchEventsRequest)(nil),          // 43: liaison.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),         // 44: liaison.v1.WatchEventsResponse
-	(*structpb.Struct)(nil),             // 45: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),       // 46: google.protobuf.Timestamp
+	(LiaisonAgentKind)(0),               // 3: liaison.v1.LiaisonAgentKind
+	(*ChatSession)(nil),                 // 4: liaison.v1.ChatSession
+	(*ChatMessage)(nil),                 // 5: liaison.v1.ChatMessage
+	(*Event)(nil),                       // 6: liaison.v1.Event
+	(*RoutingDecision)(nil),             // 7: liaison.v1.RoutingDecision
+	(*LiaisonAgentActivation)(nil),      // 8: liaison.v1.LiaisonAgentActivation
+	(*ActivationPayload)(nil),           // 9: liaison.v1.ActivationPayload
+	(*RoutingArtifacts)(nil),            // 10: liaison.v1.RoutingArtifacts
+	(*Share)(nil),                       // 11: liaison.v1.Share
+	(*OpenSessionRequest)(nil),          // 12: liaison.v1.OpenSessionRequest
+	(*OpenSessionResponse)(nil),         // 13: liaison.v1.OpenSessionResponse
+	(*GetSessionRequest)(nil),           // 14: liaison.v1.GetSessionRequest
+	(*GetSessionResponse)(nil),          // 15: liaison.v1.GetSessionResponse
+	(*ListSessionsRequest)(nil),         // 16: liaison.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),        // 17: liaison.v1.ListSessionsResponse
+	(*AppendMessageRequest)(nil),        // 18: liaison.v1.AppendMessageRequest
+	(*AppendMessageResponse)(nil),       // 19: liaison.v1.AppendMessageResponse
+	(*ListMessagesRequest)(nil),         // 20: liaison.v1.ListMessagesRequest
+	(*ListMessagesResponse)(nil),        // 21: liaison.v1.ListMessagesResponse
+	(*UpdateContextRequest)(nil),        // 22: liaison.v1.UpdateContextRequest
+	(*UpdateContextResponse)(nil),       // 23: liaison.v1.UpdateContextResponse
+	(*CloseSessionRequest)(nil),         // 24: liaison.v1.CloseSessionRequest
+	(*CloseSessionResponse)(nil),        // 25: liaison.v1.CloseSessionResponse
+	(*DeleteSessionRequest)(nil),        // 26: liaison.v1.DeleteSessionRequest
+	(*DeleteSessionResponse)(nil),       // 27: liaison.v1.DeleteSessionResponse
+	(*DeleteUserSessionsRequest)(nil),   // 28: liaison.v1.DeleteUserSessionsRequest
+	(*DeleteUserSessionsResponse)(nil),  // 29: liaison.v1.DeleteUserSessionsResponse
+	(*RouteToLiaisonAgentRequest)(nil),  // 30: liaison.v1.RouteToLiaisonAgentRequest
+	(*RouteToLiaisonAgentResponse)(nil), // 31: liaison.v1.RouteToLiaisonAgentResponse
+	(*ReturnToGuideRequest)(nil),        // 32: liaison.v1.ReturnToGuideRequest
+	(*ReturnToGuideResponse)(nil),       // 33: liaison.v1.ReturnToGuideResponse
+	(*ShareContextToAgentRequest)(nil),  // 34: liaison.v1.ShareContextToAgentRequest
+	(*ShareContextToAgentResponse)(nil), // 35: liaison.v1.ShareContextToAgentResponse
+	(*GetShareRequest)(nil),             // 36: liaison.v1.GetShareRequest
+	(*GetShareResponse)(nil),            // 37: liaison.v1.GetShareResponse
+	(*HeartbeatRequest)(nil),            // 38: liaison.v1.HeartbeatRequest
+	(*HeartbeatResponse)(nil),           // 39: liaison.v1.HeartbeatResponse
+	(*LiaisonAgent)(nil),                // 40: liaison.v1.LiaisonAgent
+	(*ListLiaisonAgentsRequest)(nil),    // 41: liaison.v1.ListLiaisonAgentsRequest
+	(*ListLiaisonAgentsResponse)(nil),   // 42: liaison.v1.ListLiaisonAgentsResponse
+	(*ClaimSessionRequest)(nil),         // 43: liaison.v1.ClaimSessionRequest
+	(*ClaimSessionResponse)(nil),        // 44: liaison.v1.ClaimSessionResponse
+	(*ListEventsRequest)(nil),           // 45: liaison.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),          // 46: liaison.v1.ListEventsResponse
+	(*WatchEventsRequest)(nil),          // 47: liaison.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),         // 48: liaison.v1.WatchEventsResponse
+	(*structpb.Struct)(nil),             // 49: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),       // 50: google.protobuf.Timestamp
 }
 var file_liaison_v1_liaison_proto_depIdxs = []int32{
 	0,  // 0: liaison.v1.ChatSession.status:type_name -> liaison.v1.SessionStatus
-	45, // 1: liaison.v1.ChatSession.context:type_name -> google.protobuf.Struct
-	46, // 2: liaison.v1.ChatSession.claimed_until:type_name -> google.protobuf.Timestamp
-	46, // 3: liaison.v1.ChatSession.created_at:type_name -> google.protobuf.Timestamp
-	46, // 4: liaison.v1.ChatSession.updated_at:type_name -> google.protobuf.Timestamp
-	46, // 5: liaison.v1.ChatSession.closed_at:type_name -> google.protobuf.Timestamp
+	49, // 1: liaison.v1.ChatSession.context:type_name -> google.protobuf.Struct
+	50, // 2: liaison.v1.ChatSession.claimed_until:type_name -> google.protobuf.Timestamp
+	50, // 3: liaison.v1.ChatSession.created_at:type_name -> google.protobuf.Timestamp
+	50, // 4: liaison.v1.ChatSession.updated_at:type_name -> google.protobuf.Timestamp
+	50, // 5: liaison.v1.ChatSession.closed_at:type_name -> google.protobuf.Timestamp
 	1,  // 6: liaison.v1.ChatMessage.role:type_name -> liaison.v1.MessageRole
-	45, // 7: liaison.v1.ChatMessage.metadata:type_name -> google.protobuf.Struct
-	46, // 8: liaison.v1.ChatMessage.sent_at:type_name -> google.protobuf.Timestamp
-	46, // 9: liaison.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
-	45, // 10: liaison.v1.Event.data:type_name -> google.protobuf.Struct
-	46, // 11: liaison.v1.RoutingDecision.decided_at:type_name -> google.protobuf.Timestamp
-	8,  // 12: liaison.v1.LiaisonAgentActivation.semantic_payload:type_name -> liaison.v1.ActivationPayload
-	45, // 13: liaison.v1.LiaisonAgentActivation.renderings:type_name -> google.protobuf.Struct
-	45, // 14: liaison.v1.ActivationPayload.shared_context:type_name -> google.protobuf.Struct
-	6,  // 15: liaison.v1.ActivationPayload.routing_decision:type_name -> liaison.v1.RoutingDecision
-	7,  // 16: liaison.v1.RoutingArtifacts.liaison_agent_activation:type_name -> liaison.v1.LiaisonAgentActivation
-	45, // 17: liaison.v1.Share.shared_context:type_name -> google.protobuf.Struct
-	46, // 18: liaison.v1.Share.shared_at:type_name -> google.protobuf.Timestamp
+	49, // 7: liaison.v1.ChatMessage.metadata:type_name -> google.protobuf.Struct
+	50, // 8: liaison.v1.ChatMessage.sent_at:type_name -> google.protobuf.Timestamp
+	50, // 9: liaison.v1.Event.occurred_at:type_name -> google.protobuf.Timestamp
+	49, // 10: liaison.v1.Event.data:type_name -> google.protobuf.Struct
+	50, // 11: liaison.v1.RoutingDecision.decided_at:type_name -> google.protobuf.Timestamp
+	9,  // 12: liaison.v1.LiaisonAgentActivation.semantic_payload:type_name -> liaison.v1.ActivationPayload
+	49, // 13: liaison.v1.LiaisonAgentActivation.renderings:type_name -> google.protobuf.Struct
+	49, // 14: liaison.v1.ActivationPayload.shared_context:type_name -> google.protobuf.Struct
+	7,  // 15: liaison.v1.ActivationPayload.routing_decision:type_name -> liaison.v1.RoutingDecision
+	8,  // 16: liaison.v1.RoutingArtifacts.liaison_agent_activation:type_name -> liaison.v1.LiaisonAgentActivation
+	49, // 17: liaison.v1.Share.shared_context:type_name -> google.protobuf.Struct
+	50, // 18: liaison.v1.Share.shared_at:type_name -> google.protobuf.Timestamp
 	2,  // 19: liaison.v1.Share.delivery:type_name -> liaison.v1.DeliveryState
-	46, // 20: liaison.v1.Share.delivered_at:type_name -> google.protobuf.Timestamp
-	45, // 21: liaison.v1.OpenSessionRequest.context:type_name -> google.protobuf.Struct
-	3,  // 22: liaison.v1.OpenSessionResponse.chat_session:type_name -> liaison.v1.ChatSession
-	3,  // 23: liaison.v1.GetSessionResponse.chat_session:type_name -> liaison.v1.ChatSession
+	50, // 20: liaison.v1.Share.delivered_at:type_name -> google.protobuf.Timestamp
+	49, // 21: liaison.v1.OpenSessionRequest.context:type_name -> google.protobuf.Struct
+	4,  // 22: liaison.v1.OpenSessionResponse.chat_session:type_name -> liaison.v1.ChatSession
+	4,  // 23: liaison.v1.GetSessionResponse.chat_session:type_name -> liaison.v1.ChatSession
 	0,  // 24: liaison.v1.ListSessionsRequest.status:type_name -> liaison.v1.SessionStatus
-	3,  // 25: liaison.v1.ListSessionsResponse.chat_sessions:type_name -> liaison.v1.ChatSession
+	4,  // 25: liaison.v1.ListSessionsResponse.chat_sessions:type_name -> liaison.v1.ChatSession
 	1,  // 26: liaison.v1.AppendMessageRequest.role:type_name -> liaison.v1.MessageRole
-	45, // 27: liaison.v1.AppendMessageRequest.metadata:type_name -> google.protobuf.Struct
-	4,  // 28: liaison.v1.AppendMessageResponse.message:type_name -> liaison.v1.ChatMessage
-	4,  // 29: liaison.v1.ListMessagesResponse.messages:type_name -> liaison.v1.ChatMessage
-	45, // 30: liaison.v1.UpdateContextRequest.context:type_name -> google.protobuf.Struct
-	3,  // 31: liaison.v1.UpdateContextResponse.chat_session:type_name -> liaison.v1.ChatSession
-	3,  // 32: liaison.v1.CloseSessionResponse.chat_session:type_name -> liaison.v1.ChatSession
-	45, // 33: liaison.v1.RouteToLiaisonAgentRequest.context_to_share:type_name -> google.protobuf.Struct
-	9,  // 34: liaison.v1.RouteToLiaisonAgentResponse.artifacts:type_name -> liaison.v1.RoutingArtifacts
-	3,  // 35: liaison.v1.RouteToLiaisonAgentResponse.chat_session:type_name -> liaison.v1.ChatSession
-	5,  // 36: liaison.v1.RouteToLiaisonAgentResponse.events:type_name -> liaison.v1.Event
-	3,  // 37: liaison.v1.ReturnToGuideResponse.chat_session:type_name -> liaison.v1.ChatSession
-	5,  // 38: liaison.v1.ReturnToGuideResponse.events:type_name -> liaison.v1.Event
-	45, // 39: liaison.v1.ShareContextToAgentRequest.shared_context:type_name -> google.protobuf.Struct
-	10, // 40: liaison.v1.ShareContextToAgentResponse.share:type_name -> liaison.v1.Share
-	10, // 41: liaison.v1.GetShareResponse.share:type_name -> liaison.v1.Share
-	46, // 42: liaison.v1.HeartbeatResponse.available_until:type_name -> google.protobuf.Timestamp
-	3,  // 43: liaison.v1.ClaimSessionResponse.chat_session:type_name -> liaison.v1.ChatSession
-	7,  // 44: liaison.v1.ClaimSessionResponse.liaison_agent_activation:type_name -> liaison.v1.LiaisonAgentActivation
-	5,  // 45: liaison.v1.ListEventsResponse.events:type_name -> liaison.v1.Event
-	5,  // 46: liaison.v1.WatchEventsResponse.event:type_name -> liaison.v1.Event
-	11, // 47: liaison.v1.LiaisonService.OpenSession:input_type -> liaison.v1.OpenSessionRequest
-	13, // 48: liaison.v1.LiaisonService.GetSession:input_type -> liaison.v1.GetSessionRequest
-	15, // 49: liaison.v1.LiaisonService.ListSessions:input_type -> liaison.v1.ListSessionsRequest
-	17, // 50: liaison.v1.LiaisonService.AppendMessage:input_type -> liaison.v1.AppendMessageRequest
-	19, // 51: liaison.v1.LiaisonService.ListMessages:input_type -> liaison.v1.ListMessagesRequest
-	21, // 52: liaison.v1.LiaisonService.UpdateContext:input_type -> liaison.v1.UpdateContextRequest
-	23, // 53: liaison.v1.LiaisonService.CloseSession:input_type -> liaison.v1.CloseSessionRequest
-	25, // 54: liaison.v1.LiaisonService.DeleteSession:input_type -> liaison.v1.DeleteSessionRequest
-	27, // 55: liaison.v1.LiaisonService.DeleteUserSessions:input_type -> liaison.v1.DeleteUserSessionsRequest
-	29, // 56: liaison.v1.LiaisonService.RouteToLiaisonAgent:input_type -> liaison.v1.RouteToLiaisonAgentRequest
-	31, // 57: liaison.v1.LiaisonService.ReturnToGuide:input_type -> liaison.v1.ReturnToGuideRequest
-	33, // 58: liaison.v1.LiaisonService.ShareContextToAgent:input_type -> liaison.v1.ShareContextToAgentRequest
-	35, // 59: liaison.v1.LiaisonService.GetShare:input_type -> liaison.v1.GetShareRequest
-	37, // 60: liaison.v1.LiaisonService.Heartbeat:input_type -> liaison.v1.HeartbeatRequest
-	39, // 61: liaison.v1.LiaisonService.ClaimSession:input_type -> liaison.v1.ClaimSessionRequest
-	41, // 62: liaison.v1.LiaisonService.ListEvents:input_type -> liaison.v1.ListEventsRequest
-	43, // 63: liaison.v1.LiaisonService.WatchEvents:input_type -> liaison.v1.WatchEventsRequest
-	12, // 64: liaison.v1.LiaisonService.OpenSession:output_type -> liaison.v1.OpenSessionResponse
-	14, // 65: liaison.v1.LiaisonService.GetSession:output_type -> liaison.v1.GetSessionResponse
-	16, // 66: liaison.v1.LiaisonService.ListSessions:output_type -> liaison.v1.ListSessionsResponse
-	18, // 67: liaison.v1.LiaisonService.AppendMessage:output_type -> liaison.v1.AppendMessageResponse
-	20, // 68: liaison.v1.LiaisonService.ListMessages:output_type -> liaison.v1.ListMessagesResponse
-	22, // 69: liaison.v1.LiaisonService.UpdateContext:output_type -> liaison.v1.UpdateContextResponse
-	24, // 70: liaison.v1.LiaisonService.CloseSession:output_type -> liaison.v1.CloseSessionResponse
-	26, // 71: liaison.v1.LiaisonService.DeleteSession:output_type -> liaison.v1.DeleteSessionResponse
-	28, // 72: liaison.v1.LiaisonService.DeleteUserSessions:output_type -> liaison.v1.DeleteUserSessionsResponse
-	30, // 73: liaison.v1.LiaisonService.RouteToLiaisonAgent:output_type -> liaison.v1.RouteToLiaisonAgentResponse
-	32, // 74: liaison.v1.LiaisonService.ReturnToGuide:output_type -> liaison.v1.ReturnToGuideResponse
-	34, // 75: liaison.v1.LiaisonService.ShareContextToAgent:output_type -> liaison.v1.ShareContextToAgentResponse
-	36, // 76: liaison.v1.LiaisonService.GetShare:output_type -> liaison.v1.GetShareResponse
-	38, // 77: liaison.v1.LiaisonService.Heartbeat:output_type -> liaison.v1.HeartbeatResponse
-	40, // 78: liaison.v1.LiaisonService.ClaimSession:output_type -> liaison.v1.ClaimSessionResponse
-	42, // 79: liaison.v1.LiaisonService.ListEvents:output_type -> liaison.v1.ListEventsResponse
-	44, // 80: liaison.v1.LiaisonService.WatchEvents:output_type -> liaison.v1.WatchEventsResponse
-	64, // [64:81] is the sub-list for method output_type
-	47, // [47:64] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	49, // 27: liaison.v1.AppendMessageRequest.metadata:type_name -> google.protobuf.Struct
+	5,  // 28: liaison.v1.AppendMessageResponse.message:type_name -> liaison.v1.ChatMessage
+	5,  // 29: liaison.v1.ListMessagesResponse.messages:type_name -> liaison.v1.ChatMessage
+	49, // 30: liaison.v1.UpdateContextRequest.context:type_name -> google.protobuf.Struct
+	4,  // 31: liaison.v1.UpdateContextResponse.chat_session:type_name -> liaison.v1.ChatSession
+	4,  // 32: liaison.v1.CloseSessionResponse.chat_session:type_name -> liaison.v1.ChatSession
+	49, // 33: liaison.v1.RouteToLiaisonAgentRequest.context_to_share:type_name -> google.protobuf.Struct
+	10, // 34: liaison.v1.RouteToLiaisonAgentResponse.artifacts:type_name -> liaison.v1.RoutingArtifacts
+	4,  // 35: liaison.v1.RouteToLiaisonAgentResponse.chat_session:type_name -> liaison.v1.ChatSession
+	6,  // 36: liaison.v1.RouteToLiaisonAgentResponse.events:type_name -> liaison.v1.Event
+	4,  // 37: liaison.v1.ReturnToGuideResponse.chat_session:type_name -> liaison.v1.ChatSession
+	6,  // 38: liaison.v1.ReturnToGuideResponse.events:type_name -> liaison.v1.Event
+	49, // 39: liaison.v1.ShareContextToAgentRequest.shared_context:type_name -> google.protobuf.Struct
+	11, // 40: liaison.v1.ShareContextToAgentResponse.share:type_name -> liaison.v1.Share
+	11, // 41: liaison.v1.GetShareResponse.share:type_name -> liaison.v1.Share
+	50, // 42: liaison.v1.HeartbeatResponse.available_until:type_name -> google.protobuf.Timestamp
+	3,  // 43: liaison.v1.LiaisonAgent.kind:type_name -> liaison.v1.LiaisonAgentKind
+	50, // 44: liaison.v1.LiaisonAgent.since:type_name -> google.protobuf.Timestamp
+	50, // 45: liaison.v1.LiaisonAgent.last_heartbeat:type_name -> google.protobuf.Timestamp
+	50, // 46: liaison.v1.LiaisonAgent.available_until:type_name -> google.protobuf.Timestamp
+	40, // 47: liaison.v1.ListLiaisonAgentsResponse.liaison_agents:type_name -> liaison.v1.LiaisonAgent
+	4,  // 48: liaison.v1.ClaimSessionResponse.chat_session:type_name -> liaison.v1.ChatSession
+	8,  // 49: liaison.v1.ClaimSessionResponse.liaison_agent_activation:type_name -> liaison.v1.LiaisonAgentActivation
+	6,  // 50: liaison.v1.ListEventsResponse.events:type_name -> liaison.v1.Event
+	6,  // 51: liaison.v1.WatchEventsResponse.event:type_name -> liaison.v1.Event
+	12, // 52: liaison.v1.LiaisonService.OpenSession:input_type -> liaison.v1.OpenSessionRequest
+	14, // 53: liaison.v1.LiaisonService.GetSession:input_type -> liaison.v1.GetSessionRequest
+	16, // 54: liaison.v1.LiaisonService.ListSessions:input_type -> liaison.v1.ListSessionsRequest
+	18, // 55: liaison.v1.LiaisonService.AppendMessage:input_type -> liaison.v1.AppendMessageRequest
+	20, // 56: liaison.v1.LiaisonService.ListMessages:input_type -> liaison.v1.ListMessagesRequest
+	22, // 57: liaison.v1.LiaisonService.UpdateContext:input_type -> liaison.v1.UpdateContextRequest
+	24, // 58: liaison.v1.LiaisonService.CloseSession:input_type -> liaison.v1.CloseSessionRequest
+	26, // 59: liaison.v1.LiaisonService.DeleteSession:input_type -> liaison.v1.DeleteSessionRequest
+	28, // 60: liaison.v1.LiaisonService.DeleteUserSessions:input_type -> liaison.v1.DeleteUserSessionsRequest
+	30, // 61: liaison.v1.LiaisonService.RouteToLiaisonAgent:input_type -> liaison.v1.RouteToLiaisonAgentRequest
+	32, // 62: liaison.v1.LiaisonService.ReturnToGuide:input_type -> liaison.v1.ReturnToGuideRequest
+	34, // 63: liaison.v1.LiaisonService.ShareContextToAgent:input_type -> liaison.v1.ShareContextToAgentRequest
+	36, // 64: liaison.v1.LiaisonService.GetShare:input_type -> liaison.v1.GetShareRequest
+	38, // 65: liaison.v1.LiaisonService.Heartbeat:input_type -> liaison.v1.HeartbeatRequest
+	41, // 66: liaison.v1.LiaisonService.ListLiaisonAgents:input_type -> liaison.v1.ListLiaisonAgentsRequest
+	43, // 67: liaison.v1.LiaisonService.ClaimSession:input_type -> liaison.v1.ClaimSessionRequest
+	45, // 68: liaison.v1.LiaisonService.ListEvents:input_type -> liaison.v1.ListEventsRequest
+	47, // 69: liaison.v1.LiaisonService.WatchEvents:input_type -> liaison.v1.WatchEventsRequest
+	13, // 70: liaison.v1.LiaisonService.OpenSession:output_type -> liaison.v1.OpenSessionResponse
+	15, // 71: liaison.v1.LiaisonService.GetSession:output_type -> liaison.v1.GetSessionResponse
+	17, // 72: liaison.v1.LiaisonService.ListSessions:output_type -> liaison.v1.ListSessionsResponse
+	19, // 73: liaison.v1.LiaisonService.AppendMessage:output_type -> liaison.v1.AppendMessageResponse
+	21, // 74: liaison.v1.LiaisonService.ListMessages:output_type -> liaison.v1.ListMessagesResponse
+	23, // 75: liaison.v1.LiaisonService.UpdateContext:output_type -> liaison.v1.UpdateContextResponse
+	25, // 76: liaison.v1.LiaisonService.CloseSession:output_type -> liaison.v1.CloseSessionResponse
+	27, // 77: liaison.v1.LiaisonService.DeleteSession:output_type -> liaison.v1.DeleteSessionResponse
+	29, // 78: liaison.v1.LiaisonService.DeleteUserSessions:output_type -> liaison.v1.DeleteUserSessionsResponse
+	31, // 79: liaison.v1.LiaisonService.RouteToLiaisonAgent:output_type -> liaison.v1.RouteToLiaisonAgentResponse
+	33, // 80: liaison.v1.LiaisonService.ReturnToGuide:output_type -> liaison.v1.ReturnToGuideResponse
+	35, // 81: liaison.v1.LiaisonService.ShareContextToAgent:output_type -> liaison.v1.ShareContextToAgentResponse
+	37, // 82: liaison.v1.LiaisonService.GetShare:output_type -> liaison.v1.GetShareResponse
+	39, // 83: liaison.v1.LiaisonService.Heartbeat:output_type -> liaison.v1.HeartbeatResponse
+	42, // 84: liaison.v1.LiaisonService.ListLiaisonAgents:output_type -> liaison.v1.ListLiaisonAgentsResponse
+	44, // 85: liaison.v1.LiaisonService.ClaimSession:output_type -> liaison.v1.ClaimSessionResponse
+	46, // 86: liaison.v1.LiaisonService.ListEvents:output_type -> liaison.v1.ListEventsResponse
+	48, // 87: liaison.v1.LiaisonService.WatchEvents:output_type -> liaison.v1.WatchEventsResponse
+	70, // [70:88] is the sub-list for method output_type
+	52, // [52:70] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_liaison_v1_liaison_proto_init() }
@@ -3483,15 +3803,17 @@ func file_liaison_v1_liaison_proto_init() {
 	file_liaison_v1_liaison_proto_msgTypes[28].OneofWrappers = []any{}
 	file_liaison_v1_liaison_proto_msgTypes[30].OneofWrappers = []any{}
 	file_liaison_v1_liaison_proto_msgTypes[36].OneofWrappers = []any{}
-	file_liaison_v1_liaison_proto_msgTypes[38].OneofWrappers = []any{}
-	file_liaison_v1_liaison_proto_msgTypes[40].OneofWrappers = []any{}
+	file_liaison_v1_liaison_proto_msgTypes[37].OneofWrappers = []any{}
+	file_liaison_v1_liaison_proto_msgTypes[39].OneofWrappers = []any{}
+	file_liaison_v1_liaison_proto_msgTypes[41].OneofWrappers = []any{}
+	file_liaison_v1_liaison_proto_msgTypes[43].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_liaison_v1_liaison_proto_rawDesc), len(file_liaison_v1_liaison_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   42,
+			NumEnums:      4,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -35,6 +35,7 @@ const (
 	LiaisonService_ShareContextToAgent_FullMethodName = "/liaison.v1.LiaisonService/ShareContextToAgent"
 	LiaisonService_GetShare_FullMethodName            = "/liaison.v1.LiaisonService/GetShare"
 	LiaisonService_Heartbeat_FullMethodName           = "/liaison.v1.LiaisonService/Heartbeat"
+	LiaisonService_ListLiaisonAgents_FullMethodName   = "/liaison.v1.LiaisonService/ListLiaisonAgents"
 	LiaisonService_ClaimSession_FullMethodName        = "/liaison.v1.LiaisonService/ClaimSession"
 	LiaisonService_ListEvents_FullMethodName          = "/liaison.v1.LiaisonService/ListEvents"
 	LiaisonService_WatchEvents_FullMethodName         = "/liaison.v1.LiaisonService/WatchEvents"
@@ -96,6 +97,9 @@ type LiaisonServiceClient interface {
 	// Tells that the local liaison agent of a pillar is there; without it for some time, the agent counts as
 	// unavailable. Errors: MISSING_PARAMETER, INVALID_PILLAR, and PERMISSION_DENIED where the pillar is another agent's.
 	Heartbeat(ctx context.Context, in *HeartbeatRequest, opts ...grpc.CallOption) (*HeartbeatResponse, error)
+	// Lists the liaison agents of the pillars, whether each is there for the caller's tenant, and how many of its sessions
+	// it has. A remote agent is asked, unless that was done a moment ago.
+	ListLiaisonAgents(ctx context.Context, in *ListLiaisonAgentsRequest, opts ...grpc.CallOption) (*ListLiaisonAgentsResponse, error)
 	// Takes a chat session that was handed to the caller, the local liaison agent of its pillar, and returns the
 	// activation with the shared context. Of several instances of an agent one has the session; calling again keeps it.
 	// Errors: SESSION_NOT_FOUND; SESSION_WITH_ANOTHER_AGENT; CONFLICT where another instance has it; PERMISSION_DENIED
@@ -257,6 +261,16 @@ func (c *liaisonServiceClient) Heartbeat(ctx context.Context, in *HeartbeatReque
 	return out, nil
 }
 
+func (c *liaisonServiceClient) ListLiaisonAgents(ctx context.Context, in *ListLiaisonAgentsRequest, opts ...grpc.CallOption) (*ListLiaisonAgentsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListLiaisonAgentsResponse)
+	err := c.cc.Invoke(ctx, LiaisonService_ListLiaisonAgents_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *liaisonServiceClient) ClaimSession(ctx context.Context, in *ClaimSessionRequest, opts ...grpc.CallOption) (*ClaimSessionResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ClaimSessionResponse)
@@ -352,6 +366,9 @@ type LiaisonServiceServer interface {
 	// Tells that the local liaison agent of a pillar is there; without it for some time, the agent counts as
 	// unavailable. Errors: MISSING_PARAMETER, INVALID_PILLAR, and PERMISSION_DENIED where the pillar is another agent's.
 	Heartbeat(context.Context, *HeartbeatRequest) (*HeartbeatResponse, error)
+	// Lists the liaison agents of the pillars, whether each is there for the caller's tenant, and how many of its sessions
+	// it has. A remote agent is asked, unless that was done a moment ago.
+	ListLiaisonAgents(context.Context, *ListLiaisonAgentsRequest) (*ListLiaisonAgentsResponse, error)
 	// Takes a chat session that was handed to the caller, the local liaison agent of its pillar, and returns the
 	// activation with the shared context. Of several instances of an agent one has the session; calling again keeps it.
 	// Errors: SESSION_NOT_FOUND; SESSION_WITH_ANOTHER_AGENT; CONFLICT where another instance has it; PERMISSION_DENIED
@@ -414,6 +431,9 @@ func (UnimplementedLiaisonServiceServer) GetShare(context.Context, *GetShareRequ
 }
 func (UnimplementedLiaisonServiceServer) Heartbeat(context.Context, *HeartbeatRequest) (*HeartbeatResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Heartbeat not implemented")
+}
+func (UnimplementedLiaisonServiceServer) ListLiaisonAgents(context.Context, *ListLiaisonAgentsRequest) (*ListLiaisonAgentsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListLiaisonAgents not implemented")
 }
 func (UnimplementedLiaisonServiceServer) ClaimSession(context.Context, *ClaimSessionRequest) (*ClaimSessionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ClaimSession not implemented")
@@ -697,6 +717,24 @@ func _LiaisonService_Heartbeat_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LiaisonService_ListLiaisonAgents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListLiaisonAgentsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LiaisonServiceServer).ListLiaisonAgents(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LiaisonService_ListLiaisonAgents_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LiaisonServiceServer).ListLiaisonAgents(ctx, req.(*ListLiaisonAgentsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _LiaisonService_ClaimSession_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ClaimSessionRequest)
 	if err := dec(in); err != nil {
@@ -806,6 +844,10 @@ var LiaisonService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Heartbeat",
 			Handler:    _LiaisonService_Heartbeat_Handler,
+		},
+		{
+			MethodName: "ListLiaisonAgents",
+			Handler:    _LiaisonService_ListLiaisonAgents_Handler,
 		},
 		{
 			MethodName: "ClaimSession",
