@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cstp_grpc.guardrails.expression import (
     STAKES_ORDER,
@@ -13,11 +13,14 @@ from cstp_grpc.guardrails.expression import (
     Predicate,
     Selection,
 )
-from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, CodeRules, Verdict, Violation
+from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, CodeRules, MissingInput, Verdict, Violation
 from cstp_grpc.guardrails.ruleset import Guardrail, Input, RuleSet
 from cstp_grpc.guardrails.scanner import presence_variable
 from cstp_grpc.guardrails.values import CONVERTERS, Unusable, check_bounds, to_number, to_string
 from cstp_grpc.vocabulary import Severity
+
+CONTEXT = "context."
+"""What the names of inputs begin with in expressions."""
 
 CHUNK_RULES = 50
 """How many rules are evaluated in one go: fewer cost more calls, more cost more where one of them errs."""
@@ -30,11 +33,24 @@ Read = Callable[[Action], object]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A guardrail, ready to be evaluated; `violation` is what it answers where it matches."""
+    """A guardrail, ready to be evaluated.
+
+    `violation` is what it answers if it matches; `inputs` are the declared ones that it reads.
+    """
 
     guardrail: Guardrail
     predicate: Predicate
     violation: Violation
+    inputs: Sequence[MissingInput]
+
+    def misses(self, variable: str | None, action: Action) -> bool:
+        """Return whether a variable is an input that the rule reads and the action does not give."""
+        return any(variable == CONTEXT + each.name and action.context.get(each.name) is None for each in self.inputs)
+
+    def answer(self, violation: Violation, action: Action) -> Violation:
+        """Return a violation with the inputs that the action does not give."""
+        missing = tuple(each for each in self.inputs if action.context.get(each.name) is None)
+        return replace(violation, missing_inputs=missing) if missing else violation
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +88,8 @@ class Evaluator:
             if holding is None:
                 found += [violation for rule in chunk.rules for violation in self._judge(rule, bound, action)]
             elif holding:
-                found += [chunk.rules[position].violation for position in holding]
+                matching = [chunk.rules[position] for position in holding]
+                found += [rule.answer(rule.violation, action) for rule in matching]
         if not found:
             return self._clear
         violations = [violation for violation in found if violation.severity is Severity.BLOCK]
@@ -80,8 +97,18 @@ class Evaluator:
         return Verdict(tuple(violations), tuple(warnings), self._clear.evaluated, self._clear.rule_set_version)
 
     def _chunk(self, guardrails: Sequence[Guardrail]) -> Chunk:
-        rules = [Rule(item, self._environment.predicate(item.when), matched(item)) for item in guardrails]
+        rules = [
+            Rule(item, self._environment.predicate(item.when), matched(item), self._inputs_of(item))
+            for item in guardrails
+        ]
         return Chunk(rules, self._environment.selection([item.when for item in guardrails]))
+
+    def _inputs_of(self, guardrail: Guardrail) -> Sequence[MissingInput]:
+        """Return the declared inputs that a guardrail reads, or asks whether they are given, by name."""
+        names = guardrail.when.values | guardrail.when.presences
+        read = {name.removeprefix(CONTEXT) for name in names if name.startswith(CONTEXT)}
+        declared = [self._inputs[name] for name in sorted(read)]
+        return [MissingInput(each.name, each.type, each.description) for each in declared]
 
     def _values(self, action: Action) -> Mapping[str, object]:
         """Return the variables that rules read; one that is absent or of a wrong type is left out."""
@@ -100,9 +127,11 @@ class Evaluator:
     def _judge(self, rule: Rule, bound: Bound, action: Action) -> Iterator[Violation]:
         try:
             if rule.predicate.holds(bound):
-                yield rule.violation
+                yield rule.answer(rule.violation, action)
         except EvaluationError as error:
-            yield self._unjudged(rule.guardrail, error, action)
+            unjudged = self._unjudged(rule.guardrail, error, action)
+            # Giving inputs helps only if one of them is what could not be read.
+            yield rule.answer(unjudged, action) if rule.misses(error.variable, action) else unjudged
 
     def _unjudged(self, guardrail: Guardrail, error: EvaluationError, action: Action) -> Violation:
         if error.variable is None:

@@ -46,8 +46,20 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingInput:
+    """An input that a rulebook declares and the action's context does not give."""
+
+    name: str
+    type: str
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Violation:
-    """A guardrail that matched, or, with `code` EVALUATION_ERROR, one that could not be evaluated."""
+    """A guardrail that matched, or, with `code` EVALUATION_ERROR, one that could not be evaluated.
+
+    `missing_inputs` are those that the guardrail reads and the action does not give, by name.
+    """
 
     guardrail_id: str
     name: str
@@ -55,6 +67,7 @@ class Violation:
     severity: Severity
     suggestion: str | None = None
     code: str | None = None
+    missing_inputs: tuple[MissingInput, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

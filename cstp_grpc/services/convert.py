@@ -136,6 +136,10 @@ def violation(item: Violation) -> types_pb2.Violation:
         severity=SEVERITY.number(item.severity),
         suggestion=item.suggestion,
         code=item.code,
+        missing_inputs=[
+            types_pb2.MissingInput(name=each.name, type=each.type, description=each.description)
+            for each in item.missing_inputs
+        ],
     )
 
 

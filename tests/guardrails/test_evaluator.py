@@ -9,7 +9,7 @@ import pytest
 
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.guardrails.evaluator import Evaluator
-from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, Verdict
+from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, MissingInput, Verdict
 from cstp_grpc.vocabulary import Severity, Stakes
 from tests.guardrails.rulebooks import judge, rule, rule_set
 
@@ -308,3 +308,43 @@ def test_threads_share_an_evaluator() -> None:
             assert all(future.result() == expected for future in futures)
     finally:
         sys.setswitchinterval(interval)
+
+
+INPUTS = {
+    "production": {"type": "bool", "default": False, "description": "whether users are affected"},
+    "reviewed": {"type": "bool", "default": False},
+    "ticket": {"type": "string"},
+    "other": {"type": "number"},
+}
+
+
+@pytest.mark.parametrize(
+    ("when", "context", "missing"),
+    [
+        ("context.production && !context.reviewed", {"production": True}, ["reviewed"]),
+        ("context.production && !context.reviewed", {"production": True, "reviewed": None}, ["reviewed"]),
+        ("context.production && !context.reviewed", {"production": True, "reviewed": False}, []),
+        ("!context.reviewed", {}, ["reviewed"]),
+        ("!has(context.ticket)", {}, ["ticket"]),
+        ("context.ticket == 'T-1'", {}, ["ticket"]),
+        ("!context.reviewed && context.ticket == 'T-1'", {}, ["reviewed", "ticket"]),
+        ("context.ticket == 'T-1' || context.production", {"ticket": 1}, []),
+        ("action.stakes >= stakes.low", {}, []),
+    ],
+)
+def test_a_violation_says_which_inputs_were_not_given(
+    when: str, context: Mapping[str, Any], missing: list[str]
+) -> None:
+    (violation,) = judge(when, INPUTS, context).violations
+    assert [each.name for each in violation.missing_inputs] == missing
+
+
+def test_a_missing_input_is_described_as_its_rulebook_declares_it() -> None:
+    (violation,) = judge("!context.production", INPUTS, {}).violations
+    assert violation.missing_inputs == (MissingInput("production", "bool", "whether users are affected"),)
+
+
+def test_inputs_that_other_rules_read_are_not_missed() -> None:
+    rules = [rule("first", "!context.reviewed"), rule("second", "context.other > 1")]
+    verdict = Evaluator(rule_set(rules, INPUTS)).evaluate(Action("deploy", context={"reviewed": False}))
+    assert [[each.name for each in found.missing_inputs] for found in verdict.violations] == [[], ["other"]]

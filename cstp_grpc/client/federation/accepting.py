@@ -19,6 +19,7 @@ MAX_TEXT: Final = 20_000
 MAX_TAGS: Final = 100
 MAX_DECISIONS: Final = 50
 MAX_FINDINGS: Final = 1_000
+MAX_INPUTS: Final = 1_000
 MAX_SUGGESTIONS: Final = 5
 MAX_EVALUATED: Final = 1_000_000
 MAX_BYTES: Final = 256 * 1024
@@ -80,6 +81,17 @@ def accept_verdict(message: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guardrai
         each.message = cleaned(each.message, MAX_TEXT)
         if each.suggestion:
             each.suggestion = cleaned(each.suggestion, MAX_TEXT)
+        accept_missing(each.missing_inputs)
+
+
+def accept_missing(inputs: Sequence[types_pb2.MissingInput]) -> None:
+    """Accept the inputs that a violation says were not given."""
+    check_count(inputs, MAX_INPUTS, "missing inputs of a violation")
+    for each in inputs:
+        check_identifier(each.name, "input's name")
+        check_label(each.type)
+        if each.description:
+            each.description = cleaned(each.description, MAX_TEXT)
 
 
 def accept_found(message: cstp_pb2.QueryDecisionsResponse) -> None:

@@ -31,6 +31,8 @@ class Finding:
     blocks: bool
     suggestion: str | None = None
     code: str | None = None
+    missing_inputs: tuple[tuple[str, str, str], ...] = ()
+    """The inputs that were not given: name, type and description of each."""
 
     @property
     def key(self) -> FindingKey:
@@ -38,10 +40,13 @@ class Finding:
         return self.agent, self.guardrail_id
 
     @property
-    def rank(self) -> tuple[bool, str, str, tuple[str, ...], tuple[str, ...]]:
+    def rank(
+        self,
+    ) -> tuple[bool, str, str, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str, str], ...]]:
         """By which the greatest of several findings with the same key is chosen."""
         suggestion = () if self.suggestion is None else (self.suggestion,)
-        return self.blocks, self.message, self.name, suggestion, () if self.code is None else (self.code,)
+        code = () if self.code is None else (self.code,)
+        return self.blocks, self.message, self.name, suggestion, code, self.missing_inputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ def finding(message: types_pb2.Violation, agent: str, itself: str, *, blocks: bo
         blocks=blocks,
         suggestion=message.suggestion or None,
         code=message.code or None,
+        missing_inputs=tuple((each.name, each.type, each.description) for each in message.missing_inputs),
     )
 
 

@@ -128,6 +128,10 @@ def violation_of(finding: Finding) -> types_pb2.Violation:
         suggestion=finding.suggestion,
         code=finding.code,
         agent=finding.agent or None,
+        missing_inputs=[
+            types_pb2.MissingInput(name=name, type=kind, description=description or None)
+            for name, kind, description in finding.missing_inputs
+        ],
     )
 
 

@@ -276,6 +276,7 @@ class Violation(_message.Message):
     SUGGESTION_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
+    MISSING_INPUTS_FIELD_NUMBER: _builtins.int
     guardrail_id: _builtins.str
     """The identifier of the guardrail in its rulebook; `federation-unreachable` for a peer that did not judge, and
     `federation-quorum` where too few required peers allow it.
@@ -294,6 +295,10 @@ class Violation(_message.Message):
     """
     agent: _builtins.str
     """The agent whose guardrail it is, in federated answers alone; `a/b` is the peer b of the peer a."""
+    @_builtins.property
+    def missing_inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___MissingInput]:
+        """The inputs that the guardrail reads and the caller did not give, by name: giving them can change the verdict."""
+
     def __init__(
         self,
         *,
@@ -304,10 +309,11 @@ class Violation(_message.Message):
         suggestion: _builtins.str | None = ...,
         code: _builtins.str | None = ...,
         agent: _builtins.str | None = ...,
+        missing_inputs: _abc.Iterable[Global___MissingInput] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_code", b"_code", "_suggestion", b"_suggestion", "agent", b"agent", "code", b"code", "suggestion", b"suggestion"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_code", b"_code", "_suggestion", b"_suggestion", "agent", b"agent", "code", b"code", "guardrail_id", b"guardrail_id", "message", b"message", "name", b"name", "severity", b"severity", "suggestion", b"suggestion"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_agent", b"_agent", "_code", b"_code", "_suggestion", b"_suggestion", "agent", b"agent", "code", b"code", "guardrail_id", b"guardrail_id", "message", b"message", "missing_inputs", b"missing_inputs", "name", b"name", "severity", b"severity", "suggestion", b"suggestion"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__agent: _TypeAlias = _typing.Literal["agent"]  # noqa: Y015
     _WhichOneofArgType__agent: _TypeAlias = _typing.Literal["_agent", b"_agent"]  # noqa: Y015
@@ -323,6 +329,38 @@ class Violation(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__suggestion) -> _WhichOneofReturnType__suggestion | None: ...
 
 Global___Violation: _TypeAlias = Violation  # noqa: Y015
+
+@_typing.final
+class MissingInput(_message.Message):
+    """An input that a rulebook declares and the caller did not give."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name: the member of the context, or of an announcement's metadata, that gives it."""
+    type: _builtins.str
+    """What it must be: `bool`, `number`, `string`, `list` or `map`."""
+    description: _builtins.str
+    """What it says; absent if the rulebook does not tell."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        type: _builtins.str = ...,
+        description: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "description", b"description"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "description", b"description", "name", b"name", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
+    _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__description) -> _WhichOneofReturnType__description | None: ...
+
+Global___MissingInput: _TypeAlias = MissingInput  # noqa: Y015
 
 @_typing.final
 class DecisionFilters(_message.Message):

@@ -509,7 +509,9 @@ type Violation struct {
 	// missing; `FEDERATION_UNREACHABLE` where a peer did not judge; absent where it matched.
 	Code *string `protobuf:"bytes,6,opt,name=code,proto3,oneof" json:"code,omitempty"`
 	// The agent whose guardrail it is, in federated answers alone; `a/b` is the peer b of the peer a.
-	Agent         *string `protobuf:"bytes,7,opt,name=agent,proto3,oneof" json:"agent,omitempty"`
+	Agent *string `protobuf:"bytes,7,opt,name=agent,proto3,oneof" json:"agent,omitempty"`
+	// The inputs that the guardrail reads and the caller did not give, by name: giving them can change the verdict.
+	MissingInputs []*MissingInput `protobuf:"bytes,8,rep,name=missing_inputs,json=missingInputs,proto3" json:"missing_inputs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -593,6 +595,77 @@ func (x *Violation) GetAgent() string {
 	return ""
 }
 
+func (x *Violation) GetMissingInputs() []*MissingInput {
+	if x != nil {
+		return x.MissingInputs
+	}
+	return nil
+}
+
+// An input that a rulebook declares and the caller did not give.
+type MissingInput struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name: the member of the context, or of an announcement's metadata, that gives it.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What it must be: `bool`, `number`, `string`, `list` or `map`.
+	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	// What it says; absent if the rulebook does not tell.
+	Description   *string `protobuf:"bytes,3,opt,name=description,proto3,oneof" json:"description,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MissingInput) Reset() {
+	*x = MissingInput{}
+	mi := &file_cstp_v1_types_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MissingInput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MissingInput) ProtoMessage() {}
+
+func (x *MissingInput) ProtoReflect() protoreflect.Message {
+	mi := &file_cstp_v1_types_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MissingInput.ProtoReflect.Descriptor instead.
+func (*MissingInput) Descriptor() ([]byte, []int) {
+	return file_cstp_v1_types_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *MissingInput) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *MissingInput) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *MissingInput) GetDescription() string {
+	if x != nil && x.Description != nil {
+		return *x.Description
+	}
+	return ""
+}
+
 // Conditions that decisions must all meet. An absent or empty one does not restrict.
 type DecisionFilters struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -624,7 +697,7 @@ type DecisionFilters struct {
 
 func (x *DecisionFilters) Reset() {
 	*x = DecisionFilters{}
-	mi := &file_cstp_v1_types_proto_msgTypes[2]
+	mi := &file_cstp_v1_types_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -636,7 +709,7 @@ func (x *DecisionFilters) String() string {
 func (*DecisionFilters) ProtoMessage() {}
 
 func (x *DecisionFilters) ProtoReflect() protoreflect.Message {
-	mi := &file_cstp_v1_types_proto_msgTypes[2]
+	mi := &file_cstp_v1_types_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -649,7 +722,7 @@ func (x *DecisionFilters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionFilters.ProtoReflect.Descriptor instead.
 func (*DecisionFilters) Descriptor() ([]byte, []int) {
-	return file_cstp_v1_types_proto_rawDescGZIP(), []int{2}
+	return file_cstp_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *DecisionFilters) GetCategory() string {
@@ -738,7 +811,7 @@ const file_cstp_v1_types_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tH\x00R\x02id\x88\x01\x01\x12\x15\n" +
 	"\x03url\x18\x02 \x01(\tH\x01R\x03url\x88\x01\x01B\x05\n" +
 	"\x03_idB\x06\n" +
-	"\x04_url\"\x86\x02\n" +
+	"\x04_url\"\xc4\x02\n" +
 	"\tViolation\x12!\n" +
 	"\fguardrail_id\x18\x01 \x01(\tR\vguardrailId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -748,10 +821,16 @@ const file_cstp_v1_types_proto_rawDesc = "" +
 	"suggestion\x18\x05 \x01(\tH\x00R\n" +
 	"suggestion\x88\x01\x01\x12\x17\n" +
 	"\x04code\x18\x06 \x01(\tH\x01R\x04code\x88\x01\x01\x12\x19\n" +
-	"\x05agent\x18\a \x01(\tH\x02R\x05agent\x88\x01\x01B\r\n" +
+	"\x05agent\x18\a \x01(\tH\x02R\x05agent\x88\x01\x01\x12<\n" +
+	"\x0emissing_inputs\x18\b \x03(\v2\x15.cstp.v1.MissingInputR\rmissingInputsB\r\n" +
 	"\v_suggestionB\a\n" +
 	"\x05_codeB\b\n" +
-	"\x06_agent\"\x9f\x04\n" +
+	"\x06_agent\"m\n" +
+	"\fMissingInput\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04type\x18\x02 \x01(\tR\x04type\x12%\n" +
+	"\vdescription\x18\x03 \x01(\tH\x00R\vdescription\x88\x01\x01B\x0e\n" +
+	"\f_description\"\x9f\x04\n" +
 	"\x0fDecisionFilters\x12\x1f\n" +
 	"\bcategory\x18\x01 \x01(\tH\x00R\bcategory\x88\x01\x01\x12*\n" +
 	"\x0emin_confidence\x18\x02 \x01(\x01H\x01R\rminConfidence\x88\x01\x01\x12*\n" +
@@ -830,7 +909,7 @@ func file_cstp_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_cstp_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_cstp_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_cstp_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_cstp_v1_types_proto_goTypes = []any{
 	(Stakes)(0),                   // 0: cstp.v1.Stakes
 	(Outcome)(0),                  // 1: cstp.v1.Outcome
@@ -841,21 +920,23 @@ var file_cstp_v1_types_proto_goTypes = []any{
 	(PeerStatus)(0),               // 6: cstp.v1.PeerStatus
 	(*AgentInfo)(nil),             // 7: cstp.v1.AgentInfo
 	(*Violation)(nil),             // 8: cstp.v1.Violation
-	(*DecisionFilters)(nil),       // 9: cstp.v1.DecisionFilters
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*MissingInput)(nil),          // 9: cstp.v1.MissingInput
+	(*DecisionFilters)(nil),       // 10: cstp.v1.DecisionFilters
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
 }
 var file_cstp_v1_types_proto_depIdxs = []int32{
 	3,  // 0: cstp.v1.Violation.severity:type_name -> cstp.v1.Severity
-	10, // 1: cstp.v1.DecisionFilters.date_after:type_name -> google.protobuf.Timestamp
-	10, // 2: cstp.v1.DecisionFilters.date_before:type_name -> google.protobuf.Timestamp
-	0,  // 3: cstp.v1.DecisionFilters.stakes:type_name -> cstp.v1.Stakes
-	2,  // 4: cstp.v1.DecisionFilters.status:type_name -> cstp.v1.DecisionStatus
-	1,  // 5: cstp.v1.DecisionFilters.outcome:type_name -> cstp.v1.Outcome
-	6,  // [6:6] is the sub-list for method output_type
-	6,  // [6:6] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	9,  // 1: cstp.v1.Violation.missing_inputs:type_name -> cstp.v1.MissingInput
+	11, // 2: cstp.v1.DecisionFilters.date_after:type_name -> google.protobuf.Timestamp
+	11, // 3: cstp.v1.DecisionFilters.date_before:type_name -> google.protobuf.Timestamp
+	0,  // 4: cstp.v1.DecisionFilters.stakes:type_name -> cstp.v1.Stakes
+	2,  // 5: cstp.v1.DecisionFilters.status:type_name -> cstp.v1.DecisionStatus
+	1,  // 6: cstp.v1.DecisionFilters.outcome:type_name -> cstp.v1.Outcome
+	7,  // [7:7] is the sub-list for method output_type
+	7,  // [7:7] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_cstp_v1_types_proto_init() }
@@ -866,13 +947,14 @@ func file_cstp_v1_types_proto_init() {
 	file_cstp_v1_types_proto_msgTypes[0].OneofWrappers = []any{}
 	file_cstp_v1_types_proto_msgTypes[1].OneofWrappers = []any{}
 	file_cstp_v1_types_proto_msgTypes[2].OneofWrappers = []any{}
+	file_cstp_v1_types_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cstp_v1_types_proto_rawDesc), len(file_cstp_v1_types_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
