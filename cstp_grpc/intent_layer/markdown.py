@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import zip_longest
 
 from markdown_it import MarkdownIt
@@ -52,6 +53,8 @@ TITLE_LINES = 20
 """How many lines a title may have; only a title that is underlined has several."""
 DEFINITION = re.compile(r" {0,3}\[[^\]]+\]:")
 DEFINITION_LINES = 200
+KNOWN_NAMES = 4096
+"""How many names of sections are remembered; every context asks for all of its nodes'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,7 @@ class Document:
         return Section(span.name, text, self.file, span.heading_line, subsections)
 
 
+@lru_cache(KNOWN_NAMES)
 def section_key(name: str) -> str:
     """Return what two headings have in common that name the same section."""
     return " ".join(name.split()).casefold()
