@@ -66,7 +66,7 @@ class House:
         room = self.room
         room.sessions.open(caller, user, session, {"about": SECRET})
         room.sessions.append(caller, session, MessageContent(MessageRole.USER, SECRET, message_id="m-1"))
-        room.local["content"].beat(caller.tenant)
+        room.local["content"].beat(caller)
         room.router.route(caller, RoutingRequest(pillar, user, session, reason=f"Because of {SECRET}"))
         room.sharing.share(caller, ShareRequest("guide", "liaison_content", {"about": SECRET}, conversation_id=session))
 
@@ -181,7 +181,7 @@ def test_a_session_expires_after_its_last_change(house: House) -> None:
 
 def test_messages_expire_and_the_rest_of_the_conversation_is_shared(house: House) -> None:
     house.room.sessions.open(CALLER, "ada", "s-1", {})
-    house.room.local["content"].beat("acme")
+    house.room.local["content"].beat(CALLER)
     for number in range(ROWS_AT_ONCE + 1):
         house.room.sessions.append(CALLER, "s-1", MessageContent(MessageRole.USER, f"old {number}"))
     house.now += DAY
@@ -189,7 +189,7 @@ def test_messages_expire_and_the_rest_of_the_conversation_is_shared(house: House
     house.now += timedelta(seconds=1)
     house.expire(messages=DAY)
     assert house.messages() == ["new"]
-    house.room.local["content"].beat("acme")
+    house.room.local["content"].beat(CALLER)
     activation = house.room.router.route(CALLER, RoutingRequest("content", "ada", "s-1"))
     history = activation.shared_context["conversation_history"]
     assert [(entry["sequence"], entry["content"]) for entry in history] == [(ROWS_AT_ONCE + 2, "new")]
@@ -200,7 +200,7 @@ def test_a_conversation_whose_messages_have_all_expired_is_shared_without_any(ho
     house.room.sessions.append(CALLER, "s-1", MessageContent(MessageRole.USER, "old"))
     house.now += 2 * DAY
     house.expire(messages=DAY)
-    house.room.local["content"].beat("acme")
+    house.room.local["content"].beat(CALLER)
     activation = house.room.router.route(CALLER, RoutingRequest("content", "ada", "s-1"))
     assert activation.shared_context["conversation_history"] == []
 

@@ -15,7 +15,7 @@ from cstp_grpc.client import CstpClient, RetryPolicy
 from cstp_grpc.client.contract import methods
 from cstp_grpc.client.errors import request_id
 from cstp_grpc.client.transport import Answers
-from cstp_grpc.errors import AuthenticationRequired, CstpError, PermissionDenied, Unavailable
+from cstp_grpc.errors import AuthenticationRequired, CstpError, PermissionDenied, RateLimited, Unavailable
 from cstp_grpc.gen.cstp.v1 import journal_pb2
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
 from cstp_grpc.server.app import App
@@ -61,7 +61,7 @@ def is_let_in(client: CstpClient) -> bool:
     with watch(client, after=0) as answers:
         try:
             return bool(next(answers))
-        except Unavailable:
+        except RateLimited:
             return False
 
 
@@ -86,7 +86,7 @@ def test_no_more_watch_than_may_while_everybody_else_is_served(tmp_path: Path) -
             assert following(first) == following(second)
             for _ in range(20):
                 error = refused(bob)
-                assert isinstance(error, Unavailable)
+                assert isinstance(error, RateLimited)
                 assert "the limit is 2" in error.message
                 assert request_id(error)
             record = journal_pb2.ImportDecisionsRequest(source="a", decision=journal_pb2.DecisionContent(title="A"))
@@ -102,7 +102,7 @@ def test_an_agent_watches_no_more_than_it_may(tmp_path: Path) -> None:
         with watch(alice, after=0) as answers:
             following(answers)
             error = refused(alice)
-            assert isinstance(error, Unavailable)
+            assert isinstance(error, RateLimited)
             assert "the limit of an agent is 1" in error.message
             assert is_let_in(bob)
         wait_until(lambda: is_let_in(alice), "who left made room")
@@ -153,7 +153,7 @@ def test_calls_of_watchers_that_are_cut_off_in_a_rush_leave_no_place_taken(tmp_p
             answers = watch(alice, after=0)
             try:
                 next(answers)
-            except Unavailable:
+            except RateLimited:
                 return False
             held.append(answers)
             return len(held) == 3
