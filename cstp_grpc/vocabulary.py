@@ -55,9 +55,10 @@ class Visibility(StrEnum):
 
 
 class TaskState(StrEnum):
-    """Where a task of a conversation stands; only a task that is submitted or at work can change."""
+    """Where a task of a conversation stands; one that is submitted, at work or waits for input can change."""
 
     SUBMITTED = "submitted"
+    INPUT_REQUIRED = "input_required"
     WORKING = "working"
     COMPLETED = "completed"
     REJECTED = "rejected"

@@ -12,7 +12,7 @@ from google.protobuf import json_format
 
 from bridge.a2a.media import JSON, TEXT
 from bridge.a2a.messages import ANNOUNCE, Announcement, Request
-from bridge.a2a.prose import text_of
+from bridge.a2a.prose import one_line, text_of
 from bridge.a2a.tasks import copy_of
 from bridge.status import Failure, summary, violations
 
@@ -38,8 +38,33 @@ def answered(method: str, result: Mapping[str, Any], media_types: Collection[str
         name=method,
         parts=[part for media_type, part in parts.items() if media_type in media_types],
     )
-    state = TaskState.TASK_STATE_REJECTED if is_blocked(method, result) else TaskState.TASK_STATE_COMPLETED
-    return Answer(state, (text_part(text.partition("\n")[0]),), artifact)
+    headline = text.partition("\n")[0]
+    if not is_blocked(method, result):
+        return Answer(TaskState.TASK_STATE_COMPLETED, (text_part(headline),), artifact)
+    missing = required_inputs(result["guardrailStatus"]) if method == ANNOUNCE else []
+    if not missing:
+        return Answer(TaskState.TASK_STATE_REJECTED, (text_part(headline),), artifact)
+    asked = "; ".join(map(describe_input, missing))
+    question = f"{headline}. To have it judged again, give in a data part of this task: {asked}"
+    return Answer(
+        TaskState.TASK_STATE_INPUT_REQUIRED, (text_part(question), data_part({"missingInputs": missing})), artifact
+    )
+
+
+def required_inputs(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the inputs that were not given and that all guardrails which block may allow the intent for, by name.
+
+    They are none if a guardrail blocks whatever is given, since giving them would not help then.
+    """
+    missing = [violation.get("missingInputs", []) for violation in verdict["violations"]]
+    found = {each["name"]: dict(each) for inputs in missing for each in inputs}
+    return [found[name] for name in sorted(found)] if all(missing) else []
+
+
+def describe_input(given: Mapping[str, Any]) -> str:
+    """Return an input as a sentence asks for it."""
+    about = f", {one_line(given['description'])}" if given.get("description") else ""
+    return f"{given['name']} ({given['type']}{about})"
 
 
 def failed(failure: Failure, request_id: str) -> Answer:
@@ -57,6 +82,8 @@ def canceled() -> Answer:
 def with_answer(task: Task, answer: Answer) -> Task:
     """Return the task as it ends with an answer."""
     ended = copy_of(task)
+    if answer.artifact:
+        del ended.artifacts[:]
     ended.status.Clear()
     ended.status.state = answer.state
     message = ended.status.message

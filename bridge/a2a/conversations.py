@@ -39,7 +39,7 @@ from bridge.a2a.errors import Refused
 from bridge.a2a.gate import Gate
 from bridge.a2a.push import PushOperations, PushService
 from bridge.a2a.store import STATES, StoredTask, TaskConflict, TaskQuery, TaskStore
-from bridge.a2a.tasks import CANCELABLE, has_ended, last_events, state_name, status_event
+from bridge.a2a.tasks import CANCELABLE, has_ended, last_events, rests, state_name, status_event
 from bridge.a2a.turns import Turn, Turns
 from bridge.a2a.work import FIRST_PAUSE, Worker
 from bridge.methods import Forwarder, Metadata
@@ -106,6 +106,8 @@ class Conversations(PushOperations):
         begun = await self._start(params, context, self._worker.begin)
         if isinstance(begun, StoredTask):
             yield apply_history_length(begun.task, params.configuration)
+            if rests(begun.task):
+                return
             async with aclosing(self._events(begun, metadata)) as events:
                 async for event in events:
                     yield event
@@ -221,7 +223,9 @@ class Conversations(PushOperations):
     async def _wait_for_end(
         self, stored: StoredTask, metadata: Metadata, first_pause: float = FIRST_PAUSE
     ) -> StoredTask:
-        """Return a task once it has ended."""
+        """Return a task once it has ended or waits for a message."""
+        if rests(stored.task):
+            return stored
         async with aclosing(self._worker.follow(stored, metadata, first_pause)) as changes:
             async for changed in changes:
                 stored = changed
@@ -233,7 +237,7 @@ class Conversations(PushOperations):
         """Yield what becomes of a task, until it has ended."""
         async with aclosing(self._worker.follow(stored, metadata)) as changes:
             async for changed in changes:
-                for event in last_events(changed.task) if has_ended(changed.task) else [status_event(changed.task)]:
+                for event in last_events(changed.task) if rests(changed.task) else [status_event(changed.task)]:
                     yield event
 
     async def admit(self, context: ServerCallContext, params: Message) -> None:

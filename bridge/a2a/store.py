@@ -30,6 +30,7 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 STATES: Final = {
     TaskState.TASK_STATE_SUBMITTED: tasks_pb2.TASK_STATE_SUBMITTED,
+    TaskState.TASK_STATE_INPUT_REQUIRED: tasks_pb2.TASK_STATE_INPUT_REQUIRED,
     TaskState.TASK_STATE_WORKING: tasks_pb2.TASK_STATE_WORKING,
     TaskState.TASK_STATE_COMPLETED: tasks_pb2.TASK_STATE_COMPLETED,
     TaskState.TASK_STATE_REJECTED: tasks_pb2.TASK_STATE_REJECTED,

@@ -7,8 +7,10 @@ from typing import Final
 
 from a2a.types.a2a_pb2 import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 
-CANCELABLE: Final = frozenset({TaskState.TASK_STATE_SUBMITTED})
-"""The states in which the server lets a task be canceled: nothing was sent for it yet."""
+WAITING: Final = TaskState.TASK_STATE_INPUT_REQUIRED
+"""The state of a task that takes a further message."""
+CANCELABLE: Final = frozenset({TaskState.TASK_STATE_SUBMITTED, WAITING})
+"""The states in which the server lets a task be canceled: what it asks for was not sent, or blocked."""
 OPEN: Final = CANCELABLE | {TaskState.TASK_STATE_WORKING}
 """The states of tasks that have not ended."""
 
@@ -28,6 +30,11 @@ def status_event(task: Task) -> TaskStatusUpdateEvent:
 def has_ended(task: Task) -> bool:
     """Return whether a task can no longer change."""
     return task.status.state not in OPEN
+
+
+def rests(task: Task) -> bool:
+    """Return whether nobody is at a task: it has ended or waits for a message."""
+    return has_ended(task) or task.status.state == WAITING
 
 
 def in_state(task: Task, state: TaskState) -> Task:

@@ -19,7 +19,7 @@ from bridge.a2a import media, messages
 from bridge.a2a.context import EXTENSION_URI
 from bridge.a2a.messages import ANNOUNCE, Content, Params, Request, announced_in
 from bridge.a2a.store import StoredTask, TaskQuery, TaskStore
-from bridge.a2a.tasks import state_name
+from bridge.a2a.tasks import WAITING, copy_of, state_name
 from bridge.methods import Metadata
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 
@@ -32,7 +32,7 @@ MAX_PAGES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A task at work, and what is asked for it."""
+    """A task to work on, and what is asked for it; `version` is the one that it is kept in, 0 if it is not yet."""
 
     task: Task
     request: Request
@@ -40,6 +40,7 @@ class Turn:
     """Those that the artifact may have."""
     push_config: tasks_pb2.PushConfig | None = None
     """Where the caller is notified of the task."""
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,29 +68,41 @@ class Turns:
         media_types = media.wanted(configuration.accepted_output_modes)
         content = messages.read(params.message)
         if params.message.task_id:
-            await self._refuse_more(params.message, metadata)
+            return await self._continue(params.message, content, media_types, metadata)
         task_id, kept = await self._store.find(key_of(params.message), metadata)
         if kept is not None:
             return same_message(params.message, kept)
         footing = await self._footing(params.message, content, metadata)
         task = new_task(params.message, task_id, footing.context_id)
         request = named_after(task, messages.request_of(content, footing.earlier))
-        if request.name == ANNOUNCE:
-            about = {EXTENSION_URI: {"method": ANNOUNCE, "params": request.params}}
-            json_format.ParseDict(about, task.metadata)
-        if task.ByteSize() > MAX_BYTES:
-            raise messages.wrong("message", f"with what it refines is larger than {MAX_BYTES} bytes")
-        return Turn(task, request, media_types)
+        return Turn(about(task, request), request, media_types)
 
-    async def _refuse_more(self, message: Message, metadata: Metadata) -> None:
-        """Refuse a message to a task, which takes but the one that it began with."""
-        task = (await self._store.get(message.task_id, metadata)).task
+    async def _continue(
+        self, message: Message, content: Content, media_types: frozenset[str], metadata: Metadata
+    ) -> Turn | StoredTask:
+        """Return the turn that a message to a task begins, or the task if the message came before. Raises A2AError."""
+        stored = await self._store.get(message.task_id, metadata)
+        task = stored.task
         if message.context_id and message.context_id != task.context_id:
             raise other_context("message.taskId", task)
-        raise UnsupportedOperationError(
-            f"Task {task.id} takes no more messages, it is {state_name(task)}; follow up in its context "
-            f"{task.context_id}, and name it in referenceTaskIds where it should be refined"
-        )
+        said = placed_in(task, message)
+        if any(said.message_id == each.message_id for each in task.history):
+            return same_message(message, stored)
+        earlier = announced_in(task)
+        if task.status.state != WAITING or earlier is None:
+            raise takes_no_more(task)
+        if content.call:
+            raise messages.wrong("message.parts", "cannot hold a call: the task waits for values")
+        refined = messages.request_of(content, earlier)
+        # The intent stays the same one, of which this is a revision.
+        params = {**refined.params, "correlationId": earlier.get("correlationId", task.id)}
+        request = dataclasses.replace(refined, params=params)
+        continued = copy_of(task)
+        del continued.artifacts[:]
+        if task.status.HasField("message"):
+            continued.history.append(task.status.message)
+        continued.history.append(said)
+        return Turn(about(continued, request), request, media_types, version=stored.version)
 
     async def _footing(self, message: Message, content: Content, metadata: Metadata) -> Footing:
         """Return what a message builds on."""
@@ -142,13 +155,32 @@ def key_of(message: Message) -> str:
 
 def same_message(message: Message, kept: StoredTask) -> StoredTask:
     """Return the task that a message began when it was sent before. Raises InvalidParamsError for another message."""
-    if placed_in(kept.task, message) != kept.task.history[0]:
+    said = placed_in(kept.task, message)
+    if said not in kept.task.history:
         raise messages.wrong(
             "message.messageId",
             f"names another message in its context already, which began the task {kept.task.id}; "
             "a message that says something else needs an id of its own",
         )
     return kept
+
+
+def takes_no_more(task: Task) -> UnsupportedOperationError:
+    """Return the error of a message to a task that does not wait for one."""
+    return UnsupportedOperationError(
+        f"Task {task.id} takes no more messages, it is {state_name(task)}; follow up in its context "
+        f"{task.context_id}, and name it in referenceTaskIds where it should be refined"
+    )
+
+
+def about(task: Task, request: Request) -> Task:
+    """Return a task that says what it announces, if it does. Raises InvalidParamsError if it becomes too large."""
+    if request.name == ANNOUNCE:
+        task.ClearField("metadata")
+        json_format.ParseDict({EXTENSION_URI: {"method": ANNOUNCE, "params": request.params}}, task.metadata)
+    if task.ByteSize() > MAX_BYTES:
+        raise messages.wrong("message", f"with what it refines is larger than {MAX_BYTES} bytes")
+    return task
 
 
 def new_task(message: Message, task_id: str, context_id: str) -> Task:

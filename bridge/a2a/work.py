@@ -15,7 +15,7 @@ from bridge.a2a.answers import Answer
 from bridge.a2a.context import request_id_in
 from bridge.a2a.errors import Refused
 from bridge.a2a.store import MAX_BYTES, StoredTask, TaskConflict, TaskStore
-from bridge.a2a.tasks import has_ended, in_state
+from bridge.a2a.tasks import has_ended, in_state, rests
 from bridge.a2a.turns import Turn
 from bridge.methods import Forwarder, Metadata
 from bridge.status import UNFORESEEN, Failure
@@ -62,7 +62,11 @@ class Worker:
         that if its answer cannot be kept, so that nobody is told that nothing happened. Raises A2AError, and
         TaskConflict if the same message begins it elsewhere at the same time.
         """
-        if turn.push_config is None and self._forwarder.is_repeatable(turn.request.name, turn.request.params):
+        if (
+            turn.version == 0
+            and turn.push_config is None
+            and self._forwarder.is_repeatable(turn.request.name, turn.request.params)
+        ):
             return await asyncio.shield(self._spawn(self._settle(turn, metadata)))
         task, work = await self.begin(turn, metadata)
         try:
@@ -92,7 +96,7 @@ class Worker:
         name = turn.request.name
         method = name if name in self._forwarder.names else ""
         task = in_state(turn.task, state)
-        return await self._store.save(task, 0, metadata, self.seconds, method, turn.push_config)
+        return await self._store.save(task, turn.version, metadata, self.seconds, method, turn.push_config)
 
     async def follow(
         self, stored: StoredTask, metadata: Metadata, first_pause: float = FIRST_PAUSE
@@ -108,6 +112,8 @@ class Worker:
             if (current.version, current.task.status.state) != (stored.version, stored.task.status.state):
                 stored = current
                 yield stored
+                if rests(stored.task):
+                    return
 
     def _spawn(self, work: Coroutine[Any, Any, Task]) -> asyncio.Task[Task]:
         """Start work that goes on when its caller leaves."""

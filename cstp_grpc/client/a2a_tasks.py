@@ -19,7 +19,12 @@ from cstp_grpc.vocabulary import TaskState as Word
 
 INTERRUPTED: Final = "The answer was interrupted; what the message asks for may have been done, or not"
 NOT_BEGUN: Final = "The task was given up before anything of what the message asks for was done"
-LAPSED: Final = {TaskState.TASK_STATE_SUBMITTED: NOT_BEGUN, TaskState.TASK_STATE_WORKING: INTERRUPTED}
+UNANSWERED: Final = "Blocked: what the guardrails asked for was not given in time"
+LAPSED: Final = {
+    TaskState.TASK_STATE_SUBMITTED: NOT_BEGUN,
+    TaskState.TASK_STATE_WORKING: INTERRUPTED,
+    TaskState.TASK_STATE_INPUT_REQUIRED: UNANSWERED,
+}
 """What is said of tasks whose time ran out, by the states in which they were kept."""
 TEXT: Final = "text/plain"
 STATES: Final[Mapping[str, TaskState]] = {
@@ -39,7 +44,7 @@ def read_task(task_id: str, context_id: str, content: bytes, state: TaskState, u
         return None
     if (task.id, task.context_id) != (task_id, context_id):
         return None
-    if state == TaskState.TASK_STATE_FAILED and task.status.state in LAPSED:
+    if state != task.status.state and task.status.state in LAPSED:
         mark_interrupted(task, LAPSED[task.status.state])
     task.status.state = state
     task.status.timestamp.CopyFrom(updated_at)

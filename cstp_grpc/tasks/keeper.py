@@ -22,6 +22,9 @@ from cstp_grpc.vocabulary import TaskState
 TIME_LEFT = timedelta(minutes=5)
 """How long a task may take to end if its bridge does not say."""
 
+INPUT_TIME = timedelta(days=1)
+"""How long a task may wait for input if its bridge does not say."""
+
 NAMESPACE = uuid.UUID("6a3f1d7e-52c4-4c0b-9a57-0d1c9f2e8b64")
 """What the ids of tasks that keys name are made with; another one would let repeated messages begin new tasks."""
 
@@ -73,9 +76,10 @@ class TaskKeeper:
     ) -> Task:
         """Return a task once it is on disk: a new one where `version` is 0, else the next of that version.
 
-        `time_left` is for a task that can still change, 5 minutes when None. `config` says where its owner is notified
-        from this version on. Raises Conflict if a task of the id exists already, or none that may change to this state
-        in that version; InvalidArgument for the config, MethodNotFound if push notifications are off; Unavailable.
+        `time_left` is for a task that can still change; None is 5 minutes, or a day if it waits for input. `config`
+        says where its owner is notified from this version on. Raises Conflict if a task of the id exists already, or
+        none that may change to this state in that version; InvalidArgument for the config, MethodNotFound if push
+        notifications are off; Unavailable.
         """
         push = self._push if config is None else self._required_push()
 
@@ -84,7 +88,7 @@ class TaskKeeper:
             if push is not None and version:
                 push.prepare_change(connection, agent, content.id, configures=config is not None)
             task = Task(content.id, content.context_id, content.state, content.content, version + 1, moment.now)
-            settles_at = settling(task, TIME_LEFT if time_left is None else time_left)
+            settles_at = settling(task, usual_time(content.state) if time_left is None else time_left)
             put = self._store.replace if version else self._store.add
             if not put(connection, agent, task, settles_at, moment):
                 raise refused(content.id, version)
@@ -159,6 +163,11 @@ class TaskKeeper:
     def _moment(self) -> Moment:
         now = whole_milliseconds(self._clock())
         return Moment(now, now - self._kept)
+
+
+def usual_time(state: TaskState) -> timedelta:
+    """Return how long a task may stay in a state that can change."""
+    return INPUT_TIME if state is TaskState.INPUT_REQUIRED else TIME_LEFT
 
 
 def settling(task: Task, time_left: timedelta) -> datetime:

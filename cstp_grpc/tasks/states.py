@@ -10,10 +10,12 @@ from cstp_grpc.vocabulary import TaskState
 LAPSED: Final[Mapping[TaskState, TaskState]] = {
     TaskState.SUBMITTED: TaskState.FAILED,
     TaskState.WORKING: TaskState.FAILED,
+    # The guardrails' verdict stands if nobody gives what it asks for.
+    TaskState.INPUT_REQUIRED: TaskState.REJECTED,
 }
 """The states that can still change, and the state that each becomes when the time of the task has run out."""
 
-CANCELABLE: Final = frozenset({TaskState.SUBMITTED})
+CANCELABLE: Final = frozenset({TaskState.SUBMITTED, TaskState.INPUT_REQUIRED})
 """The states in which nothing of what the task asks for was sent, so that canceling prevents it."""
 
 

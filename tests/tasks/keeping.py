@@ -12,7 +12,7 @@ from cstp_grpc.tasks.sql_store import SqlTaskStore
 from cstp_grpc.tasks.store import Task, TaskFilter
 from cstp_grpc.vocabulary import TaskState
 
-OPEN = (TaskState.SUBMITTED, TaskState.WORKING)
+OPEN = (TaskState.SUBMITTED, TaskState.WORKING, TaskState.INPUT_REQUIRED)
 """The states of tasks that have not ended."""
 NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
 KEPT = timedelta(hours=2)
@@ -61,7 +61,9 @@ class Shelf:
         seen = {}
         for key, (task, lapses_at) in self._kept.items():
             if lapses_at is not None and lapses_at <= now:
-                task = Task(task.id, task.context_id, TaskState.FAILED, task.content, task.version, lapses_at)
+                waiting = task.state is TaskState.INPUT_REQUIRED
+                lapsed = TaskState.REJECTED if waiting else TaskState.FAILED
+                task = Task(task.id, task.context_id, lapsed, task.content, task.version, lapses_at)
             if task.state in OPEN or task.updated_at + KEPT > now:
                 seen[key] = task
         return seen
@@ -72,7 +74,8 @@ class Shelf:
         if task is None:
             return version == 0
         return task.version == version and (
-            task.state is TaskState.SUBMITTED or (task.state is TaskState.WORKING and state is not TaskState.CANCELED)
+            task.state in (TaskState.SUBMITTED, TaskState.INPUT_REQUIRED)
+            or (task.state is TaskState.WORKING and state is not TaskState.CANCELED)
         )
 
     def put(self, agent: str, task: Task, time_left: timedelta) -> None:

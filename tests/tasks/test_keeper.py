@@ -172,7 +172,7 @@ def test_a_key_names_one_task_of_an_agent(kit: KeeperKit, engine: Engine) -> Non
 # Lapsing
 
 
-@pytest.mark.parametrize("state", OPEN)
+@pytest.mark.parametrize("state", [SUBMITTED, WORKING])
 @pytest.mark.parametrize(("given", "left"), [(None, TIME_LEFT), (MINUTE, MINUTE)])
 def test_a_task_fails_when_its_time_runs_out(
     kit: KeeperKit, given: timedelta | None, left: timedelta, state: TaskState
@@ -187,6 +187,18 @@ def test_a_task_fails_when_its_time_runs_out(
     assert kit.keeper.page(ADA, ALL).items == (lapsed,)
     with pytest.raises(Conflict):
         kit.save(version=1)
+
+
+def test_a_task_that_waits_for_input_is_rejected_when_its_time_runs_out(kit: KeeperKit) -> None:
+    saved = kit.save(state=TaskState.INPUT_REQUIRED)
+    kit.clock.now += timedelta(minutes=30)
+    assert kit.save(state=WORKING, version=1).version == 2
+    kit.save(state=TaskState.INPUT_REQUIRED, version=2, time_left=MINUTE)
+    kit.save("t-2", TaskState.INPUT_REQUIRED)
+    assert kit.save("t-2", CANCELED, 1).state is CANCELED
+    kit.clock.now += MINUTE
+    assert kit.keeper.get("ada", "t-1").state is TaskState.REJECTED
+    assert ids(kit, replace(ADA, states=(TaskState.REJECTED,))) == [saved.id]
 
 
 def test_a_lapsed_task_is_listed_as_failed_where_its_change_belongs(kit: KeeperKit) -> None:

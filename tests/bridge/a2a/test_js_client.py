@@ -116,7 +116,7 @@ def test_a_method_can_be_called_by_its_name(report: dict[str, Any], peers: Peers
 
 def test_a_blocked_intent_passes_once_the_conversation_says_what_was_missing(session: dict[str, Any]) -> None:
     blocked, passed = session["blocked"], session["passed"]
-    assert (state(blocked), state(passed)) == ("TASK_STATE_REJECTED", "TASK_STATE_COMPLETED")
+    assert (state(blocked), state(passed)) == ("TASK_STATE_INPUT_REQUIRED", "TASK_STATE_COMPLETED")
     assert passed["contextId"] == blocked["contextId"]
     [violation] = result_of(blocked)["guardrailStatus"]["violations"]
     assert violation["guardrailId"] == "no-production-without-review"

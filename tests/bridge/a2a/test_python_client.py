@@ -409,8 +409,8 @@ def test_tasks_are_listed_by_conversation_and_page(alice: Agent) -> None:
 def test_tasks_are_listed_by_how_they_ended_and_when(alice: Agent) -> None:
     blocked = alice.send(INTENT, metadata=UNREVIEWED)
     passed = alice.send(INTENT, context_id=blocked.context_id)
-    rejected = alice.list_tasks(context_id=blocked.context_id, status=TaskState.TASK_STATE_REJECTED)
-    assert [task.id for task in rejected.tasks] == [blocked.id]
+    waiting = alice.list_tasks(context_id=blocked.context_id, status=TaskState.TASK_STATE_INPUT_REQUIRED)
+    assert [task.id for task in waiting.tasks] == [blocked.id]
     later = alice.list_tasks(context_id=blocked.context_id, status_timestamp_after=passed.status.timestamp)
     assert [task.id for task in later.tasks] == [passed.id]
     assert not alice.list_tasks(context_id=blocked.context_id, history_length=0).tasks[0].history
@@ -512,7 +512,7 @@ def test_an_extension_that_nobody_activated_is_not_mentioned(alice: Agent) -> No
 
 def test_a_blocked_intent_passes_once_the_conversation_says_what_was_missing(alice: Agent) -> None:
     blocked = alice.send(INTENT, metadata=UNREVIEWED)
-    assert blocked.status.state == TaskState.TASK_STATE_REJECTED
+    assert blocked.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
     [violation] = result_of(blocked)["guardrailStatus"]["violations"]
     assert violation["guardrailId"] == "no-production-without-review"
 

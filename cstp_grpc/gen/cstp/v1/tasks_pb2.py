@@ -28,7 +28,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x63stp/v1/tasks.proto\x12\x07\x63stp.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x15\x63stp/v1/options.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa8\x02\n\x04Task\x12q\n\x02id\x18\x01 \x01(\tBe\xbaHb\xba\x01_\n\x12text.visible_ascii\x12)must be 1 to 128 visible ASCII characters\x1a\x1ethis.matches(\'^[!-~]{1,128}$\')\x12\x1e\n\ncontext_id\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12-\n\x05state\x18\x03 \x01(\x0e\x32\x12.cstp.v1.TaskStateB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\x1d\n\x07\x63ontent\x18\x04 \x01(\x0c\x42\x0c\xbaH\tz\x07\x10\x01\x18\x80\x80\x80\x01\x12\x0f\n\x07version\x18\x05 \x01(\x05\x12.\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xd1\x01\n\x0fSaveTaskRequest\x12#\n\x04task\x18\x01 \x01(\x0b\x32\r.cstp.v1.TaskB\x06\xbaH\x03\xc8\x01\x01\x12\x18\n\x07version\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12;\n\ttime_left\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\r\xbaH\n\xaa\x01\x07\"\x03\x08\x90\x1c*\x00\x12(\n\x0bpush_config\x18\x04 \x01(\x0b\x32\x13.cstp.v1.PushConfig\x12\x18\n\x06method\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\"S\n\x10SaveTaskResponse\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12.\n\nupdated_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"*\n\x0f\x46indTaskRequest\x12\x17\n\x03key\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\";\n\x10\x46indTaskResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12\x1b\n\x04task\x18\x02 \x01(\x0b\x32\r.cstp.v1.Task\"(\n\x0eGetTaskRequest\x12\x16\n\x02id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\".\n\x0fGetTaskResponse\x12\x1b\n\x04task\x18\x01 \x01(\x0b\x32\r.cstp.v1.Task\"\x88\x02\n\x10ListTasksRequest\x12#\n\ncontext_id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01H\x00\x88\x01\x01\x12\x35\n\x06states\x18\x02 \x03(\x0e\x32\x12.cstp.v1.TaskStateB\x11\xbaH\x0e\x92\x01\x0b\x10\n\"\x07\x82\x01\x04\x10\x01 \x00\x12O\n\rupdated_after\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x1c\xbaH\x19\xb2\x01\x16\"\x07\x08\xff\x82\xd1\xff\xaf\x07\x32\x0b\x08\x80\x92\xb8\xc3\x98\xfe\xff\xff\xff\x01\x12\x1a\n\tpage_size\x18\x04 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x1c\n\npage_token\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\x42\r\n\x0b_context_id\"Y\n\x11ListTasksResponse\x12\x1c\n\x05tasks\x18\x01 \x03(\x0b\x32\r.cstp.v1.Task\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\r\n\x05total\x18\x03 \x01(\x05\"\xb5\x05\n\nPushConfig\x12\x8f\x01\n\x02id\x18\x01 \x01(\tB\x82\x01\xbaH\x7f\xba\x01|\n\x13text.push_config_id\x12\x42must be at most 128 visible ASCII characters, none of them a slash\x1a!this.matches(\'^[!-.0-~]{0,128}$\')\x12\x17\n\x03url\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x10\x12\x89\x01\n\x05token\x18\x03 \x01(\tBz\xbaHw\xba\x01t\n\x11text.header_value\x12/must be at most 4096 printable ASCII characters\x1a.size(this) <= 4096 && this.matches(\'^[ -~]*$\')\x12\xac\x01\n\x06scheme\x18\x04 \x01(\tB\x9b\x01\xbaH\x97\x01\xba\x01\x93\x01\n\x1atext.authentication_scheme\x12Kmust be the name of an HTTP authentication scheme, of at most 64 characters\x1a(this.matches(\'^[A-Za-z0-9._~+-]{0,64}$\')\x12\x8f\x01\n\x0b\x63redentials\x18\x05 \x01(\tBz\xbaHw\xba\x01t\n\x11text.header_value\x12/must be at most 4096 printable ASCII characters\x1a.size(this) <= 4096 && this.matches(\'^[ -~]*$\')\x12/\n\x06\x66ormat\x18\x06 \x01(\x0e\x32\x13.cstp.v1.PushFormatB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\"h\n\x17\x43reatePushConfigRequest\x12\x1b\n\x07task_id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x30\n\x0bpush_config\x18\x02 \x01(\x0b\x32\x13.cstp.v1.PushConfigB\x06\xbaH\x03\xc8\x01\x01\"D\n\x18\x43reatePushConfigResponse\x12(\n\x0bpush_config\x18\x01 \x01(\x0b\x32\x13.cstp.v1.PushConfig\"I\n\x14GetPushConfigRequest\x12\x1b\n\x07task_id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x14\n\x02id\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\"A\n\x15GetPushConfigResponse\x12(\n\x0bpush_config\x18\x01 \x01(\x0b\x32\x13.cstp.v1.PushConfig\"o\n\x16ListPushConfigsRequest\x12\x1b\n\x07task_id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x1a\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\"]\n\x17ListPushConfigsResponse\x12)\n\x0cpush_configs\x18\x01 \x03(\x0b\x32\x13.cstp.v1.PushConfig\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"N\n\x17\x44\x65letePushConfigRequest\x12\x1b\n\x07task_id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x16\n\x02id\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\"\x1a\n\x18\x44\x65letePushConfigResponse*\xbc\x01\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12TASK_STATE_WORKING\x10\x01\x12\x18\n\x14TASK_STATE_COMPLETED\x10\x02\x12\x17\n\x13TASK_STATE_REJECTED\x10\x03\x12\x15\n\x11TASK_STATE_FAILED\x10\x04\x12\x17\n\x13TASK_STATE_CANCELED\x10\x05\x12\x18\n\x14TASK_STATE_SUBMITTED\x10\x06*[\n\nPushFormat\x12\x1b\n\x17PUSH_FORMAT_UNSPECIFIED\x10\x00\x12\x17\n\x13PUSH_FORMAT_A2A_1_0\x10\x01\x12\x17\n\x13PUSH_FORMAT_A2A_0_3\x10\x02\x32\xb1\x05\n\x0bTaskService\x12\x45\n\x08SaveTask\x12\x18.cstp.v1.SaveTaskRequest\x1a\x19.cstp.v1.SaveTaskResponse\"\x04\x88\xb5\x18\x07\x12H\n\x08\x46indTask\x12\x18.cstp.v1.FindTaskRequest\x1a\x19.cstp.v1.FindTaskResponse\"\x07\x90\x02\x01\x88\xb5\x18\x07\x12\x45\n\x07GetTask\x12\x17.cstp.v1.GetTaskRequest\x1a\x18.cstp.v1.GetTaskResponse\"\x07\x90\x02\x01\x88\xb5\x18\x07\x12K\n\tListTasks\x12\x19.cstp.v1.ListTasksRequest\x1a\x1a.cstp.v1.ListTasksResponse\"\x07\x90\x02\x01\x88\xb5\x18\x07\x12]\n\x10\x43reatePushConfig\x12 .cstp.v1.CreatePushConfigRequest\x1a!.cstp.v1.CreatePushConfigResponse\"\x04\x88\xb5\x18\x07\x12W\n\rGetPushConfig\x12\x1d.cstp.v1.GetPushConfigRequest\x1a\x1e.cstp.v1.GetPushConfigResponse\"\x07\x90\x02\x01\x88\xb5\x18\x07\x12]\n\x0fListPushConfigs\x12\x1f.cstp.v1.ListPushConfigsRequest\x1a .cstp.v1.ListPushConfigsResponse\"\x07\x90\x02\x01\x88\xb5\x18\x07\x12`\n\x10\x44\x65letePushConfig\x12 .cstp.v1.DeletePushConfigRequest\x1a!.cstp.v1.DeletePushConfigResponse\"\x07\x90\x02\x02\x88\xb5\x18\x07\x1a\x04\x90\xb5\x18\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x63stp/v1/tasks.proto\x12\x07\x63stp.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x15\x63stp/v1/options.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa8\x02\n\x04Task\x12q\n\x02id\x18\x01 \x01(\tBe\xbaHb\xba\x01_\n\x12text.visible_ascii\x12)must be 1 to 128 visible ASCII characters\x1a\x1ethis.matches(\'^[!-~]{1,128}$\')\x12\x1e\n\ncontext_id\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12-\n\x05state\x18\x03 \x01(\x0e\x32\x12.cstp.v1.TaskStateB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\x1d\n\x07\x63ontent\x18\x04 \x01(\x0c\x42\x0c\xbaH\tz\x07\x10\x01\x18\x80\x80\x80\x01\x12\x0f\n\x07version\x18\x05 \x01(\x05\x12.\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xd2\x01\n\x0fSaveTaskRequest\x12#\n\x04task\x18\x01 \x01(\x0b\x32\r.cstp.v1.TaskB\x06\xbaH\x03\xc8\x01\x01\x12\x18\n\x07version\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12<\n\ttime_left\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x0e\xbaH\x0b\xaa\x01\x08\"\x04\x08\x80\xf5$*\x00\x12(\n\x0bpush_config\x18\x04 \x01(\x0b\x32\x13.cstp.v1.PushConfig\x12\x18\n\x06method\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\"S\n\x10SaveTaskResponse\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12.\n\nupdated_at\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"*\n\x0f\x46indTaskRequest\x12\x17\n\x03key\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\";\n\x10\x46indTaskResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12\x1b\n\x04task\x18\x02 \x01(\x0b\x32\r.cstp.v1.Task\"(\n\x0eGetTaskRequest\x12\x16\n\x02id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\".\n\x0fGetTaskResponse\x12\x1b\n\x04task\x18\x01 \x01(\x0b\x32\r.cstp.v1.Task\"\x88\x02\n\x10ListTasksRequest\x12#\n\ncontext_id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01H\x00\x88\x01\x01\x12\x35\n\x06states\x18\x02 \x03(\x0e\x32\x12.cstp.v1.TaskStateB\x11\xbaH\x0e\x92\x01\x0b\x10\n\"\x07\x82\x01\x04\x10\x01 \x00\x12O\n\rupdated_after\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x1c\xbaH\x19\xb2\x01\x16\"\x07\x08\xff\x82\xd1\xff\xaf\x07\x32\x0b\x08\x80\x92\xb8\xc3\x98\xfe\xff\xff\xff\x01\x12\x1a\n\tpage_size\x18\x04 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x1c\n\npage_token\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\x42\r\n\x0b_context_id\"Y\n\x11ListTasksResponse\x12\x1c\n\x05tasks\x18\x01 \x03(\x0b\x32\r.cstp.v1.Task\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\r\n\x05total\x18\x03 \x01(\x05\"\xb5\x05\n\nPushConfig\x12\x8f\x01\n\x02id\x18\x01 \x01(\tB\x82\x01\xbaH\x7f\xba\x01|\n\x13text.push_config_id\x12\x42must be at most 128 visible ASCII characters, none of them a slash\x1a!this.matches(\'^[!-.0-~]{0,128}$\')\x12\x17\n\x03url\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x10\x12\x89\x01\n\x05token\x18\x03 \x01(\tBz\xbaHw\xba\x01t\n\x11text.header_value\x12/must be at most 4096 printable ASCII characters\x1a.size(this) <= 4096 && this.matches(\'^[ -~]*$\')\x12\xac\x01\n\x06scheme\x18\x04 \x01(\tB\x9b\x01\xbaH\x97\x01\xba\x01\x93\x01\n\x1atext.authentication_scheme\x12Kmust be the name of an HTTP authentication scheme, of at most 64 characters\x1a(this.matches(\'^[A-Za-z0-9._~+-]{0,64}$\')\x12\x8f\x01\n\x0b\x63redentials\x18\x05 \x01(\tBz\xbaHw\xba\x01t\n\x11text.header_value\x12/must be at most 4096 printable ASCII characters\x1a.size(this) <= 4096 && this.matches(\'^[ -~]*$\')\x12/\n\x06\x66ormat\x18\x06 \x01(\x0e\x32\x13.cstp.v1.PushFormatB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\"h\n\x17\x43reatePushConfigRequest\x12\x1b\n\x07task_id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x30\n\x0bpush_config\x18\x02 \x01(\x0b\x32\x13.cstp.v1.PushConfigB\x06\xbaH\x03\xc8\x01\x01\"D\n\x18\x43reatePushConfigResponse\x12(\n\x0bpush_config\x18\x01 \x01(\x0b\x32\x13.cstp.v1.PushConfig\"I\n\x14GetPushConfigRequest\x12\x1b\n\x07task_id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x14\n\x02id\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\"A\n\x15GetPushConfigResponse\x12(\n\x0bpush_config\x18\x01 \x01(\x0b\x32\x13.cstp.v1.PushConfig\"o\n\x16ListPushConfigsRequest\x12\x1b\n\x07task_id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x1a\n\tpage_size\x18\x02 \x01(\x05\x42\x07\xbaH\x04\x1a\x02(\x00\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xe8\x07\"]\n\x17ListPushConfigsResponse\x12)\n\x0cpush_configs\x18\x01 \x03(\x0b\x32\x13.cstp.v1.PushConfig\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"N\n\x17\x44\x65letePushConfigRequest\x12\x1b\n\x07task_id\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\x12\x16\n\x02id\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\xc8\x01\"\x1a\n\x18\x44\x65letePushConfigResponse*\xdb\x01\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12TASK_STATE_WORKING\x10\x01\x12\x18\n\x14TASK_STATE_COMPLETED\x10\x02\x12\x17\n\x13TASK_STATE_REJECTED\x10\x03\x12\x15\n\x11TASK_STATE_FAILED\x10\x04\x12\x17\n\x13TASK_STATE_CANCELED\x10\x05\x12\x18\n\x14TASK_STATE_SUBMITTED\x10\x06\x12\x1d\n\x19TASK_STATE_INPUT_REQUIRED\x10\x07*[\n\nPushFormat\x12\x1b\n\x17PUSH_FORMAT_UNSPECIFIED\x10\x00\x12\x17\n\x13PUSH_FORMAT_A2A_1_0\x10\x01\x12\x17\n\x13PUSH_FORMAT_A2A_0_3\x10\x02\x32\xb1\x05\n\x0bTaskService\x12\x45\n\x08SaveTask\x12\x18.cstp.v1.SaveTaskRequest\x1a\x19.cstp.v1.SaveTaskResponse\"\x04\x88\xb5\x18\x07\x12H\n\x08\x46indTask\x12\x18.cstp.v1.FindTaskRequest\x1a\x19.cstp.v1.FindTaskResponse\"\x07\x90\x02\x01\x88\xb5\x18\x07\x12\x45\n\x07GetTask\x12\x17.cstp.v1.GetTaskRequest\x1a\x18.cstp.v1.GetTaskResponse\"\x07\x90\x02\x01\x88\xb5\x18\x07\x12K\n\tListTasks\x12\x19.cstp.v1.ListTasksRequest\x1a\x1a.cstp.v1.ListTasksResponse\"\x07\x90\x02\x01\x88\xb5\x18\x07\x12]\n\x10\x43reatePushConfig\x12 .cstp.v1.CreatePushConfigRequest\x1a!.cstp.v1.CreatePushConfigResponse\"\x04\x88\xb5\x18\x07\x12W\n\rGetPushConfig\x12\x1d.cstp.v1.GetPushConfigRequest\x1a\x1e.cstp.v1.GetPushConfigResponse\"\x07\x90\x02\x01\x88\xb5\x18\x07\x12]\n\x0fListPushConfigs\x12\x1f.cstp.v1.ListPushConfigsRequest\x1a .cstp.v1.ListPushConfigsResponse\"\x07\x90\x02\x01\x88\xb5\x18\x07\x12`\n\x10\x44\x65letePushConfig\x12 .cstp.v1.DeletePushConfigRequest\x1a!.cstp.v1.DeletePushConfigResponse\"\x07\x90\x02\x02\x88\xb5\x18\x07\x1a\x04\x90\xb5\x18\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,7 +48,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAVETASKREQUEST'].fields_by_name['version']._loaded_options = None
   _globals['_SAVETASKREQUEST'].fields_by_name['version']._serialized_options = b'\272H\004\032\002(\000'
   _globals['_SAVETASKREQUEST'].fields_by_name['time_left']._loaded_options = None
-  _globals['_SAVETASKREQUEST'].fields_by_name['time_left']._serialized_options = b'\272H\n\252\001\007\"\003\010\220\034*\000'
+  _globals['_SAVETASKREQUEST'].fields_by_name['time_left']._serialized_options = b'\272H\013\252\001\010\"\004\010\200\365$*\000'
   _globals['_SAVETASKREQUEST'].fields_by_name['method']._loaded_options = None
   _globals['_SAVETASKREQUEST'].fields_by_name['method']._serialized_options = b'\272H\005r\003\030\310\001'
   _globals['_FINDTASKREQUEST'].fields_by_name['key']._loaded_options = None
@@ -113,46 +113,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TASKSERVICE'].methods_by_name['ListPushConfigs']._serialized_options = b'\220\002\001\210\265\030\007'
   _globals['_TASKSERVICE'].methods_by_name['DeletePushConfig']._loaded_options = None
   _globals['_TASKSERVICE'].methods_by_name['DeletePushConfig']._serialized_options = b'\220\002\002\210\265\030\007'
-  _globals['_TASKSTATE']._serialized_start=2629
-  _globals['_TASKSTATE']._serialized_end=2817
-  _globals['_PUSHFORMAT']._serialized_start=2819
-  _globals['_PUSHFORMAT']._serialized_end=2910
+  _globals['_TASKSTATE']._serialized_start=2630
+  _globals['_TASKSTATE']._serialized_end=2849
+  _globals['_PUSHFORMAT']._serialized_start=2851
+  _globals['_PUSHFORMAT']._serialized_end=2942
   _globals['_TASK']._serialized_start=150
   _globals['_TASK']._serialized_end=446
   _globals['_SAVETASKREQUEST']._serialized_start=449
-  _globals['_SAVETASKREQUEST']._serialized_end=658
-  _globals['_SAVETASKRESPONSE']._serialized_start=660
-  _globals['_SAVETASKRESPONSE']._serialized_end=743
-  _globals['_FINDTASKREQUEST']._serialized_start=745
-  _globals['_FINDTASKREQUEST']._serialized_end=787
-  _globals['_FINDTASKRESPONSE']._serialized_start=789
-  _globals['_FINDTASKRESPONSE']._serialized_end=848
-  _globals['_GETTASKREQUEST']._serialized_start=850
-  _globals['_GETTASKREQUEST']._serialized_end=890
-  _globals['_GETTASKRESPONSE']._serialized_start=892
-  _globals['_GETTASKRESPONSE']._serialized_end=938
-  _globals['_LISTTASKSREQUEST']._serialized_start=941
-  _globals['_LISTTASKSREQUEST']._serialized_end=1205
-  _globals['_LISTTASKSRESPONSE']._serialized_start=1207
-  _globals['_LISTTASKSRESPONSE']._serialized_end=1296
-  _globals['_PUSHCONFIG']._serialized_start=1299
-  _globals['_PUSHCONFIG']._serialized_end=1992
-  _globals['_CREATEPUSHCONFIGREQUEST']._serialized_start=1994
-  _globals['_CREATEPUSHCONFIGREQUEST']._serialized_end=2098
-  _globals['_CREATEPUSHCONFIGRESPONSE']._serialized_start=2100
-  _globals['_CREATEPUSHCONFIGRESPONSE']._serialized_end=2168
-  _globals['_GETPUSHCONFIGREQUEST']._serialized_start=2170
-  _globals['_GETPUSHCONFIGREQUEST']._serialized_end=2243
-  _globals['_GETPUSHCONFIGRESPONSE']._serialized_start=2245
-  _globals['_GETPUSHCONFIGRESPONSE']._serialized_end=2310
-  _globals['_LISTPUSHCONFIGSREQUEST']._serialized_start=2312
-  _globals['_LISTPUSHCONFIGSREQUEST']._serialized_end=2423
-  _globals['_LISTPUSHCONFIGSRESPONSE']._serialized_start=2425
-  _globals['_LISTPUSHCONFIGSRESPONSE']._serialized_end=2518
-  _globals['_DELETEPUSHCONFIGREQUEST']._serialized_start=2520
-  _globals['_DELETEPUSHCONFIGREQUEST']._serialized_end=2598
-  _globals['_DELETEPUSHCONFIGRESPONSE']._serialized_start=2600
-  _globals['_DELETEPUSHCONFIGRESPONSE']._serialized_end=2626
-  _globals['_TASKSERVICE']._serialized_start=2913
-  _globals['_TASKSERVICE']._serialized_end=3602
+  _globals['_SAVETASKREQUEST']._serialized_end=659
+  _globals['_SAVETASKRESPONSE']._serialized_start=661
+  _globals['_SAVETASKRESPONSE']._serialized_end=744
+  _globals['_FINDTASKREQUEST']._serialized_start=746
+  _globals['_FINDTASKREQUEST']._serialized_end=788
+  _globals['_FINDTASKRESPONSE']._serialized_start=790
+  _globals['_FINDTASKRESPONSE']._serialized_end=849
+  _globals['_GETTASKREQUEST']._serialized_start=851
+  _globals['_GETTASKREQUEST']._serialized_end=891
+  _globals['_GETTASKRESPONSE']._serialized_start=893
+  _globals['_GETTASKRESPONSE']._serialized_end=939
+  _globals['_LISTTASKSREQUEST']._serialized_start=942
+  _globals['_LISTTASKSREQUEST']._serialized_end=1206
+  _globals['_LISTTASKSRESPONSE']._serialized_start=1208
+  _globals['_LISTTASKSRESPONSE']._serialized_end=1297
+  _globals['_PUSHCONFIG']._serialized_start=1300
+  _globals['_PUSHCONFIG']._serialized_end=1993
+  _globals['_CREATEPUSHCONFIGREQUEST']._serialized_start=1995
+  _globals['_CREATEPUSHCONFIGREQUEST']._serialized_end=2099
+  _globals['_CREATEPUSHCONFIGRESPONSE']._serialized_start=2101
+  _globals['_CREATEPUSHCONFIGRESPONSE']._serialized_end=2169
+  _globals['_GETPUSHCONFIGREQUEST']._serialized_start=2171
+  _globals['_GETPUSHCONFIGREQUEST']._serialized_end=2244
+  _globals['_GETPUSHCONFIGRESPONSE']._serialized_start=2246
+  _globals['_GETPUSHCONFIGRESPONSE']._serialized_end=2311
+  _globals['_LISTPUSHCONFIGSREQUEST']._serialized_start=2313
+  _globals['_LISTPUSHCONFIGSREQUEST']._serialized_end=2424
+  _globals['_LISTPUSHCONFIGSRESPONSE']._serialized_start=2426
+  _globals['_LISTPUSHCONFIGSRESPONSE']._serialized_end=2519
+  _globals['_DELETEPUSHCONFIGREQUEST']._serialized_start=2521
+  _globals['_DELETEPUSHCONFIGREQUEST']._serialized_end=2599
+  _globals['_DELETEPUSHCONFIGRESPONSE']._serialized_start=2601
+  _globals['_DELETEPUSHCONFIGRESPONSE']._serialized_end=2627
+  _globals['_TASKSERVICE']._serialized_start=2945
+  _globals['_TASKSERVICE']._serialized_end=3634
 # @@protoc_insertion_point(module_scope)

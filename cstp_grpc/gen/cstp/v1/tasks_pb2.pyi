@@ -41,6 +41,8 @@ class _TaskStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TaskState.V
     """Its owner canceled it, and nothing of what it asks for was done."""
     TASK_STATE_SUBMITTED: _TaskState.ValueType  # 6
     """It is kept, and nothing was sent for it yet. Until it is at work it can be canceled."""
+    TASK_STATE_INPUT_REQUIRED: _TaskState.ValueType  # 7
+    """It waits for a message of its owner's that gives what it asks for. It can be canceled."""
 
 class TaskState(_TaskState, metaclass=_TaskStateEnumTypeWrapper):
     """Where a task stands."""
@@ -59,6 +61,8 @@ TASK_STATE_CANCELED: TaskState.ValueType  # 5
 """Its owner canceled it, and nothing of what it asks for was done."""
 TASK_STATE_SUBMITTED: TaskState.ValueType  # 6
 """It is kept, and nothing was sent for it yet. Until it is at work it can be canceled."""
+TASK_STATE_INPUT_REQUIRED: TaskState.ValueType  # 7
+"""It waits for a message of its owner's that gives what it asks for. It can be canceled."""
 Global___TaskState: _TypeAlias = TaskState  # noqa: Y015
 
 class _PushFormat:
@@ -152,8 +156,8 @@ class SaveTaskRequest(_message.Message):
 
     @_builtins.property
     def time_left(self) -> _duration_pb2.Duration:
-        """For a task that is submitted or at work: how long until it counts as failed, more than 0 and at most an hour;
-        5 minutes when absent.
+        """For a task that has not ended: how long until it counts as failed, or as rejected if it waits for input, more than 0
+        and at most 7 days. When absent it is 5 minutes, and a day for a task that waits for input.
         """
 
     @_builtins.property
