@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bridge.channel import SECURE, Upstream
+from bridge.connections import allow_descriptors
 from bridge.listening import CannotListen
 from bridge.running import running
 from cstp_grpc import config
@@ -38,6 +39,7 @@ def main() -> int:
             if not target:
                 return 0
         upstream = upstream_of(settings, target, announced)
+        allow_descriptors(settings.server.max_connections)
         asyncio.run(serve(settings, upstream, arguments.port_file, arguments.a2a_port_file))
     except ConfigError as error:
         print(error, file=sys.stderr)

@@ -20,6 +20,7 @@ from bridge.a2a.rest import Rest
 from bridge.agent_card import CardPages
 from bridge.bodies import BodyReader
 from bridge.calls import Entry, Outcome
+from bridge.connections import hide_versions
 from bridge.cors import Cors
 from bridge.liaison_events import LiaisonEvents
 from bridge.methods import Forwarder, Metadata
@@ -70,6 +71,7 @@ def create_app(settings: Settings, channel: grpc.aio.Channel, peer: Peer) -> web
     )
     pages = CardPages(peer.cards, peer.address)
     app = web.Application(client_max_size=server.max_body_bytes)
+    app.on_response_prepare.append(hide_versions)
     app.router.add_post(RPC_PATH, bridge.rpc)
     a2a = JsonRpc(peer, server)
     for path in A2A_PATHS:

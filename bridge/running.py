@@ -17,6 +17,7 @@ from bridge.a2a.grpc_server import A2aGrpcServer
 from bridge.a2a.peer import build_peer
 from bridge.app import create_app
 from bridge.channel import Upstream, connect, is_secure
+from bridge.connections import Listener, connections_that_fit
 from bridge.forwarded import checked_url
 from bridge.listening import CannotListen
 from cstp_grpc.certificates import ServerCertificate
@@ -54,16 +55,11 @@ async def running(settings: Settings, upstream: Upstream, version: str) -> Async
         announced = upstream.announced or upstream.target
         ports = Ports(port_in(announced, settings.grpc.port), grpc_server.port, cstp_secure=is_secure(announced))
         peer = build_peer(settings, version, channel, ports)
-        # Compressed bodies are refused, so nothing of them must be unpacked while they are read off the connection.
-        runner = web.AppRunner(
-            create_app(settings, channel, peer),
-            access_log=None,
-            logger=server_log(),
-            auto_decompress=False,
-            shutdown_timeout=settings.grpc.drain_seconds,
-        )
+        runner = web.AppRunner(create_app(settings, channel, peer), shutdown_timeout=settings.grpc.drain_seconds)
+        await runner.setup()
+        listener = build_listener(runner, settings.server, certificate)
         try:
-            host, port = await listen(runner, settings.server, certificate)
+            host, port = await listen(listener, settings.server)
             await grpc_server.start(peer, public_address(settings.server, port))
             yield Addresses(
                 http=join(host, port),
@@ -71,6 +67,7 @@ async def running(settings: Settings, upstream: Upstream, version: str) -> Async
                 secure=certificate is not None,
             )
         finally:
+            await listener.stop()
             await asyncio.gather(runner.cleanup(), grpc_server.stop(settings.grpc.drain_seconds))
             await end_work(peer.conversations, settings.grpc.drain_seconds)
 
@@ -84,18 +81,27 @@ async def end_work(conversations: Conversations, seconds: float) -> None:
         logger.warning("some tasks are still at work after %g s; they will be shown as interrupted", seconds)
 
 
-async def listen(
-    runner: web.AppRunner, settings: ServerSettings, certificate: ServerCertificate | None
-) -> tuple[str, int]:
-    """Serve HTTP, over TLS with a certificate, and return the address and the port. Raises CannotListen."""
-    await runner.setup()
-    context = certificate.https_context() if certificate else None
+def build_listener(runner: web.AppRunner, settings: ServerSettings, certificate: ServerCertificate | None) -> Listener:
+    """Return what accepts connections for an application, over TLS with a certificate."""
+    assert runner.server is not None, "the runner is set up"
+    return Listener(
+        runner.server,
+        connections_that_fit(settings.max_connections),
+        settings.idle_seconds,
+        certificate.https_context() if certificate else None,
+        access_log=None,
+        logger=server_log(),
+        # Compressed bodies are refused, so nothing of them must be unpacked while they are read off the connection.
+        auto_decompress=False,
+    )
+
+
+async def listen(listener: Listener, settings: ServerSettings) -> tuple[str, int]:
+    """Serve HTTP and return the address and the port. Raises CannotListen."""
     try:
-        await web.TCPSite(runner, settings.host, settings.port, ssl_context=context).start()
+        return await listener.start(settings.host, settings.port)
     except OSError as error:
         raise CannotListen(join(settings.host, settings.port), "server.port") from error
-    host, port = runner.addresses[0][:2]
-    return host, port
 
 
 def server_log() -> logging.Logger:

@@ -29,6 +29,12 @@ class ServerSettings(Section):
     """The address that others reach it by; when absent, taken from the request."""
     trusted_proxies: list[str] = []
     """Addresses or networks whose `Forwarded` and `X-Forwarded-*` headers are believed."""
+    max_connections: int = Field(default=1000, ge=1)
+    """The most connections over HTTP at once, or fewer where the system lets the process open fewer files. Beyond them
+    the oldest one that waits for a request is closed."""
+    idle_seconds: float = Field(default=75.0, gt=0)
+    """How long a connection over HTTP may wait for the head of its first or its next request; longer than a proxy in
+    front keeps one that is idle."""
     max_body_bytes: int = Field(default=1_048_576, ge=1024)
     """The largest request body; a larger one is answered with HTTP 413."""
     max_values: int = Field(default=20_000, ge=1000)

@@ -54,10 +54,33 @@ def test_other_paths_are_404(bridge: Client) -> None:
 def test_nothing_of_a_malformed_request_is_logged(bridge: Client, caplog: pytest.LogCaptureFixture, end: bytes) -> None:
     with caplog.at_level("DEBUG"), socket.create_connection((bridge.host, bridge.port), TIMEOUT) as connection:
         connection.sendall(b"POST /cstp HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + TOKEN.encode() + end)
-        assert connection.recv(1000).startswith(b"HTTP/1.0 400")
+        answer = b"".join(iter(lambda: connection.recv(1000), b""))
+        assert answer.startswith(b"HTTP/1.0 400")
+        assert answer.endswith(b"400: Bad Request\n")
+        assert b"\r\nServer: cstp\r\n" in answer
         wait_until(lambda: "no HTTP" in caplog.text, "it is logged that there was one")
     assert TOKEN not in caplog.text
     assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("given", ["\xff", "gold", "100-continue, gold"])
+@pytest.mark.parametrize("target", ["POST /cstp", "GET /health", "GET /nowhere", "PUT /cstp"])
+def test_an_expectation_that_there_is_none_of_is_417_and_not_repeated(
+    bridge: Client, caplog: pytest.LogCaptureFixture, target: str, given: str
+) -> None:
+    answer = send_raw(bridge, f"{target} HTTP/1.1\r\nHost: x\r\nExpect: {given}\r\n\r\n".encode("latin-1"))
+    assert answer.startswith(b"HTTP/1.1 417 ")
+    assert b"\r\nServer: cstp\r\n" in answer
+    assert b"gold" not in answer
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/cstp"), ("GET", "/health"), ("GET", "/nowhere"), ("PUT", "/cstp"), ("POST", "/a2a")]
+)
+def test_no_answer_tells_the_versions_of_the_server(bridge: Client, method: str, path: str) -> None:
+    answer = bridge.request(method, path, b"{" if method == "POST" else None, {"Content-Type": JSON})
+    assert answer.headers.get_all("Server") == ["cstp"]
 
 
 def test_a_body_beyond_the_limit_is_413(bridge: Client, server: Scripted) -> None:

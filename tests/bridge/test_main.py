@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,12 @@ CONFIG = "server: {host: 127.0.0.1, port: 0}\ngrpc: {port: 0}\na2a: {grpc_port: 
 class Process:
     """A bridge that was started from the command line."""
 
-    def __init__(self, folder: Path, *arguments: str, config: str = CONFIG) -> None:
+    def __init__(self, folder: Path, *arguments: str, config: str = CONFIG, before: Sequence[str] = ()) -> None:
         file = folder / "config.yaml"
         file.write_text(config)
         self.port_file = folder / "port"
         command = [
+            *before,
             sys.executable,
             "-m",
             "bridge",
