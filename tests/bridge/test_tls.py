@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,23 @@ def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path, authority: A
     wanted = settings(tmp_path, server={"tls": made})
     with pytest.raises(ConfigError, match=r"server\.tls\.key: \S+ does not belong"), peering(wanted, "127.0.0.1:1"):
         pass
+
+
+def silent(url: str) -> socket.socket:
+    """Return a connection on which no handshake begins."""
+    host, _, port = url.rpartition("/")[2].rpartition(":")
+    return socket.create_connection((host, int(port)), TIMEOUT)
+
+
+def test_a_handshake_that_never_begins_closes_its_connection(tmp_path: Path, app: App, authority: Authority) -> None:
+    with secured(tmp_path, app, authority.certify(), idle_seconds=0.2) as peers, silent(peers.url) as connection:
+        assert connection.recv(1000) == b""
+
+
+def test_handshakes_that_never_begin_keep_nobody_out(tmp_path: Path, app: App, authority: Authority) -> None:
+    roots = authority.certificate.read_bytes()
+    with ExitStack() as opened:
+        peers = opened.enter_context(secured(tmp_path, app, authority.certify(), max_connections=2))
+        first, *_ = [opened.enter_context(silent(peers.url)) for _ in range(4)]
+        assert get(f"{peers.url}/health", roots) == {"status": "ok"}
+        assert first.recv(1000) == b""
