@@ -23,7 +23,6 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.rpc import status_pb2
 from grpc_health.v1 import health, health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from grpc_status import rpc_status
 
 from bridge import headers
@@ -48,6 +47,7 @@ from bridge.methods import Metadata
 from bridge.status import REQUEST_ID, Failure
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.config import Settings, join
+from cstp_grpc.reflection import SERVICE_NAMES, build_reflection_handlers
 
 logger = logging.getLogger(__name__)
 
@@ -141,8 +141,8 @@ class A2aGrpcServer:
         services = [Service(dialect, peer, address, self._timeout) for dialect in DIALECTS]
         self._server.add_generic_rpc_handlers([*services, self._health.handlers()])
         names = [dialect.service.full_name for dialect in DIALECTS]
-        shown = Reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._open_streams)
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(shown, self._server)
+        shown = Reflection([*names, health.SERVICE_NAME, *SERVICE_NAMES], self._open_streams)
+        self._server.add_generic_rpc_handlers(build_reflection_handlers(shown))
         await self._server.start()
         for name in (health.OVERALL_HEALTH, *names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -13,6 +13,7 @@ from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from bridge.a2a.arrival import LATE, USUAL_SECONDS, Arrival, Context
+from cstp_grpc.reflection import SymbolPool
 
 
 class Places:
@@ -64,7 +65,7 @@ class Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
     """Shows the contract of the named services."""
 
     def __init__(self, names: Iterable[str], places: Places) -> None:
-        super().__init__(names)
+        super().__init__(names, SymbolPool())
         self._places = places
 
     async def ServerReflectionInfo(  # noqa: N802

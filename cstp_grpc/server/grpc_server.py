@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.client.contract import methods
 from cstp_grpc.config import GrpcSettings, Settings, join
+from cstp_grpc.reflection import SERVICE_NAMES, SymbolPool, build_reflection_handlers
 from cstp_grpc.server.health import Health
 from cstp_grpc.server.interceptors.auth import Authentication
 from cstp_grpc.server.interceptors.chain import Chain, Interceptor, Pools
@@ -96,8 +97,9 @@ class GrpcServer:
         self._health = Health(details)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self._services = sorted({method.service for method in methods().values()})
-        shown = [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME]
-        reflection.enable_server_reflection(shown, self._server)
+        shown = [*self._services, health.SERVICE_NAME, *SERVICE_NAMES]
+        reflected = reflection.ReflectionServicer(shown, SymbolPool())
+        self._server.add_generic_rpc_handlers(build_reflection_handlers(reflected))
 
     def start(self, *, private: bool = False) -> Listening:
         """Listen, and say where. Raises CannotListen.

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import json
 import logging
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,8 +12,10 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from cstp_grpc.client.contract import methods
@@ -77,6 +83,59 @@ def test_reflection_tells_the_contract(channel: grpc.Channel) -> None:
     assert "cstp.v1.CstpService" in database.get_services()
     service = DescriptorPool(database).FindServiceByName("cstp.v1.CstpService")
     assert [method.name for method in service.methods] == ["AnnounceIntent", "QueryDecisions", "CheckGuardrails"]
+
+
+REFLECTION = ["grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"]
+
+
+def reflect(channel: grpc.Channel, version: str, symbol: str) -> reflection_pb2.ServerReflectionResponse:
+    call = channel.stream_stream(
+        f"/{version}/ServerReflectionInfo",
+        reflection_pb2.ServerReflectionRequest.SerializeToString,
+        reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    asked = reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol)
+    (answer,) = call(iter([asked]), timeout=TIMEOUT)
+    return answer
+
+
+@pytest.mark.parametrize("version", REFLECTION)
+@pytest.mark.parametrize(
+    ("symbol", "file"),
+    [
+        ("cstp.v1.CstpService", "cstp/v1/cstp.proto"),
+        ("cstp.v1.CstpService.CheckGuardrails", "cstp/v1/cstp.proto"),
+        ("cstp.v1.CheckGuardrailsRequest.action", "cstp/v1/cstp.proto"),
+        ("grpc.reflection.v1.ServerReflection", "grpc_reflection/v1/reflection.proto"),
+        ("grpc.reflection.v1.ServerReflection.ServerReflectionInfo", "grpc_reflection/v1/reflection.proto"),
+        ("grpc.reflection.v1alpha.ServerReflection.ServerReflectionInfo", "grpc_reflection/v1alpha/reflection.proto"),
+    ],
+)
+def test_reflection_finds_services_and_their_members(
+    channel: grpc.Channel, version: str, symbol: str, file: str
+) -> None:
+    shown = reflect(channel, version, symbol).file_descriptor_response.file_descriptor_proto
+    found = [descriptor_pb2.FileDescriptorProto.FromString(one).name for one in shown]
+    assert file in found
+
+
+@pytest.mark.parametrize("version", REFLECTION)
+@pytest.mark.parametrize("symbol", ["cstp.v1.CstpService.NoSuchMethod", "cstp.v1.NoSuchService.Method", "x", "", "."])
+def test_reflection_does_not_find_what_is_missing(channel: grpc.Channel, version: str, symbol: str) -> None:
+    assert reflect(channel, version, symbol).error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+
+
+def test_buf_calls_methods_by_reflection(tmp_path: Path) -> None:
+    with running(settings(tmp_path)) as app:
+        command = [shutil.which("buf", path=Path(sys.executable).parent) or "buf", "curl", "--protocol", "grpc"]
+        command += ["--http2-prior-knowledge", "--header", f"authorization: {dict(ALICE)['authorization']}"]
+        command += ["--data", '{"action": {"description": "Rename a variable"}}']
+        url = f"http://{app.target}/cstp.v1.CstpService/CheckGuardrails"
+        answers = [
+            json.loads(subprocess.check_output([*command, "--reflect-protocol", protocol, url], timeout=TIMEOUT))
+            for protocol in ("grpc-v1", "grpc-v1alpha")
+        ]
+    assert [answer["allowed"] for answer in answers] == [True, True]
 
 
 def test_bytes_that_are_no_message_are_an_invalid_argument(channel: grpc.Channel) -> None:

@@ -569,11 +569,19 @@ def test_health_and_reflection_are_open(wire: Wire) -> None:
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
     ask = reflection_pb2.ServerReflectionRequest
     stub = reflection_pb2_grpc.ServerReflectionStub(wire.channel)
-    asked = [ask(list_services=""), *(ask(file_containing_symbol=name) for name in names)]
+    methods = [method.full_name for service in (CURRENT, OLD) for method in service.methods]
+    asked = [ask(list_services=""), *(ask(file_containing_symbol=name) for name in (*names, *methods))]
     listed, *files = stub.ServerReflectionInfo(iter(asked), timeout=TIMEOUT)
     shown = {service.name for service in listed.list_services_response.service}
-    assert shown == {*names, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+    versions = {"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"}
+    assert shown == {*names, "grpc.health.v1.Health", *versions}
     assert all(file.file_descriptor_response.file_descriptor_proto for file in files)
+    current = wire.channel.stream_stream(
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        ask.SerializeToString,
+        reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    assert list(current(iter(asked), timeout=TIMEOUT)) == [listed, *files]
 
 
 def test_strangers_cannot_hold_every_stream(core: Scripted, target: str) -> None:
