@@ -42,14 +42,16 @@ class PushService:
         self._service = TaskServiceStub(channel)
         self._timeout = timeout
 
-    async def create(self, task_id: str, config: tasks_pb2.PushConfig, metadata: Metadata) -> tasks_pb2.PushConfig:
-        """Keep a configuration of a task and return it as it is kept."""
+    async def create(
+        self, task_id: str, config: tasks_pb2.PushConfig, metadata: Metadata, place: str = ""
+    ) -> tasks_pb2.PushConfig:
+        """Keep a configuration of a task and return it as it is kept; the request holds it at `place`."""
         request = tasks_pb2.CreatePushConfigRequest(task_id=task_id, push_config=config)
         call = self._service.CreatePushConfig(request, timeout=self._timeout, metadata=tuple(metadata))
         try:
             return (await answer_of(call, tasks_pb2.CreatePushConfigRequest)).push_config
         except Failure as failure:
-            raise push_error(failure) from failure
+            raise push_error(failure, place) from failure
 
     async def get(self, task_id: str, config_id: str, metadata: Metadata) -> tasks_pb2.PushConfig:
         """Return a configuration of a task, the one that was set last if the id is empty."""
@@ -102,6 +104,13 @@ class PushOperations(RequestHandler):
         if given.task_id not in ("", params.message.task_id):
             raise json_params.refused([(f"{INLINE}.taskId", "must be empty in a message")])
         return to_kept(given, context)
+
+    async def add_inline_config(self, task_id: str, config: tasks_pb2.PushConfig, metadata: Metadata) -> None:
+        """Keep the configuration that comes with a repeated message, unless its task has it already. Raises A2AError."""
+        push = self._required_push()
+        kept = (await push.list(task_id, 0, "", metadata)).push_configs
+        if not any(is_same_config(config, each) for each in kept):
+            await push.create(task_id, config, metadata, INLINE)
 
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
@@ -163,6 +172,14 @@ def to_kept(config: TaskPushNotificationConfig, context: ServerCallContext) -> t
         credentials=config.authentication.credentials,
         format=FORMATS[version_in(context)],
     )
+
+
+def is_same_config(config: tasks_pb2.PushConfig, kept: tasks_pb2.PushConfig) -> bool:
+    """Return whether a kept configuration is the one that was given, perhaps without an id."""
+    named = tasks_pb2.PushConfig()
+    named.CopyFrom(config)
+    named.id = config.id or kept.id
+    return named == kept
 
 
 def to_shown(task_id: str, kept: tasks_pb2.PushConfig) -> TaskPushNotificationConfig:

@@ -49,7 +49,7 @@ class Pushes(Binding):
     def delete(self, task_id: str, config_id: str, who: str = "alice") -> None:
         raise NotImplementedError
 
-    def announce(self, text: str, config: Json, *, at_once: bool = False) -> Json:
+    def announce(self, text: str, config: Json, *, at_once: bool = False, **members: Any) -> Json:
         """Send a text with a configuration, and return the task."""
         raise NotImplementedError
 
@@ -97,9 +97,9 @@ class JsonRpcPushes(JsonRpc, Pushes):
         found = self._result("DeleteTaskPushNotificationConfig", {"taskId": task_id, "id": config_id}, who)
         assert found == {}
 
-    def announce(self, text: str, config: Json, *, at_once: bool = False) -> Json:
+    def announce(self, text: str, config: Json, *, at_once: bool = False, **members: Any) -> Json:
         configuration = {"taskPushNotificationConfig": nested(config), "returnImmediately": at_once}
-        params = {"message": message_of((text,), {}), "configuration": configuration}
+        params = {"message": message_of((text,), members), "configuration": configuration}
         task: Json = self._result("SendMessage", params, "alice")["task"]
         return task
 
@@ -130,9 +130,9 @@ class OldJsonRpcPushes(OldJsonRpc, JsonRpcPushes):
         params = {"id": task_id, "pushNotificationConfigId": config_id}
         assert self._result("tasks/pushNotificationConfig/delete", params, who) is None
 
-    def announce(self, text: str, config: Json, *, at_once: bool = False) -> Json:
+    def announce(self, text: str, config: Json, *, at_once: bool = False, **members: Any) -> Json:
         configuration = {"pushNotificationConfig": old_nested(config), "blocking": not at_once}
-        params = {"message": old_message_of((text,), {}), "configuration": configuration}
+        params = {"message": old_message_of((text,), members), "configuration": configuration}
         task: Json = self._result("message/send", params, "alice")
         return task
 
@@ -153,9 +153,9 @@ class HttpJsonPushes(HttpJson, Pushes):
     def delete(self, task_id: str, config_id: str, who: str = "alice") -> None:
         assert self._request("DELETE", f"/tasks/{task_id}/pushNotificationConfigs/{config_id}", who) == {}
 
-    def announce(self, text: str, config: Json, *, at_once: bool = False) -> Json:
+    def announce(self, text: str, config: Json, *, at_once: bool = False, **members: Any) -> Json:
         configuration = {"taskPushNotificationConfig": nested(config), "returnImmediately": at_once}
-        body = {"message": message_of((text,), {}), "configuration": configuration}
+        body = {"message": message_of((text,), members), "configuration": configuration}
         task: Json = self._request("POST", "/message:send", "alice", body)["task"]
         return task
 
@@ -186,9 +186,9 @@ class GrpcPushes(Grpc, Pushes):
         request = a2a_pb2.DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=config_id)
         assert self._answer("DeleteTaskPushNotificationConfig", request, who) == {}
 
-    def announce(self, text: str, config: Json, *, at_once: bool = False) -> Json:
+    def announce(self, text: str, config: Json, *, at_once: bool = False, **members: Any) -> Json:
         configuration = {"taskPushNotificationConfig": nested(config), "returnImmediately": at_once}
-        params = {"message": message_of((text,), {}), "configuration": configuration}
+        params = {"message": message_of((text,), members), "configuration": configuration}
         request = json_format.ParseDict(params, a2a_pb2.SendMessageRequest())
         task: Json = self._answer("SendMessage", request, "alice")["task"]
         return task
@@ -236,8 +236,8 @@ class OldGrpcPushes(OldGrpc, GrpcPushes):
         request = old_pb2.DeleteTaskPushNotificationConfigRequest(name=name)
         assert self._answer("DeleteTaskPushNotificationConfig", request, who) == {}
 
-    def announce(self, text: str, config: Json, *, at_once: bool = False) -> Json:
-        message = {"messageId": str(uuid.uuid4()), "role": "ROLE_USER", "content": [{"text": text}]}
+    def announce(self, text: str, config: Json, *, at_once: bool = False, **members: Any) -> Json:
+        message = {"messageId": str(uuid.uuid4()), "role": "ROLE_USER", "content": [{"text": text}], **members}
         configuration = {"pushNotification": old_nested(config), "blocking": not at_once}
         params = {"request": message, "configuration": configuration}
         request = json_format.ParseDict(params, old_pb2.SendMessageRequest())

@@ -200,6 +200,39 @@ def test_a_task_that_ended_before_it_was_configured_is_told_at_once(pushes: Push
     assert (task["id"], states([task])) == (task_id, ["completed"])
 
 
+@pytest.mark.parametrize("kind", [JsonRpcPushes, OldJsonRpcPushes, HttpJsonPushes])
+def test_a_message_that_is_sent_again_may_bring_a_configuration(
+    peers: Peers, receiver: Receiver, kind: type[Pushes]
+) -> None:
+    pushes = kind(peers)
+    message = {"messageId": str(uuid.uuid4())}
+    task = pushes.send("Refactor the parser", **message).task
+    config = {"url": f"{receiver.url}/hook", **SECRETS}
+    for _ in range(3):
+        assert pushes.announce("Refactor the parser", config, **message)["id"] == task["id"]
+    assert [each["url"] for each in pushes.list(task["id"])] == [config["url"]]
+    (arrived,) = told(receiver, 1)
+    assert states([task_in(arrived, pushes.version)]) == ["completed"]
+    pushes.announce("Refactor the parser", {**config, "id": "another"}, **message)
+    assert {each["id"] for each in pushes.list(task["id"])} > {"another"}
+
+
+def test_a_repeated_message_with_its_configuration_is_told_once(peers: Peers, receiver: Receiver) -> None:
+    pushes = JsonRpcPushes(peers)
+    message = {"messageId": str(uuid.uuid4())}
+    for _ in range(2):
+        task = pushes.announce("Refactor the parser", {"url": f"{receiver.url}/hook"}, **message)
+    assert len(pushes.list(task["id"])) == 1
+
+
+def test_a_repeated_message_with_a_wrong_configuration_is_refused(peers: Peers) -> None:
+    pushes = JsonRpcPushes(peers)
+    message = {"messageId": str(uuid.uuid4())}
+    pushes.send("Refactor the parser", **message)
+    with pytest.raises(Refused, match="INVALID_PARAMS"):
+        pushes.announce("Refactor the parser", {"url": "https://10.0.0.1/hook"}, **message)
+
+
 def test_a_task_is_told_as_it_is_read(peers: Peers, receiver: Receiver) -> None:
     for pushes in (HttpJsonPushes(peers), OldJsonRpcPushes(peers)):
         task = pushes.announce("Refactor the parser", {"url": f"{receiver.url}/hook"})
