@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Callable
 from typing import Final
 
-from cstp_grpc.webhooks.addresses import Address, AllowList, address_of
+from cstp_grpc.webhooks.addresses import Address, AllowList, address_of, is_ip_address
 
 LOCAL_NAMES: Final = ("localhost", ".localhost")
 
@@ -42,15 +42,6 @@ class PushAddresses:
         if self._loopback and is_loopback(ip):
             return True
         return address.scheme == "https" and self._is_public(ip)
-
-
-def is_ip_address(host: str) -> bool:
-    """Whether a host is an IP address, not a name."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def is_loopback(ip: str) -> bool:

@@ -13,6 +13,8 @@ MAX_LENGTH: Final = 2048
 PLAIN: Final = re.compile(r"[A-Za-z0-9._~:/?\[\]!$&'()*+,;=%-]+")
 """What a URL may consist of, save for what begins a fragment and what ends a user's name."""
 HOST: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+"""The last part of hosts that systems take for IPv4 addresses, in notations that are not always the same."""
 PORT: Final = re.compile(r"[0-9]{1,5}")
 ENCODED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
 MISREAD: Final = re.compile(r"[\x00-\x20\x7f/\\%]")
@@ -96,7 +98,18 @@ def host_of(netloc: str) -> str | None:
         except ValueError:
             return None
     host = netloc.partition(":")[0].lower()
-    return host if HOST.fullmatch(host) else None
+    if not HOST.fullmatch(host) or (NUMBER.fullmatch(host.rpartition(".")[2]) and not is_ip_address(host)):
+        return None
+    return host
+
+
+def is_ip_address(host: str) -> bool:
+    """Whether a host is an IP address, not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def port_of(parts: SplitResult) -> int | None:

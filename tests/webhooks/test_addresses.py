@@ -109,6 +109,15 @@ def test_what_only_looks_like_it_is_not(url: str) -> None:
     assert allowing(PREFIX).address(url) is None
 
 
+@pytest.mark.parametrize(
+    "host", ["2130706433", "127.1", "0", "0x7f.1", "0x7f000001", "0177.0.0.1", "127.0.0.01", "10.0.0.256", "a.example.7"]
+)
+def test_a_host_that_is_an_ip_address_to_some_is_none(host: str) -> None:
+    assert address_of(f"https://{host}/") is None
+    assert address_of("https://127.0.0.1/") is not None
+    assert address_of("https://7.example/") is not None
+
+
 def test_a_prefix_without_a_slash_at_its_end_ends_with_a_segment() -> None:
     allowed = allowing("http://127.0.0.1:8080/cstp")
     assert allowed.address("http://127.0.0.1:8080/cstp")
