@@ -17,6 +17,7 @@ MAX_FILES = 32
 """How many files a node may import."""
 MAX_CHARACTERS = 524_288
 """How much text the files that a node imports may have together."""
+TOO_MUCH = f"is beyond {MAX_CHARACTERS} characters that a node may import"
 MAX_LINES = 100
 """How many imports of one file are looked at."""
 ENDINGS = (".md", ".markdown", ".mdx", ".txt")
@@ -114,6 +115,8 @@ class ImportFollower:
                 return f"is imported by more than {MAX_DEPTH} files in turn"
             if len(self._seen) == MAX_FILES:
                 return f"is one of more than {MAX_FILES} imports of the node"
+            if self._characters > MAX_CHARACTERS:
+                return TOO_MUCH
             target = self._read(path)
         except InvalidArgument as error:
             return error.violations[0].description.removeprefix(f"{path} ")
@@ -121,9 +124,11 @@ class ImportFollower:
             return "cannot be read"
         if target is None:
             return "is not there"
+        if "\0" in target.file.text:
+            return "is no text"
         self._characters += len(target.file.text)
         if self._characters > MAX_CHARACTERS:
-            return f"is beyond {MAX_CHARACTERS} characters that a node may import"
+            return TOO_MUCH
         # It counts as seen while it is read, so that files that import each other come to an end.
         self._seen[path] = None
         self._seen[path] = self.follow(target, read.document.section_at(each.line, name), depth + 1)

@@ -111,7 +111,7 @@ DIFFERENT_FILES = _warning(
 )
 DEAD_IMPORT = _warning(
     "dead-import",
-    "A line such as `@docs/rules.md` names a file that is not there, not in the project, or beyond what is taken in.",
+    "A line such as `@docs/rules.md` names a file that is not there, not in the project, no text, or too much.",
     "correct or remove it",
 )
 NOT_UTF8 = _error(

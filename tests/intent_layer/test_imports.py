@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from cstp_grpc.intent_layer.imports import MAX_CHARACTERS, MAX_FILES, find_imports
-from cstp_grpc.intent_layer.model import ContextRequest
+from cstp_grpc.intent_layer.imports import MAX_CHARACTERS, MAX_FILES, ImportFollower, ReadFile, find_imports
+from cstp_grpc.intent_layer.markdown import parse
+from cstp_grpc.intent_layer.model import ContextRequest, NodeFile
 from cstp_grpc.intent_layer.resolution import resolve
 from cstp_grpc.intent_layer.tree import Tree
 from cstp_grpc.intent_layer.validation import validate
@@ -156,6 +157,32 @@ def test_imports_are_bounded(tmp_path: Path) -> None:
     assert [line for _, line, _ in broken(tmp_path / "large")] == [3, 4]
     write_tree(tmp_path / "huge", {"AGENTS.md": "@a.md\n", "a.md": "x" * 300_000})
     assert [reason for *_, reason in broken(tmp_path / "huge")] == ["is larger than 262144 bytes"]
+
+
+def test_what_is_no_text_is_not_imported(tmp_path: Path) -> None:
+    write_tree(tmp_path, {"AGENTS.md": "@a.md\n@b.md\n", "a.md": "PK\x03\x04\0\0", "b.md": "Text"})
+    assert said(tmp_path)["Introduction"] == [("AGENTS.md", "@a.md"), ("b.md", "Text")]
+    assert broken(tmp_path) == [("AGENTS.md", 1, "is no text")]
+
+
+def test_nothing_more_is_read_once_there_is_too_much() -> None:
+    asked: list[str] = []
+
+    def read(path: str) -> ReadFile:
+        asked.append(path)
+        return parsed(path, "x" * (MAX_CHARACTERS // 2))
+
+    node = parsed("AGENTS.md", "".join(f"@{number}.md\n" for number in range(9)))
+    follower = ImportFollower(str, read, frozenset({"AGENTS.md"}))
+    follower.follow(node)
+    assert asked == ["0.md", "1.md", "2.md"]
+    assert len(follower.imported) == 2
+    assert [each.line for each in follower.broken] == list(range(3, 10))
+
+
+def parsed(path: str, text: str) -> ReadFile:
+    document = parse(text, path)
+    return ReadFile(document, NodeFile(path, text, document.sections(), 1), find_imports(text))
 
 
 def test_a_change_of_an_imported_file_is_seen(tmp_path: Path) -> None:
