@@ -106,7 +106,7 @@ class PushOperations(RequestHandler):
         return to_kept(given, context)
 
     async def add_inline_config(self, task_id: str, config: tasks_pb2.PushConfig, metadata: Metadata) -> None:
-        """Keep the configuration that comes with a repeated message, unless its task has it already. Raises A2AError."""
+        """Keep the configuration that a repeated message brings, unless its task has it already. Raises A2AError."""
         push = self._required_push()
         kept = (await push.list(task_id, 0, "", metadata)).push_configs
         if not any(is_same_config(config, each) for each in kept):

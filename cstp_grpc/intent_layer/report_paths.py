@@ -25,7 +25,7 @@ def place_reported_path(tree: Tree, written: str) -> str | None:
     drive = DRIVE.match(written)
     path = written[drive.end() :].replace("\\", "/") if drive else written
     if not (drive or path.startswith(("/", "~/"))):
-        return _locate(tree, path)
+        return _locate_relative(tree, path)
     if len(path) > MAX_PATH_BYTES:
         return None
     path = posixpath.normpath(f"/{path.lstrip('~/')}")
@@ -38,6 +38,15 @@ def place_reported_path(tree: Tree, written: str) -> str | None:
         if place is not None and tree.exists(place):
             return place
     return ROOT if names and names[-1] == tree.root.name else None
+
+
+def _locate_relative(tree: Tree, path: str) -> str | None:
+    """Return a located path, with `\\` taken for `/` if something exists there only then."""
+    place = _locate(tree, path)
+    if "\\" not in path or (place is not None and tree.exists(place)):
+        return place
+    other = _locate(tree, path.replace("\\", "/"))
+    return other if other is not None and tree.exists(other) else place
 
 
 def _locate(tree: Tree, path: str) -> str | None:

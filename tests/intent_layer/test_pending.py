@@ -407,7 +407,9 @@ def test_of_a_thousand_reports_at_once_none_is_lost(project: Path) -> None:
 
 
 def test_paths_of_another_checkout_are_placed_by_their_longest_suffix_that_exists(tmp_path: Path) -> None:
-    project = write_tree(tmp_path / "shop", {"src/api/handlers.ts": "", "api/x.ts": "", "secret/": ""})
+    project = write_tree(
+        tmp_path / "shop", {"src/api/handlers.ts": "", "api/x.ts": "", "secret/": "", "kept/name": "", "kept\\name": ""}
+    )
     (project / "away").symlink_to("/etc")
     learnings = Learnings(Tree(project), ticking())
     reported = {
@@ -415,6 +417,11 @@ def test_paths_of_another_checkout_are_placed_by_their_longest_suffix_that_exist
         "/home/ada/other/api/": (("api",), ()),
         "~/shop/src/api/handlers.ts": (("src/api/handlers.ts",), ()),
         "C:\\work\\shop\\src\\api": (("src/api",), ()),
+        "src\\api\\handlers.ts": (("src/api/handlers.ts",), ()),
+        ".\\src\\api": (("src/api",), ()),
+        "src\\gone": (("src\\gone",), ()),
+        "kept\\name": (("kept\\name",), ()),
+        "..\\..\\etc": (("..\\..\\etc",), ()),
         "/home/ada/work/shop": ((".",), ()),
         "/home/ada/shop/src/gone": ((".",), ("/home/ada/shop/src/gone",)),
         "/etc": ((".",), ("/etc",)),

@@ -110,7 +110,8 @@ def test_what_only_looks_like_it_is_not(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["2130706433", "127.1", "0", "0x7f.1", "0x7f000001", "0177.0.0.1", "127.0.0.01", "10.0.0.256", "a.example.7"]
+    "host",
+    ["2130706433", "127.1", "0", "0x7f.1", "0x7f000001", "0177.0.0.1", "127.0.0.01", "10.0.0.256", "a.example.7"],
 )
 def test_a_host_that_is_an_ip_address_to_some_is_none(host: str) -> None:
     assert address_of(f"https://{host}/") is None
