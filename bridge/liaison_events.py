@@ -56,7 +56,7 @@ class LiaisonEvents:
             response = await sse.begin(request, marks, sse.PING_SECONDS)
             self._open.add(response)
             async with response:
-                await sse.until_gone(response, send_events(response, params["after"], events))
+                await sse.until_gone(request, response, send_events(response, params["after"], events))
         return response
 
     async def _read_params(self, request: web.Request, metadata: Metadata) -> dict[str, object]:

@@ -17,6 +17,9 @@ logger = logging.getLogger(__name__)
 PING_SECONDS: Final = 10.0
 """How often a stream that has nothing to say shows that it is alive, and learns whether its reader still is."""
 
+DEPARTURE_SECONDS: Final = 0.5
+"""How often a stream looks whether its connection is closed, which nothing tells it that only sends."""
+
 LINE_BREAKS: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\x85\u2028\u2029"}
 """What ends a line neither in JSON nor in an event, but for clients that split events as Python splits text."""
 
@@ -49,7 +52,7 @@ async def respond(
     async with aclosing(events):
         response = await begin(request, headers, ping_seconds)
         async with response:
-            await until_gone(response, send(response, written(first, events, wording)))
+            await until_gone(request, response, send(response, written(first, events, wording)))
     return response
 
 
@@ -57,7 +60,7 @@ async def respond_once(request: web.Request, text: str, headers: Mapping[str, st
     """Answer with a single event."""
     response = await begin(request, headers, PING_SECONDS)
     async with response:
-        await until_gone(response, send(response, alone(text)))
+        await until_gone(request, response, send(response, alone(text)))
     return response
 
 
@@ -95,16 +98,24 @@ async def written(
         yield await wording.error(error), wording.error_name
 
 
-async def until_gone(response: EventSourceResponse, work: Coroutine[Any, Any, None]) -> None:
+async def until_gone(request: web.Request, response: EventSourceResponse, work: Coroutine[Any, Any, None]) -> None:
     """Wait for the work, but no longer than the reader stays."""
     sending = asyncio.create_task(work)
-    # It ends when a ping cannot be sent: nothing else tells that a reader left to whom there is nothing to send.
+    # It ends when a ping cannot be sent: a connection that was lost without being closed shows no other way.
     reading = asyncio.create_task(response.wait())
+    leaving = asyncio.create_task(wait_for_departure(request))
+    tasks = (sending, reading, leaving)
     try:
-        await asyncio.wait((sending, reading), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        sending.cancel()
-        reading.cancel()
-        await asyncio.gather(sending, reading, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     if not sending.cancelled():
         sending.result()
+
+
+async def wait_for_departure(request: web.Request) -> None:
+    """Return when the connection of a request is closed."""
+    while request.transport is not None:
+        await asyncio.sleep(DEPARTURE_SECONDS)

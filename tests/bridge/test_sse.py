@@ -210,14 +210,14 @@ async def worded(error: Exception) -> str:
 
 
 @asynccontextmanager
-async def reading(story: Story) -> AsyncIterator[aiohttp.ClientResponse]:
+async def reading(story: Story, ping_seconds: float = 0.05) -> AsyncIterator[aiohttp.ClientResponse]:
     """Yield the response to somebody who reads a story, which has begun."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         events = story.tell()
         first = await anext(events)
         wording = sse.Wording(str, worded, error_name="error")
-        return await sse.respond(request, first, events, wording, {"X-Mark": "here"}, ping_seconds=0.05)
+        return await sse.respond(request, first, events, wording, {"X-Mark": "here"}, ping_seconds)
 
     app = web.Application()
     app.router.add_post("/", handle)
@@ -250,9 +250,9 @@ async def test_a_quiet_stream_shows_that_it_is_alive() -> None:
 
 
 @asynchronous
-async def test_a_reader_that_leaves_ends_the_story() -> None:
+async def test_a_reader_that_leaves_ends_the_story_though_nothing_is_sent() -> None:
     story = Story()
-    async with reading(story) as response:
+    async with reading(story, ping_seconds=3600) as response:
         await response.content.readuntil(b"\r\n\r\n")
         response.close()
         await asyncio.wait_for(story.closed.wait(), SECONDS)
