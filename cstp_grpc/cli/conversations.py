@@ -181,8 +181,8 @@ def blocked(console: Console, blocks: Sequence[Block]) -> None:
 
 def event_line(event: pb2.Event) -> Text:
     """Return an event in one line."""
-    where = f"{event.chat_session_id} of {event.user_id}" if event.HasField("chat_session_id") else ""
-    told = ", ".join(filter(None, [where, event.agent, *facts(codec.to_json(event.data))]))
+    user = f" of {event.user_id}" if event.HasField("user_id") else ""
+    told = ", ".join(filter(None, [event.chat_session_id + user, event.agent, *facts(codec.to_json(event.data))]))
     line = Text(f"{event.sequence}  {moment(event.occurred_at)}  ")
     return line.append(event.type, style="bold").append(f"  {one_line(told)}")
 

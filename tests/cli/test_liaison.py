@@ -233,6 +233,9 @@ def test_a_session_is_deleted_for_good(routed: Server) -> None:
     assert routed.ok("liaison", "delete", "--session", "s-1", "--yes") == "s-1 is deleted.\n"
     assert routed.ok("liaison", "delete", "--session", "s-1", "--yes") == "There is no session s-1.\n"
     assert routed.json("liaison", "list", "--user", "ada")["chat_sessions"] == []
+    # The event says no user, so that nothing is left of whose session it was.
+    line = routed.ok("liaison", "watch", "--after", 0, "--type", "session_deleted", "--limit", 1)
+    assert line.rstrip().endswith("session_deleted  s-1, liaison_content")
 
 
 def test_all_sessions_of_a_user_are_deleted(opened: Server) -> None:
