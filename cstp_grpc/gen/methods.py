@@ -1096,10 +1096,11 @@ class Liaison:
     ) -> Generator[liaison_pb2.Event, None, None]:
         """Streams what happens, in its order, as it happens; over gRPC only.
 
-        Ask again with the last sequence that you saw to go on where a stream ended. Errors: RATE_LIMITED if as many
-        streams are open as may be, with their `limit` in the metadata; UNAVAILABLE if the server stops. Yields each as
-        it comes, over gRPC only. After a passing failure it goes on by itself behind the last one that was seen,
-        pausing as the client's RetryPolicy says, anew after each, for as long as it takes.
+        Ask again with the last sequence that you saw to go on where a stream ended. Errors: INVALID_ARGUMENT if the
+        tenant has no such sequence yet, as after a restored backup; RATE_LIMITED if as many streams are open as may be,
+        with their `limit` in the metadata; UNAVAILABLE if the server stops. Yields each as it comes, over gRPC only.
+        After a passing failure it goes on by itself behind the last one that was seen, pausing as the client's
+        RetryPolicy says, anew after each, for as long as it takes.
 
         Args:
             chat_session_id: Only those of this session.

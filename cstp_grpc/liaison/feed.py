@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from sqlalchemy import Connection
 
-from cstp_grpc.errors import RateLimited, Unavailable
+from cstp_grpc.errors import InvalidArgument, RateLimited, Unavailable
 from cstp_grpc.liaison.model import Event, EventFilter
 from cstp_grpc.liaison.store import RoutingStore
 
@@ -53,10 +53,14 @@ class Feed:
     def watch(self, conditions: EventFilter, after: int | None, agent: str) -> Watch:
         """Return a watch, for an agent, of the events after a sequence, or of those that happen from now on.
 
-        Raises RateLimited if no more may watch, Unavailable if the server stops, and QueryFailed if the database does
-        not answer.
+        Raises InvalidArgument for a sequence that the tenant has not reached, RateLimited if no more may watch,
+        Unavailable if the server stops, and QueryFailed if the database does not answer.
         """
-        start = self._last_sequence(conditions.tenant) if after is None else after
+        newest = self._last_sequence(conditions.tenant)
+        if after is not None and after > newest:
+            # Such a caller knows another database, perhaps that of before a restore; it would miss what happens now.
+            raise InvalidArgument.field("after", f"must be at most {newest}, the sequence of the last event")
+        start = newest if after is None else after
         watch = Watch(agent, conditions, start, self._next, self._end)
         with self._changed:
             self._check_open()

@@ -201,6 +201,9 @@ def test_the_permission_is_that_of_watching(
         ({"agent": "a" * 201}, {}, "agent"),
         ({"nonsense": "1"}, {}, "nonsense"),
         ({}, {"Last-Event-ID": "one"}, "Last-Event-ID"),
+        # One event more than there ever were: whoever goes on there would miss those that come.
+        ({"after": "1"}, {}, "after"),
+        ({"after": "0"}, {"Last-Event-ID": "1"}, "after"),
     ],
 )
 def test_a_parameter_that_cannot_be_used_is_named(

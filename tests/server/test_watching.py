@@ -15,7 +15,14 @@ from cstp_grpc.client import CstpClient, RetryPolicy
 from cstp_grpc.client.contract import methods
 from cstp_grpc.client.errors import request_id
 from cstp_grpc.client.transport import Answers
-from cstp_grpc.errors import AuthenticationRequired, CstpError, PermissionDenied, RateLimited, Unavailable
+from cstp_grpc.errors import (
+    AuthenticationRequired,
+    CstpError,
+    InvalidArgument,
+    PermissionDenied,
+    RateLimited,
+    Unavailable,
+)
 from cstp_grpc.gen.cstp.v1 import journal_pb2
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
 from cstp_grpc.server.app import App
@@ -63,6 +70,20 @@ def is_let_in(client: CstpClient) -> bool:
             return bool(next(answers))
         except RateLimited:
             return False
+
+
+def test_a_watch_after_an_event_that_never_was_is_refused(tmp_path: Path) -> None:
+    with running(settings(tmp_path)) as app, clients(app, "alice", "carol") as (alice, carol):
+        alice.liaison.open_session(user_id="ada", chat_session_id="s-1")
+        for client, newest in ((alice, 1), (carol, 0)):
+            with watch(client, after=newest + 1) as answers, pytest.raises(InvalidArgument) as caught:
+                next(answers)
+            assert [(each.field, str(newest) in each.description) for each in caught.value.violations] == [
+                ("after", True)
+            ]
+        with watch(alice, after=1) as answers:
+            alice.liaison.close_session("s-1")
+            assert following(answers) == (2, "session_closed")
 
 
 def test_a_watch_sees_what_happens_and_another_goes_on_where_it_ended(tmp_path: Path) -> None:

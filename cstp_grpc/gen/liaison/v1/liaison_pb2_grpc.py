@@ -279,7 +279,8 @@ class LiaisonServiceServicer:
 
     def WatchEvents(self, request, context):
         """Streams what happens, in its order, as it happens; over gRPC only. Ask again with the last sequence that you saw to
-        go on where a stream ended. Errors: RATE_LIMITED if as many streams are open as may be, with their `limit` in the
+        go on where a stream ended. Errors: INVALID_ARGUMENT if the tenant has no such sequence yet, as after a restored
+        backup; RATE_LIMITED if as many streams are open as may be, with their `limit` in the
         metadata; UNAVAILABLE if the server stops.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -108,7 +108,8 @@ type LiaisonServiceClient interface {
 	// Lists what happened, in its order, from a sequence on.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
 	// Streams what happens, in its order, as it happens; over gRPC only. Ask again with the last sequence that you saw to
-	// go on where a stream ended. Errors: RATE_LIMITED if as many streams are open as may be, with their `limit` in the
+	// go on where a stream ended. Errors: INVALID_ARGUMENT if the tenant has no such sequence yet, as after a restored
+	// backup; RATE_LIMITED if as many streams are open as may be, with their `limit` in the
 	// metadata; UNAVAILABLE if the server stops.
 	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
 }
@@ -377,7 +378,8 @@ type LiaisonServiceServer interface {
 	// Lists what happened, in its order, from a sequence on.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
 	// Streams what happens, in its order, as it happens; over gRPC only. Ask again with the last sequence that you saw to
-	// go on where a stream ended. Errors: RATE_LIMITED if as many streams are open as may be, with their `limit` in the
+	// go on where a stream ended. Errors: INVALID_ARGUMENT if the tenant has no such sequence yet, as after a restored
+	// backup; RATE_LIMITED if as many streams are open as may be, with their `limit` in the
 	// metadata; UNAVAILABLE if the server stops.
 	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
 	mustEmbedUnimplementedLiaisonServiceServer()
