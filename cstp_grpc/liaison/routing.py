@@ -331,7 +331,9 @@ def moved(session: Session, at: datetime, agent: str, epoch: int, activation_key
 
 def unchanged(session: Session, plan: Plan) -> bool:
     """Whether a session is still what a plan was made for."""
-    if session.version != plan.session.version:
+    planned = plan.session
+    # One of the same id may have been opened after a deletion; what the deleted one held must not come back in it.
+    if (session.version, session.created_at, session.user_id) != (planned.version, planned.created_at, planned.user_id):
         return False
     return not plan.whole_conversation or session.message_count == plan.session.message_count
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, select
 
-from cstp_grpc.errors import SessionNotFound
+from cstp_grpc.errors import SessionNotFound, SessionUpdateFailed
 from cstp_grpc.liaison.acts import ActKind
 from cstp_grpc.liaison.agents import Parcel, Receipt
 from cstp_grpc.liaison.canonical import digest
@@ -44,6 +45,22 @@ class Remote:
         raise AssertionError("nothing delivers in these tests")
 
 
+class SlowRemote:
+    """An agent that must accept first; `meanwhile` happens while it thinks."""
+
+    confirms = True
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def check(self, tenant: str) -> None:
+        """It is there."""
+
+    def deliver(self, parcel: Parcel) -> Receipt:
+        self.meanwhile()
+        return Receipt()
+
+
 @dataclass
 class House:
     """A room whose clock a test sets, and what deletes from it."""
@@ -53,9 +70,9 @@ class House:
     now: datetime = NOON
 
     def __post_init__(self) -> None:
-        self.room: Room = build_room(
-            self.engine, self.writer, lambda: self.now, ["content"], remote={"insights": Remote()}
-        )
+        self.slow = SlowRemote()
+        remote = {"insights": Remote(), "journey": self.slow}
+        self.room: Room = build_room(self.engine, self.writer, lambda: self.now, ["content"], remote=remote)
         store = SqlErasureStore(self.engine)
         recorder = Recorder(self.writer, self.room.store, self.room.acts, lambda: None)
         self.eraser = Eraser(store, recorder, lambda: self.now)
@@ -143,6 +160,22 @@ def test_a_session_can_be_opened_and_routed_again_after_its_deletion(house: Hous
 
 
 CALLER_OF_CONTENT = Caller("liaison_content", "acme", "request")
+
+
+@pytest.mark.parametrize("user", ["ada", "bob"])
+def test_a_session_that_is_deleted_while_it_is_routed_leaves_nothing_to_its_successor(house: House, user: str) -> None:
+    house.room.sessions.open(CALLER, "ada", "s-1", {"about": SECRET})
+
+    def succeed() -> None:
+        house.eraser.delete_session(CALLER, "s-1")
+        house.now += DAY
+        house.room.sessions.open(CALLER, user, "s-1", {})
+
+    house.slow.meanwhile = succeed
+    with pytest.raises(SessionUpdateFailed):
+        house.room.router.route(CALLER, RoutingRequest("journey", "ada", "s-1"))
+    assert house.room.sessions.get(CALLER, "s-1", user).active_agent == "guide"
+    assert house.tables_with(SECRET) == set()
 
 
 def test_a_deleted_sessions_delivery_is_not_tried_any_more(house: House) -> None:
