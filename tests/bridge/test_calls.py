@@ -55,7 +55,7 @@ def test_requests_and_answers_are_translated(bridge: Client, server: Scripted) -
     answer = bridge.post(call("cstp.checkGuardrails", {"action": action, "agent": None}))
     assert answer.json["result"] == {
         "allowed": False,
-        "violations": [{"guardrailId": "g", "name": "G", "message": "No", "severity": "block"}],
+        "violations": [{"guardrailId": "g", "name": "G", "message": "No", "severity": "block", "missingInputs": []}],
         "warnings": [],
         "evaluated": 1,
         "agent": "cstp",
