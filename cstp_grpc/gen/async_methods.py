@@ -864,7 +864,8 @@ class AsyncLiaison:
         """Deletes a chat session of the tenant, its messages, and the shares, activations and events that belong to it.
 
         The audit trail keeps its entries, which have hashes of contexts unless contents are kept there, and says that
-        the session was deleted. What was delivered to remote agents is theirs to delete.
+        the session was deleted. Shares that name the session go also if there is no such session any more. What was
+        delivered to remote agents is theirs to delete.
 
         Args:
             chat_session_id: The session, active or closed.

@@ -26,7 +26,10 @@ class ErasureStore(Protocol):
     """Deletes what is kept of chat sessions. Methods raise SQLAlchemyError if the database fails."""
 
     def delete_session(self, connection: Connection, tenant: str, session_id: str) -> Session | None:
-        """Delete a session, its messages, shares, activations and events, and return it; None if there is none."""
+        """Delete a session, its messages, shares, activations and events, and return it; None if there is none.
+
+        Shares that name it are deleted also if there is none.
+        """
 
     def sessions_of_user(
         self, connection: Connection, tenant: str, user_id: str, opened_by: datetime, limit: int

@@ -48,18 +48,22 @@ class SqlErasureStore:
         self._overwrites = engine.dialect.name == "sqlite"
 
     def delete_session(self, connection: Connection, tenant: str, session_id: str) -> Session | None:
-        """Delete a session, its messages, shares, activations and events, and return it; None if there is none."""
+        """Delete a session, its messages, shares, activations and events, and return it; None if there is none.
+
+        Shares that name it are deleted also if there is none: what is shared needs no session.
+        """
         self._begin(connection)
         stored_id = storable(session_id)
         key = and_(sessions.tenant == tenant, sessions.id == stored_id)
         row = connection.execute(select(chat_sessions).where(key)).first()
+        of_session = and_(shares.tenant == tenant, shares.conversation_id == stored_id)
+        connection.execute(delete(liaison_shares).where(of_session))
         if row is None:
             return None
         # Messages refer to the session, so they go before it.
         for table, condition in (
             (chat_messages, and_(messages.tenant == tenant, messages.session_id == stored_id)),
             (liaison_activations, and_(activations.tenant == tenant, activations.session_id == stored_id)),
-            (liaison_shares, and_(shares.tenant == tenant, shares.conversation_id == stored_id)),
             (liaison_events, and_(events.tenant == tenant, events.session_id == stored_id)),
             (liaison_holds, and_(holds.tenant == tenant, holds.session_id == stored_id)),
             (chat_sessions, key),

@@ -178,6 +178,17 @@ def test_a_session_that_is_deleted_while_it_is_routed_leaves_nothing_to_its_succ
     assert house.tables_with(SECRET) == set()
 
 
+def test_what_was_shared_while_a_session_was_deleted_goes_with_the_next_call(house: House) -> None:
+    house.room.sessions.open(CALLER, "ada", "s-1", {})
+    house.slow.meanwhile = lambda: house.eraser.delete_session(CALLER, "s-1")
+    shared = ShareRequest("guide", "liaison_journey", {"about": SECRET}, conversation_id="s-1")
+    house.room.sharing.share(CALLER, shared)
+    assert house.tables_with(SECRET) == {"liaison_shares"}
+    assert not house.eraser.delete_session(CALLER, "s-1")
+    assert house.tables_with(SECRET) == set()
+    assert house.events().count("session_deleted") == 1
+
+
 def test_a_deleted_sessions_delivery_is_not_tried_any_more(house: House) -> None:
     house.fill(pillar="insights")
     house.eraser.delete_session(CALLER, "s-1")

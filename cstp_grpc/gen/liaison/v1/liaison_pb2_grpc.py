@@ -193,7 +193,8 @@ class LiaisonServiceServicer:
     def DeleteSession(self, request, context):
         """Deletes a chat session of the tenant, its messages, and the shares, activations and events that belong to it. The
         audit trail keeps its entries, which have hashes of contexts unless contents are kept there, and says that the
-        session was deleted. What was delivered to remote agents is theirs to delete.
+        session was deleted. Shares that name the session go also if there is no such session any more. What was delivered
+        to remote agents is theirs to delete.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -64,7 +64,8 @@ class LiaisonServiceStub:
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_liaison_pb2.DeleteSessionRequest, _liaison_pb2.DeleteSessionResponse]
     """Deletes a chat session of the tenant, its messages, and the shares, activations and events that belong to it. The
     audit trail keeps its entries, which have hashes of contexts unless contents are kept there, and says that the
-    session was deleted. What was delivered to remote agents is theirs to delete.
+    session was deleted. Shares that name the session go also if there is no such session any more. What was delivered
+    to remote agents is theirs to delete.
     """
     DeleteUserSessions: _grpc.UnaryUnaryMultiCallable[_liaison_pb2.DeleteUserSessionsRequest, _liaison_pb2.DeleteUserSessionsResponse]
     """Deletes all chat sessions that a user of the tenant has had until now, each as DeleteSession does."""
@@ -148,7 +149,8 @@ class LiaisonServiceAsyncStub(LiaisonServiceStub):
     DeleteSession: _aio.UnaryUnaryMultiCallable[_liaison_pb2.DeleteSessionRequest, _liaison_pb2.DeleteSessionResponse]  # type: ignore[assignment]
     """Deletes a chat session of the tenant, its messages, and the shares, activations and events that belong to it. The
     audit trail keeps its entries, which have hashes of contexts unless contents are kept there, and says that the
-    session was deleted. What was delivered to remote agents is theirs to delete.
+    session was deleted. Shares that name the session go also if there is no such session any more. What was delivered
+    to remote agents is theirs to delete.
     """
     DeleteUserSessions: _aio.UnaryUnaryMultiCallable[_liaison_pb2.DeleteUserSessionsRequest, _liaison_pb2.DeleteUserSessionsResponse]  # type: ignore[assignment]
     """Deletes all chat sessions that a user of the tenant has had until now, each as DeleteSession does."""
@@ -277,7 +279,8 @@ class LiaisonServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_liaison_pb2.DeleteSessionResponse, _abc.Awaitable[_liaison_pb2.DeleteSessionResponse]]:
         """Deletes a chat session of the tenant, its messages, and the shares, activations and events that belong to it. The
         audit trail keeps its entries, which have hashes of contexts unless contents are kept there, and says that the
-        session was deleted. What was delivered to remote agents is theirs to delete.
+        session was deleted. Shares that name the session go also if there is no such session any more. What was delivered
+        to remote agents is theirs to delete.
         """
 
     @_abc_1.abstractmethod

@@ -72,7 +72,8 @@ type LiaisonServiceClient interface {
 	CloseSession(ctx context.Context, in *CloseSessionRequest, opts ...grpc.CallOption) (*CloseSessionResponse, error)
 	// Deletes a chat session of the tenant, its messages, and the shares, activations and events that belong to it. The
 	// audit trail keeps its entries, which have hashes of contexts unless contents are kept there, and says that the
-	// session was deleted. What was delivered to remote agents is theirs to delete.
+	// session was deleted. Shares that name the session go also if there is no such session any more. What was delivered
+	// to remote agents is theirs to delete.
 	DeleteSession(ctx context.Context, in *DeleteSessionRequest, opts ...grpc.CallOption) (*DeleteSessionResponse, error)
 	// Deletes all chat sessions that a user of the tenant has had until now, each as DeleteSession does.
 	DeleteUserSessions(ctx context.Context, in *DeleteUserSessionsRequest, opts ...grpc.CallOption) (*DeleteUserSessionsResponse, error)
@@ -342,7 +343,8 @@ type LiaisonServiceServer interface {
 	CloseSession(context.Context, *CloseSessionRequest) (*CloseSessionResponse, error)
 	// Deletes a chat session of the tenant, its messages, and the shares, activations and events that belong to it. The
 	// audit trail keeps its entries, which have hashes of contexts unless contents are kept there, and says that the
-	// session was deleted. What was delivered to remote agents is theirs to delete.
+	// session was deleted. Shares that name the session go also if there is no such session any more. What was delivered
+	// to remote agents is theirs to delete.
 	DeleteSession(context.Context, *DeleteSessionRequest) (*DeleteSessionResponse, error)
 	// Deletes all chat sessions that a user of the tenant has had until now, each as DeleteSession does.
 	DeleteUserSessions(context.Context, *DeleteUserSessionsRequest) (*DeleteUserSessionsResponse, error)
