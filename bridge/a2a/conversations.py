@@ -155,27 +155,29 @@ class Conversations(PushOperations):
         )
 
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
-        """Cancel a task for which nothing was sent yet, and return it.
+        """Cancel a task for which nothing was sent yet, or that waits for a message, and return it.
 
-        One that is at work is waited for shortly, so that the error can say what it came to.
+        One that is at work is waited for shortly: it may come to wait, and else the error can say what it came to.
         """
         shape.check(params)
         await self.admit(context, params)
         metadata = metadata_of(context)
         stored = await self._store.get(params.id, metadata)
-        while stored.task.status.state in CANCELABLE:
-            try:
-                ended = answers.with_answer(stored.task, answers.canceled())
-                return (await self._store.save(ended, stored.version, metadata)).task
-            except TaskConflict:
-                # It was begun meanwhile, or canceled twice at once.
-                stored = await self._store.get(params.id, metadata)
-                if stored.task.status.state == TaskState.TASK_STATE_CANCELED:
-                    return stored.task
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CANCEL_SECONDS):
-                stored = await self._wait_for_end(stored, metadata, QUICK)
-        raise not_cancelable(stored.task)
+        while True:
+            while stored.task.status.state in CANCELABLE:
+                try:
+                    ended = answers.with_answer(stored.task, answers.canceled())
+                    return (await self._store.save(ended, stored.version, metadata)).task
+                except TaskConflict:
+                    # It was begun meanwhile, or canceled twice at once.
+                    stored = await self._store.get(params.id, metadata)
+                    if stored.task.status.state == TaskState.TASK_STATE_CANCELED:
+                        return stored.task
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CANCEL_SECONDS):
+                    stored = await self._wait_for_end(stored, metadata, QUICK)
+            if stored.task.status.state not in CANCELABLE:
+                raise not_cancelable(stored.task)
 
     async def on_subscribe_to_task(
         self, params: SubscribeToTaskRequest, context: ServerCallContext

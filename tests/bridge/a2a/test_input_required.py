@@ -73,3 +73,14 @@ def test_a_task_that_waits_can_be_canceled(product: tuple[GrpcCaller, Peers], ki
     task_id = binding.send("Deploy", {"affectsProduction": True}).task["id"]
     assert binding.cancel(task_id).state == "canceled"
     assert binding.send({"ciPassing": True}, taskId=task_id).reason == "UNSUPPORTED_OPERATION"
+
+
+@pytest.mark.parametrize("kind", BINDINGS)
+def test_a_task_that_comes_to_wait_while_it_is_canceled_is_canceled(
+    product: tuple[GrpcCaller, Peers], kind: type[Binding]
+) -> None:
+    binding = kind(product[1])
+    for _ in range(10):
+        task_id = binding.send("Deploy", {"affectsProduction": True}, at_once=True).task["id"]
+        answer = binding.cancel(task_id)
+        assert (answer.reason, binding.get(task_id).state) == ("", "canceled")
