@@ -217,7 +217,7 @@ class Conversations(PushOperations):
             turn = await self._turns.begin(params, metadata)
             if isinstance(turn, StoredTask):
                 if push_config is not None:
-                    await self.add_inline_config(turn.task.id, push_config, metadata)
+                    await self.add_inline_config(turn.task.id, params.message.message_id, push_config, metadata)
                 return turn
             with suppress(TaskConflict):
                 return await start(replace(turn, push_config=push_config), metadata)

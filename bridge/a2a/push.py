@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from abc import abstractmethod
 from typing import Final
 
@@ -105,12 +106,18 @@ class PushOperations(RequestHandler):
             raise json_params.refused([(f"{INLINE}.taskId", "must be empty in a message")])
         return to_kept(given, context)
 
-    async def add_inline_config(self, task_id: str, config: tasks_pb2.PushConfig, metadata: Metadata) -> None:
+    async def add_inline_config(
+        self, task_id: str, message_id: str, config: tasks_pb2.PushConfig, metadata: Metadata
+    ) -> None:
         """Keep the configuration that a repeated message brings, unless its task has it already. Raises A2AError."""
         push = self._required_push()
         kept = (await push.list(task_id, 0, "", metadata)).push_configs
-        if not any(is_same_config(config, each) for each in kept):
-            await push.create(task_id, config, metadata, INLINE)
+        if any(is_same_config(config, each) for each in kept):
+            return
+        if not config.id and config.format == tasks_pb2.PUSH_FORMAT_A2A_1_0:
+            # Repetitions at the same time must not add it several times.
+            config = named_config(config, str(uuid.uuid5(uuid.NAMESPACE_OID, message_id)))
+        await push.create(task_id, config, metadata, INLINE)
 
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
@@ -176,10 +183,15 @@ def to_kept(config: TaskPushNotificationConfig, context: ServerCallContext) -> t
 
 def is_same_config(config: tasks_pb2.PushConfig, kept: tasks_pb2.PushConfig) -> bool:
     """Return whether a kept configuration is the one that was given, perhaps without an id."""
+    return named_config(config, config.id or kept.id) == kept
+
+
+def named_config(config: tasks_pb2.PushConfig, config_id: str) -> tasks_pb2.PushConfig:
+    """Return a configuration with an id."""
     named = tasks_pb2.PushConfig()
     named.CopyFrom(config)
-    named.id = config.id or kept.id
-    return named == kept
+    named.id = config_id
+    return named
 
 
 def to_shown(task_id: str, kept: tasks_pb2.PushConfig) -> TaskPushNotificationConfig:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -223,6 +224,16 @@ def test_a_repeated_message_with_its_configuration_is_told_once(peers: Peers, re
     for _ in range(2):
         task = pushes.announce("Refactor the parser", {"url": f"{receiver.url}/hook"}, **message)
     assert len(pushes.list(task["id"])) == 1
+
+
+def test_many_repetitions_at_once_bring_one_configuration(peers: Peers, receiver: Receiver) -> None:
+    message = {"messageId": str(uuid.uuid4())}
+    task = JsonRpcPushes(peers).send("Refactor the parser", **message).task
+    senders = [JsonRpcPushes(peers) for _ in range(16)]
+    config = {"url": f"{receiver.url}/hook"}
+    with ThreadPoolExecutor(len(senders)) as threads:
+        list(threads.map(lambda pushes: pushes.announce("Refactor the parser", config, **message), senders))
+    assert len(senders[0].list(task["id"])) == 1
 
 
 def test_a_repeated_message_with_a_wrong_configuration_is_refused(peers: Peers) -> None:
