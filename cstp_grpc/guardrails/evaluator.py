@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cstp_grpc.guardrails.evaluation_cost import MAX_STEPS, SHARED_STEPS, measure
 from cstp_grpc.guardrails.expression import (
+    LARGEST_SIZE,
     STAKES_ORDER,
     Bound,
     Environment,
@@ -72,6 +74,12 @@ class Evaluator:
         self._chunks = [self._chunk(part) for part in split(guardrails)]
         read = sorted({name for guardrail in guardrails for name in guardrail.when.values})
         self._readers = [(name, self._reader(name)) for name in read if not name.startswith("stakes.")]
+        self._light_size = min(
+            (rule.predicate.light_size for chunk in self._chunks for rule in chunk.rules), default=LARGEST_SIZE
+        )
+        # Of the defaults, and of the values that the action's texts are.
+        self._fixed_size = 2 + sum(measure(declared.default).total for declared in self._inputs.values())
+        self._code_names = [name for name in read if name in CODE_READERS]
         tested = sorted({name for guardrail in guardrails for name in guardrail.when.presences})
         self._tested = [(presence_variable(name), given(name)) for name in tested]
 
@@ -80,13 +88,17 @@ class Evaluator:
 
         Raises InvalidArgument where the context is too deep or too large to be looked at.
         """
-        check_bounds(action.context)
-        bound = self._environment.bind(self._values(action))
+        size = check_bounds(action.context) + len(action.description) + len(action.category or "") + self._fixed_size
+        values = self._values(action)
+        size += sum(measure(values[name]).total for name in self._code_names if name in values)
+        heavy = self._find_heavy_rules(values, size) if size > self._light_size else {}
+        bound = self._environment.bind(values)
         found: list[Violation] = []
         for chunk in self._chunks:
-            holding = chunk.selection.holding(bound)
+            shared = not heavy or heavy.keys().isdisjoint(rule.guardrail.id for rule in chunk.rules)
+            holding = chunk.selection.holding(bound) if shared else None
             if holding is None:
-                found += [violation for rule in chunk.rules for violation in self._judge(rule, bound, action)]
+                found += [violation for rule in chunk.rules for violation in self._judge(rule, bound, action, heavy)]
             elif holding:
                 matching = [chunk.rules[position] for position in holding]
                 found += [rule.answer(rule.violation, action) for rule in matching]
@@ -124,7 +136,18 @@ class Evaluator:
             values[name] = is_given(action)
         return values
 
-    def _judge(self, rule: Rule, bound: Bound, action: Action) -> Iterator[Violation]:
+    def _find_heavy_rules(self, values: Mapping[str, object], size: int) -> Mapping[str, int]:
+        """Return the steps of rules that must be evaluated alone, or not at all, by the rules' identifiers."""
+        sizes = {name: measure(value) for name, value in values.items()}
+        rules = (rule for chunk in self._chunks for rule in chunk.rules if size > rule.predicate.light_size)
+        steps = {rule.guardrail.id: rule.predicate.estimate_steps(sizes) for rule in rules}
+        return {identifier: count for identifier, count in steps.items() if count > SHARED_STEPS}
+
+    def _judge(self, rule: Rule, bound: Bound, action: Action, heavy: Mapping[str, int]) -> Iterator[Violation]:
+        if heavy.get(rule.guardrail.id, 0) > MAX_STEPS:
+            error = EvaluationError(f"it may take more than {MAX_STEPS} steps on what it reads")
+            yield self._unjudged(rule.guardrail, error, action)
+            return
         try:
             if rule.predicate.holds(bound):
                 yield rule.answer(rule.violation, action)

@@ -12,7 +12,9 @@ from typing import TypeAlias
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional, ext_strings
 
+from cstp_grpc.guardrails.evaluation_cost import MAX_STEPS, SHARED_STEPS, Size, UnknownCost, estimate
 from cstp_grpc.guardrails.scanner import Expression, ExpressionError, presence_variable, scan
+from cstp_grpc.guardrails.syntax_tree import read_syntax_tree
 from cstp_grpc.guardrails.values import InputType
 from cstp_grpc.vocabulary import Stakes
 
@@ -50,6 +52,11 @@ INPUT_TYPES = {
     InputType.MAP: cel.Type.Map(cel.Type.STRING, cel.Type.DYN),
 }
 
+SMALL_SIZE = 25
+"""Inputs of this many values with four times as many characters must not be too large for a rule."""
+LARGEST_SIZE = 1 << 20
+"""More than all inputs of an action together can have."""
+
 ENGINE_ERROR = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
 MISSING_VARIABLE = re.compile(r'No value with name "([a-zA-Z0-9_.]+)" found in Activation')
 MAX_ENGINE_TEXT = 300
@@ -68,10 +75,36 @@ class EvaluationError(Exception):
 
 
 class Predicate:
-    """A compiled expression."""
+    """A compiled expression that reads the given variables. Raises ExpressionError if its cost cannot be estimated.
 
-    def __init__(self, program: cel.Expression) -> None:
+    `light_size` is the size of all that it reads up to which it may be evaluated together with others.
+    """
+
+    def __init__(self, program: cel.Expression, reads: Iterable[str]) -> None:
         self._program = program
+        self._reads = frozenset(reads)
+        try:
+            self._tree = read_syntax_tree(program.serialize())
+            if self._steps_at(SMALL_SIZE) > MAX_STEPS:
+                raise ExpressionError(
+                    f"may take more than {MAX_STEPS} steps even on inputs of {4 * SMALL_SIZE} characters"
+                )
+        except (UnknownCost, ValueError) as error:
+            raise ExpressionError(f"uses what cannot be bounded: {error}") from None
+        self.light_size = LARGEST_SIZE
+        while self.light_size and self._steps_at(self.light_size) > SHARED_STEPS:
+            self.light_size //= 2
+
+    def estimate_steps(self, sizes: Mapping[str, Size]) -> int:
+        """Return how many steps an evaluation takes at most, where variables have these sizes."""
+        return estimate(self._tree, sizes).steps
+
+    def _steps_at(self, size: int) -> int:
+        """Return how many steps an evaluation takes at most, where each variable has this many values and characters.
+
+        A character has up to four bytes.
+        """
+        return self.estimate_steps(dict.fromkeys(self._reads, Size(size, 4 * size)))
 
     def holds(self, bound: Bound) -> bool:
         """Return the expression's value. Raises EvaluationError."""
@@ -132,17 +165,19 @@ class Environment:
             self._check_name(name)
         for name in sorted(expression.presences - self._inputs - OPTIONAL_FIELDS):
             raise ExpressionError(f"has({name}) is always true")
-        result = self._compile(expression.text).return_type()
+        program = self._compile(expression.text)
+        result = program.return_type()
         if result != cel.Type.BOOL:
             hint = "; compare it, for instance with == true" if result == cel.Type.DYN else ""
             raise ExpressionError(f"must be a bool, but is {result.name().lower()}{hint}")
+        Predicate(program, expression.values)
         # A selection nests it deeper, and the engine limits depth.
         self.selection([expression])
         return expression
 
     def predicate(self, expression: Expression) -> Predicate:
         """Return an expression, compiled."""
-        return Predicate(self._compile(expression.text))
+        return Predicate(self._compile(expression.text), expression.values)
 
     def selection(self, expressions: Sequence[Expression]) -> Selection:
         """Return several expressions, compiled into one."""

@@ -33,8 +33,11 @@ class Unusable(Exception):
     """A value cannot be read as what it is declared to be; the text completes `NAME …`."""
 
 
-def check_bounds(context: Mapping[str, Any], field: str = "action.context") -> None:
-    """Refuse a context that is nested too deep or too large; `field` names it in the error. Raises InvalidArgument."""
+def check_bounds(context: Mapping[str, Any], field: str = "action.context") -> int:
+    """Return how many values and characters a context has together.
+
+    Raises InvalidArgument if it is nested too deep or too large; `field` names it in the error.
+    """
     values, characters = len(context), sum(map(len, context))
     pending: list[tuple[object, int]] = []
     for top in context.values():
@@ -55,6 +58,7 @@ def check_bounds(context: Mapping[str, Any], field: str = "action.context") -> N
         raise InvalidArgument.field(field, f"holds more than {MAX_VALUES} values")
     if characters > MAX_CHARACTERS:
         raise InvalidArgument.field(field, f"holds more than {MAX_CHARACTERS} characters of text")
+    return values + characters
 
 
 def children(value: dict[object, object] | list[object]) -> Iterable[object]:

@@ -10,8 +10,9 @@ import pytest
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.guardrails.evaluator import Evaluator
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, MissingInput, Verdict
+from cstp_grpc.guardrails.parsing import parse
 from cstp_grpc.vocabulary import Severity, Stakes
-from tests.guardrails.rulebooks import judge, rule, rule_set
+from tests.guardrails.rulebooks import content, judge, rule, rule_set
 
 BOOL = {"flag": {"type": "bool"}}
 NUMBER = {"count": {"type": "number"}}
@@ -348,3 +349,97 @@ def test_inputs_that_other_rules_read_are_not_missed() -> None:
     rules = [rule("first", "!context.reviewed"), rule("second", "context.other > 1")]
     verdict = Evaluator(rule_set(rules, INPUTS)).evaluate(Action("deploy", context={"reviewed": False}))
     assert [[each.name for each in found.missing_inputs] for found in verdict.violations] == [[], ["other"]]
+
+
+LARGE = {
+    "text": {"type": "string", "default": ""},
+    "other": {"type": "string", "default": ""},
+    "items": {"type": "list", "default": []},
+}
+TOO_LARGE = [
+    ('context.text.replace("a", context.text) == ""', {"text": "a" * 20_000}),
+    ('context.text.split(",").join(context.other) == ""', {"text": "," * 10_000, "other": "b" * 10_000}),
+    ('context.items.join(context.text) == ""', {"items": ["a"] * 5_000, "text": "b" * 10_000}),
+    ("context.items.map(item, item + context.text).size() == 0", {"items": ["a"] * 5_000, "text": "b" * 10_000}),
+    ("context.items.filter(item, item != 1.0).size() == 0", {"items": [1.0] * 9_000}),
+    ("context.items.exists(item, context.text.contains('b'))", {"items": ["a"] * 5_000, "text": "a" * 100_000}),
+    ("context.text.matches(context.other)", {"text": "a" * 50_000, "other": "(a{30}){30}b"}),
+    ("context.text.contains(context.other)", {"text": "a" * 100_000, "other": "a" * 49_999 + "b"}),
+]
+
+
+@pytest.mark.parametrize(("when", "context"), TOO_LARGE)
+def test_inputs_that_an_expression_would_multiply_beyond_a_bound_are_an_error(
+    when: str, context: Mapping[str, Any]
+) -> None:
+    verdict = judge(when, LARGE, context)
+
+    assert [v.code for v in verdict.violations] == [EVALUATION_ERROR]
+    assert "it may take more than 20000000 steps on what it reads" in verdict.violations[0].message
+    assert not verdict.allowed
+
+
+@pytest.mark.parametrize("when", [when for when, _ in TOO_LARGE])
+def test_the_same_expressions_are_evaluated_on_inputs_of_usual_size(when: str) -> None:
+    verdict = judge(when, LARGE, {"text": "abc" * 60, "other": "xyz", "items": ["a", "b"] * 20})
+
+    assert [v.code for v in verdict.violations if v.code] == []
+
+
+def test_a_rule_whose_inputs_are_too_large_leaves_the_others_as_they_are() -> None:
+    when, context = TOO_LARGE[0]
+    rules = [rule("before", "size(context.text) > 5"), rule("large", when), rule("after", "context.text.contains('a')")]
+
+    verdict = Evaluator(rule_set(rules, LARGE)).evaluate(Action("do it", context=context))
+
+    assert [(v.guardrail_id, v.code) for v in verdict.violations] == [
+        ("before", None),
+        ("large", EVALUATION_ERROR),
+        ("after", None),
+    ]
+
+
+def test_inputs_count_whether_they_are_given_or_defaults() -> None:
+    inputs = {"text": {"type": "string", "default": "a" * 20_000}}
+
+    assert [v.code for v in judge(TOO_LARGE[0][0], inputs, {}).violations] == [EVALUATION_ERROR]
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        'context.text.replace("a", context.text).replace("a", context.text).replace("a", context.text) == ""',
+        "[context.text]" + ".map(a, a + a)" * 20 + ' == [""]',
+        "['a']" + ".map(a, [a, a])" * 25 + ".size() == 1",
+    ],
+)
+def test_an_expression_that_multiplies_even_small_inputs_is_refused_when_it_is_loaded(when: str) -> None:
+    parsed = parse("book.yaml", content([rule("r", when)], LARGE).encode())
+
+    assert [problem.reason for problem in parsed.problems] == [
+        "`when` may take more than 20000000 steps even on inputs of 100 characters"
+    ]
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "context.items.all(item, item != 'x') && context.items.exists_one(item, item == 'a')",
+        "strings.quote(context.text) != '' && context.text.reverse().upperAscii().trim().charAt(0) == 'A'",
+        "context.text.substring(1) == '' && context.text.indexOf('a') == 0 && context.text.lastIndexOf('a') == 0",
+        "context.text.split(',').first().orValue('') == 'a' && context.items.last().hasValue()",
+        "optional.of(context.text).optMap(t, t + 'b').value() == 'ab'",
+        "optional.ofNonZeroValue('').or(optional.of('a')).hasValue() && !optional.none().hasValue()",
+        "optional.of(context.text).optFlatMap(t, optional.of(t)).orValue('') == 'a'",
+        "timestamp('2026-01-01T00:00:00Z') + duration('1h') > timestamp('2025-01-01T00:00:00Z')",
+        "timestamp('2026-01-01T00:00:00Z').getFullYear() == 2026 && duration('90s').getSeconds() == 90",
+        "type(context.text) == string && string(1.5) == '1.5' && bytes('a') == b'a' && int('5') % 3 == 2",
+        "bool('true') && double('2') / 4.0 == 0.5 && -int('3') == -3 && !false",
+        "context.items[0] == 'a' && {'a': [1]}.a[0] == 1 && [1, ?optional.none()].size() == 1",
+        "'%s %d'.format([context.text, 1]) == 'a 1' && dyn(1) == 1 && context.items[?5].hasValue() == false",
+    ],
+)
+def test_every_function_that_is_documented_can_be_used(when: str) -> None:
+    verdict = judge(when, LARGE, {"text": "a", "items": ["a", "b"]})
+
+    assert [v.code for v in verdict.violations] == [None]

@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from cstp_grpc.guardrails.evaluation_cost import MAX_STEPS, measure
 from cstp_grpc.guardrails.evaluator import Evaluator
+from cstp_grpc.guardrails.expression import Environment
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, Violation
+from cstp_grpc.guardrails.scanner import ExpressionError
+from cstp_grpc.guardrails.values import InputType
 from cstp_grpc.vocabulary import Stakes
 from tests.guardrails.rulebooks import rule, rule_set
 
@@ -142,3 +146,44 @@ def test_blocking_overrides_everything_else(action: Action, names: list[str]) ->
     alone = [found([name], action) for name in names]
 
     assert verdict.allowed == (not any(v.severity == "block" for one in alone for v in one))
+
+
+texts = st.recursive(
+    st.sampled_from(["context.name", "context.other", "'a'", "'%s-%s'", "''", "context.files.join(',')"]),
+    lambda inner: st.one_of(
+        st.builds("({} + {})".format, inner, inner),
+        st.builds("{}.replace({}, {})".format, inner, inner, inner),
+        st.builds("{}.split({}).join({})".format, inner, inner, inner),
+        st.builds("['a', 'b'].map(x, x + {}).join({})".format, inner, inner),
+        st.builds("context.files.filter(x, x != {}).join({})".format, inner, inner),
+        st.builds("context.files.map(x, x.replace({}, {})).join({})".format, inner, inner, inner),
+        st.builds("'%s %s'.format([{}, {}])".format, inner, inner),
+        st.builds("strings.quote({}).reverse()".format, inner),
+        st.builds("optional.of({}).optMap(o, o + {}).orValue({})".format, inner, inner, inner),
+        st.builds("({} == {} ? {} : {})".format, inner, inner, inner, inner),
+    ),
+    max_leaves=6,
+)
+TEXTS = Environment({"name": InputType.STRING, "other": InputType.STRING, "files": InputType.LIST})
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    text=texts,
+    name=st.text("aé", max_size=40),
+    other=st.text("ab,", max_size=40),
+    files=st.lists(st.text("a,", max_size=9), max_size=9),
+)
+def test_what_an_expression_makes_is_no_larger_than_estimated(
+    text: str, name: str, other: str, files: list[str]
+) -> None:
+    variables = {"context.name": name, "context.other": other, "context.files": files}
+    try:
+        made = TEXTS.parse(f"{text} == ''")
+    except ExpressionError as error:
+        assume("steps even on inputs" not in str(error))
+        raise
+    steps = TEXTS.predicate(made).estimate_steps({name: measure(value) for name, value in variables.items()})
+    assume(steps <= MAX_STEPS)
+    fits = TEXTS.predicate(TEXTS.parse(f"size({text}) <= {steps}"))
+    assert fits.holds(TEXTS.bind(variables))
