@@ -9,7 +9,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-SITE_LOCAL: Final = ipaddress.IPv6Network("fec0::/10")
+OTHERS: Final = tuple(
+    map(
+        ipaddress.ip_network,
+        ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "3fff::/20", "fec0::/10"),
+    )
+)
+"""Networks that are not of the internet, which not every version of Python knows: those of protocols (a cloud has its
+metadata there), of relays for 6to4, another cloud's address for its own machines, of documentation, and of sites."""
 LEAST_SECONDS: Final = 0.001
 
 Resolve = Callable[..., list[tuple[Any, ...]]]
@@ -39,7 +46,7 @@ def is_plainly_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) ->
         or address.is_multicast
         or address.is_reserved
         or address.is_unspecified
-        or address in SITE_LOCAL
+        or any(address in network for network in OTHERS)
     )
     return address.is_global and not special
 
