@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import TypeAlias
 
 from cel_expr_python import cel
@@ -75,10 +75,7 @@ class EvaluationError(Exception):
 
 
 class Predicate:
-    """A compiled expression that reads the given variables. Raises ExpressionError if its cost cannot be estimated.
-
-    `light_size` is the size of all that it reads up to which it may be evaluated together with others.
-    """
+    """A compiled expression that reads the given variables. Raises ExpressionError if its cost cannot be estimated."""
 
     def __init__(self, program: cel.Expression, reads: Iterable[str]) -> None:
         self._program = program
@@ -91,9 +88,14 @@ class Predicate:
                 )
         except (UnknownCost, ValueError) as error:
             raise ExpressionError(f"uses what cannot be bounded: {error}") from None
-        self.light_size = LARGEST_SIZE
-        while self.light_size and self._steps_at(self.light_size) > SHARED_STEPS:
-            self.light_size //= 2
+
+    @cached_property
+    def light_size(self) -> int:
+        """Return the size of all that it reads up to which it may be evaluated together with others."""
+        size = LARGEST_SIZE
+        while size and self._steps_at(size) > SHARED_STEPS:
+            size //= 2
+        return size
 
     def estimate_steps(self, sizes: Mapping[str, Size]) -> int:
         """Return how many steps an evaluation takes at most, where variables have these sizes."""
