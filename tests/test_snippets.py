@@ -19,6 +19,7 @@ NOT_RUN = {
         "$ git clone https://github.com/a2aproject/a2a-tck",
     ): "fetches the kits from the network",
     ("docs/a2a-compatibility.md", "import contextlib"): "a plugin of the kits, which are fetched from the network",
+    ("docs/a2a-compatibility.md", "import uuid"): "a plugin of the kits, which are fetched from the network",
     ("docs/a2a.md", "func parseCard"): "needs the SDK for Go, from the network",
     ("docs/a2a.md", "AgentCard card = "): "needs the SDK for Java, from the network",
     ("docs/a2a.md", "public PayloadAndHeaders"): "needs the SDK for Java, from the network",
