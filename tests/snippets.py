@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -119,8 +121,20 @@ def split_session(session: str) -> Iterator[tuple[str, str]]:
     """Yield each command of a console session, which may have several lines, and what it prints."""
     for exchange in re.split(r"(?m)^\$ ", session)[1:]:
         lines = exchange.split("\n")
-        last = next((number for number, line in enumerate(lines) if not line.endswith("\\")), len(lines) - 1)
+        complete = (number for number in range(len(lines)) if is_complete("\n".join(lines[: number + 1])))
+        last = next(complete, len(lines) - 1)
         yield "\n".join(lines[: last + 1]), "\n".join(lines[last + 1 :])
+
+
+def is_complete(command: str) -> bool:
+    """Return whether a shell would run a command: no quotation is open, and no line goes on."""
+    if command.endswith("\\"):
+        return False
+    try:
+        shlex.split(command)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -157,23 +171,34 @@ class Shell:
         self._process.stdin.write(f"{{ {command}\n}} </dev/null\n(s=$?; printf '\\n\\036%s\\n' $s; exit $s)\n")
         self._process.stdin.flush()
         printed = ""
-        for line in self._process.stdout:
-            if line.startswith(self.MARK):
-                return Printed(printed.removesuffix("\n"), int(line[1:]))
-            printed += line
-        raise AssertionError(f"the shell ended: {command}\n{printed}")
+        # A command that never ends, or a quotation mark that nobody closes, would be waited for without end.
+        timer = threading.Timer(BOUND, self._kill)
+        timer.start()
+        try:
+            for line in self._process.stdout:
+                if line.startswith(self.MARK):
+                    return Printed(printed.removesuffix("\n"), int(line[1:]))
+                printed += line
+        finally:
+            timer.cancel()
+        raise AssertionError(f"the shell ended, or the command took longer than {BOUND:g} s: {command}\n{printed}")
 
     def close(self) -> None:
         """End the shell and all that it started."""
         assert self._process.stdin
         assert self._process.stdout
-        self._process.stdin.close()
+        # What is typed to a shell that was killed cannot be flushed.
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
             self._process.wait(BOUND)
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._kill()
             self._process.stdout.close()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 class Reader:
@@ -262,6 +287,7 @@ class Reader:
         """Load a configuration, or run the tests of a rulebook; other files are for commands to try."""
         text = self._replace(snippet.text)
         path = self._folder / (snippet.title or f"snippet-{snippet.line}.yaml")
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         content = yaml.safe_load(text)
         if "apiVersion" in content:

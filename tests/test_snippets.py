@@ -61,6 +61,8 @@ def snippets_to_try() -> dict[str, list[Snippet]]:
     return {document: snippets for document, snippets in found.items() if snippets}
 
 
+# A document starts servers and has many commands, each of which is bounded by itself.
+@pytest.mark.timeout(300)
 @needs_git
 @pytest.mark.parametrize(("document", "snippets"), snippets_to_try().items(), ids=snippets_to_try())
 def test_the_blocks_of_a_document_work_in_the_order_of_reading(
