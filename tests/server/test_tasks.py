@@ -145,7 +145,7 @@ def test_strangers_are_refused(caller: GrpcCaller, method: str, token: str | Non
         ("cstp.saveTask", {"task": {**TASK, "content": ""}}, "task.content"),
         ("cstp.saveTask", {"task": TASK, "version": -1}, "version"),
         ("cstp.saveTask", {"task": TASK, "timeLeft": "0s"}, "time_left"),
-        ("cstp.saveTask", {"task": TASK, "timeLeft": "3600.001s"}, "time_left"),
+        ("cstp.saveTask", {"task": TASK, "timeLeft": "604800.001s"}, "time_left"),
         ("cstp.getTask", {"id": ""}, "id"),
         ("cstp.listTasks", {"pageSize": -1}, "page_size"),
         ("cstp.listTasks", {"contextId": ""}, "context_id"),
