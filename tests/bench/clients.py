@@ -6,6 +6,7 @@ import http.client
 import itertools
 import json
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -111,7 +112,8 @@ def http_call(port: int, method: str, params: Params, path: str = "/cstp") -> Ca
 
 def a2a_message() -> dict[str, Any]:
     """Return the params of an A2A message that announces the intent of the other measurements."""
-    message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": QUERY}]}
+    # A message that is sent again is answered from its task.
+    message = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": QUERY}]}
     return {"message": {**message, "metadata": {"urn:cstp:extension:v1": {"stakes": "high"}}}}
 
 
