@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final, Protocol
 
 import grpc
@@ -67,11 +68,9 @@ class SymbolPool:
 def find_file_of_member(pool: descriptor_pool.DescriptorPool, symbol: str) -> FileDescriptor | None:
     """Return the file whose service or message has this member, or None."""
     parent, _, name = symbol.rpartition(".")
-    try:
+    with suppress(KeyError):
+        # A parent that is no service may be a message.
         service = pool.FindServiceByName(parent)
-    except KeyError:
-        pass
-    else:
         return service.file if name in service.methods_by_name else None
     try:
         message = pool.FindMessageTypeByName(parent)
