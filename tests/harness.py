@@ -24,6 +24,7 @@ from cstp_grpc.client.codec import from_json, to_json
 from cstp_grpc.client.contract import methods
 from cstp_grpc.config import PILLARS
 from cstp_grpc.server.app import App
+from cstp_grpc.server.deployment import ALONE, Deployment
 from cstp_grpc.vocabulary import Permission
 
 TOKENS = {
@@ -60,9 +61,9 @@ def settings(data_dir: Path, **overrides: Any) -> config.Settings:
 
 
 @contextmanager
-def running(wanted: config.Settings) -> Iterator[App]:
+def running(wanted: config.Settings, deployment: Deployment = ALONE) -> Iterator[App]:
     """Run a server for the length of a block."""
-    app = App(wanted)
+    app = App(wanted, deployment=deployment)
     app.start()
     try:
         yield app
@@ -138,6 +139,7 @@ class GrpcCaller:
     name = "grpc"
 
     def __init__(self, target: str) -> None:
+        self.target = target
         self.channel = grpc.insecure_channel(target)
 
     def call(self, method: str, params: Mapping[str, Any], token: str | None = TOKENS["alice"]) -> Outcome:

@@ -194,7 +194,9 @@ class StorageSettings(Section):
     write_timeout_seconds: float = Field(default=10.0, gt=0)
     """How long a call waits for its record to be on disk before it is answered UNAVAILABLE."""
     refresh_seconds: float = Field(default=1.0, gt=0)
-    """How often a server on PostgreSQL looks for decisions that other servers recorded."""
+    """How often a server looks for work that others left: deliveries, notifications, sessions left alone."""
+    watch_seconds: float = Field(default=0.05, gt=0)
+    """How often it asks whether others wrote to the same database, so that its searches and watchers see it."""
 
 
 class IndexSettings(Section):

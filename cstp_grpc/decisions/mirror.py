@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
 from cstp_grpc.decisions.matrix import VectorMatrix
 from cstp_grpc.decisions.store import DecisionStore
-from cstp_grpc.storage.periodic import Periodic
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -41,29 +37,6 @@ class Mirror:
             self._revision = rows[-1].revision
             count += len(rows)
         return count
-
-
-class MirrorRefresher:
-    """Refreshes a mirror in a thread; needed where other servers write to the same journal."""
-
-    def __init__(self, mirror: Mirror, interval: float) -> None:
-        """Prepare to refresh every `interval` seconds."""
-        self._mirror = mirror
-        self._interval = interval
-        complaint = "changes by other servers are not seen"
-        self._refreshing = Periodic("mirror", self._refresh, interval, logger, complaint, delay=interval)
-
-    def start(self) -> None:
-        """Begin."""
-        self._refreshing.start()
-
-    def stop(self) -> None:
-        """End, and wait for a refresh that is going on."""
-        self._refreshing.stop()
-
-    def _refresh(self) -> float:
-        self._mirror.refresh()
-        return self._interval
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -22,8 +22,8 @@ BATCH = 100
 class Feed:
     """Lets a bounded number of callers watch events, which they read from the store when they hear of new ones.
 
-    `max_watchers` counts all watches, `per_agent` those of one agent. Where other servers write to the same database,
-    nobody tells of their events, so that watches look by themselves every `refresh_seconds`. Safe for many threads.
+    `max_watchers` counts all watches, `per_agent` those of one agent. Watches also look by themselves, every
+    `refresh_seconds`. Safe for many threads.
     """
 
     def __init__(
@@ -42,6 +42,8 @@ class Feed:
         self._changed = threading.Condition()
         self._watches: WeakSet[Watch] = WeakSet()
         self._news = 0
+        self._counted = 0
+        """How many events there were at the last look."""
         self._closed = False
 
     def notify(self) -> None:
@@ -49,6 +51,17 @@ class Feed:
         with self._changed:
             self._news += 1
             self._changed.notify_all()
+
+    def look(self) -> None:
+        """Tell the watches if other servers wrote events since the last look. Raises QueryFailed.
+
+        One thread at a time may call this.
+        """
+        with self._reading() as connection:
+            count = self._store.count_events(connection)
+        if count != self._counted:
+            self._counted = count
+            self.notify()
 
     def watch(self, conditions: EventFilter, after: int | None, agent: str) -> Watch:
         """Return a watch, for an agent, of the events after a sequence, or of those that happen from now on.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, and_, bindparam, insert, select, text, update
+from sqlalchemy import Connection, Engine, Select, and_, bindparam, func, insert, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.liaison.model import Activation, DeliveryState, Event, EventFilter, Share
@@ -50,6 +50,7 @@ DELIVERED = (
     .where(*OF_SHARE, shares.delivery == PENDING)
     .values(parameters(("delivery", "attempts", "next_attempt_at", "task_id", "delivered_at")))
 )
+EVENT_COUNT = select(func.coalesce(func.sum(counters.last_sequence), 0))
 LAST_SEQUENCE = select(counters.last_sequence).where(counters.tenant == bindparam("tenant"))
 
 
@@ -77,6 +78,7 @@ class SqlRoutingStore:
         self._delivered = DriverStatement(DELIVERED, dialect)
         self._count_event = DriverStatement(count_event.returning(counters.last_sequence), dialect)
         self._add_event = DriverStatement(insert(liaison_events).values(parameters(events.keys())), dialect)
+        self._event_count = DriverStatement(EVENT_COUNT, dialect)
         self._last_sequence = DriverStatement(LAST_SEQUENCE, dialect)
 
     def activation(self, connection: Connection, tenant: str, key: str) -> Activation | None:
@@ -139,6 +141,11 @@ class SqlRoutingStore:
     def events(self, connection: Connection, conditions: EventFilter, after: int, limit: int) -> Sequence[Event]:
         """Return up to `limit` events after a sequence, in their order."""
         return [event_of(row) for row in connection.execute(happening(conditions, after).limit(limit))]
+
+    def count_events(self, connection: Connection) -> int:
+        """Return how many events all tenants ever had."""
+        ((count,),) = self._event_count.all(connection, {})
+        return int(count)
 
     def last_sequence(self, connection: Connection, tenant: str) -> int:
         """Return the sequence of the tenant's last event, also if it has been removed; 0 if it never had one."""

@@ -108,6 +108,9 @@ class RoutingStore(Protocol):
     def events(self, connection: Connection, conditions: EventFilter, after: int, limit: int) -> Sequence[Event]:
         """Return up to `limit` events after a sequence, in their order."""
 
+    def count_events(self, connection: Connection) -> int:
+        """Return how many events all tenants ever had."""
+
     def last_sequence(self, connection: Connection, tenant: str) -> int:
         """Return the sequence of the tenant's last event, also if it has been removed; 0 if it never had one."""
 

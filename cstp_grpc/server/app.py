@@ -26,7 +26,7 @@ from cstp_grpc.decisions.index.servers import ChromaServer, EmbeddedChroma, Remo
 from cstp_grpc.decisions.index.supervisor import IndexSupervisor
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.matrix import VectorMatrix
-from cstp_grpc.decisions.mirror import Mirror, MirrorRefresher
+from cstp_grpc.decisions.mirror import Mirror
 from cstp_grpc.decisions.reembed import embed_missing
 from cstp_grpc.decisions.search import DecisionSearch
 from cstp_grpc.decisions.sharing import Sharing
@@ -49,6 +49,7 @@ from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.server.callbacks import build_callbacks
 from cstp_grpc.server.code import ProjectCode, ProjectSources
+from cstp_grpc.server.deployment import ALONE, Deployment
 from cstp_grpc.server.federation import federated, open_peers, sharing_of
 from cstp_grpc.server.grpc_server import LOOPBACK, GrpcServer, Listening, Servicer, interceptors
 from cstp_grpc.server.health import INDEX
@@ -65,6 +66,7 @@ from cstp_grpc.services.journal import JournalService
 from cstp_grpc.services.liaison import LiaisonService
 from cstp_grpc.services.permissions import Permissions
 from cstp_grpc.services.tasks import TaskService
+from cstp_grpc.storage.changes import ChangeWatch
 from cstp_grpc.storage.engine import create_engine
 from cstp_grpc.storage.lock import DataLock
 from cstp_grpc.storage.migrate import migrate
@@ -86,7 +88,8 @@ class App:
     """A gRPC server with everything behind it, built from settings.
 
     Building opens the journal, which is migrated, and loads the model; `start` serves; `stop` gives everything back.
-    `permitted` tells which IP addresses are of the internet, so that callbacks and push notifications may go there.
+    `permitted` tells which IP addresses are of the internet, so that callbacks and push notifications may go there;
+    `deployment` which other processes serve the same data.
     Raises ConfigError, AlreadyRunning, WeightsMissing, RulebookError and CannotListen, whose messages say what to do.
     """
 
@@ -95,9 +98,11 @@ class App:
         settings: Settings,
         clock: Callable[[], datetime] = now,
         permitted: Callable[[str], bool] = is_public,
+        deployment: Deployment = ALONE,
     ) -> None:
         forbid_telemetry()
         self._settings = settings
+        self._deployment = deployment
         self._permitted = permitted
         self._listening: Listening | None = None
         self._resources = ExitStack()
@@ -156,7 +161,8 @@ class App:
         peers = open_peers(opened, settings.federation)
         allowed = allow_list_of(settings.federation.callbacks.allow, "federation.callbacks.allow")
         notified = allow_list_of(settings.a2a.push.allow, "a2a.push.allow")
-        opened.enter_context(DataLock(settings.data_dir))
+        if not self._deployment.supervised:
+            opened.enter_context(DataLock(settings.data_dir))
         embedder = build_embedder(**settings.embedding.model_dump(), data_dir=settings.data_dir)
 
         engine = create_engine(settings.storage_url, settings.storage.pool_size)
@@ -192,7 +198,8 @@ class App:
         )
         limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
         task_store = SqlTaskStore(engine)
-        push = build_push(opened, settings, notified, task_store, engine, writer, trail, clock, self._permitted)
+        shared = self._deployment.shares_database(engine)
+        push = build_push(opened, settings, notified, task_store, engine, writer, trail, clock, self._permitted, shared)
         tasks = TaskKeeper(task_store, writer, clock, timedelta(days=settings.a2a.task_days), push)
         remover = TaskRemover(tasks)
         remover.start()
@@ -200,6 +207,10 @@ class App:
         projects = self._build_projects(opened, sources, memory.journal, embedder, trail, clock)
         liaison = build_liaison(opened, settings, redaction, remote, engine, writer, trail, checks, clock)
         self._feed = liaison.feed
+        if shared:
+            watch = ChangeWatch(engine, settings.storage.watch_seconds, [memory.mirror.refresh, liaison.feed.look])
+            watch.start()
+            opened.callback(watch.stop)
         alone = CstpService(settings.agent.name, announcer, memory.search, checks, limits)
         cstp = federated(settings, peers, alone, sharing, trail, clock, limits, callbacks)
         servicers: list[Servicer] = [
@@ -235,11 +246,6 @@ class App:
         embed_missing(store, embedder, writer)
         mirror = Mirror(store, embedder.model, matrix)
         mirror.refresh()
-        if engine.dialect.name != "sqlite":
-            # Other servers may write to this database too.
-            refresher = MirrorRefresher(mirror, settings.storage.refresh_seconds)
-            refresher.start()
-            opened.callback(refresher.stop)
         index = build_index(settings, store, outbox, matrix, embedder)
         if index is not None:
             index.start()
@@ -248,6 +254,7 @@ class App:
             # Nobody will take these; an index that is configured later reads the journal itself.
             outbox.clear()
         return DecisionMemory(
+            mirror,
             Journal(store, outbox, writer, embedder, JournalAudit(trail), clock, matrix.apply, callbacks),
             DecisionSearch(store, matrix, embedder, index, settings.index.exact_limit, settings.index.overfetch),
             {} if index is None else {INDEX: lambda: index.state() == "ready"},
@@ -295,6 +302,7 @@ class App:
 class DecisionMemory:
     """What records decisions, what finds them, and the health details of both."""
 
+    mirror: Mirror
     journal: Journal
     search: DecisionSearch
     health: Mapping[str, Callable[[], bool]]

@@ -70,7 +70,7 @@ def build_liaison(
     """Return everything that serves chat sessions; what it starts, `opened` stops."""
     wanted = settings.liaison
     sessions, store = SqlSessionStore(engine), SqlRoutingStore(engine)
-    # On SQLite too, where no other server writes: a write that ends when its caller has given up tells nobody.
+    # If no other server writes to the database too: a write that ends when its caller has given up tells nobody.
     refresh = settings.storage.refresh_seconds
     feed = Feed(store, sessions.reading, wanted.max_watchers, wanted.watchers_per_agent, refresh)
     recorder = Recorder(writer, store, LiaisonAudit(trail, wanted.audit_content), feed.notify)

@@ -47,8 +47,12 @@ def build_push(
     trail: Trail,
     clock: Callable[[], datetime],
     is_public: Callable[[str], bool],
+    shared: bool,
 ) -> PushNotifications | None:
-    """Return what keeps push notifications and sends them, which `opened` stops; None if they are off."""
+    """Return what keeps push notifications and sends them, which `opened` stops; None if they are off.
+
+    `shared` tells whether other servers write to the same database.
+    """
     wanted = settings.a2a.push
     if not wanted.enabled:
         return None
@@ -74,7 +78,7 @@ def build_push(
         clock,
         logger,
         "the owners of tasks are not notified",
-        refresh_seconds=None if engine.dialect.name == "sqlite" else settings.storage.refresh_seconds,
+        refresh_seconds=settings.storage.refresh_seconds if shared else None,
         lease_seconds=LEASE_SECONDS,
     )
     sender.start()

@@ -12,8 +12,8 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-RESERVED = 2
-"""Connections beyond those for reading: the writer's, and one for migrations and the like."""
+RESERVED = 3
+"""Connections beyond those for reading: the writer's, that of `ChangeWatch`, and one for migrations and the like."""
 
 POOL_TIMEOUT = 10.0
 """Seconds that a read waits for a connection."""

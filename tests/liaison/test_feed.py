@@ -256,6 +256,14 @@ def test_what_another_server_wrote_is_seen_without_a_word(newsroom: Newsroom) ->
     wait_until(lambda: watching.seen == sequences, "the events of the other server are seen")
 
 
+def test_a_look_wakes_watches_for_events_of_other_servers(newsroom: Newsroom) -> None:
+    feed = newsroom.feed()
+    watching = newsroom.watching(feed.watch(ACME, None, "alice"))
+    sequences = newsroom.happen(newsroom.feed(), HAPPENED)
+    feed.look()
+    wait_until(lambda: watching.seen == sequences, "the event of the other server is seen")
+
+
 def test_a_database_that_fails_ends_the_watch_and_frees_its_place(newsroom: Newsroom) -> None:
     broken = threading.Event()
 

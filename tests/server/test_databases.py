@@ -4,29 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import PostgresServer
+from cstp_grpc.client import CstpClient
+from cstp_grpc.server.deployment import ALONE, Deployment
 from tests.databases import unique_name
-from tests.harness import TOKENS, GrpcCaller, Outcome, running, settings
+from tests.harness import TIMEOUT, TOKENS, GrpcCaller, Outcome, running, settings
 from tests.waiting import wait_until
 
 NUL = "\x00"
 
 
 @contextmanager
-def serving(folder: Path, url: str) -> Iterator[GrpcCaller]:
-    wanted = settings(folder, storage={"url": url, "refresh_seconds": 0.05})
-    with running(wanted) as app:
+def serving(folder: Path, url: str, deployment: Deployment = ALONE) -> Iterator[GrpcCaller]:
+    wanted = settings(folder, storage={"url": url, "refresh_seconds": 3600})
+    with running(wanted, deployment) as app:
         caller = GrpcCaller(app.target)
         try:
             yield caller
         finally:
             caller.close()
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Several servers on one database: hosts on PostgreSQL, or processes of one host on a SQLite file."""
+
+    url: str
+    folder: Path
+
+    @contextmanager
+    def server(self) -> Iterator[GrpcCaller]:
+        """Run one more server; processes of one host share the data folder."""
+        processes = self.url.startswith("sqlite")
+        folder = self.folder / ("data" if processes else unique_name())
+        with serving(folder, self.url, Deployment(supervised=processes)) as caller:
+            yield caller
 
 
 @pytest.fixture
@@ -36,11 +54,8 @@ def caller(empty_database_url: str, tmp_path: Path) -> Iterator[GrpcCaller]:
 
 
 @pytest.fixture
-def shared_url(postgres: PostgresServer) -> Iterator[str]:
-    name = unique_name()
-    postgres.create(name, migrated=False)
-    yield postgres.url(name)
-    postgres.drop(name)
+def cluster(empty_database_url: str, tmp_path: Path) -> Cluster:
+    return Cluster(empty_database_url, tmp_path)
 
 
 def result(outcome: Outcome) -> dict[str, Any]:
@@ -87,8 +102,8 @@ def test_a_character_that_the_database_cannot_keep_harms_nothing(caller: GrpcCal
     assert result(caller.call("cstp.checkGuardrails", {"action": {"description": "fine"}}))["evaluated"] > 0
 
 
-def test_a_server_finds_what_another_one_recorded(shared_url: str, tmp_path: Path) -> None:
-    with serving(tmp_path / "a", shared_url) as first, serving(tmp_path / "b", shared_url) as second:
+def test_a_server_finds_what_another_one_recorded(cluster: Cluster) -> None:
+    with cluster.server() as first, cluster.server() as second:
         recorded = result(first.call("cstp.recordDecision", {"decision": {"title": "Keep sessions in Redis"}}))
 
         def found() -> bool:
@@ -98,10 +113,20 @@ def test_a_server_finds_what_another_one_recorded(shared_url: str, tmp_path: Pat
         wait_until(found, "the second server finds it")
 
 
-def test_one_correlation_id_on_two_servers_is_one_intent_with_one_chain_of_revisions(
-    shared_url: str, tmp_path: Path
-) -> None:
-    with serving(tmp_path / "a", shared_url) as first, serving(tmp_path / "b", shared_url) as second:
+def test_who_watches_a_server_sees_events_of_another_one(cluster: Cluster) -> None:
+    with (
+        cluster.server() as first,
+        cluster.server() as second,
+        CstpClient(second.target, TOKENS["alice"]) as client,
+        closing(client.liaison.watch_events(after=0, timeout=TIMEOUT)) as events,
+    ):
+        for number in range(1, 4):
+            result(first.call("liaison.openSession", {"user_id": f"u-{number}"}))
+            assert next(events).sequence == number
+
+
+def test_one_correlation_id_on_two_servers_is_one_intent_with_one_chain_of_revisions(cluster: Cluster) -> None:
+    with cluster.server() as first, cluster.server() as second:
         announced = [
             result(caller.call("cstp.announceIntent", {"intent": "Deploy", "correlationId": "c-1"}))["receivedAt"]
             for caller in (first, second)
@@ -114,14 +139,14 @@ def test_one_correlation_id_on_two_servers_is_one_intent_with_one_chain_of_revis
         assert revised == [2, 2, 3, 3]
 
 
-def test_contents_announced_at_once_to_two_servers_get_numbers_without_a_gap(shared_url: str, tmp_path: Path) -> None:
+def test_contents_announced_at_once_to_two_servers_get_numbers_without_a_gap(cluster: Cluster) -> None:
     def announce(caller: GrpcCaller, number: int) -> tuple[str, int]:
         params = {"intent": f"Deploy part {number}", "correlationId": f"c-{number % 3}"}
         return params["correlationId"], result(caller.call("cstp.announceIntent", params))["revision"]
 
     with (
-        serving(tmp_path / "a", shared_url) as first,
-        serving(tmp_path / "b", shared_url) as second,
+        cluster.server() as first,
+        cluster.server() as second,
         ThreadPoolExecutor(8) as agents,
     ):
         announced = list(agents.map(announce, [first, second] * 30, range(60)))

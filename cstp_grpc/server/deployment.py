@@ -1,0 +1,24 @@
+"""Which other processes use what a server uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """How a server process stands to the other processes that serve the same data."""
+
+    supervised: bool = False
+    """Whether a supervisor holds the lock on the data folder and runs several such processes on it."""
+
+    def shares_database(self, engine: Engine) -> bool:
+        """Whether other processes may write to the database: workers of this host, or other hosts on PostgreSQL."""
+        return self.supervised or engine.dialect.name == "postgresql"
+
+
+ALONE: Final = Deployment()
+"""One process, which holds the lock on its data folder itself."""

@@ -1,0 +1,118 @@
+"""Noticing what other processes write."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event
+
+import pytest
+from sqlalchemy import Engine
+
+from cstp_grpc.errors import QueryFailed
+from cstp_grpc.storage.changes import ChangeWatch, DatabaseVersion
+from cstp_grpc.storage.outbox import Outbox
+from cstp_grpc.storage.writer import Writer
+from tests.waiting import wait_until
+
+INTERVAL = 0.01
+
+
+@contextmanager
+def watching(engine: Engine, *listeners: Callable[[], object]) -> Iterator[None]:
+    """Watch a database for the length of a block."""
+    watch = ChangeWatch(engine, INTERVAL, listeners)
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.stop()
+
+
+@pytest.fixture
+def outbox(engine: Engine, writer: Writer) -> Outbox:
+    return Outbox(engine, writer)
+
+
+def append(outbox: Outbox, writer: Writer) -> int:
+    return writer.run(lambda connection: outbox.append(connection, "a"))
+
+
+def test_each_commit_makes_another_version_and_reading_makes_none(
+    engine: Engine, writer: Writer, outbox: Outbox
+) -> None:
+    version = DatabaseVersion(engine)
+    seen = [version.read()]
+    for _ in range(3):
+        append(outbox, writer)
+        seen.append(version.read())
+    assert len(set(seen)) == len(seen)
+    # Servers of other tests may share PostgreSQL; each has a SQLite file of its own.
+    if engine.dialect.name == "sqlite":
+        assert outbox.depth() == 3
+        assert version.read() == seen[-1]
+    version.close()
+
+
+def test_a_version_read_on_a_new_connection_is_another_one(engine: Engine, writer: Writer, outbox: Outbox) -> None:
+    version = DatabaseVersion(engine)
+    before = version.read()
+    version.close()
+    append(outbox, writer)
+    assert version.read() != before
+    version.close()
+
+
+def test_listeners_are_called_after_each_commit(engine: Engine, writer: Writer, outbox: Outbox) -> None:
+    depths: list[int] = []
+    with watching(engine, lambda: depths.append(outbox.depth())):
+        for count in range(3):
+            wait_until(lambda count=count: count in depths, f"{count} are seen")  # type: ignore[misc]
+            append(outbox, writer)
+        wait_until(lambda: 3 in depths, "all are seen")
+    append(outbox, writer)
+    assert 4 not in depths
+
+
+def test_a_listener_that_fails_is_called_again_without_another_commit(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[int] = []
+    succeeded = Event()
+
+    def listen() -> None:
+        calls.append(1)
+        if len(calls) < 3:
+            raise QueryFailed("the journal cannot be read now; try again")
+        succeeded.set()
+
+    with caplog.at_level(logging.WARNING, "cstp_grpc.storage.changes"), watching(engine, listen):
+        wait_until(succeeded.is_set, "it is called until it succeeds")
+    told = [record for record in caplog.records if record.name == "cstp_grpc.storage.changes"]
+    assert [record.getMessage() for record in told] == [
+        "changes by other servers are not seen: the journal cannot be read now; try again"
+    ]
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_a_watch_finds_its_way_back_after_the_database_dropped_it(
+    engine: Engine, writer: Writer, outbox: Outbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    depths: list[int] = []
+    with caplog.at_level(logging.WARNING, "cstp_grpc.storage.changes"):
+        with watching(engine, lambda: depths.append(outbox.depth())):
+            wait_until(lambda: depths[-1:] == [0], "the watch looks")
+            with engine.begin() as connection:
+                connection.exec_driver_sql(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND query = 'SELECT txid_current_snapshot()::text' "
+                    "AND pid <> pg_backend_pid()"
+                )
+            append(outbox, writer)
+            wait_until(lambda: depths[-1:] == [1], "the watch looks again")
+        assert len(caplog.records) <= 1
+
+
+def test_a_watch_that_was_never_started_can_be_stopped(engine: Engine) -> None:
+    ChangeWatch(engine, 60.0, []).stop()
