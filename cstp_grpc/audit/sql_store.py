@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import (
     Column,
@@ -20,7 +21,8 @@ from sqlalchemy import (
 )
 
 from cstp_grpc.audit.model import AuditedPeer, AuditEntry, AuditEvent, AuditFilter
-from cstp_grpc.storage.driver_statement import DriverStatement, parameters
+from cstp_grpc.storage.driver_statement import DriverStatement, Parameters, parameters
+from cstp_grpc.storage.insertion import Insertion
 from cstp_grpc.storage.page_token import from_microseconds, read_token, to_microseconds, write_token
 from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
 from cstp_grpc.storage.reading import reading
@@ -43,24 +45,20 @@ class SqlAuditStore:
         common = [name for name in columns if name not in OF_COUNTS]
         entry = insert(audit_entries).inline().values(parameters(common))
         guardrail = insert(audit_guardrails).values(parameters(audit_guardrails.c.keys()))
-        self._insert = DriverStatement(entry, dialect)
-        self._insert_count = DriverStatement(insert(audit_entries).inline().values(parameters(columns)), dialect)
-        self._insert_returning = DriverStatement(entry.returning(audit_entries.c.id), dialect)
-        self._insert_guardrail = DriverStatement(guardrail, dialect)
+        self._entries = DriverStatement(entry, dialect)
+        self._counts = DriverStatement(insert(audit_entries).inline().values(parameters(columns)), dialect)
+        self._entries_with_guardrails = EntriesWithGuardrails(
+            DriverStatement(entry.returning(audit_entries.c.id), dialect), DriverStatement(guardrail, dialect)
+        )
 
-    def insert(self, connection: Connection, entry: AuditEntry) -> None:
-        """Add an entry within a transaction. Raises SQLAlchemyError."""
+    def insertion(self, entry: AuditEntry) -> Insertion:
+        """Return the job that adds an entry; its values are converted here and now."""
         if entry.count is not None:
-            self._insert_count.run(connection, row_of(entry) | {name: getattr(entry, name) for name in OF_COUNTS})
-            return
-        guardrails = {*entry.violations, *entry.warnings}
-        if not guardrails:
-            self._insert.run(connection, row_of(entry))
-            return
-        ((entry_id,),) = self._insert_returning.all(connection, row_of(entry))
-        for guardrail_id in sorted(guardrails):
-            row = {"guardrail_id": guardrail_id, "timestamp": entry.timestamp, "entry_id": entry_id}
-            self._insert_guardrail.run(connection, row)
+            counts = {name: getattr(entry, name) for name in OF_COUNTS}
+            return Insertion(self._counts, self._counts.prepare(row_of(entry) | counts))
+        if entry.violations or entry.warnings:
+            return Insertion(self._entries_with_guardrails, self._entries_with_guardrails.prepare(entry))
+        return Insertion(self._entries, self._entries.prepare(row_of(entry)))
 
     def page(self, conditions: AuditFilter, request: PageRequest) -> Page[AuditEntry]:
         """Return the entries that meet all conditions, latest first and the later stored first at the same instant.
@@ -74,6 +72,40 @@ class SqlAuditStore:
         items = tuple(entries[: request.limit])
         items = items[: fitting(items, size_of)]
         return Page(items, token_after(items[-1], conditions) if len(entries) > len(items) else "")
+
+
+class EntriesWithGuardrails:
+    """Adds entries that name guardrails, and the rows by which guardrails are found."""
+
+    def __init__(self, insert_returning_id: DriverStatement, insert_guardrail: DriverStatement) -> None:
+        self._insert_returning_id = insert_returning_id
+        self._insert_guardrail = insert_guardrail
+
+    def prepare(self, entry: AuditEntry) -> PreparedEntry:
+        """Convert an entry to what the driver takes."""
+        guardrails = sorted({*entry.violations, *entry.warnings})
+        rows = [{"guardrail_id": name, "timestamp": entry.timestamp, "entry_id": 0} for name in guardrails]
+        return PreparedEntry(
+            self._insert_returning_id.prepare(row_of(entry)), [self._insert_guardrail.prepare(row) for row in rows]
+        )
+
+    def insert_rows(self, connection: Connection, rows: Sequence[PreparedEntry]) -> None:
+        """Add entries within a transaction, in their order. Raises SQLAlchemyError."""
+        guardrails = []
+        for row in rows:
+            ((entry_id,),) = self._insert_returning_id.all_prepared(connection, row.entry)
+            for guardrail in row.guardrails:
+                self._insert_guardrail.fill_in(guardrail, "entry_id", entry_id)
+            guardrails += row.guardrails
+        self._insert_guardrail.insert_rows(connection, guardrails)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedEntry:
+    """An entry as the driver takes it, and the rows of its guardrails, which lack the id of the entry."""
+
+    entry: Parameters
+    guardrails: list[Parameters]
 
 
 def listing(conditions: AuditFilter, request: PageRequest) -> Select[tuple[object, ...]]:

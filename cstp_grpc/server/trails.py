@@ -38,14 +38,20 @@ class Trail(Protocol):
     def append(self, connection: Connection, entry: AuditEntry) -> None:
         """Add an entry within a transaction."""
 
+    async def write(self, entry: AuditEntry) -> None:
+        """Add an entry and return when it is on disk, without holding the event loop. Raises Unavailable."""
+
     def record(self, entry: AuditEntry) -> None:
-        """Add an entry and return when it is on disk."""
+        """Add an entry and return when it is on disk; for threads. Raises Unavailable."""
 
 
 class NoTrail:
     """Keeps nothing; for measuring."""
 
     def append(self, connection: Connection, entry: AuditEntry) -> None:
+        """Do nothing."""
+
+    async def write(self, entry: AuditEntry) -> None:
         """Do nothing."""
 
     def record(self, entry: AuditEntry) -> None:
@@ -58,8 +64,15 @@ class CheckAudit:
     def __init__(self, trail: Trail) -> None:
         self._trail = trail
 
+    async def write(self, check: CheckRecord) -> None:
+        """Return when the check is on disk, without holding the event loop. Raises Unavailable."""
+        await self._trail.write(self._entry(check))
+
     def record(self, check: CheckRecord) -> None:
-        """Return when the check is on disk."""
+        """Return when the check is on disk; for threads. Raises Unavailable."""
+        self._trail.record(self._entry(check))
+
+    def _entry(self, check: CheckRecord) -> AuditEntry:
         entry = AuditEntry(
             timestamp=check.evaluated_at,
             event=AuditEvent.GUARDRAIL_CHECK,
@@ -69,7 +82,7 @@ class CheckAudit:
             action=check.action.description,
             error=check.error,
         )
-        self._trail.record(judged(entry, check.verdict))
+        return judged(entry, check.verdict)
 
 
 class JournalAudit:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import BindParameter, Connection, Delete, Dialect, Insert, Select, Update, bindparam
 from sqlalchemy.exc import DBAPIError
 
-from cstp_grpc.storage.engine import Cursor, driver_of
+from cstp_grpc.storage.engine import Cursor, Driver, driver_of
 
 Values = Mapping[str, Any]
 Row = Sequence[Any]
+Parameters: TypeAlias = list[Any] | dict[str, Any]
+"""Values as the driver takes them, by position or by name."""
 
 
 class DriverStatement:
@@ -42,14 +44,43 @@ class DriverStatement:
     def run(self, connection: Connection, values: Values) -> int:
         """Run it and return how many rows it changed. Raises DBAPIError."""
         try:
-            return self._execute(connection, values).rowcount
+            return self._execute(connection, self.prepare(values)).rowcount
+        except self._errors as error:
+            raise self._wrapped(error) from error
+
+    def prepare(self, values: Values) -> Parameters:
+        """Convert values to what the driver takes; needs no connection, so any thread may do it."""
+        if self._constants:
+            values = {**self._constants, **values}
+        sent = converted([values[name] for name in self._names], self._converters)
+        return sent if self._positional else dict(zip(self._names, sent, strict=True))
+
+    def fill_in(self, prepared: Parameters, name: str, value: int) -> None:
+        """Change a prepared value that was not known yet; numbers need no conversion."""
+        if isinstance(prepared, dict):
+            prepared[name] = value
+        else:
+            prepared[self._names.index(name)] = value
+
+    def insert_rows(self, connection: Connection, rows: Sequence[Parameters]) -> None:
+        """Run it once for each of the prepared `rows`. Raises DBAPIError."""
+        driver = self._begin(connection)
+        try:
+            if len(rows) == 1:
+                driver.execute(self._sql, rows[0])
+            else:
+                driver.cursor().executemany(self._sql, rows)
         except self._errors as error:
             raise self._wrapped(error) from error
 
     def all(self, connection: Connection, values: Values) -> list[Row]:
         """Run it and return its rows. Raises DBAPIError."""
+        return self.all_prepared(connection, self.prepare(values))
+
+    def all_prepared(self, connection: Connection, prepared: Parameters) -> list[Row]:
+        """Run it with prepared values and return its rows. Raises DBAPIError."""
         try:
-            cursor = self._execute(connection, values)
+            cursor = self._execute(connection, prepared)
             rows = cursor.fetchall()
         except self._errors as error:
             raise self._wrapped(error) from error
@@ -66,16 +97,14 @@ class DriverStatement:
         rows = self.all(connection, values)
         return rows[0] if rows else None
 
-    def _execute(self, connection: Connection, values: Values) -> Cursor:
+    def _execute(self, connection: Connection, prepared: Parameters) -> Cursor:
+        return self._begin(connection).execute(self._sql, prepared)
+
+    def _begin(self, connection: Connection) -> Driver:
+        """Return the driver's connection, inside a transaction."""
         if not connection.in_transaction():
             connection.begin()
-        if self._constants:
-            values = {**self._constants, **values}
-        sent = converted([values[name] for name in self._names], self._converters)
-        driver = driver_of(connection)
-        if self._positional:
-            return driver.execute(self._sql, sent)
-        return driver.execute(self._sql, dict(zip(self._names, sent, strict=True)))
+        return driver_of(connection)
 
     def _wrapped(self, error: Exception) -> BaseException:
         return DBAPIError.instance(self._sql, None, error, self._errors, hide_parameters=True, dialect=self._dialect)

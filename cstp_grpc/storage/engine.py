@@ -60,12 +60,18 @@ class Cursor(Protocol):
     def fetchall(self) -> list[Any]:
         """Return the rows, each a tuple."""
 
+    def executemany(self, sql: str, rows: Sequence[Any]) -> object:
+        """Run a statement once for each row."""
+
 
 class Driver(Protocol):
     """What the connections of sqlite3 and psycopg have in common."""
 
     def execute(self, sql: str, parameters: Sequence[object] | Mapping[str, object] = ...) -> Cursor:
         """Run a statement."""
+
+    def cursor(self) -> Cursor:
+        """Return a new cursor."""
 
 
 class UnsuitableDatabase(Exception):

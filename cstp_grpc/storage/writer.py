@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from itertools import groupby
+from typing import Any, Generic, TypeVar, cast
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, SQLAlchemyError
@@ -14,6 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from cstp_grpc.errors import Unavailable
 from cstp_grpc.storage.engine import driver_of, for_writing, is_intact
+from cstp_grpc.storage.insertion import Insertion, insert_together
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +62,7 @@ class Ticket(Generic[T]):
         """Return the result or raise the error. Raises Unavailable after `timeout` seconds."""
         if not self._ended.acquire(timeout=timeout):
             self.abandoned = True
-            raise Unavailable(f"the record was not on disk after {timeout:g} seconds; try again")
+            raise late(timeout)
         return self.outcome()
 
     def outcome(self) -> T:
@@ -87,6 +90,32 @@ class FutureTicket(Ticket[T]):
             self.future.set_result(self.outcome())
 
 
+class LoopTicket(Ticket[T]):
+    """A ticket that a coroutine awaits; its loop settles all tickets of a batch at once."""
+
+    __slots__ = ("future", "loop")
+
+    def __init__(self, job: Job[T], loop: asyncio.AbstractEventLoop, *, alone: bool = False) -> None:
+        super().__init__(job, alone=alone)
+        self.loop = loop
+        self.future: asyncio.Future[T] = loop.create_future()
+
+    def settle(self) -> None:
+        """Let the coroutine go on, unless it was cancelled or waited too long; on the loop only."""
+        if self.future.done():
+            return
+        if self._error is not None:
+            self.future.set_exception(self._error)
+        else:
+            self.future.set_result(self.outcome())
+
+    def expire(self, timeout: float) -> None:
+        """Let the coroutine go on without a result; on the loop only."""
+        if not self.future.done():
+            self.abandoned = True
+            self.future.set_exception(late(timeout))
+
+
 class Writer:
     """Runs jobs that write, one after the other on one connection, and commits all that wait together.
 
@@ -94,8 +123,12 @@ class Writer:
     alone, and its error reaches its caller. A result is handed out only when it is on disk. Where the database cannot
     take it, the caller gets Unavailable, and the next job finds a new connection.
 
-    A thread does the jobs that had to wait. A caller of `run` that finds nobody before it does its own, because waking
-    the thread and being woken by it would cost as much as the transaction.
+    Jobs come from threads (`run`), from coroutines (`write`) and from those that wait for neither (`submit`). A thread
+    does the jobs that had to wait, and those of coroutines, whose loop it wakes once for each batch. A caller of `run`
+    that finds nobody before it does its own, because waking the thread and being woken by it would cost as much as the
+    transaction.
+
+    A job that is an Insertion costs the thread least: neighbours of that kind are added together.
     """
 
     def __init__(self, engine: Engine, timeout: float) -> None:
@@ -127,6 +160,23 @@ class Writer:
             finally:
                 self._leave()
         return ticket.wait(self._timeout)
+
+    async def write(self, job: Job[T], *, alone: bool = False) -> T:
+        """Return what a job returned, once it is on disk, as `run` does, without holding the event loop.
+
+        If the caller is cancelled, a job that was not begun by then never is.
+        """
+        loop = asyncio.get_running_loop()
+        ticket = LoopTicket(job, loop, alone=alone)
+        self._enter(ticket, may_commit=False)
+        timer = loop.call_later(self._timeout, ticket.expire, self._timeout)
+        try:
+            return await ticket.future
+        except asyncio.CancelledError:
+            ticket.abandoned = True
+            raise
+        finally:
+            timer.cancel()
 
     def submit(self, job: Job[T], *, alone: bool = False) -> Future[T]:
         """Return a future that ends as `run` would, without its time limit. Raises Unavailable after `close`."""
@@ -191,42 +241,57 @@ class Writer:
             for ticket in batch:
                 # An interruption is for the caller that was interrupted while it did its own job.
                 ticket.fail(unavailable(error) if isinstance(error, Exception) else error)
-        for ticket in batch:
-            ticket.end()
+        end_all(batch)
 
     def _transact(self, batch: list[Ticket[Any]]) -> None:
         connection = self._connection
         if connection is None:
             connection = self._connection = for_writing(self._engine)
         transaction = connection.begin()
-        if len(batch) > 1:
-            for ticket in batch:
-                self._run_protected(ticket, connection)
-        elif not self._run(batch[0], connection):
+        groups = list(group_insertions(batch))
+        if len(groups) > 1:
+            for group in groups:
+                self._run_protected(group, connection)
+        elif not self._run(batch, connection):
             # With nobody to protect, the transaction itself is what is undone.
             transaction.rollback()
-            return
+            if len(batch) == 1:
+                return
+            transaction = connection.begin()
+            self._run_each(batch, connection)
         transaction.commit()
 
-    def _run_protected(self, ticket: Ticket[Any], connection: Connection) -> None:
-        """Do a job so that its error undoes it alone.
+    def _run_each(self, group: Sequence[Ticket[Any]], connection: Connection) -> None:
+        """Do the jobs of a group that failed together, so that only those that fail alone are undone."""
+        for ticket in group:
+            self._run_protected([ticket], connection)
+
+    def _run_protected(self, group: Sequence[Ticket[Any]], connection: Connection) -> None:
+        """Do the jobs of a group so that an error undoes no others.
 
         Undoing fails, and with it the whole batch, where the database gave up the transaction itself.
         """
         driver = driver_of(connection)
         driver.execute("SAVEPOINT job")
-        if not self._run(ticket, connection):
+        succeeded = self._run(group, connection)
+        if not succeeded:
             driver.execute("ROLLBACK TO SAVEPOINT job")
         driver.execute("RELEASE SAVEPOINT job")
+        if not succeeded and len(group) > 1:
+            self._run_each(group, connection)
 
-    def _run(self, ticket: Ticket[Any], connection: Connection) -> bool:
-        """Do a job and return whether it succeeded; its error is kept for its caller."""
+    def _run(self, group: Sequence[Ticket[Any]], connection: Connection) -> bool:
+        """Do the jobs of a group and return whether they succeeded; the error of a lone job is kept for its caller."""
         try:
-            ticket.run(connection)
+            if len(group) > 1:
+                insert_together(connection, [cast(Insertion, ticket.job) for ticket in group])
+            else:
+                group[0].run(connection)
             if not is_intact(connection):
                 raise RuntimeError("a job went on after an error that ended its transaction")  # noqa: TRY301
         except BaseException as error:  # noqa: BLE001 - the caller gets it, and the thread must live
-            ticket.fail(answer_to(error))
+            if len(group) == 1:
+                group[0].fail(answer_to(error))
             return False
         return True
 
@@ -248,6 +313,42 @@ def batch_size(waiting: Sequence[Ticket[Any]]) -> int:
         return 1
     first_alone = (position for position, ticket in enumerate(waiting[:MAX_BATCH]) if ticket.alone)
     return next(first_alone, MAX_BATCH)
+
+
+def group_insertions(batch: Sequence[Ticket[Any]]) -> Iterator[list[Ticket[Any]]]:
+    """Yield the tickets of a batch in their order: insertions together with their neighbours, each other job alone."""
+    for together, tickets in groupby(batch, key=lambda ticket: isinstance(ticket.job, Insertion)):
+        if together:
+            yield list(tickets)
+        else:
+            yield from ([ticket] for ticket in tickets)
+
+
+def end_all(batch: Sequence[Ticket[Any]]) -> None:
+    """Let the callers of a batch go on, and wake each event loop among them once."""
+    awaited: dict[asyncio.AbstractEventLoop, list[LoopTicket[Any]]] = {}
+    for ticket in batch:
+        if isinstance(ticket, LoopTicket):
+            awaited.setdefault(ticket.loop, []).append(ticket)
+        else:
+            ticket.end()
+    for loop, tickets in awaited.items():
+        try:
+            loop.call_soon_threadsafe(settle_all, tickets)
+        except RuntimeError:
+            # A loop that was closed has nobody left who waits.
+            logger.warning("the event loop ended before it heard of its jobs: %d", len(tickets))
+
+
+def settle_all(tickets: Sequence[LoopTicket[Any]]) -> None:
+    """Let the coroutines of a batch go on; on their loop only."""
+    for ticket in tickets:
+        ticket.settle()
+
+
+def late(timeout: float) -> Unavailable:
+    """Return the error for a caller that waited too long."""
+    return Unavailable(f"the record was not on disk after {timeout:g} seconds; try again")
 
 
 def answer_to(error: BaseException) -> BaseException:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
@@ -15,8 +17,11 @@ from sqlalchemy.exc import IntegrityError
 
 from cstp_grpc.errors import Conflict, Unavailable
 from cstp_grpc.storage.engine import create_engine, for_writing
+from cstp_grpc.storage.insertion import Insertion
 from cstp_grpc.storage.writer import MAX_BATCH, Writer
 from tests.databases import POOL_SIZE, PostgresServer
+
+ResultT = TypeVar("ResultT")
 
 BOUND = 20.0
 """Seconds within which what must happen has happened."""
@@ -46,6 +51,28 @@ def add_and_raise(name: str, error: BaseException) -> Callable[[Connection], str
         raise error
 
     return job
+
+
+class Things:
+    """Adds things by their names, several at once if need be, and counts how often it was asked to."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+
+    def insert_rows(self, connection: Connection, rows: Sequence[str]) -> None:
+        self.batches.append(list(rows))
+        for name in rows:
+            add(name)(connection)
+
+    def insertion(self, name: str) -> Insertion:
+        return Insertion(self, name)
+
+
+async def begin(coroutine: Coroutine[object, object, ResultT]) -> asyncio.Task[ResultT]:
+    """Start a task and return when it waits for something."""
+    task = asyncio.create_task(coroutine)
+    await asyncio.sleep(0)
+    return task
 
 
 def names(engine: Engine) -> set[str]:
@@ -128,8 +155,9 @@ def test_a_broken_constraint_reaches_its_caller(writer: Writer) -> None:
 
 def test_jobs_that_raise_never_harm_their_neighbours(engine: Engine, writer: Writer) -> None:
     """Whatever mixture of jobs is done together, exactly those that succeed are kept, in their order."""
+    things = Things()
 
-    @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["add", "raise", "break"])), max_size=12))
+    @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["add", "insert", "raise", "break"])), max_size=12))
     def check(plan: list[tuple[int, str]]) -> None:
         writer.run(lambda connection: connection.execute(text("DELETE FROM things")))
         with kept_busy(writer):
@@ -149,6 +177,8 @@ def test_jobs_that_raise_never_harm_their_neighbours(engine: Engine, writer: Wri
     def job_of(name: int, kind: str) -> Callable[[Connection], object]:
         if kind == "break":
             return lambda connection: connection.execute(text("INSERT INTO things VALUES ('twice'), ('twice')"))
+        if kind == "insert":
+            return things.insertion(str(name))
         return add(str(name)) if kind == "add" else add_and_raise(str(name), ValueError("no"))
 
     check()
@@ -168,6 +198,150 @@ def test_who_waits_too_long_is_told_and_the_job_is_not_begun(engine: Engine) -> 
     assert writer.submit(add("next")).result(BOUND) == "next"
     assert names(engine) == {"next"}
     writer.close()
+
+
+# Coroutines
+
+
+def test_a_coroutine_gets_its_result_once_it_is_committed(engine: Engine, writer: Writer) -> None:
+    async def run() -> None:
+        assert await writer.write(add("a")) == "a"
+        assert names(engine) == {"a"}
+        with pytest.raises(IntegrityError):
+            await writer.write(add("a"))
+        with pytest.raises(Conflict):
+            await writer.write(add_and_raise("b", Conflict("no")))
+        assert await writer.write(add("b"), alone=True) == "b"
+
+    asyncio.run(run())
+    assert names(engine) == {"a", "b"}
+
+
+def test_a_coroutines_job_never_runs_on_its_loop(writer: Writer) -> None:
+    async def run() -> set[int]:
+        return {await writer.write(lambda connection: threading.get_ident()) for _ in range(3)}
+
+    assert threading.get_ident() not in asyncio.run(run())
+
+
+def test_a_commit_wakes_each_loop_once(engine: Engine, writer: Writer) -> None:
+    woken: list[object] = []
+
+    class Loop(asyncio.SelectorEventLoop):
+        def call_soon_threadsafe(self, *arguments: Any, **named: Any) -> asyncio.Handle:
+            woken.append(self)
+            return super().call_soon_threadsafe(*arguments, **named)
+
+    async def run() -> list[str]:
+        with kept_busy(writer):
+            tasks = [await begin(writer.write(add(str(number)))) for number in range(20)]
+        return await asyncio.gather(*tasks)
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        assert runner.run(run()) == [str(number) for number in range(20)]
+    assert len(woken) == 1
+
+
+def test_two_loops_each_get_their_own_results(engine: Engine, writer: Writer) -> None:
+    async def run(loop: int) -> list[str]:
+        return await asyncio.gather(*(writer.write(add(f"{loop}-{number}")) for number in range(30)))
+
+    with ThreadPoolExecutor(2) as threads:
+        found = threads.map(lambda loop: asyncio.run(run(loop)), range(2))
+        assert list(found) == [[f"{loop}-{number}" for number in range(30)] for loop in range(2)]
+
+
+def test_a_loop_that_ended_harms_nobody_else(engine: Engine, writer: Writer) -> None:
+    loop = asyncio.new_event_loop()
+    with kept_busy(writer):
+        abandoned = loop.create_task(writer.write(add("a")))
+        loop.run_until_complete(asyncio.sleep(0))
+        other = writer.submit(add("b"))
+        abandoned.get_coro().close()
+        loop.close()
+    assert other.result(BOUND) == "b"
+    assert writer.run(add("c")) == "c"
+
+
+def test_a_coroutine_that_is_cancelled_takes_back_a_job_that_was_not_begun(engine: Engine, writer: Writer) -> None:
+    async def run() -> None:
+        with kept_busy(writer):
+            cancelled, kept = await begin(writer.write(add("a"))), await begin(writer.write(add("b")))
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+        await kept
+
+    asyncio.run(run())
+    assert names(engine) == {"b"}
+
+
+def test_a_coroutine_that_is_cancelled_late_changes_nothing(engine: Engine, writer: Writer) -> None:
+    async def run() -> None:
+        begun, go_on = threading.Event(), threading.Event()
+
+        def job(connection: Connection) -> str:
+            begun.set()
+            assert go_on.wait(BOUND)
+            return add("a")(connection)
+
+        task = await begin(writer.write(job))
+        assert begun.wait(BOUND)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        assert await writer.write(add("b")) == "b"
+
+    asyncio.run(run())
+    assert names(engine) == {"a", "b"}
+
+
+def test_a_coroutine_that_waits_too_long_is_told_and_the_job_is_not_begun(engine: Engine) -> None:
+    writer = Writer(engine, timeout=0.05)
+
+    async def run() -> None:
+        with kept_busy(writer), pytest.raises(Unavailable, match=r"not on disk after 0\.05 seconds"):
+            await writer.write(add("late"))
+
+    asyncio.run(run())
+    assert writer.submit(add("next")).result(BOUND) == "next"
+    assert names(engine) == {"next"}
+    writer.close()
+
+
+def test_a_closed_writer_refuses_coroutines(engine: Engine) -> None:
+    writer = Writer(engine, timeout=BOUND)
+    writer.close()
+    with pytest.raises(Unavailable, match="stopping"):
+        asyncio.run(writer.write(add("more")))
+
+
+# Insertions
+
+
+def test_neighbouring_insertions_are_added_together(engine: Engine, writer: Writer) -> None:
+    things, others = Things(), Things()
+    jobs = [things.insertion("a"), things.insertion("b"), others.insertion("c"), add("d"), things.insertion("e")]
+    with kept_busy(writer):
+        futures = [writer.submit(job) for job in jobs]
+    for future in futures:
+        future.result(BOUND)
+    assert (things.batches, others.batches) == ([["a", "b"], ["e"]], [["c"]])
+    assert names(engine) == set("abcde")
+
+
+@pytest.mark.parametrize("others", [[], ["job"]])
+def test_an_insertion_that_fails_harms_no_neighbour(engine: Engine, writer: Writer, others: list[str]) -> None:
+    things = Things()
+    writer.run(things.insertion("known"))
+    with kept_busy(writer):
+        neighbours = [writer.submit(add(name)) for name in others]
+        futures = [writer.submit(things.insertion(name)) for name in ("a", "known", "b", "a", "c")]
+    errors = [type(future.exception(BOUND)) for future in futures]
+    assert errors == [type(None), IntegrityError, type(None), IntegrityError, type(None)]
+    assert [future.result(BOUND) for future in neighbours] == others
+    assert names(engine) == {"known", "a", "b", "c", *others}
 
 
 def test_closing_finishes_what_waits_and_refuses_what_comes(engine: Engine) -> None:
