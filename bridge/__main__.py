@@ -4,53 +4,110 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
+import json
 import logging
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Protocol
 
 from bridge.channel import SECURE, Upstream
 from bridge.connections import allow_descriptors
 from bridge.listening import CannotListen
-from bridge.running import running
+from bridge.running import Addresses, running
 from cstp_grpc import config
 from cstp_grpc.config import ConfigError, Settings, join, reachable
+from cstp_grpc.process import TaskChannel
 
 logger = logging.getLogger("bridge")
 
 HANGUP = "SIGHUP is ignored: settings cannot be read anew yet, and SIGTERM stops the bridge"
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Which server a bridge is for, and how it serves."""
+
+    target: str | None = None
+    """The gRPC server; None for the one of the settings."""
+    announced: str | None = None
+    """How others reach the server, if that is another way."""
+    shared_ports: Mapping[str, int] | None = None
+    """The ports of `http` and `a2a` that several bridges listen on; None for those of the settings."""
+
+    @classmethod
+    def parse(cls, text: bytes) -> Task:
+        """Return the task that a parent sent."""
+        return cls(**json.loads(text))
+
+
+class Readiness(Protocol):
+    """Is told where the bridge listens."""
+
+    def __call__(self, addresses: Addresses) -> object:
+        """Take the addresses. Raises OSError."""
+
+
 def main() -> int:
     """Run the bridge and return the exit code: 0 after a stop signal, 1 where it cannot run."""
     arguments = read_arguments()
+    if arguments.task_fd is None:
+        files = ((arguments.a2a_port_file, "grpc"), (arguments.port_file, "http"))
+        task = Task(target=arguments.grpc_target)
+        return run(arguments.config, task, functools.partial(write_port_files, files), print_error)
+    channel = TaskChannel(arguments.task_fd)
+    received = channel.receive()
+    if not received:
+        return 0
+    return run(
+        arguments.config,
+        Task.parse(received),
+        lambda addresses: channel.report(http=addresses.http, a2a=addresses.grpc),
+        lambda error: channel.report(error=error),
+    )
+
+
+def run(config_file: Path | None, task: Task, ready: Readiness, fail: Callable[[str], object]) -> int:
+    """Serve until a stop signal and return the exit code; `fail` takes the reason why the bridge cannot run."""
     try:
-        settings = config.load(arguments.config)
+        settings = config.load(config_file)
         logging.basicConfig(
             level=settings.logging.level.upper(),
             stream=sys.stderr,
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         )
-        target, announced = arguments.grpc_target, None
-        if arguments.targets_fd is not None:
-            target, announced = read_targets(arguments.targets_fd)
-            if not target:
-                return 0
-        upstream = upstream_of(settings, target, announced)
+        if task.shared_ports:
+            settings = with_ports(settings, task.shared_ports)
+        upstream = upstream_of(settings, task.target, task.announced)
         allow_descriptors(settings.server.max_connections)
-        asyncio.run(serve(settings, upstream, arguments.port_file, arguments.a2a_port_file))
+        asyncio.run(serve(settings, upstream, ready, reuse_ports=task.shared_ports is not None))
     except ConfigError as error:
-        print(error, file=sys.stderr)
+        fail(str(error))
         return 1
     except CannotListen as error:
-        print(f"The bridge {error}", file=sys.stderr)
+        fail(f"The bridge {error}")
         return 1
     except OSError as error:
-        print(f"The bridge cannot write its port file: {error}", file=sys.stderr)
+        fail(f"The bridge cannot write its port file: {error}")
         return 1
     return 0
+
+
+def print_error(message: str) -> None:
+    """Print why the bridge cannot run."""
+    print(message, file=sys.stderr)
+
+
+def with_ports(settings: Settings, ports: Mapping[str, int]) -> Settings:
+    """Return the settings with other ports to listen on."""
+    server = settings.server.model_copy(update={"port": ports["http"]})
+    a2a = settings.a2a.model_copy(update={"grpc_port": ports["a2a"]})
+    return settings.model_copy(update={"server": server, "a2a": a2a})
 
 
 def read_arguments() -> argparse.Namespace:
@@ -61,21 +118,11 @@ def read_arguments() -> argparse.Namespace:
         "--grpc-target", metavar="TARGET", help="the gRPC server, [grpcs://]HOST:PORT; overrides the settings"
     )
     parser.add_argument(
-        "--targets-fd",
-        type=int,
-        metavar="FD",
-        help="a file descriptor to read the gRPC server from and, in a second line, how others reach it",
+        "--task-fd", type=int, metavar="FD", help="a socket to read the task from, and to tell a parent how that went"
     )
     parser.add_argument("--port-file", type=Path, metavar="PATH", help="a file to write HOST:PORT to when listening")
     parser.add_argument("--a2a-port-file", type=Path, metavar="PATH", help="the same for A2A over gRPC")
     return parser.parse_args()
-
-
-def read_targets(descriptor: int) -> tuple[str, str | None]:
-    """Wait for the parent to say where the gRPC server is, and how others reach it; empty if there will be none."""
-    with os.fdopen(descriptor, encoding="utf-8") as file:
-        target, _, announced = file.read().partition("\n")
-    return target, announced.strip() or None
 
 
 def upstream_of(settings: Settings, target: str | None, announced: str | None) -> Upstream:
@@ -95,7 +142,7 @@ def upstream_of(settings: Settings, target: str | None, announced: str | None) -
     return Upstream(f"{SECURE}://{address}", settings.server.grpc_ca_file or settings.grpc.tls.certificate, announced)
 
 
-async def serve(settings: Settings, upstream: Upstream, port_file: Path | None, a2a_port_file: Path | None) -> None:
+async def serve(settings: Settings, upstream: Upstream, ready: Readiness, *, reuse_ports: bool = False) -> None:
     """Serve until SIGTERM or SIGINT, then let the requests in progress end; SIGHUP is ignored.
 
     Raises OSError, ConfigError and CannotListen.
@@ -104,15 +151,19 @@ async def serve(settings: Settings, upstream: Upstream, port_file: Path | None, 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, logger.warning, HANGUP)
-    async with running(settings, upstream, version("cstp-grpc")) as addresses:
-        # Who waits for the first file finds the other one too.
-        for path, address in ((a2a_port_file, addresses.grpc), (port_file, addresses.http)):
-            if path:
-                write_atomically(path, address)
+    async with running(settings, upstream, version("cstp-grpc"), reuse_ports=reuse_ports) as addresses:
+        ready(addresses)
         logger.info("listening on %s, forwarding to %s", addresses.url, upstream.announced or upstream.target)
         logger.info("A2A over gRPC on %s", addresses.grpc)
         await stop.wait()
         logger.info("stopping")
+
+
+def write_port_files(files: Sequence[tuple[Path | None, str]], addresses: Addresses) -> None:
+    """Write addresses to files in their order: who waits for the last one finds the others too."""
+    for path, name in files:
+        if path:
+            write_atomically(path, getattr(addresses, name))
 
 
 def write_atomically(path: Path, text: str) -> None:

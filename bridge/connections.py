@@ -112,10 +112,12 @@ class Listener:
 
         server.request_handler = respond
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Begin to accept, and return the address and the port. Raises OSError."""
+    async def start(self, host: str, port: int, *, reuse_port: bool = False) -> tuple[str, int]:
+        """Begin to accept, and return the address and the port; `reuse_port` shares it. Raises OSError."""
         loop = asyncio.get_running_loop()
-        bound = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+        bound = await loop.create_server(
+            asyncio.Protocol, host, port, start_serving=False, reuse_port=reuse_port or None
+        )
         self._sockets = [found.dup() for found in bound.sockets]
         bound.close()
         for found in self._sockets:

@@ -43,15 +43,17 @@ class Addresses:
 
 
 @asynccontextmanager
-async def running(settings: Settings, upstream: Upstream, version: str) -> AsyncIterator[Addresses]:
-    """Run the bridge to a server for the length of a block.
+async def running(
+    settings: Settings, upstream: Upstream, version: str, *, reuse_ports: bool = False
+) -> AsyncIterator[Addresses]:
+    """Run the bridge to a server for the length of a block; `reuse_ports` shares its ports with other bridges.
 
     In the end it accepts nothing more, lets the requests in progress end for up to `grpc.drain_seconds`, then the work
     on tasks for as long again, and closes the connection to the server last. Raises ConfigError and CannotListen.
     """
     certificate = ServerCertificate.of(settings.server.tls, "server.tls")
     async with connect(upstream.target, upstream.ca_file) as channel:
-        grpc_server = A2aGrpcServer(settings, certificate)
+        grpc_server = A2aGrpcServer(settings, certificate, reuse_port=reuse_ports)
         announced = upstream.announced or upstream.target
         ports = Ports(port_in(announced, settings.grpc.port), grpc_server.port, cstp_secure=is_secure(announced))
         peer = build_peer(settings, version, channel, ports)
@@ -59,7 +61,7 @@ async def running(settings: Settings, upstream: Upstream, version: str) -> Async
         await runner.setup()
         listener = build_listener(runner, settings.server, certificate)
         try:
-            host, port = await listen(listener, settings.server)
+            host, port = await listen(listener, settings.server, reuse_port=reuse_ports)
             await grpc_server.start(peer, public_address(settings.server, port))
             yield Addresses(
                 http=join(host, port),
@@ -96,10 +98,10 @@ def build_listener(runner: web.AppRunner, settings: ServerSettings, certificate:
     )
 
 
-async def listen(listener: Listener, settings: ServerSettings) -> tuple[str, int]:
+async def listen(listener: Listener, settings: ServerSettings, *, reuse_port: bool) -> tuple[str, int]:
     """Serve HTTP and return the address and the port. Raises CannotListen."""
     try:
-        return await listener.start(settings.host, settings.port)
+        return await listener.start(settings.host, settings.port, reuse_port=reuse_port)
     except OSError as error:
         raise CannotListen(join(settings.host, settings.port), "server.port") from error
 

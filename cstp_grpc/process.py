@@ -2,20 +2,23 @@
 
 A child holds the read end of a pipe whose write end only the parent has. When the parent ends, however it ends, the
 kernel closes the pipe and the child stops itself. `python -P -m cstp_grpc.process FD MODULE ARG…` is how a child
-starts.
+starts. A child that waits to be told its task has a `TaskChannel` too.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import IO
+from contextlib import suppress
+from typing import IO, Any
 
 PYTHON = (sys.executable, "-P", "-m")
 """What runs a module that is installed, never one of that name in the working folder."""
@@ -89,6 +92,27 @@ def spawn(
     finally:
         os.close(reading)
     return Child(process, writing)
+
+
+class TaskChannel:
+    """A child's end of a socket: by it the parent says what to do, and the child how that went, one line of JSON."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+
+    def receive(self) -> bytes:
+        """Wait for the task and return it; empty if the parent ended or stopped without one."""
+        parts = []
+        while part := self._socket.recv(65_536):
+            parts.append(part)
+        return b"".join(parts)
+
+    def report(self, **facts: Any) -> None:
+        """Tell the parent, which may have ended meanwhile; only the first report is read."""
+        # A parent that has ended ends this process by the lifeline.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.sendall(json.dumps(facts).encode() + b"\n")
+        self._socket.close()
 
 
 def stop_with_parent(lifeline: int) -> None:

@@ -114,13 +114,15 @@ class A2aGrpcServer:
 
     Building it takes the port, so that the agent card can name it before anything is answered; `start` begins to
     answer. Health and reflection are open, everything else asks for what the gRPC server asks for. Requests are bounded
-    as they are over HTTP: in bytes, and in the time they take to arrive. With a certificate it speaks TLS. Raises
-    CannotListen.
+    as they are over HTTP: in bytes, and in the time they take to arrive. With a certificate it speaks TLS;
+    `reuse_port` shares the port with other processes. Raises CannotListen.
     """
 
-    def __init__(self, settings: Settings, certificate: ServerCertificate | None) -> None:
+    def __init__(self, settings: Settings, certificate: ServerCertificate | None, *, reuse_port: bool = False) -> None:
         self._timeout = settings.server.timeout_seconds
-        self._server = grpc.aio.server(options=options(settings), maximum_concurrent_rpcs=CONCURRENT_CALLS)
+        self._server = grpc.aio.server(
+            options=options(settings, reuse_port=reuse_port), maximum_concurrent_rpcs=CONCURRENT_CALLS
+        )
         self._open_streams = Places(OPEN_STREAMS)
         self._health = Health(self._open_streams)
         address = join(settings.a2a.grpc_host, settings.a2a.grpc_port)
@@ -292,14 +294,14 @@ class Service(grpc.GenericRpcHandler):
         await call.abort(failure, self._dialect.text(failure))
 
 
-def options(settings: Settings) -> list[tuple[str, int]]:
+def options(settings: Settings, *, reuse_port: bool = False) -> list[tuple[str, int]]:
     """Return the channel options of the server."""
     return [
         ("grpc.max_receive_message_length", settings.server.max_body_bytes),
         ("grpc.max_send_message_length", settings.grpc.max_message_bytes),
         ("grpc.max_concurrent_streams", CALLS_OF_CONNECTION),
-        # Two servers on one port would each get a part of the calls.
-        ("grpc.so_reuseport", 0),
+        # Two servers on one port each get a part of the calls.
+        ("grpc.so_reuseport", int(reuse_port)),
     ]
 
 

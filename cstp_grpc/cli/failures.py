@@ -8,14 +8,23 @@ from contextlib import contextmanager
 import click
 from sqlalchemy.exc import SQLAlchemyError
 
-from cstp_grpc.cli.bridge_process import BridgeFailed
+from cstp_grpc.cli.port_reservation import CannotReserve
+from cstp_grpc.cli.supervised_process import ChildFailed
 from cstp_grpc.decisions.embedding.weights import WeightsMissing
 from cstp_grpc.guardrails.rulebook import RulebookError
 from cstp_grpc.server.grpc_server import CannotListen
 from cstp_grpc.storage.engine import UnsuitableDatabase
 from cstp_grpc.storage.lock import AlreadyRunning
 
-STARTUP = (AlreadyRunning, BridgeFailed, CannotListen, RulebookError, UnsuitableDatabase, WeightsMissing)
+STARTUP = (
+    AlreadyRunning,
+    CannotListen,
+    CannotReserve,
+    ChildFailed,
+    RulebookError,
+    UnsuitableDatabase,
+    WeightsMissing,
+)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
+from typing import TypeAlias
 
 import click
 from rich.text import Text
@@ -25,6 +26,7 @@ from cstp_grpc.cli.development import DEVELOPER, DeveloperToken
 from cstp_grpc.cli.failures import startup
 from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.stack import Stack, log_to_stderr
+from cstp_grpc.cli.supervised_process import ChildFailed, Restarted
 from cstp_grpc.client import CstpClient
 from cstp_grpc.config import ConfigError, Settings
 from cstp_grpc.process import PYTHON
@@ -33,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 HANGUP = "SIGHUP is ignored: settings cannot be read anew yet, and SIGTERM stops the server"
 
-CHECK_SECONDS = 0.5
-"""How often the bridge is looked after."""
 METADATA = '{"affectsProduction": true, "codeReviewCompleted": true, "ciPassing": true, "rolloutPercent": 50}'
 JSON_HEADER = "'Content-Type: application/json'"
 QUERY = json.dumps(
@@ -67,7 +67,7 @@ def serve(dev: bool, bridge: bool) -> None:
     """
     out = Output()
     settings = state().settings()
-    with stop_signals() as stop, startup():
+    with stop_signals() as events, startup():
         token = development.developer_token(settings.data_dir) if dev and settings.auth.enabled else None
         if token:
             settings = development.with_agent(settings, DEVELOPER, token.text)
@@ -79,10 +79,10 @@ def serve(dev: bool, bridge: bool) -> None:
         log_to_stderr(settings)
         for warning in settings.warnings():
             logger.warning("%s", warning)
-        with Stack(settings, state().config_path, bridge=bridge, private=dev) as stack:
+        with Stack(settings, state().config_path, bridges=int(bridge), private=dev) as stack:
             announced = Announcement(out, settings, token, dev=dev)
             announced.ready(stack)
-            watch(stack, announced, stop)
+            watch(stack, announced, events)
     # Everything has ended in good order, also where the terminal to say so on is gone.
     with suppress(click.ClickException):
         out.line("Stopped.")
@@ -155,53 +155,61 @@ class Announcement:
         return f' -H "Authorization: Bearer $(cat {shlex.quote(str(self.token.path))})"'
 
 
-class Stop:
-    """Tells whether the process was asked to stop."""
+Event: TypeAlias = int | Restarted | ChildFailed
+"""A signal, or what became of a process that had died."""
+
+
+class Events:
+    """What the main thread of a server waits for."""
 
     def __init__(self) -> None:
         # A signal may come in the middle of waiting. An Event's set() would then wait for the lock that the interrupted
         # wait() holds, for ever; a SimpleQueue takes entries from within its own methods.
-        self._signals: SimpleQueue[int] = SimpleQueue()
+        self._queue: SimpleQueue[Event] = SimpleQueue()
 
-    def note(self, number: int) -> None:
-        """Take note of a signal; signal handlers may."""
-        self._signals.put(number)
+    def add(self, event: Event) -> None:
+        """Add an event; signal handlers and other threads may."""
+        self._queue.put(event)
 
-    def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for a signal, and return whether there was one that asks to stop.
-
-        A hangup is written to the log here, where it interrupts nothing that writes there too.
-        """
+    def wait(self, timeout: float | None = None) -> Event | None:
+        """Wait for the next event and return it; None if there is none within `timeout` seconds."""
         try:
-            number = self._signals.get(timeout=timeout)
+            return self._queue.get(timeout=timeout)
         except Empty:
-            return False
-        if number == signal.SIGHUP:
-            logger.warning(HANGUP)
-        return number != signal.SIGHUP
+            return None
 
 
-def watch(stack: Stack, announced: Announcement, stop: Stop) -> None:
-    """Look after the bridge until asked to stop. Raises BridgeFailed where it cannot be kept alive."""
-    while not stop.wait(CHECK_SECONDS):
-        if stack.check():
+def watch(stack: Stack, announced: Announcement, events: Events) -> None:
+    """Look after the processes until asked to stop. Raises ChildFailed if one cannot be kept alive."""
+    stack.keep_alive(events.add)
+    while True:
+        event = events.wait()
+        if isinstance(event, ChildFailed):
+            raise event
+        if isinstance(event, Restarted):
+            stack.take_restart(event)
             announced.moved(stack)
+        elif event == signal.SIGHUP:
+            # Written to the log here, where it interrupts nothing that writes there too.
+            logger.warning(HANGUP)
+        else:
+            return
 
 
 @contextmanager
-def stop_signals() -> Iterator[Stop]:
-    """Yield what SIGINT and SIGTERM ask to stop; the second of them ends the process at once, and SIGHUP never does."""
-    stop = Stop()
+def stop_signals() -> Iterator[Events]:
+    """Yield events, also those of SIGINT and SIGTERM, the second of which ends the process at once, and of SIGHUP."""
+    events = Events()
 
     def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of handlers
-        stop.note(number)
+        events.add(number)
         if number != signal.SIGHUP:
             for each in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(each, signal.SIG_DFL)
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield stop
+        yield events
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -11,20 +11,18 @@ from types import TracebackType
 from typing import Self
 
 from cstp_grpc.certificates import ServerCertificate
-from cstp_grpc.cli.bridge_process import BridgeAddress, BridgeProcess
+from cstp_grpc.cli.bridge_processes import BridgeAddress, BridgeProcesses
+from cstp_grpc.cli.supervised_process import Notify, Restarted
 from cstp_grpc.config import Settings
-from cstp_grpc.process import GRACE_SECONDS
 from cstp_grpc.server.app import App
-
-BRIDGE_PORT_FILE = "bridge.port"
 
 
 class Stack:
-    """A running server, with a bridge where `bridge` asks for one; both are stopped at the end of a `with` block.
+    """A running server, with `bridges` processes of the bridge; all are stopped at the end of a `with` block.
 
     `config_file` is what the bridge reads; None leaves it to the defaults and the environment, which `environment`
     replaces. The bridge calls the server at its `private_target`, since the certificate need not be for this machine;
-    `private` asks for it without a bridge too. Raises what App and BridgeProcess raise, and ConfigError where the
+    `private` asks for it without a bridge too. Raises what App and BridgeProcesses raise, and ConfigError where the
     bridge's certificate is unusable.
     """
 
@@ -33,34 +31,26 @@ class Stack:
         settings: Settings,
         config_file: Path | None,
         *,
-        bridge: bool,
+        bridges: int,
         private: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        if bridge:
-            ServerCertificate.of(settings.server.tls, "server.tls")
-        self.bridge: BridgeProcess | None = None
+        self.bridges: BridgeProcesses | None = None
         self.bridge_address: BridgeAddress | None = None
         with ExitStack() as opened:
-            if bridge:
-                self.bridge = BridgeProcess(
-                    config_file,
-                    settings.data_dir / BRIDGE_PORT_FILE,
-                    # Once for its requests, and once for its work on tasks.
-                    stop_seconds=2 * settings.grpc.drain_seconds + GRACE_SECONDS,
-                    secure=settings.server.tls is not None,
-                    environment=environment,
-                )
-                opened.callback(self.bridge.stop)
+            if bridges:
+                ServerCertificate.of(settings.server.tls, "server.tls")
+                self.bridges = BridgeProcesses(settings, config_file, bridges, environment)
+                opened.callback(self.bridges.stop)
                 # Loading takes both of them most of their start, so they do it at the same time.
-                self.bridge.prepare()
+                self.bridges.prepare()
             self.app = App(settings)
             opened.callback(self.app.stop)
-            self.app.start(private=private or bridge)
-            if self.bridge:
+            self.app.start(private=private or bridges > 0)
+            if self.bridges:
                 # The bridge stops first, so that nobody calls through it any more when the server drains.
-                opened.callback(self.bridge.stop)
-                self.bridge_address = self.bridge.start(self.app.private_target, self.app.url)
+                opened.callback(self.bridges.stop)
+                self.bridge_address = self.bridges.start(self.app.private_target, self.app.url)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
@@ -78,12 +68,15 @@ class Stack:
         """The URL of the bridge; None where there is none."""
         return self.bridge_address.url if self.bridge_address else None
 
-    def check(self) -> bool:
-        """Start the bridge again if it has died, and return whether it has. Raises BridgeFailed."""
-        revived = self.bridge.revive() if self.bridge else None
-        if revived:
-            self.bridge_address = revived
-        return revived is not None
+    def keep_alive(self, notify: Notify) -> None:
+        """Start what dies again, and tell what came of it."""
+        if self.bridges:
+            self.bridges.keep_alive(notify)
+
+    def take_restart(self, restarted: Restarted) -> None:
+        """Note where a process listens that was started again."""
+        if self.bridges:
+            self.bridge_address = self.bridges.address(restarted.report)
 
 
 def log_to_stderr(settings: Settings) -> None:

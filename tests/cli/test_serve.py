@@ -23,7 +23,9 @@ import pytest
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from cstp_grpc.cli.bridge_process import MAX_DEATHS, BridgeFailed, BridgeProcess
+from cstp_grpc import config
+from cstp_grpc.cli.bridge_processes import BridgeProcesses
+from cstp_grpc.cli.supervised_process import MAX_DEATHS, ChildFailed, Restarted
 from tests.cli.conftest import Invoke, Server
 from tests.cli.test_configuration import DESIGN, DESIGN_TOKENS
 from tests.waiting import wait_until
@@ -159,7 +161,6 @@ def test_the_bridge_is_found_by_name_and_started_again_when_it_dies(home: Path, 
         process.wait_for("The bridge was started again")
         assert invoke("check", "tidy up", "--agent", "developer-http").exit_code == 0
         assert process.end() == 0
-    assert not list((home / "var").glob("bridge.port*"))
 
 
 def test_programs_on_the_machine_of_a_developer_are_notified_of_tasks(home: Path) -> None:
@@ -281,15 +282,19 @@ def free_ports(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "0")
 
 
+def bridges(config_file: Path | None = None, number: int = 1) -> BridgeProcesses:
+    return BridgeProcesses(config.load(config_file), config_file, number)
+
+
 def test_a_bridge_that_listens_everywhere_is_named_by_a_reachable_address(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free_ports(monkeypatch)
     monkeypatch.setenv("CSTP_SERVER__HOST", "0.0.0.0")
     monkeypatch.setenv("CSTP_A2A__GRPC_HOST", "0.0.0.0")
-    bridge = BridgeProcess(None, home / "port")
+    bridge = bridges()
     try:
-        address = bridge.start("127.0.0.1:1")
+        address = bridge.start("127.0.0.1:1", "")
         assert address.url.startswith("http://127.0.0.1:")
         assert address.a2a_target.startswith("127.0.0.1:")
         assert answers(address.a2a_target)
@@ -309,8 +314,9 @@ def test_a_taken_port_is_named(server: Server, invoke: Invoke) -> None:
 def test_a_port_of_the_bridge_that_is_taken_is_named(home: Path, server: Server, setting: str) -> None:
     variable = f"CSTP_{setting.upper().replace('.', '__')}"
     with started("serve", "--dev", environment={**ENVIRONMENT, variable: str(server.app.port)}) as process:
-        process.wait_for(f":{server.app.port}: is the port taken? Set {setting} to another")
-        process.wait_for("The bridge ended with code 1 before it listened.")
+        process.wait_for(
+            f"Error: The bridge cannot listen on 127.0.0.1:{server.app.port}: is the port taken? Set {setting}"
+        )
         assert process.popen.wait(BOUND) == 1
 
 
@@ -343,57 +349,58 @@ def test_the_bridge_runs_alone_too(server: Server, home: Path) -> None:
 
 def test_a_bridge_loads_before_it_is_told_its_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free_ports(monkeypatch)
-    other = home / "port"
-    other.write_text("127.0.0.1:2")
-    bridge = BridgeProcess(None, other)
+    bridge = bridges()
     bridge.prepare()
-    assert bridge.child is not None
-    prepared = bridge.child.pid
-    # A server that fails to start, because another one has the folder, leaves the files of that one's bridge alone.
-    bridge.stop()
-    assert other.read_text() == "127.0.0.1:2"
-    bridge = BridgeProcess(None, other)
-    bridge.prepare()
-    prepared = bridge.child.pid if bridge.child else 0
+    child = bridge.processes[0].child
+    assert child
     try:
-        assert get(f"{bridge.start('127.0.0.1:1').url}/.well-known/agent-card.json")
-        assert bridge.child
-        assert bridge.child.pid == prepared
+        assert get(f"{bridge.start('127.0.0.1:1', '').url}/.well-known/agent-card.json")
+        assert bridge.processes[0].child is child
     finally:
         bridge.stop()
 
 
+def test_a_bridge_without_a_server_ends(home: Path) -> None:
+    bridge = bridges()
+    bridge.prepare()
+    child = bridge.processes[0].child
+    bridge.stop()
+    assert child
+    assert child.exit_code() is not None
+
+
 def test_a_bridge_that_cannot_start_fails_at_once(home: Path) -> None:
     (home / "broken.yaml").write_text("nonsense: true")
-    bridge = BridgeProcess(home / "broken.yaml", home / "port")
-    with pytest.raises(BridgeFailed, match="ended with code 1"):
-        bridge.start("127.0.0.1:1")
+    bridge = BridgeProcesses(config.load(None), home / "broken.yaml")
+    with pytest.raises(ChildFailed, match="nonsense: is not a known setting"):
+        bridge.start("127.0.0.1:1", "")
     bridge.stop()
 
 
 def test_a_bridge_that_keeps_dying_is_given_up(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free_ports(monkeypatch)
-    now = [0.0]
-    bridge = BridgeProcess(None, home / "port", clock=lambda: now[0])
-    bridge.start("127.0.0.1:1")
+    bridge = bridges()
+    events: queue.Queue[Restarted | ChildFailed] = queue.Queue()
+    bridge.start("127.0.0.1:1", "")
     try:
-        assert bridge.revive() is None
+        bridge.keep_alive(events.put)
         for _ in range(MAX_DEATHS):
-            kill_and_wait(bridge)
-            assert bridge.revive()
-        kill_and_wait(bridge)
-        with pytest.raises(BridgeFailed, match="times in a row"):
-            bridge.revive()
-        now[0] = 1000.0
-        assert bridge.revive()
+            kill(bridge)
+            event = events.get(timeout=BOUND)
+            assert isinstance(event, Restarted)
+            assert get(f"{bridge.address(event.report).url}/.well-known/agent-card.json")
+        kill(bridge)
+        event = events.get(timeout=BOUND)
+        assert isinstance(event, ChildFailed)
+        assert "died 6 times in a row, the last time with code -9" in str(event)
     finally:
         bridge.stop()
 
 
-def kill_and_wait(bridge: BridgeProcess) -> None:
-    assert bridge.child is not None
-    os.kill(bridge.child.pid, signal.SIGKILL)
-    bridge.child.wait(BOUND)
+def kill(bridge: BridgeProcesses) -> None:
+    child = bridge.processes[0].child
+    assert child is not None
+    os.kill(child.pid, signal.SIGKILL)
 
 
 def test_the_demonstration_announces_over_both_transports_and_leaves_nothing(home: Path, tmp_path: Path) -> None:
@@ -455,9 +462,9 @@ def test_what_lies_in_the_working_folder_is_not_run(home: Path, monkeypatch: pyt
     free_ports(monkeypatch)
     for name in ("bridge.py", "yaml.py"):
         (home / name).write_text("raise SystemExit(9)")
-    bridge = BridgeProcess(None, home / "port")
+    bridge = bridges()
     try:
-        assert bridge.start("127.0.0.1:1").url.startswith("http://")
+        assert bridge.start("127.0.0.1:1", "").url.startswith("http://")
     finally:
         bridge.stop()
 

@@ -16,10 +16,10 @@ WAITING = f"""
 from cstp_grpc.cli.serve import stop_signals
 
 for _ in range({ROUNDS}):
-    with stop_signals() as stop:
+    with stop_signals() as events:
         # It never sleeps, so that the signal comes while it is about to; and it is long at it when the signal comes.
         waited = 0
-        while not stop.wait(0):
+        while events.wait(0) is None:
             waited += 1
             if waited == 2000:
                 print("waiting", flush=True)
