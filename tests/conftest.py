@@ -15,7 +15,7 @@ from cstp_grpc.storage.engine import create_engine
 from cstp_grpc.storage.migrate import migrate
 from cstp_grpc.storage.writer import Writer
 from tests.certificates import Authority, Certificate, make_certificate
-from tests.databases import POOL_SIZE, PostgresMissing, PostgresServer, postgres_server, unique_name
+from tests.databases import POOL_SIZE, PostgresMissing, PostgresServer, ServerWriter, postgres_server, unique_name
 
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("tests", deadline=None)
@@ -88,7 +88,7 @@ def engine(database_url: str) -> Iterator[Engine]:
 @pytest.fixture
 def writer(engine: Engine) -> Iterator[Writer]:
     """The writer of the `engine` fixture's database."""
-    writer = Writer(engine, timeout=30.0)
+    writer = ServerWriter(engine)
     yield writer
     writer.close()
 

@@ -13,9 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+from sqlalchemy import Engine
 
 from cstp_grpc.storage.engine import create_engine
 from cstp_grpc.storage.migrate import migrate
+from cstp_grpc.storage.turns import WriteTurn
+from cstp_grpc.storage.writer import Writer
 
 POOL_SIZE = 4
 TEMPLATE = "template_journal"
@@ -81,6 +84,21 @@ class PostgresServer:
             code = subprocess.run(command, stdout=output, stderr=output, cwd=self._folder, check=False).returncode
             output.seek(0)
             assert code == 0, f"{program} failed with {code}:\n{output.read()}"
+
+
+class ServerWriter(Writer):
+    """The writer of one of several servers on a database; on a SQLite file they write in turns."""
+
+    def __init__(self, engine: Engine, timeout: float = 30.0) -> None:
+        on_a_file = engine.dialect.name == "sqlite"
+        self._turns = WriteTurn(Path(str(engine.url.database))) if on_a_file else None
+        super().__init__(engine, timeout, self._turns)
+
+    def close(self) -> None:
+        """Refuse new jobs and return when all that wait are done."""
+        super().close()
+        if self._turns is not None:
+            self._turns.close()
 
 
 @contextmanager

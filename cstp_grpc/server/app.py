@@ -167,8 +167,11 @@ class App:
 
         engine = create_engine(settings.storage_url, settings.storage.pool_size)
         opened.callback(engine.dispose)
-        migrate(engine)
-        writer = Writer(engine, settings.storage.write_timeout_seconds)
+        turn = self._deployment.write_turn(engine)
+        if turn is not None:
+            opened.callback(turn.close)
+        migrate(engine, turn)
+        writer = Writer(engine, settings.storage.write_timeout_seconds, turn)
         opened.callback(writer.close)
 
         audit = AuditTrail(SqlAuditStore(engine), writer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from alembic import command
@@ -19,13 +20,13 @@ MIGRATION_LOCK = 0x6373_7470_0001
 """The PostgreSQL advisory lock that lets one replica migrate at a time."""
 
 
-def migrate(engine: Engine) -> None:
-    """Bring a database to the newest migration, all or nothing.
+def migrate(engine: Engine, turn: AbstractContextManager[object] | None = None) -> None:
+    """Bring a database to the newest migration, all or nothing, while holding `turn`.
 
     Several may do so at once: one does it, the others wait. Raises UnsuitableDatabase where the database is newer than
     this version, and SQLAlchemyError where it does not answer.
     """
-    with for_writing(engine) as connection, connection.begin():
+    with turn or nullcontext(), for_writing(engine) as connection, connection.begin():
         if connection.dialect.name == "postgresql":
             connection.execute(select(func.pg_advisory_xact_lock(MIGRATION_LOCK)))
         present, newest = revision_of(connection), head()

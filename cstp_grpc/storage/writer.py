@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from typing import Any, Generic, TypeVar, cast
 
@@ -17,6 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from cstp_grpc.errors import Unavailable
 from cstp_grpc.storage.engine import driver_of, for_writing, is_intact
 from cstp_grpc.storage.insertion import Insertion, insert_together
+from cstp_grpc.storage.turns import WriteTurn
 
 logger = logging.getLogger(__name__)
 
@@ -131,12 +133,13 @@ class Writer:
     A job that is an Insertion costs the thread least: neighbours of that kind are added together.
     """
 
-    def __init__(self, engine: Engine, timeout: float) -> None:
-        """Start the thread; `timeout` is how many seconds `run` waits."""
+    def __init__(self, engine: Engine, timeout: float, turn: WriteTurn | None = None) -> None:
+        """Start the thread; `timeout` is how many seconds `run` waits, `turn` is held for each transaction."""
         self._engine = engine
         self._timeout = timeout
-        # A server that went silent must hold the thread and no caller; a file answers or fails.
-        self._callers_commit = engine.dialect.name == "sqlite"
+        self._turn: AbstractContextManager[object] = turn or nullcontext()
+        # A server or process that went silent must hold the thread and no caller; a file answers or fails.
+        self._callers_commit = engine.dialect.name == "sqlite" and turn is None
         self._connection: Connection | None = None
         self._changed = threading.Condition(threading.Lock())
         self._waiting: list[Ticket[Any]] = []
@@ -156,7 +159,7 @@ class Writer:
         ticket = Ticket(job, alone=alone)
         if self._enter(ticket, may_commit=self._callers_commit):
             try:
-                self._commit([ticket])
+                self._commit(lambda: [ticket])
             finally:
                 self._leave()
         return ticket.wait(self._timeout)
@@ -212,30 +215,39 @@ class Writer:
                 self._changed.notify()
 
     def _serve(self) -> None:
-        while (batch := self._next_batch()) is not None:
-            self._commit(batch)
+        while self._await_tickets():
+            self._commit(self._take_batch)
             self._leave()
         self._disconnect()
 
-    def _next_batch(self) -> list[Ticket[Any]] | None:
-        """Wait for tickets and for the connection, and take both; None where no more will come."""
+    def _await_tickets(self) -> bool:
+        """Wait for tickets and for the connection, and take the connection; False if no more will come."""
         with self._changed:
             while self._busy or not self._waiting:
                 if self._closed and not self._busy:
-                    return None
+                    return False
                 self._changed.wait()
             self._busy = True
+            return True
+
+    def _take_batch(self) -> list[Ticket[Any]]:
+        """Return the tickets of the next transaction, which wait no more."""
+        with self._changed:
             count = batch_size(self._waiting)
             taken, self._waiting = self._waiting[:count], self._waiting[count:]
-            return [ticket for ticket in taken if not ticket.abandoned]
+        return [ticket for ticket in taken if not ticket.abandoned]
 
-    def _commit(self, batch: list[Ticket[Any]]) -> None:
+    def _commit(self, take: Callable[[], list[Ticket[Any]]]) -> None:
         """Do the jobs of a batch in one transaction and end their tickets."""
-        if not batch:
-            return
+        batch: list[Ticket[Any]] = []
         try:
-            self._transact(batch)
+            with self._turn:
+                # Taken only now: what arrived while other processes wrote is part of the transaction.
+                batch = take()
+                if batch:
+                    self._transact(batch)
         except BaseException as error:
+            batch = batch or take()
             logger.exception("a transaction failed, and with it the jobs in it: %d", len(batch))
             self._disconnect()
             for ticket in batch:

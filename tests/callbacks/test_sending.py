@@ -16,13 +16,14 @@ from cstp_grpc.storage.writer import Writer
 from cstp_grpc.vocabulary import Outcome, Visibility
 from cstp_grpc.webhooks.sending import NotSent, Refused
 from tests.callbacks.kit import HOOK, LEASE, NOON, OTHER_HOOK, Kit, allow
+from tests.databases import ServerWriter
 from tests.waiting import wait_until
 from tests.webhooks.fakes import FakeWebhookClient
 
 
 @pytest.fixture
 def other_writer(engine: Engine) -> Iterator[Writer]:
-    writer = Writer(engine, timeout=10.0)
+    writer = ServerWriter(engine)
     yield writer
     writer.close()
 

@@ -22,7 +22,7 @@ from cstp_grpc.storage.engine import create_engine, for_writing
 from cstp_grpc.storage.paging import PageRequest
 from cstp_grpc.storage.writer import Writer
 from cstp_grpc.vocabulary import Stakes
-from tests.databases import POOL_SIZE
+from tests.databases import POOL_SIZE, ServerWriter
 from tests.paging import walk
 
 NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
@@ -155,7 +155,7 @@ def test_agents_do_not_share_correlation_ids(store: SqlIntentStore, remember: Re
 
 def remember_at_once(store: SqlIntentStore, engine: Engine, remember: Remember, wanted: list[Intent]) -> list[Intent]:
     """Return what is stored for intents that reach two servers at the same time."""
-    with closing(Writer(engine, timeout=20.0)) as other_server, ThreadPoolExecutor(8) as callers:
+    with closing(ServerWriter(engine)) as other_server, ThreadPoolExecutor(8) as callers:
         ways = [remember, remember_on(store, other_server)]
         return list(callers.map(lambda pair: ways[pair[0] % 2](pair[1]), enumerate(wanted)))
 

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from cstp_grpc.storage.engine import create_engine
 from cstp_grpc.storage.writer import Writer
-from tests.databases import POOL_SIZE
+from tests.databases import POOL_SIZE, ServerWriter
 from tests.liaison.room import Room, build_room
 
 PILLARS = ("content", "insights")
@@ -36,14 +36,11 @@ class Clock:
 
 
 @contextmanager
-def second_server(engine: Engine, writer: Writer) -> Iterator[tuple[Engine, Writer]]:
-    """Give another server's engine and writer on the same database, or the same ones where it may have one server."""
-    if engine.dialect.name == "sqlite":
-        yield engine, writer
-        return
+def second_server(engine: Engine) -> Iterator[tuple[Engine, Writer]]:
+    """Give another server's engine and writer on the same database."""
     other = create_engine(engine.url.render_as_string(hide_password=False), POOL_SIZE)
     try:
-        other_writer = Writer(other, timeout=30.0)
+        other_writer = ServerWriter(other)
         try:
             yield other, other_writer
         finally:
@@ -55,5 +52,5 @@ def second_server(engine: Engine, writer: Writer) -> Iterator[tuple[Engine, Writ
 @contextmanager
 def two_rooms(engine: Engine, writer: Writer, clock: Callable[[], datetime], **options: Any) -> Iterator[list[Room]]:
     """Give what two servers of the same database serve."""
-    with second_server(engine, writer) as other:
+    with second_server(engine) as other:
         yield [build_room(*server, clock, PILLARS, **options) for server in ((engine, writer), other)]

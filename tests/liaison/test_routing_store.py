@@ -28,6 +28,7 @@ from cstp_grpc.liaison.model import (
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.storage.writer import Writer
+from tests.databases import ServerWriter
 from tests.liaison.strategies import ACTIVATIONS, EVENTS, SHARES, TENANT
 from tests.waiting import wait_until
 
@@ -251,7 +252,7 @@ def test_servers_never_take_the_same_share(routing: SqlRoutingStore, engine: Eng
         return taken
 
     writer.run(fill)
-    other = Writer(engine, timeout=20.0)
+    other = ServerWriter(engine)
     with ThreadPoolExecutor(4) as servers:
         taken = [name for found in servers.map(take_all, (writer, other, writer, other)) for name in found]
     other.close()
@@ -354,7 +355,7 @@ def test_no_event_appears_before_one_that_was_read(
     routing: SqlRoutingStore, reader: SqlSessionStore, engine: Engine, writer: Writer
 ) -> None:
     """Who goes on from the last sequence that it saw misses nothing, whichever servers write."""
-    other = Writer(engine, timeout=20.0)
+    other = ServerWriter(engine)
     ended = threading.Event()
     seen: list[Event] = []
 

@@ -29,7 +29,7 @@ from cstp_grpc.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.storage.engine import create_engine, for_writing
 from cstp_grpc.storage.paging import PageRequest
 from cstp_grpc.storage.writer import Writer
-from tests.databases import POOL_SIZE
+from tests.databases import POOL_SIZE, ServerWriter
 from tests.liaison.strategies import CONTENTS, SESSIONS, TENANT
 from tests.paging import walk
 
@@ -128,7 +128,7 @@ def test_a_user_has_one_active_session(sessions: SqlSessionStore, writer: Writer
 
 def test_of_many_openings_at_once_one_is_added(sessions: SqlSessionStore, engine: Engine, writer: Writer) -> None:
     """Also where they reach different servers."""
-    other = Writer(engine, timeout=20.0)
+    other = ServerWriter(engine)
     wanted = [replace(SESSION, id=f"s-{number}") for number in range(16)]
     with ThreadPoolExecutor(8) as callers:
         added = list(callers.map(lambda pair: add(sessions, (writer, other)[pair[0] % 2], pair[1]), enumerate(wanted)))
@@ -227,7 +227,7 @@ def test_what_a_transaction_does_is_undone_with_it(sessions: SqlSessionStore, wr
 def test_a_locked_session_waits_for_nobody_else(sessions: SqlSessionStore, engine: Engine, writer: Writer) -> None:
     """Who reads it with the lock and changes it then is never overtaken, whichever server does it."""
     add(sessions, writer, replace(SESSION, context={"count": 0}))
-    other = Writer(engine, timeout=20.0)
+    other = ServerWriter(engine)
 
     def increase(connection: Connection) -> bool:
         session = sessions.get(connection, TENANT, SESSION.id, lock=True)
@@ -331,7 +331,7 @@ def test_a_claim_ends_with_the_session(sessions: SqlSessionStore, writer: Writer
 def test_of_many_claimants_one_gets_the_session(
     sessions: SqlSessionStore, engine: Engine, writer: Writer, routed: Session
 ) -> None:
-    other = Writer(engine, timeout=20.0)
+    other = ServerWriter(engine)
     wanted = [replace(CLAIMED, claimed_by=f"instance-{number}") for number in range(12)]
     with ThreadPoolExecutor(6) as callers:
         got = list(callers.map(lambda pair: claim(sessions, (writer, other)[pair[0] % 2], pair[1]), enumerate(wanted)))
@@ -385,7 +385,7 @@ def test_nothing_is_appended_to_what_is_not_there(sessions: SqlSessionStore, wri
 def test_messages_of_many_at_once_leave_no_gap(sessions: SqlSessionStore, engine: Engine, writer: Writer) -> None:
     """Also where they reach different servers, and where some are undone."""
     add(sessions, writer)
-    other = Writer(engine, timeout=20.0)
+    other = ServerWriter(engine)
 
     def send(number: int) -> int | None:
         def job(connection: Connection) -> int:

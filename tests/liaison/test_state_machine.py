@@ -417,7 +417,7 @@ class Conversations(RuleBasedStateMachine):
 @pytest.mark.parametrize("directly", [False, True], ids=["by_the_guide", "directly"])
 def test_conversations(engine: Engine, writer: Writer, database_kind: str, directly: bool) -> None:
     examples = 40 if database_kind == "sqlite" else 15
-    with second_server(engine, writer) as other:
+    with second_server(engine) as other:
         members = {"engine": engine, "servers": [(engine, writer), other], "directly": directly}
         run_state_machine_as_test(
             type("Machine", (Conversations,), members),

@@ -19,12 +19,20 @@ from cstp_grpc.errors import Conflict, Unavailable
 from cstp_grpc.storage.engine import create_engine, for_writing
 from cstp_grpc.storage.insertion import Insertion
 from cstp_grpc.storage.writer import MAX_BATCH, Writer
-from tests.databases import POOL_SIZE, PostgresServer
+from tests.databases import POOL_SIZE, PostgresServer, ServerWriter
 
 ResultT = TypeVar("ResultT")
 
 BOUND = 20.0
 """Seconds within which what must happen has happened."""
+
+
+@pytest.fixture(params=["alone", "in_turns"])
+def writer(engine: Engine, request: pytest.FixtureRequest) -> Iterator[Writer]:
+    """The writer of a server that has the database for itself, and of one of several servers."""
+    writer = Writer(engine, 30.0) if request.param == "alone" else ServerWriter(engine)
+    yield writer
+    writer.close()
 
 
 @pytest.fixture(autouse=True)

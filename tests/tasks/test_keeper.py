@@ -14,13 +14,12 @@ from cstp_grpc.errors import Conflict, InvalidArgument, NotFound, QueryFailed, U
 from cstp_grpc.storage.engine import create_engine
 from cstp_grpc.storage.paging import MAX_BYTES, PageRequest
 from cstp_grpc.storage.tables import tasks
-from cstp_grpc.storage.writer import Writer
 from cstp_grpc.tasks.keeper import MAX_PAGE, REMOVAL_BATCH, TIME_LEFT, TaskContent, TaskKeeper
 from cstp_grpc.tasks.removal import TaskRemover
 from cstp_grpc.tasks.sql_store import SqlTaskStore
 from cstp_grpc.tasks.store import Task, TaskFilter
 from cstp_grpc.vocabulary import TaskState
-from tests.databases import POOL_SIZE
+from tests.databases import POOL_SIZE, ServerWriter
 from tests.paging import walk
 from tests.tasks.keeping import KEPT, NOON, OPEN, Clock, KeeperKit
 from tests.waiting import wait_until
@@ -92,7 +91,7 @@ def test_a_task_is_canceled_until_it_is_at_work(kit: KeeperKit) -> None:
 
 def test_of_beginning_and_canceling_at_once_one_is_taken(kit: KeeperKit, engine: Engine) -> None:
     """Also if they reach different replicas."""
-    writer = Writer(engine, timeout=20.0)
+    writer = ServerWriter(engine)
     keepers = [kit.keeper, TaskKeeper(kit.store, writer, kit.clock, KEPT)]
     taken = []
     with ThreadPoolExecutor(8) as callers:
@@ -121,7 +120,7 @@ def test_a_task_that_is_not_there_cannot_be_replaced(kit: KeeperKit) -> None:
 def test_of_many_saves_of_one_version_one_is_taken(kit: KeeperKit, engine: Engine) -> None:
     """Also where they reach different replicas."""
     kit.save(state=WORKING)
-    writer = Writer(engine, timeout=20.0)
+    writer = ServerWriter(engine)
     keepers = [kit.keeper, TaskKeeper(kit.store, writer, kit.clock, KEPT)]
 
     def save(number: int) -> bytes | None:
@@ -160,7 +159,7 @@ def test_a_key_names_one_task_of_an_agent(kit: KeeperKit, engine: Engine) -> Non
     task_id, nothing = kit.keeper.find("ada", "m-1")
     assert nothing is None
     saved = kit.save(task_id, agent="ada")
-    writer = Writer(engine, timeout=20.0)
+    writer = ServerWriter(engine)
     assert TaskKeeper(kit.store, writer, kit.clock, KEPT).find("ada", "m-1") == (task_id, saved)
     writer.close()
     others = {kit.keeper.find(agent, key)[0] for agent, key in (("bob", "m-1"), ("ada", "m-2"), ("ad", "am-1"))}
@@ -353,7 +352,7 @@ def test_a_token_is_bound_to_its_conditions(kit: KeeperKit) -> None:
 
 def test_a_database_that_does_not_answer_is_told_without_its_reasons(empty_database_url: str) -> None:
     engine = create_engine(empty_database_url, POOL_SIZE)
-    writer = Writer(engine, timeout=10.0)
+    writer = ServerWriter(engine)
     writer.close()
     keeper = TaskKeeper(SqlTaskStore(engine), writer, Clock(), KEPT)
     with pytest.raises(QueryFailed, match=r"^the journal cannot be read now; try again$"):

@@ -21,6 +21,7 @@ from cstp_grpc.tasks.push import MAX_CONFIGS
 from cstp_grpc.tasks.push_store import TaskNotification
 from cstp_grpc.vocabulary import PushFormat, TaskState
 from cstp_grpc.webhooks.sending import NotSent, Refused
+from tests.databases import ServerWriter
 from tests.tasks.keeping import KEPT, NOON, KeeperKit
 from tests.tasks.pushing import HOOK, OTHER_HOOK, PushKit, config
 from tests.waiting import wait_until
@@ -37,7 +38,7 @@ def pushing(engine: Engine, writer: Writer) -> PushKit:
 
 @pytest.fixture
 def other_writer(engine: Engine) -> Iterator[Writer]:
-    writer = Writer(engine, timeout=10.0)
+    writer = ServerWriter(engine)
     yield writer
     writer.close()
 

@@ -1,0 +1,119 @@
+"""Writing in turns with other processes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, Engine, event
+
+from cstp_grpc.errors import Unavailable
+from cstp_grpc.storage.turns import WriteTurn
+from cstp_grpc.storage.writer import Writer
+from tests.waiting import wait_until
+
+BOUND = 20.0
+
+pytestmark = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+
+HOLD = """
+import sys
+from pathlib import Path
+from cstp_grpc.storage.turns import WriteTurn
+
+with WriteTurn(Path(sys.argv[1])):
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def path(engine: Engine) -> Path:
+    return Path(str(engine.url.database))
+
+
+@pytest.fixture
+def turn(path: Path) -> Iterator[WriteTurn]:
+    """The turn of another process."""
+    with closing(WriteTurn(path)) as turn:
+        yield turn
+
+
+def someone_waits(path: Path) -> bool:
+    """Whether a process waits for its turn."""
+    descriptor = os.open(path.with_name(f"{path.name}.next"), os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def test_who_waits_comes_before_who_just_wrote(path: Path, turn: WriteTurn) -> None:
+    order: list[str] = []
+
+    def write_once() -> None:
+        with closing(WriteTurn(path)) as own, own:
+            order.append("other")
+
+    with ThreadPoolExecutor() as others:
+        with turn:
+            other = others.submit(write_once)
+            wait_until(lambda: someone_waits(path), "the other one waits")
+            assert order == []
+        with turn:
+            order.append("first again")
+        other.result(BOUND)
+    assert order == ["other", "first again"]
+
+
+def test_the_turn_of_a_process_ends_with_it(path: Path, turn: WriteTurn) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    with holder.stdin, holder.stdout, ThreadPoolExecutor() as others:
+        assert holder.stdout.readline() == b"writing\n"
+        entering = others.submit(turn.__enter__)
+        wait_until(lambda: someone_waits(path), "the turn is waited for")
+        assert not entering.done()
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        entering.result(BOUND).__exit__(None, None, None)
+
+
+def test_what_arrives_while_others_write_is_one_transaction(engine: Engine, path: Path, turn: WriteTurn) -> None:
+    commits: list[Connection] = []
+    event.listen(engine, "commit", commits.append)
+    with closing(WriteTurn(path)) as own, closing(Writer(engine, BOUND, own)) as writer:
+        with turn:
+            first = writer.submit(lambda _: 1)
+            wait_until(lambda: someone_waits(path), "the writer waits for its turn")
+            others = [writer.submit(lambda _: 1) for _ in range(4)]
+        assert [each.result(BOUND) for each in (first, *others)] == [1] * 5
+    assert len(commits) == 1
+
+
+def test_a_process_that_went_silent_in_its_turn_holds_no_caller(engine: Engine, path: Path, turn: WriteTurn) -> None:
+    with closing(WriteTurn(path)) as own, closing(Writer(engine, 0.05, own)) as writer:
+        with turn, pytest.raises(Unavailable):
+            writer.run(lambda _: None)
+        assert writer.submit(lambda _: "again").result(BOUND) == "again"
+
+
+def test_a_turn_that_cannot_be_had_fails_the_jobs_that_wait(engine: Engine, path: Path) -> None:
+    own = WriteTurn(path)
+    with closing(Writer(engine, BOUND, own)) as writer:
+        own.close()
+        with pytest.raises(Unavailable):
+            writer.run(lambda _: None)
