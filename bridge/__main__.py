@@ -12,7 +12,6 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +22,7 @@ from bridge.running import Addresses, running
 from cstp_grpc import config
 from cstp_grpc.config import ConfigError, Settings, join, reachable
 from cstp_grpc.process import TaskChannel
+from cstp_grpc.version import VERSION
 
 logger = logging.getLogger("bridge")
 
@@ -151,7 +151,7 @@ async def serve(settings: Settings, upstream: Upstream, ready: Readiness, *, reu
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, logger.warning, HANGUP)
-    async with running(settings, upstream, version("cstp-grpc"), reuse_ports=reuse_ports) as addresses:
+    async with running(settings, upstream, VERSION, reuse_ports=reuse_ports) as addresses:
         ready(addresses)
         logger.info("listening on %s, forwarding to %s", addresses.url, upstream.announced or upstream.target)
         logger.info("A2A over gRPC on %s", addresses.grpc)

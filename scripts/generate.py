@@ -55,6 +55,7 @@ def generate(target: Path) -> None:
     prune_empty_stubs(target)
     files = FileDescriptorSet.FromString(described.read_bytes())
     (target / "comments.py").write_text(comments_module(files))
+    (target / "places.py").write_text(places_module(files))
     for name, text in generate_client.modules(files).items():
         (target / name).write_text(text)
     (target / "service_config.json").write_text(json.dumps(service_config(files), indent=2) + "\n")
@@ -74,6 +75,20 @@ def comments_module(files: FileDescriptorSet) -> str:
     lines = "".join(f"    {path!r}: {comment!r},\n" for path, comment in sorted(found.items()))
     head = '"""The comments before the rpcs of the contract, by gRPC path."""'
     return f"{head}\n\nRPC_COMMENTS: dict[str, str] = {{\n{lines}}}\n"
+
+
+def places_module(files: FileDescriptorSet) -> str:
+    """Return a module that says where each method is, so that calling one needs no other's messages."""
+    found = {}
+    for file in files.file:
+        module = f"cstp_grpc.gen.{file.name.removesuffix('.proto').replace('/', '.')}_pb2"
+        package = generate_client.camel(file.package.split(".")[0])
+        for service in file.service:
+            for rpc in service.method:
+                found[f"{package}.{rpc.name[:1].lower()}{rpc.name[1:]}"] = module
+    lines = "".join(f"    {name!r}: {module!r},\n" for name, module in sorted(found.items()))
+    head = '"""The module of the service that each method belongs to, by the method\'s JSON-RPC name."""'
+    return f"{head}\n\nMETHOD_MODULES: dict[str, str] = {{\n{lines}}}\n"
 
 
 def service_config(files: FileDescriptorSet) -> dict[str, object]:

@@ -292,7 +292,6 @@ def methods_module(rpcs: list[Rpc], imports: str, prefix: str) -> str:
     )
     where = " in an event loop" if prefix else ""
     doc = f'"""A method for every call of the contract{where}; each raises CstpError."""'
-    imports = f"from cstp_grpc.gen import calls\n{imports}"
     return head(doc, (f"{prefix}Caller", "Json", "OnFailure"), imports, classes)
 
 
@@ -406,7 +405,11 @@ def head(doc: str, names: Iterable[str], imports: str, body: str) -> str:
     if re.search(r"\bdatetime\b", body):
         lines.append("from datetime import datetime")
     used = [name for name in names if re.search(rf"\b{name}\b", body)]
-    lines += ["", f"from cstp_grpc.calling import {', '.join(used)}", imports.rstrip(), ""]
+    lines += ["from typing import TYPE_CHECKING", "", f"from cstp_grpc.calling import {', '.join(used)}"]
+    if re.search(r"\bcalls\.", body):
+        lines.append("from cstp_grpc.gen import calls")
+    # The messages of a service are loaded by those who call it.
+    lines += ["", "if TYPE_CHECKING:", textwrap.indent(imports.rstrip(), "    "), ""]
     return "\n".join(lines) + body
 
 

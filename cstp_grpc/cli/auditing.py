@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import click
 
 from cstp_grpc.audit.model import AuditEvent
-from cstp_grpc.cli import render
 from cstp_grpc.cli.command import calls
 from cstp_grpc.cli.options import LIMIT, instant, words
-from cstp_grpc.cli.output import Output
-from cstp_grpc.client import CstpClient
-from cstp_grpc.gen.cstp.v1 import audit_pb2
+from cstp_grpc.lazy_imports import LazyModule
 from cstp_grpc.vocabulary import Stakes
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from cstp_grpc.cli import render
+    from cstp_grpc.cli.output import Output
+    from cstp_grpc.client import CstpClient
+    from cstp_grpc.gen.cstp.v1 import audit_pb2
+else:
+    render = LazyModule("cstp_grpc.cli.render")
+    audit_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.audit_pb2")
 
 
 @click.command()

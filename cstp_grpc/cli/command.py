@@ -7,7 +7,8 @@ neither.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
@@ -16,6 +17,7 @@ import click
 
 from cstp_grpc.cli.options import Command
 from cstp_grpc.cli.output import Output, printable
+from cstp_grpc.config.environment import command_environment
 from cstp_grpc.errors import ConfigError, CstpError
 
 if TYPE_CHECKING:
@@ -43,36 +45,37 @@ class State:
 
         return config.load(self.config_path)
 
+    def data_dir(self) -> Path:
+        """Return the data folder, without judging the other settings if that can be. Raises ConfigError."""
+        from cstp_grpc.config.data_folder import read_data_dir
+
+        return read_data_dir(self.config_path) or self.settings().data_dir
+
     @property
     def config_path(self) -> Path | None:
         """The configuration file: --config, or the environment's."""
-        from cstp_grpc import config
-
-        return self.config_file or config.command_environment().config
+        return self.config_file or command_environment().config
 
 
-class RootGroup(click.Group):
-    """The `cstp` command: known failures end it with exit code 1 and say what to do next."""
+@contextmanager
+def known_failures(ctx: click.Context) -> Iterator[None]:
+    """End the command with exit code 1 after a known failure, and say what to do next."""
+    try:
+        yield
+    except CstpError as error:
+        from cstp_grpc.cli.hints import as_json, hint
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
-        ctx.obj = State()
-        try:
-            return super().invoke(ctx)
-        except CstpError as error:
-            from cstp_grpc.cli.hints import as_json, hint
-
-            next_step = hint(error, ctx.obj.endpoint)
-            fail(ctx, f"{error.message}\n{next_step}" if next_step else error.message, as_json(error, next_step))
-        except ConfigError as error:
-            fail(ctx, str(error), {"reason": "CONFIGURATION", "message": str(error)})
-        except UnicodeEncodeError as error:
-            message = f"{error.object!r} is not UTF-8 text"
-            fail(ctx, message, {"reason": "INVALID_ARGUMENT", "message": message})
-        except click.UsageError:
-            raise
-        except click.ClickException as error:
-            fail(ctx, error.message, {"reason": "FAILED", "message": error.message})
+        next_step = hint(error, ctx.obj.endpoint)
+        fail(ctx, f"{error.message}\n{next_step}" if next_step else error.message, as_json(error, next_step))
+    except ConfigError as error:
+        fail(ctx, str(error), {"reason": "CONFIGURATION", "message": str(error)})
+    except UnicodeEncodeError as error:
+        message = f"{error.object!r} is not UTF-8 text"
+        fail(ctx, message, {"reason": "INVALID_ARGUMENT", "message": message})
+    except click.UsageError:
+        raise
+    except click.ClickException as error:
+        fail(ctx, error.message, {"reason": "FAILED", "message": error.message})
 
 
 def fail(ctx: click.Context, message: str, document: dict[str, Any]) -> NoReturn:
@@ -142,11 +145,10 @@ def calls(command: Callable[Concatenate[CstpClient, Output, P], None]) -> Comman
     @config_option
     @functools.wraps(command)
     def wrapper(*args: Any, choice: Choice, timeout: float | None, **kwargs: Any) -> None:
-        from cstp_grpc import config
         from cstp_grpc.cli.endpoint import resolve
 
         current = state()
-        current.endpoint = resolve(choice, config.command_environment(), current.settings)
+        current.endpoint = resolve(choice, command_environment(), current)
         with current.endpoint.connect(timeout) as client:
             command(client, Output(json_wanted=current.json_wanted), *args, **kwargs)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import click
-from pydantic import ValidationError
 
-from cstp_grpc import config
-from cstp_grpc.client import CstpClient, RetryPolicy
 from cstp_grpc.client.agents import AgentEntry, AgentsFile, Defaults
-from cstp_grpc.config import CommandEnvironment, ConfigError, Settings, join, reachable
+from cstp_grpc.config.hosts import join, reachable
+from cstp_grpc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cstp_grpc.client import CstpClient
+    from cstp_grpc.config import CommandEnvironment, Settings
 
 AGENTS_FILE = "agents.yaml"
 
@@ -33,6 +35,9 @@ class Endpoint:
 
     def connect(self, timeout: float | None) -> CstpClient:
         """Return a client. Raises InvalidArgument and ConfigError."""
+        from cstp_grpc.client.client import CstpClient
+        from cstp_grpc.client.retry import RetryPolicy
+
         return CstpClient(
             self.url,
             self.token,
@@ -52,7 +57,32 @@ class Choice:
     ca_file: Path | None = None
 
 
-def resolve(choice: Choice, environment: CommandEnvironment, settings: Callable[[], Settings]) -> Endpoint:
+class Configuration(Protocol):
+    """What is configured, read as far as it is asked for: all of it takes longer than most calls."""
+
+    def data_dir(self) -> Path:
+        """Return the data folder. Raises ConfigError."""
+
+    def settings(self) -> Settings:
+        """Return all settings. Raises ConfigError."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfiguration:
+    """Settings that were loaded already."""
+
+    loaded: Settings
+
+    def data_dir(self) -> Path:
+        """Return the data folder."""
+        return self.loaded.data_dir
+
+    def settings(self) -> Settings:
+        """Return all settings."""
+        return self.loaded
+
+
+def resolve(choice: Choice, environment: CommandEnvironment, configuration: Configuration) -> Endpoint:
     """Return the server to call. Raises ConfigError and click.UsageError.
 
     A URL is called as it is, a name is looked up in the agents files. Without either it is the only agent of the
@@ -62,10 +92,10 @@ def resolve(choice: Choice, environment: CommandEnvironment, settings: Callable[
     if choice.agent and "://" in choice.agent:
         return preferring(Endpoint(choice.agent, "--agent"), choice, environment)
     if choice.agent:
-        return preferring(by_name(choice.agent, agents_files(named_file, settings)), choice)
+        return preferring(by_name(choice.agent, agents_files(named_file, configuration)), choice)
     if named_file:
         return preferring(only_agent(named_file), choice)
-    return preferring(local_server(settings()), choice, environment)
+    return preferring(local_server(configuration), choice, environment)
 
 
 def preferring(endpoint: Endpoint, choice: Choice, environment: CommandEnvironment | None = None) -> Endpoint:
@@ -79,11 +109,15 @@ def preferring(endpoint: Endpoint, choice: Choice, environment: CommandEnvironme
     return found
 
 
-def agents_files(named: Path | None, settings: Callable[[], Settings]) -> list[Path]:
+def agents_files(named: Path | None, configuration: Configuration) -> list[Path]:
     """Return the agents files there are, in the order in which they are searched."""
     if named:
         return [named]
-    places = [Path(AGENTS_FILE), Path("~/.config/cstp").expanduser() / AGENTS_FILE, settings().data_dir / AGENTS_FILE]
+    places = [
+        Path(AGENTS_FILE),
+        Path("~/.config/cstp").expanduser() / AGENTS_FILE,
+        configuration.data_dir() / AGENTS_FILE,
+    ]
     return [place for place in places if place.exists()]
 
 
@@ -112,11 +146,12 @@ def only_agent(path: Path) -> Endpoint:
     return of_entry(agents.agents[0], agents.defaults, path)
 
 
-def local_server(settings: Settings) -> Endpoint:
+def local_server(configuration: Configuration) -> Endpoint:
     """Return this machine's own server, as `cstp serve --dev` describes it or else as it is configured."""
-    described = settings.data_dir / AGENTS_FILE
+    described = configuration.data_dir() / AGENTS_FILE
     if described.exists() and (agents := read_agents(described)).agents:
         return replace(of_entry(agents.agents[0], agents.defaults, described), local=True)
+    settings = configuration.settings()
     if settings.grpc.port == 0:
         raise ConfigError("grpc.port: is 0, so the port is not known; name the server with --agent grpc://HOST:PORT")
     address = join(reachable(settings.grpc.host), settings.grpc.port)
@@ -132,12 +167,14 @@ def local_server(settings: Settings) -> Endpoint:
 
 def of_entry(entry: AgentEntry, defaults: Defaults, path: Path) -> Endpoint:
     """Return an agent of a file."""
+    from cstp_grpc.config.yaml_file import expand_text
+
     origin = f"{entry.name} in {path}"
-    url, ca_file = config.expand_text(entry.url, origin), authorities_of(entry, path)
+    url, ca_file = expand_text(entry.url, origin), authorities_of(entry, path)
     endpoint = Endpoint(url, origin, defaults=defaults, ca_file=ca_file)
     if entry.token is None:
         return endpoint
-    token = config.expand_text(entry.token.get_secret_value(), origin)
+    token = expand_text(entry.token, origin)
     return replace(endpoint, token=token, identified_by=origin)
 
 
@@ -148,10 +185,10 @@ def authorities_of(entry: AgentEntry, path: Path) -> Path | None:
 
 def read_agents(path: Path) -> AgentsFile:
     """Return an agents file. Raises ConfigError."""
-    try:
-        return AgentsFile.model_validate(config.parse_yaml(path))
-    except ValidationError as error:
-        raise ConfigError(config.describe(error, path, AgentsFile)) from error
+    # Not loaded before it is needed: a URL on the command line needs no file.
+    from cstp_grpc.config.yaml_file import parse_yaml
+
+    return AgentsFile.parse(parse_yaml(path), f"{path}: ")
 
 
 def read_bytes(path: Path) -> bytes:

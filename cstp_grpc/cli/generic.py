@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib.metadata
 import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import click
 
 from cstp_grpc.cli.command import calls, prints
 from cstp_grpc.cli.options import parse_json
-from cstp_grpc.cli.output import Output
-from cstp_grpc.client import CstpClient, codec
-from cstp_grpc.client.contract import Method, methods
 from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.version import VERSION
+
+if TYPE_CHECKING:
+    from cstp_grpc.cli.output import Output
+    from cstp_grpc.client import CstpClient
+    from cstp_grpc.client.contract import Method
 
 
 @click.command()
@@ -28,6 +31,8 @@ def call(client: CstpClient, out: Output, method: str, params: str) -> None:
       cstp call cstp.checkGuardrails '{"action": {"description": "deploy"}}'
       cstp call cstp.listDecisions < params.json -
     """
+    from cstp_grpc.client import codec
+
     described = find_method(method)
     text = sys.stdin.read() if params == "-" else params
     try:
@@ -42,12 +47,17 @@ def call(client: CstpClient, out: Output, method: str, params: str) -> None:
 
 def find_method(name: str) -> Method:
     """Return a method by its JSON-RPC name. Raises click.UsageError, which lists those there are."""
-    unary = {key: method for key, method in methods().items() if not method.streaming}
-    if name not in unary:
-        close = difflib.get_close_matches(name, unary, n=1)
-        meant = f" Did you mean '{close[0]}'?" if close else ""
-        raise click.UsageError(f"There is no unary method {name!r}.{meant} There are: {', '.join(unary)}.")
-    return unary[name]
+    from cstp_grpc.client.contract import method_named, methods
+
+    with suppress(KeyError):
+        if not (method := method_named(name)).streaming:
+            return method
+    import difflib
+
+    unary = [key for key, method in methods().items() if not method.streaming]
+    close = difflib.get_close_matches(name, unary, n=1)
+    meant = f" Did you mean '{close[0]}'?" if close else ""
+    raise click.UsageError(f"There is no unary method {name!r}.{meant} There are: {', '.join(unary)}.")
 
 
 @click.command()
@@ -59,7 +69,7 @@ def version(out: Output) -> None:
     Example:
       cstp version --json
     """
-    number = importlib.metadata.version("cstp-grpc")
     if out.json_wanted:
-        out.document({"version": number})
-    out.line(number)
+        out.document({"version": VERSION})
+    else:
+        out.verbatim(f"{VERSION}\n")

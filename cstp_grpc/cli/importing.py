@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from cstp_grpc import config
 from cstp_grpc.cli.command import FILE, config_option, prints, server_options, state
-from cstp_grpc.cli.endpoint import Choice, Endpoint, resolve
+from cstp_grpc.cli.endpoint import Choice, Endpoint, LoadedConfiguration, resolve
 from cstp_grpc.cli.failures import startup
 from cstp_grpc.cli.import_report import ImportReport
 from cstp_grpc.cli.output import Output
@@ -149,11 +149,11 @@ def chosen_server(choice: Choice, identity: str | None) -> AbstractContextManage
     if choice.agent or choice.agents_file or environment.agents_file:
         if identity:
             raise click.UsageError("--as is for this machine's store; elsewhere the token says who imports.")
-        return nullcontext(resolve(choice, environment, state().settings))
+        return nullcontext(resolve(choice, environment, state()))
     settings = state().settings()
     if not is_locked(settings.data_dir):
         return own_server(settings, importer_of(settings, identity))
-    endpoint = resolve(choice, environment, lambda: settings)
+    endpoint = resolve(choice, environment, LoadedConfiguration(settings))
     return nullcontext(endpoint if identity is None else speaking_as(endpoint, identity, settings))
 
 

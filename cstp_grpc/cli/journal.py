@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import click
 
-from cstp_grpc.cli import render
 from cstp_grpc.cli.command import calls
 from cstp_grpc.cli.options import LIMIT, filter_options, instant, judged_options, pair, words
-from cstp_grpc.cli.output import Output
-from cstp_grpc.client import CstpClient
-from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
+from cstp_grpc.lazy_imports import LazyModule
 from cstp_grpc.vocabulary import DecisionStatus, Outcome, Visibility
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from cstp_grpc.cli import render
+    from cstp_grpc.cli.output import Output
+    from cstp_grpc.client import CstpClient
+    from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
+else:
+    render = LazyModule("cstp_grpc.cli.render")
+    journal_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.journal_pb2")
 
 
 @click.command()

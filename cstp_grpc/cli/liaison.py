@@ -8,21 +8,28 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cstp_grpc.calling import Json
-from cstp_grpc.cli import conversations as render
 from cstp_grpc.cli.command import calls
-from cstp_grpc.cli.hints import as_json
 from cstp_grpc.cli.options import LIMIT, Command, object_options, words
-from cstp_grpc.cli.output import Output, printable
+from cstp_grpc.cli.output import printable
 from cstp_grpc.cli.protocol import BLOCKED
-from cstp_grpc.client import CstpClient, codec
 from cstp_grpc.errors import CstpError, PermissionDenied
-from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
+from cstp_grpc.lazy_imports import LazyModule
 from cstp_grpc.liaison.model import GUIDE, LIAISON, EventType, MessageRole, SessionStatus
+
+if TYPE_CHECKING:
+    from cstp_grpc.calling import Json
+    from cstp_grpc.cli import conversations as render
+    from cstp_grpc.cli.output import Output
+    from cstp_grpc.client import CstpClient, codec
+    from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
+else:
+    render = LazyModule("cstp_grpc.cli.conversations")
+    codec = LazyModule("cstp_grpc.client.codec")
+    pb2 = LazyModule("cstp_grpc.gen.liaison.v1.liaison_pb2")
 
 SEQUENCE = click.IntRange(min=0)
 WHICH = click.option("--session", metavar="ID", help="The session; when absent, the user's active one.")
@@ -65,6 +72,8 @@ def telling_blocks(out: Output) -> Iterator[None]:
         if not blocks:
             raise
         if out.json_wanted:
+            from cstp_grpc.cli.hints import as_json
+
             out.problem(as_json(error, None))
         else:
             out.show(lambda console: render.blocked(console, blocks))

@@ -1,47 +1,93 @@
-"""The `cstp` command, composed of its subcommands."""
+"""The `cstp` command, composed of its subcommands.
+
+Nothing but click is imported before a subcommand is chosen: listing them, which help and shell completion do, must not
+wait for what they need.
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from cstp_grpc.cli.command import RootGroup
+from cstp_grpc.version import VERSION
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+class ListedCommand(NamedTuple):
+    """A subcommand that need not be imported to be listed."""
+
+    where: str
+    """The module beside this one and the name in it, as `module:name`."""
+    summary: str
+    """The first sentence of its help; a test compares the two."""
+
 
 COMMANDS: Final = {
-    "serve": "serve:serve",
-    "bridge": "serve:bridge",
-    "demo": "demo:demo",
-    "query": "protocol:query",
-    "check": "protocol:check",
-    "announce": "protocol:announce",
-    "record": "journal:record",
-    "review": "journal:review",
-    "list": "journal:list_command",
-    "show": "journal:show",
-    "share": "journal:share",
-    "unshare": "journal:unshare",
-    "import": "importing:import_command",
-    "agents": "agents:agents",
-    "liaison": "liaison:liaison",
-    "guardrails": "guardrails:guardrails",
-    "audit": "auditing:audit",
-    "intents": "auditing:intents",
-    "call": "generic:call",
-    "agent-card": "agent_card:agent_card",
-    "context": "context:context",
-    "learn": "learning:learn",
-    "config": "configuration:config",
-    "migrate": "configuration:migrate",
-    "version": "generic:version",
+    "serve": ListedCommand(
+        "serve:serve",
+        "Run the gRPC server and the HTTP bridge until Ctrl-C or SIGTERM; a closed terminal does not end them.",
+    ),
+    "bridge": ListedCommand(
+        "serve:bridge", "Run the HTTP bridge alone until Ctrl-C or SIGTERM, for a gRPC server elsewhere."
+    ),
+    "demo": ListedCommand(
+        "demo:demo",
+        "Start everything, import example decisions, announce an intent over gRPC and over JSON-RPC, and stop.",
+    ),
+    "query": ListedCommand("protocol:query", "Find past decisions that resemble TEXT, the most similar first."),
+    "check": ListedCommand("protocol:check", "Ask the guardrails about an action."),
+    "announce": ListedCommand(
+        "protocol:announce", "Announce what you are about to do; get similar decisions, a verdict and suggestions."
+    ),
+    "record": ListedCommand("journal:record", "Record a decision of yours."),
+    "review": ListedCommand("journal:review", "Say how a decision turned out, and what is to be learnt from it."),
+    "list": ListedCommand("journal:list_command", "List the decisions you may read, latest first."),
+    "show": ListedCommand(
+        "journal:show", "Show a decision: your own whole, another's shared one without its private parts."
+    ),
+    "share": ListedCommand(
+        "journal:share", "Let every agent find a decision of yours; its context and reasoning stay private."
+    ),
+    "unshare": ListedCommand("journal:unshare", "Take back the sharing of a decision of yours."),
+    "import": ListedCommand(
+        "importing:import_command", "Import the decision records in the files and folders at PATHS."
+    ),
+    "agents": ListedCommand(
+        "agents:agents", "List the agents of federation.peers with their health, version, latency and card."
+    ),
+    "liaison": ListedCommand(
+        "liaison:liaison",
+        "Hand a user's conversation from the guide to the liaison agent of a pillar, with its context.",
+    ),
+    "guardrails": ListedCommand("guardrails:guardrails", "Look at rulebooks and test them."),
+    "audit": ListedCommand("auditing:audit", "List the audit trail, latest first."),
+    "intents": ListedCommand("auditing:intents", "List the announced intents of every agent, latest first."),
+    "call": ListedCommand(
+        "generic:call",
+        "Call any unary METHOD by its JSON-RPC name with PARAMS, a JSON object; `-` reads it from standard input.",
+    ),
+    "agent-card": ListedCommand(
+        "agent_card:agent_card", "Show the agent card of the bridge at URL; when absent, of this machine's bridge."
+    ),
+    "context": ListedCommand(
+        "context:context", "Read what governs a path in AGENTS.md and CLAUDE.md, and keep these files right."
+    ),
+    "learn": ListedCommand("learning:learn", "File what was learned at work, and review what was filed."),
+    "config": ListedCommand("configuration:config", "Check and document the configuration."),
+    "migrate": ListedCommand(
+        "configuration:migrate",
+        "Bring the database to the tables of this version; a server does so too when it starts.",
+    ),
+    "version": ListedCommand("generic:version", "Show the version."),
 }
-"""Where each command is, as `module:name`, in the order of the help."""
-LIGHT: Final = frozenset({"context", "learn"})
-"""Commands for agents to run before each edit: they start without what reads settings and calls servers."""
+"""The subcommands in the order of the help."""
 
 
-class Cstp(RootGroup):
+class Cstp(click.Group):
     """Imports a command when it is used: some need libraries that take long to load, and the others should not wait."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -52,11 +98,10 @@ class Cstp(RootGroup):
         """Return a command."""
         if cmd_name not in COMMANDS:
             return None
-        if cmd_name not in LIGHT:
-            config = importlib.import_module("cstp_grpc.config")
-            config.forbid_telemetry()
-            config.silence_grpc()
-        module, name = COMMANDS[cmd_name].split(":")
+        environment = importlib.import_module("cstp_grpc.config.environment")
+        environment.forbid_telemetry()
+        environment.silence_grpc()
+        module, name = COMMANDS[cmd_name].where.split(":")
         command: click.Command = getattr(importlib.import_module(f"cstp_grpc.cli.{module}"), name)
         return command
 
@@ -69,9 +114,37 @@ class Cstp(RootGroup):
         except click.NoSuchCommand as error:
             raise click.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from error
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands into the help."""
+        listed = click.Group(commands={name: listed_command(name) for name in COMMANDS})
+        # A group lists its commands by name, unless it is told otherwise.
+        listed.list_commands = self.list_commands  # type: ignore[method-assign]
+        listed.format_commands(ctx, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return what an incomplete word may become: the name of a command or an option."""
+        from click.shell_completion import CompletionItem
+
+        names = [name for name in COMMANDS if name.startswith(incomplete)]
+        commands = [CompletionItem(name, help=listed_command(name).get_short_help_str()) for name in names]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. A known failure ends it with exit code 1 and says what to do next."""
+        from cstp_grpc.cli.command import State, known_failures
+
+        ctx.obj = State()
+        with known_failures(ctx):
+            return super().invoke(ctx)
+
+
+def listed_command(name: str) -> click.Command:
+    """Return a command as lists show it, which cannot be run."""
+    return click.Command(name, help=COMMANDS[name].summary)
+
 
 @click.command(cls=Cstp, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="cstp-grpc", prog_name="cstp")
+@click.version_option(VERSION, prog_name="cstp")
 def main() -> None:
     """Look before you act: announce intents, query past decisions, check guardrails.
 

@@ -1,8 +1,12 @@
-"""What commands print: tables and colours for people, JSON for programs."""
+"""What commands print: tables and colours for people, JSON for programs.
+
+Consoles are loaded when something is printed on them, so that programs do not wait for what people need.
+"""
 
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import json
 import re
@@ -12,16 +16,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
-from rich.console import Console
-from rich.text import Text
-
-from cstp_grpc.cli.listing import paragraph
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
+    from rich.console import Console
+    from rich.text import Text
 
-UNBOUNDED = 1_000_000
-"""Columns of what is not printed on a terminal: more than any line has."""
 INDENT = 2
 """Columns by which JSON is indented."""
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -33,9 +33,20 @@ class Output:
 
     def __init__(self, *, json_wanted: bool = False) -> None:
         self.json_wanted = json_wanted
-        self.console = console(error=False)
-        self.notes = console(error=True)
+
+    @functools.cached_property
+    def console(self) -> Console:
+        """Standard output."""
+        from cstp_grpc.cli.console import console
+
+        return console(error=False)
+
+    @functools.cached_property
+    def notes(self) -> Console:
         """Standard error: progress, notes and failures."""
+        from cstp_grpc.cli.console import console
+
+        return console(error=True)
 
     def answer(self, message: Message, show: Callable[[Console], None]) -> None:
         """Print an answer: as the result object of JSON-RPC, or as `show` prints it."""
@@ -87,34 +98,6 @@ class Output:
     def note(self, text: str | Text) -> None:
         """Print a line on standard error."""
         self.notes.print(text, soft_wrap=True)
-
-
-class WholeWordConsole(Console):
-    """A console that breaks lines between words alone; a longer word is printed to its end."""
-
-    def print(self, *objects: Any, crop: bool = False, soft_wrap: bool | None = None, **options: Any) -> None:
-        """Print as the base class does; `crop` cuts lines, `soft_wrap` leaves breaking them to the terminal."""
-        if not soft_wrap:
-            objects = tuple(paragraph(each) if isinstance(each, (str, Text)) else each for each in objects)
-        super().print(*objects, crop=crop, soft_wrap=soft_wrap, **options)
-
-
-def console(*, error: bool) -> Console:
-    """Return a console that takes texts as they are: no markup, no guessed highlights.
-
-    Letters that its encoding does not have are replaced.
-    """
-    # Python has None for a stream that was closed before it started.
-    stream: TextIO = (sys.stderr if error else sys.stdout) or io.StringIO()
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="replace")
-    return WholeWordConsole(
-        file=stream,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        width=None if stream.isatty() else UNBOUNDED,
-    )
 
 
 @contextmanager

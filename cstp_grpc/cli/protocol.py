@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from cstp_grpc.calling import Json
-from cstp_grpc.cli import render
 from cstp_grpc.cli.command import calls
 from cstp_grpc.cli.options import CONFIDENCE, federated_options, filter_options, inputs_options, judged_options
-from cstp_grpc.cli.output import Output
-from cstp_grpc.client import CstpClient
-from cstp_grpc.gen.cstp.v1 import types_pb2
+from cstp_grpc.lazy_imports import LazyModule
+
+if TYPE_CHECKING:
+    from cstp_grpc.calling import Json
+    from cstp_grpc.cli import render
+    from cstp_grpc.cli.output import Output
+    from cstp_grpc.client import CstpClient
+    from cstp_grpc.gen.cstp.v1 import types_pb2
+else:
+    render = LazyModule("cstp_grpc.cli.render")
+    types_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.types_pb2")
 
 BLOCKED = 3
 """The exit code where guardrails block."""

@@ -14,7 +14,6 @@ from google.protobuf.message import Message
 from cstp_grpc.calling import Call
 from cstp_grpc.client.calls import Calls
 from cstp_grpc.client.contract import Method
-from cstp_grpc.client.jsonrpc import JsonRpcTransport
 from cstp_grpc.client.retry import DEFAULT_RETRIES, Retrier, RetryPolicy
 from cstp_grpc.client.transport import Answers, GrpcTransport, Transport, scheme_of
 from cstp_grpc.gen.methods import Cstp, IntentLayer, Liaison
@@ -97,5 +96,8 @@ def open_transport(target: str, token: str | None, root_certificates: bytes | No
     """Return the transport that a target's scheme names. Raises InvalidArgument."""
     scheme = scheme_of(target)
     if scheme in {"http", "https"}:
+        # Not loaded before it is needed: HTTP takes a while, and most clients speak gRPC.
+        from cstp_grpc.client.jsonrpc import JsonRpcTransport
+
         return JsonRpcTransport(target, token, root_certificates=root_certificates)
     return GrpcTransport(target, token, secure=scheme == "grpcs", root_certificates=root_certificates)

@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from cstp_grpc import gen
 from cstp_grpc.gen.comments import RPC_COMMENTS
 from cstp_grpc.gen.cstp.v1 import options_pb2
+from cstp_grpc.gen.places import METHOD_MODULES
 
 REPEATABLE = frozenset({descriptor_pb2.MethodOptions.NO_SIDE_EFFECTS, descriptor_pb2.MethodOptions.IDEMPOTENT})
 
@@ -75,6 +76,18 @@ def methods() -> Mapping[str, Method]:
                     raise ValueError(f"{method.name} names both {found[method.name].path} and {method.path}")
                 found[method.name] = method
     return MappingProxyType(found)
+
+
+@functools.cache
+def method_named(name: str) -> Method:
+    """Return an rpc by its JSON-RPC name, which loads no messages but those of its service. Raises KeyError."""
+    module = METHOD_MODULES.get(name)
+    if module is None:
+        # Code that was generated elsewhere may be beside ours.
+        return methods()[name]
+    file: FileDescriptor = importlib.import_module(module).DESCRIPTOR
+    described = (_describe(service, rpc) for service in file.services_by_name.values() for rpc in service.methods)
+    return next(method for method in described if method.name == name)
 
 
 def _files() -> Iterator[FileDescriptor]:

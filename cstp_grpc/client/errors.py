@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError, Message
-from google.rpc import error_details_pb2, status_pb2
 
 from cstp_grpc import errors
 from cstp_grpc.errors import Block, CstpError, FieldViolation
+
+if TYPE_CHECKING:
+    from google.rpc import status_pb2
 
 DOMAIN = "cstp"
 """That of the contract's reasons; those of others may have the same names."""
@@ -129,6 +131,8 @@ def from_rpc(error: grpc.RpcError, target: str) -> CstpError:
 
 def described(call: grpc.Call, target: str) -> CstpError:
     """Return the exception for a failed gRPC call by what its status and details say."""
+    from google.rpc import error_details_pb2
+
     status = rich_status(call)
     info = error_details_pb2.ErrorInfo()
     if status is None or not unpack(status, info) or info.domain != DOMAIN:
@@ -171,6 +175,8 @@ def rich_status(call: grpc.Call) -> status_pb2.Status | None:
     details = told(call, DETAILS)
     if not isinstance(details, bytes):
         return None
+    from google.rpc import status_pb2
+
     try:
         return status_pb2.Status.FromString(details)
     except DecodeError:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 from cstp_grpc import gen
@@ -37,7 +37,9 @@ class ServiceConfig:
 @functools.cache
 def service_config() -> ServiceConfig:
     """Return what is generated from the contract."""
-    content = json.loads(resources.files(gen).joinpath("service_config.json").read_text())
+    generated = pkgutil.get_data(gen.__name__, "service_config.json")
+    assert generated is not None, "it is part of the package"
+    content = json.loads(generated)
     methods = content.pop("methodConfig")
     (policy,) = [method["retryPolicy"] for method in methods if "retryPolicy" in method]
     return ServiceConfig(

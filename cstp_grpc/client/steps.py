@@ -10,27 +10,25 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from cstp_grpc.calling import Call, Listing, Upload, Watch
-from cstp_grpc.client.contract import Method, methods
+from cstp_grpc.client.contract import Method, method_named
 from cstp_grpc.client.messages import message_of
 from cstp_grpc.client.retry import Pace, is_passing
 from cstp_grpc.client.service_config import service_config
 from cstp_grpc.errors import CstpError, InvalidArgument, MethodNotFound, QueryFailed
-from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2
-from cstp_grpc.gen.liaison.v1 import liaison_pb2
 
-KEYS: Mapping[type[Message], str] = {
-    cstp_pb2.AnnounceIntentRequest: "correlation_id",
-    journal_pb2.RecordDecisionRequest: "request_id",
-    liaison_pb2.AppendMessageRequest: "message_id",
+KEYS: Mapping[str, str] = {
+    "cstp.v1.AnnounceIntentRequest": "correlation_id",
+    "cstp.v1.RecordDecisionRequest": "request_id",
+    "liaison.v1.AppendMessageRequest": "message_id",
 }
-"""The fields by which the server recognises a repetition."""
+"""The fields by which the server recognises a repetition, by the name of the message."""
 LONGEST: Final = 7 * 86_400.0
 """Seconds that a call may take, whoever gives it more: sockets cannot wait for ever and still be told to."""
 
 
 def method_of(described: Call[Any] | Listing[Any] | Watch[Any] | Upload[Any, Any]) -> Method:
     """Return the method that is called."""
-    return methods()[described.method]
+    return method_named(described.method)
 
 
 def request_of(described: Call[Any] | Listing[Any] | Watch[Any]) -> Any:
@@ -58,7 +56,7 @@ def seconds_for(method: Method, timeout: float | None, default: float | None) ->
 
 def may_repeat(method: Method, request: Message) -> bool:
     """Whether a call may be made again without doing anything twice."""
-    return method.idempotent or type(request) in KEYS
+    return method.idempotent or request.DESCRIPTOR.full_name in KEYS
 
 
 def check_unary(method: Method) -> None:
@@ -82,7 +80,7 @@ def check_batch(size: int) -> None:
 
 def with_key(request: Message) -> Message:
     """Return the request with the identifier that makes its repetition safe, where its type has one."""
-    field = KEYS.get(type(request))
+    field = KEYS.get(request.DESCRIPTOR.full_name)
     if field is None or request.HasField(field):
         return request
     identified = type(request)()

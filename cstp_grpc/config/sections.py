@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from cstp_grpc.config.data_folder import DEFAULT_DATA_DIR
 from cstp_grpc.config.federation import FederationSettings
 from cstp_grpc.config.hosts import is_loopback
 from cstp_grpc.config.liaison import LiaisonSettings
@@ -316,7 +317,7 @@ class Settings(BaseSettings):
         use_attribute_docstrings=True,
     )
 
-    data_dir: Path = Path("var")
+    data_dir: Path = DEFAULT_DATA_DIR
     """The folder of everything that is kept: journal, index, converted weights, development token."""
     agent: AgentSettings = AgentSettings()
     """Who answers."""

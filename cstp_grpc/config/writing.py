@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from cstp_grpc.config.reading import parse_yaml_text
+from cstp_grpc.config.yaml_file import parse_yaml_text
 from cstp_grpc.errors import ConfigError
 
 INDENT: Final = 2

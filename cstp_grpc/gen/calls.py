@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from cstp_grpc.calling import Call, Json, Listing, Upload, Watch
-from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, cstp_pb2, journal_pb2, types_pb2
-from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
-from cstp_grpc.gen.liaison.v1 import liaison_pb2
+
+if TYPE_CHECKING:
+    from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, cstp_pb2, journal_pb2, types_pb2
+    from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
+    from cstp_grpc.gen.liaison.v1 import liaison_pb2
 
 
 def get_access() -> Call[access_pb2.GetAccessResponse]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from cstp_grpc.calling import Caller, Json, OnFailure
 from cstp_grpc.gen import calls
-from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, cstp_pb2, journal_pb2, types_pb2
-from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
-from cstp_grpc.gen.liaison.v1 import liaison_pb2
+
+if TYPE_CHECKING:
+    from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, cstp_pb2, journal_pb2, types_pb2
+    from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2
+    from cstp_grpc.gen.liaison.v1 import liaison_pb2
 
 
 class Cstp:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import version
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -75,6 +74,7 @@ from cstp_grpc.storage.writer import Writer
 from cstp_grpc.tasks.keeper import TaskKeeper
 from cstp_grpc.tasks.removal import TaskRemover
 from cstp_grpc.tasks.sql_store import SqlTaskStore
+from cstp_grpc.version import VERSION
 
 INDEX_FOLDER = "chroma"
 
@@ -222,7 +222,7 @@ class App:
             (audit_pb2_grpc.add_AuditServiceServicer_to_server, AuditService(audit, intents)),
             (
                 access_pb2_grpc.add_AccessServiceServicer_to_server,
-                AccessService(settings, rule_set, version("cstp-grpc")),
+                AccessService(settings, rule_set, VERSION),
             ),
             (tasks_pb2_grpc.add_TaskServiceServicer_to_server, TaskService(tasks, Permissions(methods().values()))),
             (intent_layer_pb2_grpc.add_IntentLayerServiceServicer_to_server, IntentLayerService(projects)),

@@ -13,6 +13,7 @@ import pytest
 
 from cstp_grpc.cli.main import main
 from cstp_grpc.client.contract import methods
+from cstp_grpc.version import VERSION
 from tests.cli.conftest import Invoke, Server
 from tests.harness import bridging, settings
 
@@ -115,6 +116,7 @@ def test_a_card_needs_a_bridge(invoke: Invoke, free_port: int) -> None:
 
 def test_the_version_is_that_of_the_distribution(invoke: Invoke) -> None:
     version = importlib.metadata.version("cstp-grpc")
+    assert version == VERSION
     assert invoke("version").stdout == f"{version}\n"
     assert json.loads(invoke("version", "--json").stdout) == {"version": version}
     assert version in invoke("--version").stdout
@@ -122,7 +124,7 @@ def test_the_version_is_that_of_the_distribution(invoke: Invoke) -> None:
 
 def test_the_package_runs_as_the_command() -> None:
     result = subprocess.run([sys.executable, "-m", "cstp_grpc", "version"], capture_output=True, text=True, check=True)
-    assert result.stdout == f"{importlib.metadata.version('cstp-grpc')}\n"
+    assert result.stdout == f"{VERSION}\n"
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from cstp_grpc.cli import conversations, render
+from cstp_grpc.cli.console import console
 from cstp_grpc.cli.listing import Listing
 from cstp_grpc.cli.nodes import node_table
-from cstp_grpc.cli.output import console, json_text, printable
+from cstp_grpc.cli.output import json_text, printable
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2, types_pb2
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
 from cstp_grpc.intent_layer.library import ListedNode

@@ -1,0 +1,8 @@
+"""The version of the package, which packaging reads from here.
+
+Installed metadata has it too, but takes longer to read than some commands take to run.
+"""
+
+from typing import Final
+
+VERSION: Final = "0.1.0"

@@ -1,0 +1,134 @@
+"""What commands load: what they need and no more, since agents run them often and wait for each import."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import pytest
+
+from cstp_grpc.cli.main import COMMANDS, listed_command, main
+from tests.cli.conftest import Server
+from tests.harness import TOKENS
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from cstp_grpc.cli.main import main
+try:
+    main(sys.argv[2:], prog_name="cstp")
+finally:
+    Path(sys.argv[1]).write_text(" ".join(sys.modules))
+"""
+LIGHT_MODULES = {"cstp_grpc", "cstp_grpc.cli", "cstp_grpc.cli.main", "cstp_grpc.version"}
+"""What is loaded of this project to tell which commands exist."""
+SETTINGS_LIBRARIES = {"pydantic", "pydantic_settings", "pydantic_core"}
+SERVER_LIBRARIES = {"sqlalchemy", "alembic", "numpy", "onnxruntime", "cel_expr_python", "protovalidate", "chromadb"}
+OTHER_PROTOCOLS = {"aiohttp", "httpx", "a2a", "cryptography", "http.client"}
+CALLING_LIBRARIES = {"grpc", "google", "asyncio", "ssl", "tenacity"}
+PRINTING_LIBRARIES = {"rich"}
+METADATA = {"importlib.metadata"}
+
+
+def modules_loaded(
+    folder: Path, arguments: Sequence[object], exit_code: int = 0, **environment: str
+) -> tuple[set[str], str]:
+    """Return the modules that a command has loaded when it ends, and what it printed."""
+    listing = folder / "modules.txt"
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(listing), *map(str, arguments)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == exit_code, result.stderr
+    return set(listing.read_text().split()), result.stdout
+
+
+def own(modules: set[str]) -> set[str]:
+    """Return the modules of this project."""
+    return {name for name in modules if name.partition(".")[0] in {"cstp_grpc", "bridge"}}
+
+
+HEAVY = (
+    SETTINGS_LIBRARIES
+    | SERVER_LIBRARIES
+    | OTHER_PROTOCOLS
+    | CALLING_LIBRARIES
+    | PRINTING_LIBRARIES
+    | METADATA
+    | {"yaml", "json"}
+)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["--version"], []], ids=" ".join)
+def test_listing_the_commands_loads_none_of_them(arguments: list[str], tmp_path: Path) -> None:
+    modules, printed = modules_loaded(tmp_path, arguments, exit_code=0 if arguments else 2)
+    assert own(modules) == LIGHT_MODULES
+    assert not modules & HEAVY
+    assert printed or not arguments
+
+
+@pytest.mark.parametrize("words", ["cstp ", "cstp che", "cstp --ve"])
+def test_completing_a_command_loads_none(words: str, tmp_path: Path) -> None:
+    completing = {"_CSTP_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "1"}
+    modules, printed = modules_loaded(tmp_path, [], **completing)
+    assert own(modules) == LIGHT_MODULES
+    assert not modules & HEAVY
+    assert printed
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("limit", [45, 78, 1000])
+def test_a_command_is_listed_with_its_own_first_sentence(name: str, limit: int) -> None:
+    context = click.Context(main, info_name="cstp")
+    command = main.get_command(context, name)
+    assert command is not None
+    assert not command.hidden
+    assert not command.deprecated
+    assert listed_command(name).get_short_help_str(limit) == command.get_short_help_str(limit)
+
+
+@pytest.mark.parametrize(
+    "name", ["query", "check", "announce", "call", "record", "list", "liaison", "audit", "version"]
+)
+def test_explaining_a_command_loads_nothing_to_run_it_with(name: str, tmp_path: Path) -> None:
+    modules, printed = modules_loaded(tmp_path, [name, "--help"])
+    assert printed
+    assert not modules & (
+        SETTINGS_LIBRARIES | SERVER_LIBRARIES | OTHER_PROTOCOLS | CALLING_LIBRARIES | PRINTING_LIBRARIES | METADATA
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("check", "deploy"), ("query", "deploy"), ("announce", "deploy"), ("call", "cstp.getAccess")]
+)
+@pytest.mark.parametrize("style", [[], ["--json"]], ids=["", "json"])
+def test_a_call_over_grpc_loads_only_what_it_needs(
+    name: str, text: str, style: list[str], server: Server, tmp_path: Path
+) -> None:
+    chosen = ["--agent", server.url, "--token", TOKENS["alice"]]
+    modules, printed = modules_loaded(tmp_path, [name, text, *chosen, *style])
+    assert printed
+    assert not modules & (SETTINGS_LIBRARIES | SERVER_LIBRARIES | OTHER_PROTOCOLS | METADATA)
+    assert not modules & {"cstp_grpc.gen.liaison", "cstp_grpc.gen.intent_layer", "google.rpc", "yaml"}
+    assert "cstp_grpc.config.sections" not in modules
+    if style:
+        assert not modules & PRINTING_LIBRARIES
+
+
+def test_a_call_of_the_described_server_judges_no_settings(server: Server, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    agents = [{"name": "developer", "url": server.url, "token": TOKENS["alice"]}]
+    (data / "agents.yaml").write_text(json.dumps({"agents": agents}))
+    file = tmp_path / "cstp.yaml"
+    file.write_text("data_dir: data\ngrpc: {port: 1}\n")
+    modules, printed = modules_loaded(tmp_path, ["check", "deploy", "--config", file])
+    assert "Allowed" in printed
+    assert not modules & (SETTINGS_LIBRARIES | SERVER_LIBRARIES | OTHER_PROTOCOLS | METADATA)
