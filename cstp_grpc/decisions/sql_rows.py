@@ -18,6 +18,8 @@ from cstp_grpc.vocabulary import DecisionStatus, Outcome, Stakes, Visibility
 
 T = TypeVar("T")
 AnyRow = Row[*tuple[Any, ...]]
+Values = Sequence[Any]
+"""A row as SQLAlchemy or the driver returns it."""
 
 VECTOR_TYPE = np.dtype("<f4")
 """How a vector is kept: little-endian float32."""
@@ -89,7 +91,7 @@ def items(text: str) -> tuple[Any, ...]:
     return () if text == "[]" else tuple(json.loads(text))
 
 
-def summary(row: AnyRow) -> Decision:
+def summary(row: Values) -> Decision:
     """Return the decision of a row that begins with SUMMARY, without context, texts of reasons, source and links."""
     # Unpacked, because access by name would take longer than all the rest.
     key, title, status, date, agent, visibility, category, stakes, confidence, outcome, *others = row

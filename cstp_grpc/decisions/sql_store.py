@@ -7,24 +7,23 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine, bindparam, delete, exists, func, insert, select, update
 
-from cstp_grpc.decisions.filters import passes
+from cstp_grpc.decisions.filters import predicate_of
 from cstp_grpc.decisions.model import Decision, DecisionFilter
 from cstp_grpc.decisions.sharing import Sharing
-from cstp_grpc.decisions.sql_filters import LATEST_FIRST, OWN_OR_SHARED, after_token, conditions, may_read, page_token
+from cstp_grpc.decisions.sql_filters import LATEST_FIRST, after_token, conditions, may_read, page_token
 from cstp_grpc.decisions.sql_links import declare, links_of, superseded
 from cstp_grpc.decisions.sql_rows import (
     INDEXED,
     LISTED,
-    SUMMARY,
     WHOLE,
     chunks,
     index_row,
     listed,
-    summary,
     values,
     vector_bytes,
     whole,
 )
+from cstp_grpc.decisions.sql_summaries import SummaryReader
 from cstp_grpc.decisions.store import EMBEDDED_CONTEXT, Declaration, Entry, IndexRow, Vector, embedded_text
 from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
 from cstp_grpc.storage.reading import reading
@@ -36,7 +35,6 @@ FETCH = 1000
 
 # Statements that are built once, because building them costs as much as running them.
 OF_IDS = decisions.c.id.in_(bindparam("ids", expanding=True))
-READABLE = select(*SUMMARY).where(OF_IDS, OWN_OR_SHARED)
 BY_ID = select(*WHOLE).where(OF_IDS)
 BY_KEY = select(*WHOLE).where(decisions.c.agent == bindparam("agent"), decisions.c.idempotency_key == bindparam("key"))
 TEXT = select(decisions.c.id, decisions.c.title, func.substr(decisions.c.context, 1, EMBEDDED_CONTEXT))
@@ -50,6 +48,12 @@ class SqlDecisionStore:
     def __init__(self, engine: Engine, sharing: Sharing) -> None:
         self._engine = engine
         self._sharing = sharing
+        self._summaries = SummaryReader(engine)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the database is a file of this machine."""
+        return self._engine.dialect.name == "sqlite"
 
     def get(self, decision_id: str) -> Decision | None:
         """Return a decision whole, whoever may read it."""
@@ -63,18 +67,10 @@ class SqlDecisionStore:
 
     def readable(self, ids: Sequence[str], caller: str, filters: DecisionFilter) -> dict[str, Decision]:
         """Return those of `ids` that the caller may read and that pass the filters, by id."""
-        if not ids:
-            return {}
+        passes = predicate_of(filters)
         # The filters are applied here: in SQL they would tempt SQLite to walk an index instead of looking up the ids.
-        with reading(self._engine) as connection:
-            found = [
-                summary(row)
-                for chunk in chunks(ids)
-                for row in connection.execute(READABLE, {"ids": chunk, "caller": caller})
-            ]
-        if self._sharing.narrows(caller):
-            found = [item for item in found if self._sharing.may_read(item, caller)]
-        return {item.id: item for item in found if passes(item, filters)}
+        found = self._summaries.read(ids) if ids else []
+        return {item.id: item for item in found if self._sharing.may_read(item, caller) and passes(item)}
 
     def page(self, caller: str, filters: DecisionFilter, request: PageRequest) -> Page[Decision]:
         """Return the decisions that the caller may read and that pass the filters, latest first, then by id."""

@@ -80,6 +80,10 @@ class DecisionStore(Protocol):
     reads that they rest on, belong to the transaction of the connection they are given and raise SQLAlchemyError.
     """
 
+    @property
+    def is_local(self) -> bool:
+        """Whether reading a few decisions waits for no other process."""
+
     def get(self, decision_id: str) -> Decision | None:
         """Return a decision whole, whoever may read it."""
 

@@ -73,8 +73,13 @@ class Feedback:
 class Search(Protocol):
     """Finds similar decisions."""
 
-    def search(self, text: str, filters: DecisionFilter, caller: str, limit: int, min_score: float) -> list[Match]:
-        """Return the matches that the caller may read, best first. Raises QueryFailed."""
+    def search_by_preference(
+        self, text: str, preferences: Sequence[DecisionFilter], caller: str, limit: int, min_score: float
+    ) -> list[Match]:
+        """Return matches that the caller may read, best first: those of the first filter, then of the next, and so on.
+
+        They are at most `limit` together, each once. Raises QueryFailed.
+        """
 
 
 class Judge(Protocol):
@@ -170,17 +175,10 @@ class Announcer:
         What nodes of projects say comes last: it has no outcome, and must not keep one from being told.
         """
         text = f"{announcement.intent}\n{announcement.context}" if announcement.context else announcement.intent
-        wanted = [DecisionFilter(without_agent=INTENT_LAYER_AGENT), DecisionFilter(agent=INTENT_LAYER_AGENT)]
+        preferences = [DecisionFilter(without_agent=INTENT_LAYER_AGENT), DecisionFilter(agent=INTENT_LAYER_AGENT)]
         if announcement.category is not None:
-            wanted.insert(0, replace(wanted[0], category=announcement.category))
-        found: dict[str, Match] = {}
-        for filters in wanted:
-            if len(found) < SIMILAR:
-                # Each that was found may show up again, so ask for enough to fill the rest.
-                limit = SIMILAR + len(found)
-                matches = self._search.search(text, filters, reader, limit, self._min_score)
-                found |= {match.decision.id: match for match in matches if match.decision.id not in found}
-        return list(found.values())[:SIMILAR]
+            preferences.insert(0, replace(preferences[0], category=announcement.category))
+        return self._search.search_by_preference(text, preferences, reader, SIMILAR, self._min_score)
 
     def _remember(
         self, announcement: Announcement, caller: str, entry: AuditEntry, similar: Sequence[Match] = ()

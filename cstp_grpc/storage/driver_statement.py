@@ -80,22 +80,24 @@ class DriverStatement:
     def all_prepared(self, connection: Connection, prepared: Parameters) -> list[Row]:
         """Run it with prepared values and return its rows. Raises DBAPIError."""
         try:
-            cursor = self._execute(connection, prepared)
-            rows = cursor.fetchall()
+            return self._rows(self._execute(connection, prepared))
         except self._errors as error:
             raise self._wrapped(error) from error
-        if self._readers is None:
-            codes = [column[1] for column in cursor.description]
-            readers = [
-                kind.result_processor(self._dialect, code) for kind, code in zip(self._columns, codes, strict=True)
-            ]
-            self._readers = positions(readers)
-        return [converted(row, self._readers) for row in rows] if self._readers else rows
 
     def first(self, connection: Connection, values: Values) -> Row | None:
         """Run it and return its first row; None where there is none. Raises DBAPIError."""
         rows = self.all(connection, values)
         return rows[0] if rows else None
+
+    def fetch(self, driver: Driver, values: Values) -> list[Row]:
+        """Run it on a connection of the driver's, outside any transaction of SQLAlchemy's, and return its rows.
+
+        Raises DBAPIError.
+        """
+        try:
+            return self._rows(driver.execute(self._sql, self.prepare(values)))
+        except self._errors as error:
+            raise self._wrapped(error) from error
 
     def _execute(self, connection: Connection, prepared: Parameters) -> Cursor:
         return self._begin(connection).execute(self._sql, prepared)
@@ -105,6 +107,17 @@ class DriverStatement:
         if not connection.in_transaction():
             connection.begin()
         return driver_of(connection)
+
+    def _rows(self, cursor: Cursor) -> list[Row]:
+        """Return the rows that the driver answers with, their values as Python's."""
+        rows = cursor.fetchall()
+        if self._readers is None:
+            codes = [column[1] for column in cursor.description]
+            readers = [
+                kind.result_processor(self._dialect, code) for kind, code in zip(self._columns, codes, strict=True)
+            ]
+            self._readers = positions(readers)
+        return [converted(row, self._readers) for row in rows] if self._readers else rows
 
     def _wrapped(self, error: Exception) -> BaseException:
         return DBAPIError.instance(self._sql, None, error, self._errors, hide_parameters=True, dialect=self._dialect)

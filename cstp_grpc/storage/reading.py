@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from cstp_grpc.errors import QueryFailed
+from cstp_grpc.storage.engine import Driver
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +25,27 @@ def reading(engine: Engine) -> Iterator[Connection]:
     try:
         with engine.connect() as connection:
             yield connection
+    except SQLAlchemyError as error:
+        logger.exception("the journal cannot be read")
+        raise QueryFailed("the journal cannot be read now; try again") from error
+
+
+@contextmanager
+def driver_reading(engine: Engine) -> Iterator[Driver]:
+    """Give the driver's own connection, or raise QueryFailed where the database does not answer.
+
+    It is for statements that take less time than SQLAlchemy's own connections; each sees a state of its own.
+    """
+    try:
+        pooled = engine.raw_connection()
+        try:
+            yield cast(Driver, pooled.driver_connection)
+        except SQLAlchemyError:
+            # Whatever state it is in, nobody else gets it.
+            pooled.invalidate()
+            raise
+        finally:
+            pooled.close()
     except SQLAlchemyError as error:
         logger.exception("the journal cannot be read")
         raise QueryFailed("the journal cannot be read now; try again") from error

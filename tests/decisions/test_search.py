@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -11,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 
+from cstp_grpc.decisions import search as search_module
+from cstp_grpc.decisions.embedding.cached import CachedEmbedder
 from cstp_grpc.decisions.matrix import VectorMatrix
 from cstp_grpc.decisions.mirror import Mirror
 from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, Links, Match
@@ -175,6 +178,123 @@ def test_both_paths_give_the_same_answers(kit: JournalKit, data: st.DataObject) 
 
     answers = [finder.find(query, wanted, "bob", limit, min_score) for finder in (exact, proposed)]
     assert answers[0] == answers[1]
+
+
+class CountingStore:
+    """The journal of a kit, which counts how often it is asked for what a search found."""
+
+    def __init__(self, kit: JournalKit, is_local: bool = True) -> None:
+        self._store = kit.store
+        self.is_local = is_local
+        self.asked = 0
+
+    def readable(self, ids: Sequence[str], caller: str, filters: DecisionFilter) -> dict[str, Decision]:
+        self.asked += bool(ids)
+        return self._store.readable(ids, caller, filters)
+
+
+def searched_one_by_one(
+    finder: Finder, query: str, preferences: Sequence[DecisionFilter], limit: int, min_score: float
+) -> list[Match]:
+    """What a search for each of the preferences finds, as long as there is room."""
+    found: dict[str, Match] = {}
+    for wanted in preferences:
+        if len(found) < limit:
+            for match in finder.find(query, wanted, "bob", limit + len(found), min_score):
+                found.setdefault(match.decision.id, match)
+    return list(found.values())[:limit]
+
+
+preferences_drawn = st.lists(
+    st.sampled_from(
+        [
+            ANY,
+            *(DecisionFilter(category=name) for name in "xy"),
+            DecisionFilter(agent="bob"),
+            DecisionFilter(tags=("t",)),
+        ]
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_preferences_are_searched_as_if_one_by_one(kit: JournalKit, data: st.DataObject) -> None:
+    recorded = [
+        record(
+            kit,
+            title,
+            data.draw(st.sampled_from(["alice", "bob"])),
+            visibility=data.draw(st.sampled_from(Visibility)),
+            category=data.draw(st.sampled_from("xy")),
+            tags=data.draw(st.sampled_from([(), ("t",)])),
+        )
+        for title in data.draw(st.lists(queries, max_size=8))
+    ]
+    finder = Finder(kit)
+    # The matrix does not hear of these.
+    for decision in recorded:
+        if decision.visibility is Visibility.SHARED and data.draw(st.booleans()):
+            kit.journal.unshare(decision.id, decision.agent, "req-2")
+    preferences = data.draw(preferences_drawn)
+    query, limit = data.draw(queries), data.draw(st.integers(1, 6))
+    min_score = data.draw(st.sampled_from([-1.0, 0.3, 0.9]))
+
+    found = finder.search.search_by_preference(query, preferences, "bob", limit, min_score)
+
+    assert found == searched_one_by_one(finder, query, preferences, limit, min_score)
+
+
+def test_the_journal_is_asked_once_for_all_preferences(kit: JournalKit) -> None:
+    for category in ("x", "y", "y"):
+        record(kit, "queue", category=category)
+    finder = Finder(kit)
+    store = CountingStore(kit)
+    search = DecisionSearch(store, finder.matrix, kit.embedder, None, 0, 0)  # type: ignore[arg-type]
+    preferences = [DecisionFilter(category=name) for name in "xyz"]
+
+    assert len(search.search_by_preference("queue", preferences, "bob", 5, 0.3)) == 3
+    assert store.asked == 1
+
+
+def is_short(
+    kit: JournalKit,
+    text: str = "queue",
+    preferences: Sequence[DecisionFilter] = (ANY,),
+    limit: int = 10,
+    *,
+    is_local: bool = True,
+    index: MemoryIndex | None = None,
+    exact_limit: int = 0,
+) -> bool:
+    """Whether a search among the decisions of a kit is short, after one for "queue"."""
+    matrix = VectorMatrix(kit.embedder.dimensions, WITH_ALL)
+    Mirror(kit.store, kit.embedder.model, matrix).refresh()
+    store, embedder = CountingStore(kit, is_local), CachedEmbedder(kit.embedder, 10)
+    search = DecisionSearch(store, matrix, embedder, index, exact_limit, 10)  # type: ignore[arg-type]
+    search.search("queue", ANY, "bob", 10, 0.3)
+    return search.is_short(text, preferences, limit)
+
+
+def test_a_search_for_a_known_text_among_few_decisions_is_short(kit: JournalKit) -> None:
+    record(kit, "queue")
+    assert is_short(kit)
+    assert is_short(kit, index=MemoryIndex(), exact_limit=1)
+
+
+def test_what_waits_or_takes_long_is_not_short(kit: JournalKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        record(kit, "queue")
+    assert not is_short(kit, "another text")
+    assert not is_short(kit, is_local=False)
+    assert not is_short(kit, index=MemoryIndex(), exact_limit=1)
+    monkeypatch.setattr(search_module, "SHORT_WORK", 3 * search_module.RESULT_WORK + 4)
+    assert is_short(kit, limit=3, preferences=(ANY, ANY))
+    assert not is_short(kit, limit=4)
+    assert not is_short(kit, limit=3, preferences=(ANY, ANY, ANY))
+    assert not is_short(kit, limit=3, preferences=(DecisionFilter(tags=("a", "b")),))
 
 
 def test_the_index_is_asked_only_beyond_the_limit(kit: JournalKit) -> None:

@@ -207,6 +207,25 @@ def test_readable_and_pages_hold_what_an_agent_may_read_and_wants(shelf: Shelf, 
 
 @slow
 @given(data=st.data())
+def test_readable_shows_every_decision_as_it_is_now(shelf: Shelf, data: st.DataObject) -> None:
+    """Another server may have changed it, so that a store must not trust what it read before."""
+    known = {item.decision.id: item for item in (entry("alice", data.draw(contents)) for _ in range(3))}
+    shelf.add(*known.values())
+    reader = shelf.open_store(WITH_ALL)
+    for caller, changed in data.draw(st.lists(st.tuples(st.sampled_from(["alice", "bob"]), contents), max_size=5)):
+        key = data.draw(st.sampled_from(sorted(known)))
+        known[key] = new_entry(key, changed, "hash", "alice", NOW)
+        shelf.replace(known[key])
+        asked = data.draw(st.lists(st.sampled_from(sorted(known)), min_size=1))
+        assert reader.readable(asked, caller, EVERYTHING) == {
+            key: without_private(known[key].decision, source=False)
+            for key in asked
+            if caller == "alice" or shared(known[key].decision)
+        }
+
+
+@slow
+@given(data=st.data())
 def test_a_peer_reads_its_own_and_what_is_shared_with_peers(shelf: Shelf, data: st.DataObject) -> None:
     mark = uuid.uuid4().hex
     peer, other = (f"{name}-{mark}" for name in ("peer", "alice"))

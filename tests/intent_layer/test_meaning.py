@@ -19,6 +19,9 @@ class Compass:
     model = "compass"
     dimensions = 2
 
+    def is_cached(self, text: str) -> bool:
+        return False
+
     def embed(self, texts: Sequence[str]) -> Vectors:
         angles = np.radians([ANGLES[text] for text in texts])
         return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)

@@ -56,10 +56,13 @@ class Memory:
     matches: list[Match] = field(default_factory=list)
     error: Exception | None = None
 
-    def search(self, text: str, filters: DecisionFilter, caller: str, limit: int, min_score: float) -> list[Match]:
+    def search_by_preference(
+        self, text: str, preferences: Sequence[DecisionFilter], caller: str, limit: int, min_score: float
+    ) -> list[Match]:
         if self.error:
             raise self.error
-        return [item for item in self.matches if passes(item.decision, filters)][:limit]
+        found = [item for filters in preferences for item in self.matches if passes(item.decision, filters)]
+        return list({item.decision.id: item for item in found}.values())[:limit]
 
 
 @dataclass

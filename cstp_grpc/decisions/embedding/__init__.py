@@ -22,5 +22,8 @@ class Embedder(Protocol):
     def dimensions(self) -> int:
         """How long the vectors are."""
 
+    def is_cached(self, text: str) -> bool:
+        """Whether the vector of a text is in memory, so that `embed` computes nothing."""
+
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return float32 of shape (len(texts), dimensions), each row of length 1. Raises QueryFailed."""

@@ -32,6 +32,10 @@ class CachedEmbedder:
         """How long the vectors are."""
         return self._inner.dimensions
 
+    def is_cached(self, text: str) -> bool:
+        """Whether the vector of a text is among those that are kept."""
+        return digest(text) in self._vectors
+
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of the texts; that of a single text is shared and read-only. Raises QueryFailed."""
         if len(texts) != 1:

@@ -54,6 +54,10 @@ class LexicalEmbedder:
         """1024."""
         return DIMENSIONS
 
+    def is_cached(self, text: str) -> bool:  # noqa: ARG002
+        """False: no vector is kept."""
+        return False
+
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return a unit vector for each text."""
         vectors = np.zeros((len(texts), DIMENSIONS), np.float32)

@@ -57,6 +57,10 @@ class MiniLmEmbedder:
         """384."""
         return DIMENSIONS
 
+    def is_cached(self, text: str) -> bool:  # noqa: ARG002
+        """False: no vector is kept."""
+        return False
+
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return a unit vector for each text. Raises QueryFailed."""
         try:

@@ -28,6 +28,9 @@ class Observed:
     def dimensions(self) -> int:
         return self._inner.dimensions
 
+    def is_cached(self, text: str) -> bool:
+        return False
+
     def embed(self, texts: Sequence[str]) -> Vectors:
         self.asked.append(tuple(texts))
         if self.broken:

@@ -41,6 +41,9 @@ class SpreadEmbedder:
     model = "spread v1"
     dimensions = 64
 
+    def is_cached(self, text: str) -> bool:
+        return False
+
     def embed(self, texts: Sequence[str]) -> Vectors:
         vectors = np.zeros((len(texts), self.dimensions), np.float32)
         for vector, text in zip(vectors, texts, strict=True):
