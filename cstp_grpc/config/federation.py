@@ -103,8 +103,7 @@ class FederationSettings(Section):
     max_peers: int = Field(default=16, ge=1, le=64)
     """The most peers there may be, each of which one call may ask."""
     max_calls: int = Field(default=4, ge=1, le=256)
-    """How many calls may wait for peers at once, each on a thread of `grpc.workers`, the last of which stays free; more
-    are refused."""
+    """How many calls may wait for peers at once; more are refused."""
     breaker_failures: int = Field(default=5, ge=1, le=1000)
     """After how many failures in a row a peer is not asked for a while."""
     breaker_seconds: float = Field(default=10.0, gt=0, le=3600)

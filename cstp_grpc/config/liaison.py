@@ -119,7 +119,7 @@ class LiaisonSettings(Section):
     """How long a local agent may be absent before session_agent_absent tells of each session that it has; time for
     another instance to come."""
     max_watchers: int = Field(default=32, ge=1, le=256)
-    """Streams of events that may be open at once, each on a thread of its own."""
+    """Streams of events that may be open at once, more are refused."""
     watchers_per_agent: int = Field(default=8, ge=1, le=256)
     """Streams of events that one agent may have open at once."""
 

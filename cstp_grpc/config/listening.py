@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cstp_grpc.config.section import URL_PREFIX, Section
 
@@ -97,6 +97,15 @@ class A2aSettings(Section):
     """Push notifications."""
 
 
+RETIRED: Final = {
+    "workers": "calls wait on an event loop and hold no threads; remove the key, or bound the calls in progress with "
+    "max_calls and max_calls_per_agent",
+    "stream_workers": "open streams hold no threads; remove the key, or bound the calls in progress with max_calls and "
+    "max_calls_per_agent",
+}
+"""Keys of `grpc` that had a meaning once, each with why it has none."""
+
+
 class GrpcSettings(Section):
     """The gRPC server."""
 
@@ -104,17 +113,28 @@ class GrpcSettings(Section):
     """The address it listens on."""
     port: Port = 50051
     """The port it listens on; 0 chooses a free one."""
-    workers: int = Field(default=8, ge=1, le=256)
-    """Threads that answer unary calls."""
-    stream_workers: int = Field(default=4, ge=1, le=64)
-    """Streams that may be open at once, each on a thread of its own."""
+    max_calls_per_agent: int = Field(default=200, ge=1)
+    """How many calls of one agent may be in progress at once, those that wait for their message included; more are
+    refused as RATE_LIMITED."""
+    max_calls: int = Field(default=2000, ge=1)
+    """The same for the calls of all agents."""
     max_message_bytes: int = Field(default=4_194_304, ge=65_536)
     """The largest message, in and out."""
+    max_values: int = Field(default=20_000, ge=1000)
+    """The most values in the structured data of one message."""
     message_seconds: float = Field(default=10.0, gt=0)
-    """How long the message of a unary call may take to arrive; a second, where many of one agent's do not."""
+    """How long a message of a call may take to arrive, each one of a stream."""
     max_depth: int = Field(default=24, ge=1, le=24)
     """How deep structured data may be nested."""
     drain_seconds: float = Field(default=10.0, ge=0)
     """How long calls in progress may go on after a stop signal."""
     tls: TlsSettings | None = None
     """The certificate of the server; without one it is plain."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def refuse_retired(cls, values: Any) -> Any:
+        """Refuse a key that would no longer do anything."""
+        if isinstance(values, dict) and (found := sorted(RETIRED.keys() & values.keys())):
+            raise ValueError("; ".join(f"{key}: {RETIRED[key]}" for key in found))
+        return values

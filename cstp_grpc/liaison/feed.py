@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Self
 from weakref import WeakSet
@@ -14,6 +15,7 @@ from sqlalchemy import Connection
 from cstp_grpc.errors import InvalidArgument, RateLimited, Unavailable
 from cstp_grpc.liaison.model import Event, EventFilter
 from cstp_grpc.liaison.store import RoutingStore
+from cstp_grpc.storage.blocking import RunBlocking
 
 BATCH = 100
 """Events that a watch reads at once."""
@@ -23,7 +25,8 @@ class Feed:
     """Lets a bounded number of callers watch events, which they read from the store when they hear of new ones.
 
     `max_watchers` counts all watches, `per_agent` those of one agent. Watches also look by themselves, every
-    `refresh_seconds`. Safe for many threads.
+    `refresh_seconds`. They wait on event loops and read by `run_blocking`; what is not a coroutine may be called by any
+    thread.
     """
 
     def __init__(
@@ -33,13 +36,15 @@ class Feed:
         max_watchers: int,
         per_agent: int,
         refresh_seconds: float | None,
+        run_blocking: RunBlocking,
     ) -> None:
         self._store = store
         self._reading = reading
         self._max_watchers = max_watchers
         self._per_agent = per_agent
         self._refresh_seconds = refresh_seconds
-        self._changed = threading.Condition()
+        self._run_blocking = run_blocking
+        self._lock = threading.Lock()
         self._watches: WeakSet[Watch] = WeakSet()
         self._news = 0
         self._counted = 0
@@ -48,9 +53,11 @@ class Feed:
 
     def notify(self) -> None:
         """Tell the watches that there are new events, which must be committed."""
-        with self._changed:
+        with self._lock:
             self._news += 1
-            self._changed.notify_all()
+            watches = list(self._watches)
+        for watch in watches:
+            watch.wake()
 
     def look(self) -> None:
         """Tell the watches if other servers wrote events since the last look. Raises QueryFailed.
@@ -75,7 +82,7 @@ class Feed:
             raise InvalidArgument.field("after", f"must be at most {newest}, the sequence of the last event")
         start = newest if after is None else after
         watch = Watch(agent, conditions, start, self._next, self._end)
-        with self._changed:
+        with self._lock:
             self._check_open()
             self._check_room(watch)
             self._watches.add(watch)
@@ -83,19 +90,21 @@ class Feed:
 
     def close(self) -> None:
         """End all watches, and let nobody watch any more."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
+            watches = list(self._watches)
+        for watch in watches:
+            watch.wake()
 
-    def _next(self, watch: Watch) -> Event | None:
+    async def _next(self, watch: Watch) -> Event | None:
         """Return the next event of a watch, once there is one; None where the watch has ended."""
         while self._goes_on(watch):
             if watch.ready:
                 return watch.ready.popleft()
             heard = self._news
-            self._read(watch)
+            await self._run_blocking(self._read, watch)
             if not watch.ready:
-                self._await_news(heard, watch)
+                await self._await_news(heard, watch)
         return None
 
     def _read(self, watch: Watch) -> None:
@@ -108,23 +117,32 @@ class Feed:
         # What concerns nobody here need not be read again.
         watch.after = (watch.ready[-1].sequence or 0) if watch.ready else max(watch.after, newest)
 
-    def _await_news(self, heard: int, watch: Watch) -> None:
+    async def _await_news(self, heard: int, watch: Watch) -> None:
         """Return when there is more news than was heard of, when it is time to look, or when the watch ends."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self._closed or self._news != heard or watch not in self._watches, self._refresh_seconds
-            )
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        watch.wake = lambda: loop.call_soon_threadsafe(woken.set)
+        with self._lock:
+            if self._closed or self._news != heard or watch not in self._watches:
+                # It happened before anybody could be woken.
+                return
+        try:
+            async with asyncio.timeout(self._refresh_seconds):
+                await woken.wait()
+        except TimeoutError:
+            return
+        finally:
+            watch.wake = ignore
 
     def _goes_on(self, watch: Watch) -> bool:
         """Whether a watch has its place. Raises Unavailable where the server stops."""
-        with self._changed:
+        with self._lock:
             self._check_open()
             return watch in self._watches
 
     def _end(self, watch: Watch) -> None:
-        with self._changed:
+        with self._lock:
             self._watches.discard(watch)
-            self._changed.notify_all()
+        watch.wake()
 
     def _last_sequence(self, tenant: str) -> int:
         with self._reading() as connection:
@@ -142,6 +160,10 @@ class Feed:
             raise too_many_watches(which, self._per_agent, "watchers_per_agent")
 
 
+def ignore() -> None:
+    """Do nothing: nobody waits."""
+
+
 def too_many_watches(which: str, limit: int, setting: str) -> RateLimited:
     """Return the error for a watch beyond a limit.
 
@@ -150,11 +172,11 @@ def too_many_watches(which: str, limit: int, setting: str) -> RateLimited:
     return RateLimited(f"{which} is {limit} (liaison.{setting}); end one first", metadata={"limit": str(limit)})
 
 
-class Watch(Iterator[Event]):
+class Watch(AsyncIterator[Event]):
     """The events of an agent's watch, in their order, as they happen; waits for the next one.
 
     It has its place until it is cancelled, fails, or is garbage. Iterating raises QueryFailed where the database does
-    not answer, and Unavailable where the server stops. One thread iterates; any may cancel.
+    not answer, and Unavailable where the server stops. One task iterates; any thread may cancel.
     """
 
     def __init__(
@@ -162,7 +184,7 @@ class Watch(Iterator[Event]):
         agent: str,
         conditions: EventFilter,
         after: int,
-        following: Callable[[Watch], Event | None],
+        following: Callable[[Watch], Awaitable[Event | None]],
         end: Callable[[Watch], None],
     ) -> None:
         self.agent = agent
@@ -171,6 +193,8 @@ class Watch(Iterator[Event]):
         """The sequence up to which events were read."""
         self.ready: deque[Event] = deque()
         """Events that were read and not yet returned."""
+        self.wake: Callable[[], object] = ignore
+        """Lets whoever iterates look again; does nothing while nobody waits."""
         self._following = following
         self._end = end
 
@@ -179,19 +203,19 @@ class Watch(Iterator[Event]):
         """Whose it is: tenant and agent."""
         return self.conditions.tenant, self.agent
 
-    def __iter__(self) -> Self:
+    def __aiter__(self) -> Self:
         """Return the watch itself."""
         return self
 
-    def __next__(self) -> Event:
+    async def __anext__(self) -> Event:
         """Return the next event; there is none once the watch is cancelled."""
         try:
-            event = self._following(self)
+            event = await self._following(self)
         except BaseException:
             self.cancel()
             raise
         if event is None:
-            raise StopIteration
+            raise StopAsyncIteration
         return event
 
     def cancel(self) -> None:

@@ -46,13 +46,14 @@ from cstp_grpc.intent_layer.reviewing import Reviewer
 from cstp_grpc.intent_layer.tree import Tree
 from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.sql_store import SqlIntentStore
+from cstp_grpc.server.call_handlers import Servicer
 from cstp_grpc.server.callbacks import build_callbacks
 from cstp_grpc.server.code import ProjectCode, ProjectSources
 from cstp_grpc.server.deployment import ALONE, Deployment
 from cstp_grpc.server.federation import federated, open_peers, sharing_of
-from cstp_grpc.server.grpc_server import LOOPBACK, GrpcServer, Listening, Servicer, interceptors
+from cstp_grpc.server.grpc_server import LOOPBACK, GrpcServer, Listening, build_call_policy
 from cstp_grpc.server.health import INDEX
-from cstp_grpc.server.interceptors.receiving import Receiving
+from cstp_grpc.server.lanes import LaneName, Lanes
 from cstp_grpc.server.liaison import build_liaison, redaction_of, remote_agents
 from cstp_grpc.server.push import build_push
 from cstp_grpc.server.trails import CheckAudit, IntentLayerAudit, JournalAudit, NoTrail, Trail
@@ -150,9 +151,8 @@ class App:
     def _build(self, opened: ExitStack, clock: Callable[[], datetime]) -> GrpcServer:
         settings = self._settings
         # What may be unusable comes first, before anything on disk is touched: limits, rules, projects, other agents.
-        receiving = Receiving(settings.grpc.message_seconds)
         refusals = RefusalCounts(clock)
-        around = interceptors(settings, receiving, refusals)
+        policy = build_call_policy(settings, refusals)
         certificate = ServerCertificate.of(settings.grpc.tls, "grpc.tls")
         rule_set = load(rulebook_path(settings))
         settings.intent_layer.check_roots()
@@ -163,6 +163,8 @@ class App:
         notified = allow_list_of(settings.a2a.push.allow, "a2a.push.allow")
         if not self._deployment.supervised:
             opened.enter_context(DataLock(settings.data_dir))
+        lanes = Lanes()
+        opened.callback(lanes.close)
         embedder = build_embedder(**settings.embedding.model_dump(), data_dir=settings.data_dir)
 
         engine = create_engine(settings.storage_url, settings.storage.pool_size)
@@ -208,17 +210,26 @@ class App:
         remover.start()
         opened.callback(remover.stop)
         projects = self._build_projects(opened, sources, memory.journal, embedder, trail, clock)
-        liaison = build_liaison(opened, settings, redaction, remote, engine, writer, trail, checks, clock)
+        run_blocking = lanes[LaneName.OTHERS].run
+        liaison = build_liaison(opened, settings, redaction, remote, engine, writer, trail, checks, clock, run_blocking)
         self._feed = liaison.feed
         if shared:
             watch = ChangeWatch(engine, settings.storage.watch_seconds, [memory.mirror.refresh, liaison.feed.look])
             watch.start()
             opened.callback(watch.stop)
-        alone = CstpService(settings.agent.name, announcer, memory.search, checks, limits)
-        cstp = federated(settings, peers, alone, sharing, trail, clock, limits, callbacks)
+        alone = CstpService(
+            settings.agent.name,
+            announcer,
+            memory.search,
+            checks,
+            limits,
+            run_check=lanes[LaneName.CHECKS].run,
+            run_search=lanes[LaneName.QUERIES].run,
+        )
+        cstp = federated(settings, peers, alone, sharing, trail, clock, limits, callbacks, run_blocking)
         servicers: list[Servicer] = [
             (cstp_pb2_grpc.add_CstpServiceServicer_to_server, cstp),
-            (journal_pb2_grpc.add_JournalServiceServicer_to_server, JournalService(memory.journal)),
+            (journal_pb2_grpc.add_JournalServiceServicer_to_server, JournalService(memory.journal, run_blocking)),
             (audit_pb2_grpc.add_AuditServiceServicer_to_server, AuditService(audit, intents)),
             (
                 access_pb2_grpc.add_AccessServiceServicer_to_server,
@@ -226,10 +237,9 @@ class App:
             ),
             (tasks_pb2_grpc.add_TaskServiceServicer_to_server, TaskService(tasks, Permissions(methods().values()))),
             (intent_layer_pb2_grpc.add_IntentLayerServiceServicer_to_server, IntentLayerService(projects)),
-            (liaison_pb2_grpc.add_LiaisonServiceServicer_to_server, LiaisonService(liaison)),
+            (liaison_pb2_grpc.add_LiaisonServiceServicer_to_server, LiaisonService(liaison, run_blocking)),
         ]
-        watchers = settings.liaison.max_watchers
-        return GrpcServer(settings.grpc, around, servicers, memory.health, receiving, watchers, certificate)
+        return GrpcServer(settings.grpc, policy, servicers, memory.health, lanes, certificate)
 
     def _build_memory(
         self,

@@ -17,6 +17,7 @@ from cstp_grpc.server.trails import Trail
 from cstp_grpc.services.cstp import QueryLimits
 from cstp_grpc.services.federation import Alone, FederatedCstpService
 from cstp_grpc.services.federation_late import Callbacks, LateAnswers
+from cstp_grpc.storage.blocking import RunBlocking
 
 
 def open_peers(opened: ExitStack, settings: FederationSettings) -> list[Peer]:
@@ -56,6 +57,7 @@ def federated(
     clock: Callable[[], datetime],
     limits: QueryLimits,
     callbacks: Callbacks | None,
+    run_blocking: RunBlocking,
 ) -> FederatedCstpService:
     """Return the servicer that asks the peers too, where calls or the settings want it.
 
@@ -66,15 +68,23 @@ def federated(
         settings.agent.name,
         policy_of(federation, peers),
         max_hops=federation.max_hops,
-        # A thread stays free at the least: peers may ask back, and would else wait for calls that wait for them.
-        max_calls=min(federation.max_calls, max(settings.grpc.workers - 1, 1)),
+        max_calls=federation.max_calls,
         seconds=federation.timeout_seconds,
         max_bytes=settings.grpc.max_message_bytes,
     )
     stores_content = settings.cstp.intent.store_received
     late = LateAnswers(callbacks, federation.callbacks.late_seconds) if callbacks else None
     return FederatedCstpService(
-        settings.agent.name, alone, rounds, sharing, trail, clock, limits, stores_content=stores_content, late=late
+        settings.agent.name,
+        alone,
+        rounds,
+        sharing,
+        trail,
+        clock,
+        limits,
+        stores_content=stores_content,
+        run_blocking=run_blocking,
+        late=late,
     )
 
 

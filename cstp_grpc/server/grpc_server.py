@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -15,39 +15,32 @@ from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.client.contract import methods
 from cstp_grpc.config import GrpcSettings, Settings, join
 from cstp_grpc.reflection import SERVICE_NAMES, SymbolPool, build_reflection_handlers
+from cstp_grpc.server.call_handlers import CallHandlers, CallPolicy, RegisteredHandlers, Servicer
+from cstp_grpc.server.event_loop import EventLoopThread
 from cstp_grpc.server.health import Health
 from cstp_grpc.server.interceptors.auth import Authentication
-from cstp_grpc.server.interceptors.chain import Chain, Interceptor, Pools
+from cstp_grpc.server.interceptors.call import AdmissionStep
+from cstp_grpc.server.interceptors.calls_in_progress import CallsInProgress
 from cstp_grpc.server.interceptors.errors import ErrorAnswers, RefusalSink, refuse_expired
 from cstp_grpc.server.interceptors.rate_limit import RateLimiting
-from cstp_grpc.server.interceptors.receiving import Receiving
-from cstp_grpc.server.interceptors.request_id import request_id
-from cstp_grpc.server.interceptors.sending import Sending
 from cstp_grpc.server.interceptors.validation import Validation
+from cstp_grpc.server.lanes import Lanes
+from cstp_grpc.server.open_handlers import OpenHandlers
+from cstp_grpc.server.open_streams import OpenStreams
 
-OPEN_STREAMS = 2
-"""Threads for streams that need no token: reflection."""
-
-OPEN_CALLS = 16
-"""Threads for unary calls that need no token: health. Each is held by a caller for `grpc.message_seconds` at most."""
-
-REFUSALS = 4
-"""Threads beside those of the streams of answers that may be open, on which others are refused."""
-
-SENDING_GRACE = 1.0
+STREAM_GRACE: Final = 1.0
 """Seconds for streams of answers to end by themselves when the server stops."""
 
-INTERRUPTED_GRACE = 1.0
-"""Seconds for calls that are interrupted after draining to notice it."""
+INTERRUPTED_GRACE: Final = 1.0
+"""Seconds for streams that are interrupted, and for the last answers, to be sent."""
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK: Final = "127.0.0.1"
 
-PING_MILLISECONDS = 30_000
+PING_MILLISECONDS: Final = 30_000
 """How long a caller with open calls may be silent before it is asked whether it is there, and may take to answer."""
 
-
-Servicer: TypeAlias = tuple[Callable[[Any, grpc.Server], None], object]
-"""The generated function that adds a servicer to a server, and the servicer."""
+HANDSHAKE_MILLISECONDS: Final = 10_000
+"""How long a new connection may take to say that it speaks HTTP/2, TLS included."""
 
 
 class CannotListen(Exception):
@@ -63,89 +56,115 @@ class Listening:
 
 
 class GrpcServer:
-    """Serves the contract, health and reflection; `details` are what health tells beside the services.
+    """Serves the contract, health and reflection on an event loop in a thread of its own.
 
-    `receiving` is the one among the interceptors; it begins and ends with the server. `answer_streams` is how many
-    streams of answers the servicers let be open at once. With a certificate it speaks TLS.
+    `details` are what health tells beside the services. It closes the lanes when it stops. With a certificate it speaks
+    TLS.
     """
 
     def __init__(
         self,
         settings: GrpcSettings,
-        interceptors: Sequence[Interceptor],
+        policy: CallPolicy,
         servicers: Iterable[Servicer],
         details: Mapping[str, Callable[[], bool]],
-        receiving: Receiving,
-        answer_streams: int,
+        lanes: Lanes,
         certificate: ServerCertificate | None = None,
     ) -> None:
         self._settings = settings
         self._certificate = certificate
-        self._receiving = receiving
-        self._sending = Sending()
-        self._calls = ThreadPoolExecutor(settings.workers, thread_name_prefix="call")
-        self._pools = Pools(
-            streams=ThreadPoolExecutor(settings.stream_workers, thread_name_prefix="stream"),
-            answers=ThreadPoolExecutor(answer_streams + REFUSALS, thread_name_prefix="answers"),
-            open_streams=ThreadPoolExecutor(OPEN_STREAMS, thread_name_prefix="open-stream"),
-            open_calls=ThreadPoolExecutor(OPEN_CALLS, thread_name_prefix="open-call"),
-        )
-        chain = Chain(interceptors, methods(), receiving, self._sending, self._pools)
-        self._server = grpc.server(self._calls, interceptors=[chain], options=options(settings))
-        for add, servicer in servicers:
-            add(servicer, self._server)
-        self._health = Health(details)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._lanes = lanes
+        self._in_progress = policy.in_progress
+        self._streams = OpenStreams()
+        self._open_streams = OpenStreams()
         self._services = sorted({method.service for method in methods().values()})
-        shown = [*self._services, health.SERVICE_NAME, *SERVICE_NAMES]
-        reflected = reflection.ReflectionServicer(shown, SymbolPool())
-        self._server.add_generic_rpc_handlers(build_reflection_handlers(reflected))
+        self._health = Health(details)
+        self._handlers = [
+            CallHandlers(servicers, policy, lanes, self._streams),
+            OpenHandlers(self._open_services(), settings.message_seconds, self._open_streams),
+        ]
+        self._loop: EventLoopThread | None = None
+        self._server: grpc.aio.Server | None = None
 
     def start(self, *, private: bool = False) -> Listening:
         """Listen, and say where. Raises CannotListen.
 
         With `private` a server that speaks TLS listens without it too, on a free loopback port.
         """
-        port = self._listen(join(self._settings.host, self._settings.port))
-        secret = self._server.add_insecure_port(join(LOOPBACK, 0)) if private and self._certificate else None
-        self._receiving.start()
-        self._server.start()
-        for service in self._services:
-            self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
-        return Listening(port, secret)
-
-    def _listen(self, address: str) -> int:
+        self._loop = EventLoopThread("event-loop")
+        self._loop.start()
         try:
-            if self._certificate:
-                return self._server.add_secure_port(address, self._certificate.grpc_credentials())
-            return self._server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise CannotListen(f"cannot listen on {address}: is the port taken? Set grpc.port to another") from error
+            return self._loop.run(self._start(private=private))
+        except BaseException:
+            self._loop.stop()
+            self._loop = None
+            raise
 
     def stop(self, drain_seconds: float) -> None:
         """Refuse new calls, let those in progress end for up to `drain_seconds`, then stop.
 
         Streams of answers, which need not have an end, are interrupted before.
         """
+        if self._loop is not None:
+            self._loop.run(self._stop(drain_seconds))
+            self._loop.stop()
+            self._loop = None
+        self._lanes.close()
+
+    def _open_services(self) -> RegisteredHandlers:
+        """Return the handlers of health and reflection."""
+        reflected = reflection.aio.ReflectionServicer(
+            [*self._services, health.SERVICE_NAME, *SERVICE_NAMES], SymbolPool()
+        )
+        registered = RegisteredHandlers([(health_pb2_grpc.add_HealthServicer_to_server, self._health)])
+        registered.add_generic_rpc_handlers(build_reflection_handlers(reflected))
+        return registered
+
+    async def _start(self, *, private: bool) -> Listening:
+        server = grpc.aio.server(options=channel_options(self._settings))
+        server.add_generic_rpc_handlers(self._handlers)
+        port = self._listen(server, join(self._settings.host, self._settings.port))
+        secret = server.add_insecure_port(join(LOOPBACK, 0)) if private and self._certificate else None
+        await server.start()
+        self._server = server
+        for service in self._services:
+            self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        return Listening(port, secret)
+
+    def _listen(self, server: grpc.aio.Server, address: str) -> int:
+        try:
+            if self._certificate:
+                return server.add_secure_port(address, self._certificate.grpc_credentials())
+            return server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise CannotListen(f"cannot listen on {address}: is the port taken? Set grpc.port to another") from error
+
+    async def _stop(self, drain_seconds: float) -> None:
+        assert self._server is not None, "a server that has a loop has started"
         self._health.enter_graceful_shutdown()
-        stopped = self._server.stop(drain_seconds)
-        if not stopped.wait(min(drain_seconds, SENDING_GRACE)):
-            self._health.end_watches()
-            self._sending.interrupt()
-        stopped.wait(drain_seconds + INTERRUPTED_GRACE)
-        self._receiving.stop()
-        pools = self._pools
-        for pool in (self._calls, pools.streams, pools.answers, pools.open_streams, pools.open_calls):
-            pool.shutdown(wait=False, cancel_futures=True)
+        draining = asyncio.ensure_future(self._server.stop(drain_seconds))
+        done, _ = await asyncio.wait({draining}, timeout=min(drain_seconds, STREAM_GRACE))
+        if done:
+            return
+        self._streams.interrupt()
+        self._open_streams.interrupt()
+        idle = asyncio.ensure_future(self._in_progress.wait_until_idle())
+        await asyncio.wait({draining, idle}, timeout=drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({draining}, timeout=INTERRUPTED_GRACE)
+        # Streams whose callers do not read what was sent are left; no status can be sent to them.
+        await self._server.stop(None)
+        await draining
+        idle.cancel()
 
 
-def options(settings: GrpcSettings) -> list[tuple[str, int]]:
+def channel_options(settings: GrpcSettings) -> list[tuple[str, int]]:
     """Return the channel options of the server."""
     return [
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", settings.max_message_bytes),
         # Two servers on one port would each get a part of the calls.
         ("grpc.so_reuseport", 0),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
         # A caller that vanished without a word would keep its streams, of which there are not many, for hours.
         ("grpc.keepalive_time_ms", PING_MILLISECONDS),
         ("grpc.http2.ping_timeout_ms", PING_MILLISECONDS),
@@ -154,20 +173,28 @@ def options(settings: GrpcSettings) -> list[tuple[str, int]]:
     ]
 
 
-def interceptors(settings: Settings, receiving: Receiving, refusals: RefusalSink) -> list[Interceptor]:
-    """Return what happens around every call, the first outermost.
-
-    The request id comes first, since errors and the log carry it. Errors come next, so that whatever follows may
-    simply raise; they add to `refusals` what is refused. Work for callers that no longer wait is refused before it
-    costs anything. Authentication precedes rate limits, which count by agent; both precede `receiving`, so that
-    nobody waits for strangers, and validation, so that nobody judges what they send. Raises ConfigError.
-    """
-    validation = Validation(settings.grpc.max_depth)
+def build_call_policy(settings: Settings, refusals: RefusalSink) -> CallPolicy:
+    """Return what holds for all calls; what is refused is counted in `refusals`. Raises ConfigError."""
+    validation = Validation(settings.grpc.max_depth, settings.grpc.max_values)
     for method in methods().values():
         validation.warm(method.request)
-    found: list[Interceptor] = [request_id, ErrorAnswers(refusals), refuse_expired]
+    return CallPolicy(
+        admission_steps(settings),
+        CallsInProgress(settings.grpc.max_calls_per_agent, settings.grpc.max_calls),
+        validation,
+        ErrorAnswers(refusals),
+        settings.grpc.message_seconds,
+    )
+
+
+def admission_steps(settings: Settings) -> Sequence[AdmissionStep]:
+    """Return what judges every call before its message is read, in this order. Raises ConfigError.
+
+    Work for callers that no longer wait is refused before it costs anything. Authentication precedes rate limits, which
+    count by agent.
+    """
     tokens = settings.auth.tokens if settings.auth.enabled else None
-    found.append(Authentication(tokens, methods().values()))
+    steps: list[AdmissionStep] = [refuse_expired, Authentication(tokens, methods().values())]
     if settings.rate_limits.enabled:
-        found.append(RateLimiting(settings.rate_limits, methods()))
-    return [*found, receiving, validation]
+        steps.append(RateLimiting(settings.rate_limits, methods()))
+    return steps

@@ -35,6 +35,7 @@ from cstp_grpc.server.interceptors.auth import ANONYMOUS
 from cstp_grpc.server.liaison_agents import RemoteAgent, build_remote
 from cstp_grpc.server.trails import LiaisonAudit, Trail
 from cstp_grpc.services.liaison import Liaison
+from cstp_grpc.storage.blocking import RunBlocking
 from cstp_grpc.storage.periodic import Periodic
 from cstp_grpc.storage.writer import Writer
 
@@ -66,13 +67,14 @@ def build_liaison(
     trail: Trail,
     judge: GuardrailChecks,
     clock: Callable[[], datetime],
+    run_blocking: RunBlocking,
 ) -> Liaison:
     """Return everything that serves chat sessions; what it starts, `opened` stops."""
     wanted = settings.liaison
     sessions, store = SqlSessionStore(engine), SqlRoutingStore(engine)
     # If no other server writes to the database too: a write that ends when its caller has given up tells nobody.
     refresh = settings.storage.refresh_seconds
-    feed = Feed(store, sessions.reading, wanted.max_watchers, wanted.watchers_per_agent, refresh)
+    feed = Feed(store, sessions.reading, wanted.max_watchers, wanted.watchers_per_agent, refresh, run_blocking)
     recorder = Recorder(writer, store, LiaisonAudit(trail, wanted.audit_content), feed.notify)
     remembered = timedelta(seconds=wanted.availability_seconds)
     presence = SqlPresenceStore(engine)

@@ -17,6 +17,7 @@ from cstp_grpc.intents.announcer import Announcement, Announcer
 from cstp_grpc.intents.code import CodeContext, CodeNote
 from cstp_grpc.services import convert
 from cstp_grpc.services.caller import current_caller
+from cstp_grpc.storage.blocking import RunBlocking
 from cstp_grpc.vocabulary import Stakes
 
 DEFAULT_LIMIT = 10
@@ -31,24 +32,39 @@ class QueryLimits:
 
 
 class CstpService(cstp_pb2_grpc.CstpServiceServicer):
-    """Serves cstp.v1.CstpService; `name` is the agent's that answers."""
+    """Serves cstp.v1.CstpService; `name` is the agent's that answers.
+
+    `run_check` runs checks and announcements on a thread, `run_search` searches.
+    """
 
     def __init__(
-        self, name: str, announcer: Announcer, search: DecisionSearch, checks: GuardrailChecks, limits: QueryLimits
+        self,
+        name: str,
+        announcer: Announcer,
+        search: DecisionSearch,
+        checks: GuardrailChecks,
+        limits: QueryLimits,
+        *,
+        run_check: RunBlocking,
+        run_search: RunBlocking,
     ) -> None:
         self._name = name
         self._announcer = announcer
         self._search = search
         self._checks = checks
         self._limits = limits
+        self._run_check = run_check
+        self._run_search = run_search
 
-    def AnnounceIntent(
+    async def AnnounceIntent(
         self, request: cstp_pb2.AnnounceIntentRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.AnnounceIntentResponse:
         """Announce an intent."""
         caller = current_caller.get()
         announced = announcement(request)
-        feedback = self._announcer.announce(announced, caller.agent, caller.request_id, caller.reader)
+        feedback = await self._run_check(
+            self._announcer.announce, announced, caller.agent, caller.request_id, caller.reader
+        )
         return cstp_pb2.AnnounceIntentResponse(
             received=True,
             correlation_id=announced.correlation_id,
@@ -61,12 +77,13 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             revision=feedback.revision,
         )
 
-    def QueryDecisions(
+    async def QueryDecisions(
         self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.QueryDecisionsResponse:
         """Search the decision memory."""
         started = time.perf_counter()
-        matches = self._search.search(
+        matches = await self._run_search(
+            self._search.search,
             request.query,
             convert.decision_filter(request.filters),
             current_caller.get().reader,
@@ -81,13 +98,13 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             agent=self._name,
         )
 
-    def CheckGuardrails(
+    async def CheckGuardrails(
         self, request: cstp_pb2.CheckGuardrailsRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.CheckGuardrailsResponse:
         """Judge an action."""
         caller = current_caller.get()
-        check = self._checks.check(
-            action(request.action), caller.agent, convert.claimed_agent(request), caller.request_id
+        check = await self._run_check(
+            self._checks.check, action(request.action), caller.agent, convert.claimed_agent(request), caller.request_id
         )
         return cstp_pb2.CheckGuardrailsResponse(
             allowed=check.verdict.allowed,

@@ -25,6 +25,7 @@ from cstp_grpc.services import convert
 from cstp_grpc.services.caller import current_caller
 from cstp_grpc.services.cstp import QueryLimits, query_limit
 from cstp_grpc.services.federation_late import LateAnswers
+from cstp_grpc.storage.blocking import RunBlocking
 from cstp_grpc.vocabulary import Stakes
 
 RequestT = TypeVar(
@@ -42,17 +43,17 @@ class Trail(Protocol):
 class Alone(Protocol):
     """The three methods as this agent answers them by itself."""
 
-    def AnnounceIntent(
+    async def AnnounceIntent(
         self, request: cstp_pb2.AnnounceIntentRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.AnnounceIntentResponse:
         """Announce an intent."""
 
-    def QueryDecisions(
+    async def QueryDecisions(
         self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.QueryDecisionsResponse:
         """Search the decision memory."""
 
-    def CheckGuardrails(
+    async def CheckGuardrails(
         self, request: cstp_pb2.CheckGuardrailsRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.CheckGuardrailsResponse:
         """Judge an action."""
@@ -76,6 +77,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         limits: QueryLimits,
         *,
         stores_content: bool,
+        run_blocking: RunBlocking,
         late: LateAnswers | None = None,
     ) -> None:
         self._name = name
@@ -86,21 +88,22 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         self._clock = clock
         self._limits = limits
         self._stores_content = stores_content
+        self._run_blocking = run_blocking
         self._late = late
 
-    def AnnounceIntent(
+    async def AnnounceIntent(
         self, request: cstp_pb2.AnnounceIntentRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.AnnounceIntentResponse:
         """Announce an intent, and to peers once it is recorded here."""
         matter = Matter(convert.optional(request, "category"), convert.STAKES.word(request.stakes) or Stakes.MEDIUM)
         if self._rounds.is_local(request.scope, request.agents, matter):
-            return self._alone.AnnounceIntent(request, context)
+            return await self._alone.AnnounceIntent(request, context)
         if not request.HasField("correlation_id"):
             request.correlation_id = str(uuid.uuid4())
         with self._rounds.begin(
             request.correlation_id, matter, request.agents, arrival(context), judging=True
         ) as asked:
-            answer = self._alone.AnnounceIntent(request, context)
+            answer = await self._alone.AnnounceIntent(request, context)
             if asked is None:
                 return answer
             told = outward(request, asked)
@@ -108,7 +111,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             told.ClearField("paths")
             narrowed = self._is_narrowed()
             late = self._late.of(request, answer.revision, asked.peers, narrowed=narrowed) if self._late else None
-            peers = asked.answers("cstp.announceIntent", told, late)
+            peers = await asked.answers("cstp.announceIntent", told, late)
         if narrowed:
             peers = [without_memory(peer) for peer in peers]
         verdict = self._verdict(answer.guardrail_status, peers, asked) if answer.HasField("guardrail_status") else None
@@ -116,23 +119,23 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         similar = remembered(own, [peer.feedback.similar for peer in peers if peer.feedback])
         write_announcement(answer, verdict, similar, peers)
         action = request.intent if self._stores_content else None
-        self._record(action, request, verdict, peers, answer)
+        await self._record(action, request, verdict, peers, answer)
         return answer
 
-    def QueryDecisions(
+    async def QueryDecisions(
         self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.QueryDecisionsResponse:
         """Search the decision memories of this agent and of its peers."""
         matter = Matter(convert.optional(request.filters, "category"))
         if self._rounds.is_local(request.scope, request.agents, matter) or self._is_narrowed():
-            return self._alone.QueryDecisions(request, context)
+            return await self._alone.QueryDecisions(request, context)
         started = time.perf_counter()
         about = current_caller.get().request_id
         with self._rounds.begin(about, matter, request.agents, arrival(context), judging=False) as asked:
             if asked is None:
-                return self._alone.QueryDecisions(request, context)
-            answer, peers = asked.answers_beside(
-                "cstp.queryDecisions", outward(request, asked), lambda: self._alone.QueryDecisions(request, context)
+                return await self._alone.QueryDecisions(request, context)
+            answer, peers = await asked.answers_beside(
+                "cstp.queryDecisions", outward(request, asked), self._alone.QueryDecisions(request, context)
             )
         own = recollection_of(answer, self._name, 1.0)
         found = remembered(own, [peer.recollection for peer in peers if peer.recollection])
@@ -140,24 +143,24 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         answer.query_time_ms = round((time.perf_counter() - started) * 1000)
         return answer
 
-    def CheckGuardrails(
+    async def CheckGuardrails(
         self, request: cstp_pb2.CheckGuardrailsRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.CheckGuardrailsResponse:
         """Judge an action, and have peers judge it."""
         action = request.action
         matter = Matter(convert.optional(action, "category"), convert.STAKES.word(action.stakes) or Stakes.MEDIUM)
         if self._rounds.is_local(request.scope, request.agents, matter):
-            return self._alone.CheckGuardrails(request, context)
+            return await self._alone.CheckGuardrails(request, context)
         about = current_caller.get().request_id
         with self._rounds.begin(about, matter, request.agents, arrival(context), judging=True) as asked:
             if asked is None:
-                return self._alone.CheckGuardrails(request, context)
-            answer, peers = asked.answers_beside(
-                "cstp.checkGuardrails", outward(request, asked), lambda: self._alone.CheckGuardrails(request, context)
+                return await self._alone.CheckGuardrails(request, context)
+            answer, peers = await asked.answers_beside(
+                "cstp.checkGuardrails", outward(request, asked), self._alone.CheckGuardrails(request, context)
             )
         verdict = self._verdict(answer, peers, asked)
         write_check(answer, verdict, peers)
-        self._record(action.description, request, verdict, peers)
+        await self._record(action.description, request, verdict, peers)
         return answer
 
     def _is_narrowed(self) -> bool:
@@ -174,7 +177,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         judgement = judgement_of(own, self._name)
         return decide(self._name, judgement, [peer.opinion for peer in peers], asked.quorum)
 
-    def _record(
+    async def _record(
         self,
         action: str | None,
         request: cstp_pb2.AnnounceIntentRequest | cstp_pb2.CheckGuardrailsRequest,
@@ -200,7 +203,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             intent_revision=announced.revision if announced else None,
             peers=tuple(audited(peer) for peer in peers),
         )
-        self._trail.record(entry)
+        await self._run_blocking(self._trail.record, entry)
 
     def _guardrails(self, findings: Iterable[Finding]) -> tuple[str, ...]:
         """Return the guardrails of findings, those of peers with the names of these before them."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import AsyncIterator
 
 import grpc
 
@@ -12,6 +11,7 @@ from cstp_grpc.decisions.model import DecisionContent, ImportRecord, ImportResul
 from cstp_grpc.gen.cstp.v1 import journal_pb2, journal_pb2_grpc
 from cstp_grpc.services import convert
 from cstp_grpc.services.caller import current_caller
+from cstp_grpc.storage.blocking import RunBlocking
 from cstp_grpc.storage.paging import PageRequest
 from cstp_grpc.vocabulary import Visibility
 
@@ -20,10 +20,11 @@ IMPORT_BATCH = 128
 
 
 class JournalService(journal_pb2_grpc.JournalServiceServicer):
-    """Serves cstp.v1.JournalService."""
+    """Serves cstp.v1.JournalService; `run_blocking` runs imports on a thread."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, run_blocking: RunBlocking) -> None:
         self._journal = journal
+        self._run_blocking = run_blocking
 
     def RecordDecision(
         self, request: journal_pb2.RecordDecisionRequest, context: grpc.ServicerContext
@@ -89,15 +90,30 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         private = self._journal.unshare(request.id, caller.agent, caller.request_id)
         return journal_pb2.UnshareDecisionResponse(decision=convert.decision(private))
 
-    def ImportDecisions(
-        self, request_iterator: Iterator[journal_pb2.ImportDecisionsRequest], context: grpc.ServicerContext
+    async def ImportDecisions(
+        self, request_iterator: AsyncIterator[journal_pb2.ImportDecisionsRequest], context: grpc.ServicerContext
     ) -> journal_pb2.ImportDecisionsResponse:
         """Import decisions batch by batch."""
         caller = current_caller.get()
         results: list[ImportResult] = []
-        while batch := [import_record(message) for message in islice(request_iterator, IMPORT_BATCH)]:
-            results += self._journal.import_batch(batch, caller.agent, caller.request_id)
+        async for batch in batches(request_iterator, IMPORT_BATCH):
+            records = [import_record(message) for message in batch]
+            results += await self._run_blocking(self._journal.import_batch, records, caller.agent, caller.request_id)
         return journal_pb2.ImportDecisionsResponse(results=[import_result(result) for result in results])
+
+
+async def batches(
+    messages: AsyncIterator[journal_pb2.ImportDecisionsRequest], size: int
+) -> AsyncIterator[list[journal_pb2.ImportDecisionsRequest]]:
+    """Yield messages in lists of `size`; the last may be shorter."""
+    batch: list[journal_pb2.ImportDecisionsRequest] = []
+    async for message in messages:
+        batch.append(message)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 def content(message: journal_pb2.DecisionContent) -> DecisionContent:

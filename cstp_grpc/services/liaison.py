@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,7 @@ from cstp_grpc.liaison.sessions import Sessions
 from cstp_grpc.liaison.sharing import ShareRequest, Sharing
 from cstp_grpc.services import convert
 from cstp_grpc.services.caller import current_caller
+from cstp_grpc.storage.blocking import RunBlocking
 from cstp_grpc.storage.paging import PageRequest
 from cstp_grpc.vocabulary import Permission
 
@@ -69,10 +70,11 @@ class Liaison:
 
 
 class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
-    """Serves liaison.v1.LiaisonService."""
+    """Serves liaison.v1.LiaisonService; `run_blocking` runs on a thread what an asynchronous method must wait for."""
 
-    def __init__(self, liaison: Liaison) -> None:
+    def __init__(self, liaison: Liaison, run_blocking: RunBlocking) -> None:
         self._liaison = liaison
+        self._run_blocking = run_blocking
 
     def OpenSession(
         self, request: liaison_pb2.OpenSessionRequest, context: grpc.ServicerContext
@@ -266,13 +268,14 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
         events = map(event_message, page.events)
         return liaison_pb2.ListEventsResponse(events=events, more=page.more, newest=page.newest)
 
-    def WatchEvents(
-        self, request: liaison_pb2.WatchEventsRequest, context: grpc.ServicerContext
-    ) -> Iterator[liaison_pb2.WatchEventsResponse]:
+    async def WatchEvents(  # type: ignore[override]  # the stubs know threads' iterators only
+        self, request: liaison_pb2.WatchEventsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncGenerator[liaison_pb2.WatchEventsResponse, None]:
         """Stream events."""
-        watch = self._liaison.feed.watch(event_filter(request), convert.optional(request, "after"), calling().agent)
-        context.add_callback(watch.cancel)
-        return (liaison_pb2.WatchEventsResponse(event=event_message(event)) for event in watch)
+        after = convert.optional(request, "after")
+        watch = await self._run_blocking(self._liaison.feed.watch, event_filter(request), after, calling().agent)
+        context.add_done_callback(lambda _: watch.cancel())  # type: ignore[arg-type]  # the stubs want a class
+        return (liaison_pb2.WatchEventsResponse(event=event_message(event)) async for event in watch)
 
 
 def calling() -> Caller:

@@ -61,7 +61,7 @@ def main() -> None:
     wanted = settings(arguments.data_dir, not arguments.no_audit, arguments.provider, arguments.peer)
     app = App(wanted)
     app.start()
-    noop, noop_port = noop_server(wanted.grpc.workers)
+    noop, noop_port = noop_server(8)
     print(json.dumps({"grpc": app.port, "noop": noop_port, "ready": time.time()}), flush=True)
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
     noop.stop(0)

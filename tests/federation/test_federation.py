@@ -416,13 +416,11 @@ def at_port(wanted: Any, number: int) -> Any:
     return wanted.grpc.model_copy(update={"port": number})
 
 
-@pytest.mark.parametrize(("workers", "max_calls"), [(8, 1), (2, 4)])
-def test_calls_that_wait_for_peers_leave_room_for_others(tmp_path: Path, workers: int, max_calls: int) -> None:
+def test_calls_that_wait_for_peers_leave_room_for_others(tmp_path: Path) -> None:
     go_on = threading.Event()
     with scripted_server(check(), before=lambda *_: go_on.wait(TIMEOUT)) as slow:
-        wanted = agent_settings(tmp_path, "a", peers=[peer("slow", slow.target)], max_calls=max_calls)
-        threads_of = wanted.grpc.model_copy(update={"workers": workers})
-        with running(wanted.model_copy(update={"grpc": threads_of})) as app:
+        wanted = agent_settings(tmp_path, "a", peers=[peer("slow", slow.target)], max_calls=1)
+        with running(wanted) as app:
             callers = [GrpcCaller(app.target) for _ in range(2)]
             params = {"action": {"description": "Ship it"}, **given("federated")}
             outcomes: list[Any] = []

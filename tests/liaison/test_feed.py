@@ -1,12 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import islice
 
 import pytest
 from sqlalchemy import Connection, Engine
@@ -38,10 +38,13 @@ class Watching:
 
     def _run(self) -> None:
         try:
-            for event in self.watch:
-                self.seen.append(sequence(event))
+            asyncio.run(self._collect())
         except CstpError as error:
             self.error = error
+
+    async def _collect(self) -> None:
+        async for event in self.watch:
+            self.seen.append(sequence(event))
 
     def ended(self) -> bool:
         """Whether the watch ends, at the latest in a while."""
@@ -69,7 +72,8 @@ class Newsroom:
         read: Callable[[], AbstractContextManager[Connection]] | None = None,
     ) -> Feed:
         """Return another feed, as if of another server."""
-        feed = Feed(self.store, read or (lambda: reading(self.engine)), max_watchers, per_agent, refresh_seconds)
+        read = read or (lambda: reading(self.engine))
+        feed = Feed(self.store, read, max_watchers, per_agent, refresh_seconds, asyncio.to_thread)
         self.feeds.append(feed)
         return feed
 
@@ -100,6 +104,15 @@ def newsroom(engine: Engine, writer: Writer) -> Iterator[Newsroom]:
     assert all(watching.ended() for watching in newsroom.watchings)
 
 
+def next_event(watch: Watch) -> Event:
+    """Wait for the next event of a watch."""
+
+    async def wait() -> Event:
+        return await anext(watch)
+
+    return asyncio.run(wait())
+
+
 def sequence(event: Event) -> int:
     """Return the place of a stored event."""
     assert event.sequence is not None
@@ -119,14 +132,14 @@ def test_an_event_comes_as_it_was_stored(newsroom: Newsroom) -> None:
     feed = newsroom.feed()
     told = replace(HAPPENED, type=EventType.SESSION_CLAIMED, agent="liaison_content", data={"claimant": "c-1"})
     (place,) = newsroom.happen(feed, told)
-    assert next(feed.watch(ACME, 0, "alice")) == replace(told, sequence=place)
+    assert next_event(feed.watch(ACME, 0, "alice")) == replace(told, sequence=place)
 
 
 def test_a_watch_goes_on_after_the_sequence_that_it_is_given(newsroom: Newsroom) -> None:
     feed = newsroom.feed()
     sequences = newsroom.happen(feed, *[HAPPENED] * 5)
     watch = feed.watch(ACME, sequences[1], "alice")
-    assert [sequence(event) for event in islice(watch, 3)] == sequences[2:]
+    assert [sequence(next_event(watch)) for _ in range(3)] == sequences[2:]
 
 
 def test_without_a_sequence_a_watch_begins_when_it_is_let_in(newsroom: Newsroom) -> None:
@@ -134,7 +147,7 @@ def test_without_a_sequence_a_watch_begins_when_it_is_let_in(newsroom: Newsroom)
     newsroom.happen(feed, HAPPENED)
     watch = feed.watch(ACME, None, "alice")
     (later,) = newsroom.happen(feed, HAPPENED)
-    assert sequence(next(watch)) == later
+    assert sequence(next_event(watch)) == later
 
 
 def test_more_events_than_are_read_at_once_all_come_in_their_order(newsroom: Newsroom) -> None:
@@ -235,9 +248,10 @@ def test_a_cancelled_watch_gives_nothing_more_of_what_it_has_read(newsroom: News
     feed = newsroom.feed()
     newsroom.happen(feed, HAPPENED, HAPPENED)
     watch = feed.watch(ACME, 0, "alice")
-    next(watch)
+    next_event(watch)
     watch.cancel()
-    assert list(watch) == []
+    with pytest.raises(StopAsyncIteration):
+        next_event(watch)
 
 
 def test_a_server_that_stops_ends_those_who_watch_and_says_why(newsroom: Newsroom) -> None:
@@ -285,4 +299,4 @@ def test_a_database_that_fails_ends_the_watch_and_frees_its_place(newsroom: News
     with pytest.raises(QueryFailed):
         feed.watch(ACME, None, "alice")
     broken.clear()
-    assert next(feed.watch(ACME, 0, "alice"))
+    assert next_event(feed.watch(ACME, 0, "alice"))

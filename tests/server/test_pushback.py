@@ -16,8 +16,8 @@ from cstp_grpc.client.errors import PUSHBACK
 from cstp_grpc.errors import CstpError, LiaisonAgentUnavailable, QueryFailed, RateLimited, Unavailable
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
 from cstp_grpc.server.app import now
-from cstp_grpc.server.grpc_server import GrpcServer, interceptors
-from cstp_grpc.server.interceptors.receiving import Receiving
+from cstp_grpc.server.grpc_server import GrpcServer, build_call_policy
+from cstp_grpc.server.lanes import Lanes
 from tests.harness import TIMEOUT, TOKENS, decoded, settings
 
 ALICE = (("authorization", f"Bearer {TOKENS['alice']}"),)
@@ -45,9 +45,8 @@ class Failing(cstp_pb2_grpc.CstpServiceServicer):
 def calling(tmp_path: Path, servicer: Failing) -> Iterator[Any]:
     """Serve with the server's own interceptors, and yield the call of a channel that repeats it by itself."""
     wanted = settings(tmp_path)
-    receiving = Receiving(wanted.grpc.message_seconds)
     servicers = [(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)]
-    server = GrpcServer(wanted.grpc, interceptors(wanted, receiving, RefusalCounts(now)), servicers, {}, receiving, 1)
+    server = GrpcServer(wanted.grpc, build_call_policy(wanted, RefusalCounts(now)), servicers, {}, Lanes())
     port = server.start().port
     try:
         options = [("grpc.service_config", SERVICE_CONFIG)]

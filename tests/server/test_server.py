@@ -19,20 +19,18 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from cstp_grpc.client.contract import methods
-from cstp_grpc.config import Settings
+from cstp_grpc.config import ConfigError, Settings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc
 from cstp_grpc.guardrails.rulebook import RulebookError
 from cstp_grpc.server.app import App
 from cstp_grpc.server.grpc_server import CannotListen
+from cstp_grpc.server.open_handlers import MOST_WAITING
 from cstp_grpc.storage.lock import AlreadyRunning
 from tests.harness import TIMEOUT, TOKENS, GrpcCaller, decoded, running, settings
 from tests.waiting import wait_until
 
-SOON = TIMEOUT / 2
-"""Seconds after which silent calls still hold what they were given."""
-ENDED = {grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
-"""How a call ends that the server ends: its cancellation, or the status after it, whichever comes first."""
 ALICE = (("authorization", f"Bearer {TOKENS['alice']}"),)
+BOB = (("authorization", f"Bearer {TOKENS['bob']}"),)
 CHECK = cstp_pb2.CheckGuardrailsRequest(action=cstp_pb2.Action(description="deploy"))
 
 
@@ -247,38 +245,20 @@ def test_a_bad_message_in_a_stream_is_named_and_what_came_before_a_batch_ago_sta
     assert len(again.results) == 200
 
 
-def test_open_streams_leave_unary_calls_their_threads(tmp_path: Path) -> None:
+def test_open_streams_keep_nobody_from_calling(tmp_path: Path) -> None:
     release = threading.Event()
 
     def slow() -> Iterator[journal_pb2.ImportDecisionsRequest]:
         release.wait(TIMEOUT)
         yield from ()
 
-    narrow = settings(tmp_path, grpc={"workers": 1, "stream_workers": 1})
-    with running(narrow) as app, grpc.insecure_channel(app.target) as channel:
+    with running(settings(tmp_path)) as app, grpc.insecure_channel(app.target) as channel:
         stub = journal_pb2_grpc.JournalServiceStub(channel)
-        streams = [stub.ImportDecisions.future(slow(), metadata=ALICE, timeout=TIMEOUT) for _ in range(3)]
+        streams = [stub.ImportDecisions.future(slow(), metadata=ALICE, timeout=TIMEOUT) for _ in range(100)]
         answer = cstp_pb2_grpc.CstpServiceStub(channel).CheckGuardrails(CHECK, metadata=ALICE, timeout=TIMEOUT)
         release.set()
         assert answer.evaluated > 0
-        assert [len(stream.result().results) for stream in streams] == [0, 0, 0]
-
-
-def test_strangers_cannot_hold_the_threads_of_imports(channel: grpc.Channel) -> None:
-    reflect = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
-    release = threading.Event()
-
-    def idle() -> Iterator[bytes]:
-        release.wait(TIMEOUT)
-        yield from ()
-
-    held = [reflect(idle(), timeout=TIMEOUT) for _ in range(8)]
-    one = journal_pb2.ImportDecisionsRequest(source="a", decision=journal_pb2.DecisionContent(title="A"))
-    stub = journal_pb2_grpc.JournalServiceStub(channel)
-    assert len(stub.ImportDecisions(iter([one]), metadata=ALICE, timeout=TIMEOUT).results) == 1
-    release.set()
-    for stream in held:
-        stream.cancel()
+        assert {len(stream.result().results) for stream in streams} == {0}
 
 
 @contextmanager
@@ -294,21 +274,11 @@ def silent_calls(
 
     with grpc.insecure_channel(target) as channel:
         begin = channel.stream_unary(path)
-        calls = [begin.future(nothing(), metadata=metadata, timeout=TIMEOUT) for _ in range(count)]
+        calls = [begin.future(nothing(), metadata=metadata, timeout=10 * TIMEOUT) for _ in range(count)]
         yield calls
         release.set()
         for call in calls:
             call.cancel()
-
-
-def gets_through(channel: grpc.Channel) -> bool:
-    """Whether a call is answered; where messages have little time, that of an honest caller may be late too."""
-    try:
-        return cstp_pb2_grpc.CstpServiceStub(channel).CheckGuardrails(CHECK, metadata=ALICE, timeout=SOON).allowed
-    except grpc.RpcError as error:
-        if error.code() not in ENDED:  # type: ignore[attr-defined]
-            raise
-        return False
 
 
 @pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer of-somebody-else"),)], ids=["none", "unknown"])
@@ -323,49 +293,90 @@ def test_strangers_are_refused_before_they_send_anything(
     assert all(answer.data == {"requestId": "r-1"} for answer in answers)
 
 
-def test_known_callers_that_send_nothing_hold_their_threads_for_a_while_only(tmp_path: Path) -> None:
-    hurried = settings(tmp_path, grpc={"workers": 1, "message_seconds": 0.2})
-    path = methods()["cstp.getAccess"].path
-    with running(hurried) as app, silent_calls(app.target, path, ALICE, 3) as calls:
-        with grpc.insecure_channel(app.target) as channel:
-            wait_until(lambda: gets_through(channel), "a thread is free", SOON)
-        assert {call.exception(TIMEOUT).code() for call in calls} <= ENDED
+@pytest.mark.parametrize("method", ["cstp.getAccess", "cstp.importDecisions"])
+def test_a_message_that_does_not_come_in_time_ends_its_call(tmp_path: Path, method: str) -> None:
+    hurried = settings(tmp_path, grpc={"message_seconds": 0.2})
+    with running(hurried) as app, silent_calls(app.target, methods()[method].path, ALICE, 3) as calls:
+        ended = [decoded(call.exception(TIMEOUT)) for call in calls]
+    assert {(each.reason, each.message) for each in ended} == {("DEADLINE_EXCEEDED", "No message arrived within 0.2 s")}
 
 
-def test_an_agent_that_sends_nothing_cannot_keep_others_waiting_for_long(tmp_path: Path) -> None:
-    patient = settings(tmp_path, grpc={"workers": 6, "message_seconds": 10 * TIMEOUT})
-    path = methods()["cstp.getAccess"].path
-    bob = (("authorization", f"Bearer {TOKENS['bob']}"),)
-    with running(patient) as app, silent_calls(app.target, path, bob, 6) as calls:
+@pytest.mark.parametrize("method", ["cstp.getAccess", "cstp.checkGuardrails", "cstp.importDecisions"])
+def test_callers_that_send_nothing_keep_nobody_else_waiting(tmp_path: Path, method: str) -> None:
+    patient = settings(tmp_path, grpc={"message_seconds": 10 * TIMEOUT, "max_calls_per_agent": 100})
+    record = journal_pb2.ImportDecisionsRequest(source="a", decision=journal_pb2.DecisionContent(title="A"))
+    with running(patient) as app, silent_calls(app.target, methods()[method].path, BOB, 300) as calls:
+        wait_until(lambda: sum(call.done() for call in calls) == 200, "those beyond the limit are refused")
+        refused = [decoded(call.exception()) for call in calls if call.done()]
+        assert {(each.reason, "the limit is 100" in each.message) for each in refused} == {("RATE_LIMITED", True)}
         with grpc.insecure_channel(app.target) as channel:
-            stub = cstp_pb2_grpc.CstpServiceStub(channel)
-            assert stub.CheckGuardrails(CHECK, metadata=ALICE, timeout=TIMEOUT).allowed
-        wait_until(lambda: sum(call.done() for call in calls) >= 2, "two calls are ended")
-        assert {call.exception().code() for call in calls if call.done()} <= ENDED
+            assert (
+                cstp_pb2_grpc.CstpServiceStub(channel).CheckGuardrails(CHECK, metadata=ALICE, timeout=TIMEOUT).allowed
+            )
+            stub = journal_pb2_grpc.JournalServiceStub(channel)
+            assert len(stub.ImportDecisions(iter([record]), metadata=ALICE, timeout=TIMEOUT).results) == 1
+        assert sum(call.done() for call in calls) == 200
+
+
+def test_calls_that_ended_make_room(tmp_path: Path) -> None:
+    narrow = settings(tmp_path, grpc={"message_seconds": 10 * TIMEOUT, "max_calls": 2})
+    path = methods()["cstp.getAccess"].path
+    with running(narrow) as app, grpc.insecure_channel(app.target) as channel:
+        check = cstp_pb2_grpc.CstpServiceStub(channel).CheckGuardrails
+
+        def is_let_in() -> bool:
+            error = check.future(CHECK, metadata=ALICE, timeout=TIMEOUT).exception()
+            return error is None or decoded(error).reason != "RATE_LIMITED"
+
+        with silent_calls(app.target, path, BOB, 3) as calls:
+            wait_until(lambda: any(call.done() for call in calls), "there is no room")
+            assert not is_let_in()
+        wait_until(is_let_in, "there is room")
 
 
 @pytest.mark.parametrize("rpc", ["Check", "Watch"])
-def test_strangers_that_ask_for_health_and_send_nothing_keep_nobody_from_anything(tmp_path: Path, rpc: str) -> None:
-    hurried = settings(tmp_path, grpc={"message_seconds": 0.2})
-    path = f"/grpc.health.v1.Health/{rpc}"
+def test_strangers_that_ask_for_health_and_send_nothing_keep_nobody_from_it(tmp_path: Path, rpc: str) -> None:
+    patient = settings(tmp_path, grpc={"message_seconds": 10 * TIMEOUT})
     with (
-        running(hurried) as app,
-        silent_calls(app.target, path, count=40),
+        running(patient) as app,
+        silent_calls(app.target, f"/grpc.health.v1.Health/{rpc}", count=MOST_WAITING + 44) as calls,
         grpc.insecure_channel(app.target) as channel,
     ):
-        wait_until(lambda: gets_through(channel), "a thread is free", SOON)
-        wait_until(lambda: says_that_it_serves(channel), "somebody else hears of the health", SOON)
+        wait_until(lambda: sum(call.done() for call in calls) >= 44, "those who waited longest are ended")
+        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        assert {call.exception().code() for call in calls if call.done()} == {grpc.StatusCode.DEADLINE_EXCEEDED}
 
 
-def says_that_it_serves(channel: grpc.Channel) -> bool:
-    """Whether a server says that it is well; where messages have little time, the question may be late."""
-    try:
-        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=SOON)
-    except grpc.RpcError as error:
-        if error.code() not in ENDED:  # type: ignore[attr-defined]
-            raise
-        return False
-    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+def test_strangers_that_ask_for_reflection_and_send_nothing_keep_nobody_from_it(app: App) -> None:
+    with (
+        silent_calls(app.target, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", count=80),
+        grpc.insecure_channel(app.target) as channel,
+    ):
+        shown = reflect(channel, REFLECTION[0], "cstp.v1.CstpService").file_descriptor_response
+        assert shown.file_descriptor_proto
+
+
+def test_more_values_than_a_message_may_hold_are_refused_by_name(tmp_path: Path) -> None:
+    request = cstp_pb2.CheckGuardrailsRequest(action=cstp_pb2.Action(description="deploy"))
+    request.action.context["list"] = [None] * 1000
+    with (
+        running(settings(tmp_path, grpc={"max_values": 1000})) as app,
+        grpc.insecure_channel(app.target) as channel,
+        pytest.raises(grpc.RpcError) as caught,
+    ):
+        cstp_pb2_grpc.CstpServiceStub(channel).CheckGuardrails(request, metadata=ALICE, timeout=TIMEOUT)
+    answered = decoded(caught.value)
+    assert (answered.fields, answered.message) == (
+        ("action.context",),
+        "action.context: holds more than 1000 values",
+    )
+
+
+@pytest.mark.parametrize("key", ["workers", "stream_workers"])
+def test_a_setting_that_lost_its_meaning_is_refused_with_the_reason(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key}: .* remove the key"):
+        settings(tmp_path, grpc={key: 1})
 
 
 @pytest.mark.parametrize("path", ["/cstp.v1.AccessService/GetAccess", "/grpc.health.v1.Health/Check"])
@@ -472,8 +483,7 @@ def test_a_caller_that_leaves_a_stream_is_no_failure_of_the_server(
         yield from records("left", 150)
         release.wait(TIMEOUT)
 
-    narrow = settings(tmp_path, grpc={"stream_workers": 1})
-    with running(narrow) as app, grpc.insecure_channel(app.target) as channel:
+    with running(settings(tmp_path)) as app, grpc.insecure_channel(app.target) as channel:
         stub = journal_pb2_grpc.JournalServiceStub(channel)
         listing = journal_pb2.ListDecisionsRequest(page_size=1)
         stream = stub.ImportDecisions.future(unfinished(), metadata=ALICE, timeout=TIMEOUT)
@@ -483,8 +493,8 @@ def test_a_caller_that_leaves_a_stream_is_no_failure_of_the_server(
             "the server reads the stream",
         )
         stream.cancel()
-        # The one thread for streams is free again when the call has ended. To gRPC a stream whose caller left may look
-        # like one that is complete, so that there need not be a line in the log.
+        # To gRPC a stream whose caller left may look like one that is complete, so that there need not be a line in
+        # the log.
         assert len(stub.ImportDecisions(records("next", 1), metadata=ALICE, timeout=TIMEOUT).results) == 1
         release.set()
     assert {record.levelname for record in caplog.records if "importDecisions" in record.getMessage()} <= {"INFO"}

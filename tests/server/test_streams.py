@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
+import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,22 @@ import pytest
 from cstp_grpc.audit.refusals import RefusalCounts
 from cstp_grpc.client.contract import methods
 from cstp_grpc.errors import NotFound, Unavailable
-from cstp_grpc.gen.cstp.v1 import journal_pb2, journal_pb2_grpc
 from cstp_grpc.gen.liaison.v1 import liaison_pb2, liaison_pb2_grpc
 from cstp_grpc.server.app import now
-from cstp_grpc.server.grpc_server import GrpcServer, Servicer, interceptors
-from cstp_grpc.server.interceptors.receiving import Receiving
+from cstp_grpc.server.call_handlers import Servicer
+from cstp_grpc.server.grpc_server import GrpcServer, build_call_policy
+from cstp_grpc.server.lanes import Lanes
 from cstp_grpc.services.caller import current_caller
 from tests.harness import TIMEOUT, TOKENS, decoded, settings
-from tests.waiting import wait_until
 
 PATH = methods()["liaison.watchEvents"].path
 ALICE = (("authorization", f"Bearer {TOKENS['alice']}"),)
 NAMED = (*ALICE, ("x-request-id", "r-1"))
 WATCH = liaison_pb2.WatchEventsRequest()
 
-Answer = Callable[[liaison_pb2.WatchEventsRequest, grpc.ServicerContext], Iterator[liaison_pb2.WatchEventsResponse]]
+Context = grpc.aio.ServicerContext[Any, Any]
+Responses = AsyncGenerator[liaison_pb2.WatchEventsResponse, None]
+Answer = Callable[[liaison_pb2.WatchEventsRequest, Context], Responses]
 
 
 @dataclass
@@ -66,13 +67,10 @@ def silent(served: Served, count: int, metadata: Sequence[tuple[str, str]]) -> I
 
 
 @contextmanager
-def serving(folder: Path, *servicers: Servicer, streams: int = 2, **overrides: Any) -> Iterator[Served]:
+def serving(folder: Path, *servicers: Servicer, **overrides: Any) -> Iterator[Served]:
     """Run a server of some servicers for the length of a block."""
     wanted = settings(folder, **overrides)
-    receiving = Receiving(wanted.grpc.message_seconds)
-    server = GrpcServer(
-        wanted.grpc, interceptors(wanted, receiving, RefusalCounts(now)), servicers, {}, receiving, streams
-    )
+    server = GrpcServer(wanted.grpc, build_call_policy(wanted, RefusalCounts(now)), servicers, {}, Lanes())
     target = f"127.0.0.1:{server.start().port}"
     try:
         with grpc.insecure_channel(target) as channel:
@@ -83,27 +81,20 @@ def serving(folder: Path, *servicers: Servicer, streams: int = 2, **overrides: A
 
 def answering(answer: Answer) -> Servicer:
     """Return what answers WatchEvents."""
-    return servicer("liaison.watchEvents", grpc.unary_stream_rpc_method_handler, answer)
 
+    async def watch(request: liaison_pb2.WatchEventsRequest, context: Context) -> Responses:
+        return answer(request, context)
 
-def counting() -> Servicer:
-    """Return what counts the records that ImportDecisions is sent."""
-
-    def count(requests: Iterator[Any], _: object) -> journal_pb2.ImportDecisionsResponse:
-        return journal_pb2.ImportDecisionsResponse(results=[journal_pb2.ImportResult() for _ in requests])
-
-    return servicer("cstp.importDecisions", grpc.stream_unary_rpc_method_handler, count)
-
-
-def servicer(name: str, build: Callable[..., Any], behavior: Callable[..., Any]) -> Servicer:
-    """Return a servicer of one method."""
-    method = methods()[name]
-    handler = build(behavior, method.request.FromString, method.response.SerializeToString)
+    method = methods()["liaison.watchEvents"]
+    behavior: Any = watch
+    handler = grpc.unary_stream_rpc_method_handler(
+        behavior, method.request.FromString, method.response.SerializeToString
+    )
     service = grpc.method_handlers_generic_handler(method.service, {method.rpc: handler})
     return lambda _, server: server.add_generic_rpc_handlers((service,)), None
 
 
-def numbered(*sequences: int) -> Iterator[liaison_pb2.WatchEventsResponse]:
+async def numbered(*sequences: int) -> Responses:
     """Yield events of given sequences."""
     for sequence in sequences:
         yield liaison_pb2.WatchEventsResponse(event=liaison_pb2.Event(sequence=sequence))
@@ -113,18 +104,13 @@ def numbered(*sequences: int) -> Iterator[liaison_pb2.WatchEventsResponse]:
 class Endless:
     """Answers that wait, after the first, until the call is over."""
 
-    def __post_init__(self) -> None:
-        self.left, self.closed = threading.Event(), threading.Event()
+    closed: threading.Event = field(default_factory=threading.Event)
 
-    def __call__(self, request: Any, context: grpc.ServicerContext) -> Iterator[liaison_pb2.WatchEventsResponse]:
-        context.add_callback(self.left.set)
-        return self._answers()
-
-    def _answers(self) -> Iterator[liaison_pb2.WatchEventsResponse]:
+    async def __call__(self, request: Any, context: Context) -> Responses:
         try:
-            yield from numbered(1)
-            self.left.wait(TIMEOUT)
-            yield from numbered(2)
+            async for answer in numbered(1):
+                yield answer
+            await asyncio.Event().wait()
         finally:
             self.closed.set()
 
@@ -140,9 +126,10 @@ def test_answers_come_in_their_order_and_with_the_request_id(tmp_path: Path) -> 
 def test_a_caller_is_told_that_it_was_let_in_before_there_is_anything_to_answer(tmp_path: Path) -> None:
     release = threading.Event()
 
-    def late() -> Iterator[liaison_pb2.WatchEventsResponse]:
-        release.wait(TIMEOUT)
-        yield from numbered(1)
+    async def late() -> Responses:
+        await asyncio.to_thread(release.wait, TIMEOUT)
+        async for answer in numbered(1):
+            yield answer
 
     with serving(tmp_path, answering(lambda *_: late())) as served:
         call = served.watch()
@@ -152,7 +139,7 @@ def test_a_caller_is_told_that_it_was_let_in_before_there_is_anything_to_answer(
 
 
 def test_who_is_not_let_in_gets_the_error_with_the_request_id(tmp_path: Path) -> None:
-    def refuse(*_: object) -> Iterator[liaison_pb2.WatchEventsResponse]:
+    def refuse(*_: object) -> Responses:
         raise Unavailable("there is no room")
 
     with serving(tmp_path, answering(refuse)) as served, pytest.raises(grpc.RpcError) as caught:
@@ -166,8 +153,9 @@ def test_who_is_not_let_in_gets_the_error_with_the_request_id(tmp_path: Path) ->
 
 
 def test_an_error_in_the_middle_comes_after_the_answers_before_it(tmp_path: Path) -> None:
-    def broken() -> Iterator[liaison_pb2.WatchEventsResponse]:
-        yield from numbered(1, 2)
+    async def broken() -> Responses:
+        async for answer in numbered(1, 2):
+            yield answer
         raise NotFound("it is gone", metadata={"what": "session"})
 
     with serving(tmp_path, answering(lambda *_: broken())) as served:
@@ -183,8 +171,9 @@ def test_an_error_in_the_middle_comes_after_the_answers_before_it(tmp_path: Path
 def test_the_unforeseen_in_the_middle_tells_nothing_but_the_request_id(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken() -> Iterator[liaison_pb2.WatchEventsResponse]:
-        yield from numbered(1)
+    async def broken() -> Responses:
+        async for answer in numbered(1):
+            yield answer
         raise RuntimeError("the password is hunter2")
 
     with serving(tmp_path, answering(lambda *_: broken())) as served:
@@ -199,7 +188,7 @@ def test_the_unforeseen_in_the_middle_tells_nothing_but_the_request_id(
 
 
 def test_it_is_known_who_calls_as_long_as_answers_come(tmp_path: Path) -> None:
-    def named() -> Iterator[liaison_pb2.WatchEventsResponse]:
+    async def named() -> Responses:
         for _ in range(2):
             yield liaison_pb2.WatchEventsResponse(event=liaison_pb2.Event(agent=current_caller.get().agent))
 
@@ -218,39 +207,11 @@ def test_a_caller_that_leaves_ends_the_answers(tmp_path: Path, caplog: pytest.Lo
     assert not caplog.records
 
 
-def test_a_caller_that_left_before_the_first_answer_ends_the_answers(tmp_path: Path) -> None:
-    entered, left, closed = threading.Event(), threading.Event(), threading.Event()
-
-    class Unread:
-        """Answers that are there, which nobody may ask for."""
-
-        def __next__(self) -> liaison_pb2.WatchEventsResponse:
-            raise AssertionError("nobody waits for this")
-
-        def __iter__(self) -> Iterator[liaison_pb2.WatchEventsResponse]:
-            return self
-
-        def close(self) -> None:
-            closed.set()
-
-    def slow(_request: object, context: grpc.ServicerContext) -> Iterator[liaison_pb2.WatchEventsResponse]:
-        context.add_callback(left.set)
-        entered.set()
-        assert left.wait(TIMEOUT)
-        return Unread()
-
-    with serving(tmp_path, answering(slow)) as served:
-        call = served.watch()
-        assert entered.wait(TIMEOUT)
-        call.cancel()
-        assert closed.wait(TIMEOUT)
-
-
 def test_a_caller_that_does_not_read_keeps_nobody_else_from_reading(tmp_path: Path) -> None:
     large = liaison_pb2.WatchEventsResponse(event=liaison_pb2.Event(agent="x" * 100_000))
     sent, closed = [0], threading.Event()
 
-    def flood() -> Iterator[liaison_pb2.WatchEventsResponse]:
+    async def flood() -> Responses:
         try:
             while True:
                 sent[0] += 1
@@ -279,20 +240,16 @@ def test_strangers_are_refused_before_they_send_anything(tmp_path: Path, metadat
             assert (answered.reason, answered.data) == ("AUTHENTICATION_REQUIRED", {"requestId": "r-1"})
 
 
-def test_known_callers_that_send_nothing_hold_their_threads_for_a_while_only(tmp_path: Path) -> None:
+def test_a_message_that_does_not_come_in_time_ends_its_call(tmp_path: Path) -> None:
     hurried = {"message_seconds": 0.2}
     with (
-        serving(tmp_path, answering(lambda *_: numbered(1)), streams=1, grpc=hurried) as served,
-        silent(served, 10, ALICE),
+        serving(tmp_path, answering(lambda *_: numbered(1)), grpc=hurried) as served,
+        silent(served, 10, ALICE) as calls,
     ):
-
-        def gets_through() -> bool:
-            # Where messages have little time, that of an honest caller may be late too.
-            with suppress(grpc.RpcError):
-                return [answer.event.sequence for answer in served.watch()] == [1]
-            return False
-
-        wait_until(gets_through, "a thread is free")
+        for call in calls:
+            with pytest.raises(grpc.RpcError) as caught:
+                next(call)
+            assert decoded(caught.value).reason == "DEADLINE_EXCEEDED"
 
 
 def test_a_request_that_is_not_well_formed_is_named(tmp_path: Path) -> None:
@@ -301,20 +258,6 @@ def test_a_request_that_is_not_well_formed_is_named(tmp_path: Path) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             next(stub.WatchEvents(liaison_pb2.WatchEventsRequest(after=-1), metadata=ALICE, timeout=TIMEOUT))
     assert decoded(caught.value).fields == ("after",)
-
-
-def test_streams_of_answers_leave_imports_their_threads(tmp_path: Path) -> None:
-    endless = Endless()
-    narrow = {"workers": 1, "stream_workers": 1}
-    with serving(tmp_path, answering(endless), counting(), streams=3, grpc=narrow) as served:
-        # All threads of streams of answers are taken, those on which others are refused too.
-        held = [served.watch() for _ in range(10)]
-        assert next(held[0]).event.sequence == 1
-        one = journal_pb2.ImportDecisionsRequest(source="a", decision=journal_pb2.DecisionContent(title="A"))
-        stub = journal_pb2_grpc.JournalServiceStub(served.channel)
-        assert len(stub.ImportDecisions(iter([one]), metadata=ALICE, timeout=TIMEOUT).results) == 1
-        for call in held:
-            call.cancel()
 
 
 def test_a_server_that_stops_does_not_wait_for_streams_without_an_end(tmp_path: Path) -> None:
@@ -327,13 +270,18 @@ def test_a_server_that_stops_does_not_wait_for_streams_without_an_end(tmp_path: 
         assert not stopping.is_alive()
         with pytest.raises(grpc.RpcError) as caught:
             next(call)
-        # Which of the two depends on what comes first, the end of the call or that of the connection.
-        assert caught.value.code() in {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
+        answered = decoded(caught.value)
+        assert (answered.reason, answered.message) == ("UNAVAILABLE", "the server is stopping")
 
 
 def test_a_server_that_stops_waits_for_no_caller_that_does_not_read(tmp_path: Path) -> None:
     large = liaison_pb2.WatchEventsResponse(event=liaison_pb2.Event(agent="x" * 100_000))
-    with serving(tmp_path, answering(lambda *_: itertools.repeat(large))) as served:
+
+    async def flood() -> Responses:
+        while True:
+            yield large
+
+    with serving(tmp_path, answering(lambda *_: flood())) as served:
         call = served.watch()
         next(call)
         stopping = threading.Thread(target=served.server.stop, args=(100 * TIMEOUT,))
@@ -352,7 +300,12 @@ def test_equal_answers_are_equal_bytes(tmp_path: Path) -> None:
             answer.event.data[name] = len(name)
         answers.append(answer)
     assert answers[0] == answers[1]
-    with serving(tmp_path, answering(lambda *_: iter(answers))) as served:
+
+    async def both() -> Responses:
+        for answer in answers:
+            yield answer
+
+    with serving(tmp_path, answering(lambda *_: both())) as served:
         watch: Any = served.channel.unary_stream(PATH)
         first, second = watch(WATCH.SerializeToString(), metadata=ALICE, timeout=TIMEOUT)
     assert first == second

@@ -100,7 +100,7 @@ def test_a_watch_sees_what_happens_and_another_goes_on_where_it_ended(tmp_path: 
 
 
 def test_no_more_watch_than_may_while_everybody_else_is_served(tmp_path: Path) -> None:
-    narrow = settings(tmp_path, liaison={"max_watchers": 2}, grpc={"workers": 1, "stream_workers": 1})
+    narrow = settings(tmp_path, liaison={"max_watchers": 2})
     with running(narrow) as app, clients(app, "alice", "bob") as (alice, bob):
         alice.liaison.open_session(user_id="ada")
         with watch(alice, after=0) as first, watch(bob, after=0) as second:

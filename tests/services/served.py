@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import grpc_testing
@@ -50,7 +52,10 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 class Called:
-    """A servicer whose methods find the caller that authentication would have set."""
+    """A servicer whose methods find the caller that authentication would have set.
+
+    Asynchronous ones run on a loop of their own, which the testing library does not have.
+    """
 
     def __init__(self, servicer: object) -> None:
         self._servicer = servicer
@@ -58,13 +63,22 @@ class Called:
     def __getattr__(self, name: str) -> Callable[[object, grpc.ServicerContext], Message]:
         method = getattr(self._servicer, name)
 
-        def called(request: object, context: grpc.ServicerContext) -> Message:
+        def called(request: Any, context: grpc.ServicerContext) -> Message:
             # Each call has a thread, and so a context, of its own: there is nothing to set back.
             current_caller.set(CALLER)
-            response: Message = method(request, context)
-            return response
+            if not inspect.iscoroutinefunction(method):
+                response: Message = method(request, context)
+                return response
+            streamed = not isinstance(request, Message)
+            return asyncio.run(method(read_asynchronously(request) if streamed else request, context))
 
         return called
+
+
+async def read_asynchronously(requests: Iterator[Message]) -> AsyncIterator[Message]:
+    """Yield requests as the event loop of a server does."""
+    while (request := await asyncio.to_thread(next, requests, None)) is not None:
+        yield request
 
 
 class Served:
@@ -83,8 +97,10 @@ class Served:
             search, checks, ProjectCode({}), intents, trail, writer, clock, min_score=LIMITS.min_score
         )
         servicers = {
-            cstp_pb2.DESCRIPTOR.services_by_name["CstpService"]: CstpService(NAME, announcer, search, checks, LIMITS),
-            journal_pb2.DESCRIPTOR.services_by_name["JournalService"]: JournalService(journal),
+            cstp_pb2.DESCRIPTOR.services_by_name["CstpService"]: CstpService(
+                NAME, announcer, search, checks, LIMITS, run_check=asyncio.to_thread, run_search=asyncio.to_thread
+            ),
+            journal_pb2.DESCRIPTOR.services_by_name["JournalService"]: JournalService(journal, asyncio.to_thread),
             audit_pb2.DESCRIPTOR.services_by_name["AuditService"]: AuditService(trail, intents),
         }
         self._methods = {method.name: method for service in servicers for method in service.methods}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 import time
@@ -85,9 +86,11 @@ class Asking:
         self._late = late
         self._awaits = awaits
         self._started = clock()
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition()
         self._replies: list[Reply | None] = [None] * len(peers)
         self._over = False
+        self._notify: Callable[[], object] = self._changed.notify
+        """Wakes who waits; called with the lock."""
 
     def begin(self, method: Method, request: Message, metadata: Metadata, late_seconds: float) -> None:
         """Ask all peers."""
@@ -100,6 +103,20 @@ class Asking:
         self._wait()
         return self._end(self._cancels)
 
+    async def await_replies(self) -> list[Reply]:
+        """Return what `replies` does, waiting on the running event loop."""
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+        with self._changed:
+            self._notify = lambda: loop.call_soon_threadsafe(changed.set)
+        while self._goes_on():
+            changed.clear()
+            try:
+                async with asyncio.timeout(self._seconds_left()):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+        return self._end(self._cancels)
+
     def _take(self, at: int) -> Callable[[Result], None]:
         """Return what takes the result of one peer."""
 
@@ -110,7 +127,7 @@ class Asking:
                 if in_time:
                     self._replies[at] = reply
                     if self._limits[at] > self._limit():
-                        self._changed.notify()
+                        self._notify()
             if not in_time and self._late is not None:
                 self._late(reply)
 
@@ -123,9 +140,17 @@ class Asking:
     def _wait(self) -> None:
         """Wait for all replies, and for none longer than its limit."""
         with self._changed:
-            while (left := self._started + self._limit() - self._clock()) > 0:
-                self._changed.wait(left)
-            self._over = True
+            while self._goes_on():
+                self._changed.wait(self._seconds_left())
+
+    def _goes_on(self) -> bool:
+        """Tell whether a reply is still waited for; once it says no, replies are late."""
+        with self._changed:
+            self._over = self._seconds_left() <= 0
+        return not self._over
+
+    def _seconds_left(self) -> float:
+        return self._started + self._limit() - self._clock()
 
     def _limit(self) -> float:
         """Return for how long it is waited: the greatest limit of those who have not replied, in seconds."""

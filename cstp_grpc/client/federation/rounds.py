@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
@@ -59,20 +59,20 @@ class Round:
     left: Callable[[], float]
     room: int
 
-    def answers(self, method: str, request: Message, late: Late | None = None) -> list[PeerAnswer]:
+    async def answers(self, method: str, request: Message, late: Late | None = None) -> list[PeerAnswer]:
         """Ask the peers and return what they answer in time; `late` takes what they reply too late."""
-        return self._read(self._ask(method, request, late).replies())
+        return self._read(await self._ask(method, request, late).await_replies())
 
-    def answers_beside(
-        self, method: str, request: Message, own: Callable[[], AnswerT]
+    async def answers_beside(
+        self, method: str, request: Message, own: Awaitable[AnswerT]
     ) -> tuple[AnswerT, list[PeerAnswer]]:
         """Return an answer of this agent, and what the peers answer meanwhile. Raises what `own` raises."""
         asking = self._ask(method, request, None)
         try:
-            answer = own()
+            answer = await own
         finally:
             # Calls that fail here keep their places too: peers are asked all the same.
-            replies = asking.replies()
+            replies = await asking.await_replies()
         return answer, self._read(replies)
 
     def _ask(self, method: str, request: Message, late: Late | None) -> Asking:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from cstp_grpc.client.contract import Method
 from cstp_grpc.client.federation.hops import METADATA_KEY
 from cstp_grpc.config import TokenSettings
 from cstp_grpc.errors import AuthenticationRequired
-from cstp_grpc.server.interceptors.chain import Call, Proceed
+from cstp_grpc.server.interceptors.call import Call
 from cstp_grpc.services.caller import Caller, current_caller
 from cstp_grpc.services.permissions import Permissions
 from cstp_grpc.vocabulary import DEFAULT_TENANT, Permission
@@ -54,8 +53,8 @@ class Authentication:
             }
         )
 
-    def __call__(self, call: Call, request: Any, proceed: Proceed) -> Any:
-        """Set the current caller.
+    def __call__(self, call: Call) -> None:
+        """Set the current caller, for the rest of the call's task.
 
         Raises AuthenticationRequired, also for credentials that were sent twice where none are needed, and
         PermissionDenied.
@@ -67,11 +66,7 @@ class Authentication:
         call.agent = agent.name
         self._permissions.require(call.method.name, agent.name, agent.permissions)
         relayed = METADATA_KEY in call.metadata
-        reset = current_caller.set(Caller(agent.name, agent.permissions, call.request_id, agent.tenant, relayed))
-        try:
-            return proceed(call, request)
-        finally:
-            current_caller.reset(reset)
+        current_caller.set(Caller(agent.name, agent.permissions, call.request_id, agent.tenant, relayed))
 
     def _identify(self, header: str | bytes | None) -> Agent:
         if self._agents is None:

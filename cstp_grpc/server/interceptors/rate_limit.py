@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Mapping
-from typing import Any
 
 from limits import RateLimitItem, parse
 from limits.storage import MemoryStorage
@@ -12,7 +11,7 @@ from limits.strategies import MovingWindowRateLimiter
 
 from cstp_grpc.config import ConfigError, RateLimitSettings
 from cstp_grpc.errors import RateLimited
-from cstp_grpc.server.interceptors.chain import Call, Proceed
+from cstp_grpc.server.interceptors.call import Call
 
 LEAST_WAIT = 0.001
 """Seconds; a limit that is free again by the time it is asked still has to be asked again."""
@@ -32,13 +31,12 @@ class RateLimiting:
         self._methods: Mapping[str, RateLimitItem] = {name: parse(rate) for name, rate in settings.methods.items()}
         self._overall = parse(settings.overall) if settings.overall else None
 
-    def __call__(self, call: Call, request: Any, proceed: Proceed) -> Any:
+    def __call__(self, call: Call) -> None:
         """Count the call. Raises RateLimited with the seconds to wait."""
         method = call.method.name
         self._hit(self._methods.get(method, self._per_agent), f"calls of {method}", call.agent or "", method)
         if self._overall is not None:
             self._hit(self._overall, "calls of all agents")
-        return proceed(call, request)
 
     def _hit(self, limit: RateLimitItem, what: str, *identifiers: str) -> None:
         if self._limiter.hit(limit, *identifiers):

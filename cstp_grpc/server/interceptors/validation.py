@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import protovalidate
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
-from google.protobuf.struct_pb2 import Struct
+from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from cstp_grpc.errors import FieldViolation, InvalidArgument
-from cstp_grpc.server.interceptors.chain import Call, Proceed, Undecodable
 
 NANOS = 1_000_000_000
 MAX_VIOLATIONS = 20
@@ -22,37 +22,37 @@ TIMESTAMP = Timestamp.DESCRIPTOR.full_name
 STRUCT = Struct.DESCRIPTOR.full_name
 
 
-class Validation:
-    """Holds every request to the annotations of the contract and to `max_depth` levels of structured data."""
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What structured data may have: levels, itself included, and values in all."""
 
-    def __init__(self, max_depth: int) -> None:
+    depth: int
+    values: int
+
+
+class Validation:
+    """Holds every request to the annotations of the contract, and its structured data to some levels and values."""
+
+    def __init__(self, max_depth: int, max_values: int) -> None:
         self._validator = protovalidate.Validator()
         self._max_depth = max_depth
+        self._max_values = max_values
 
     def warm(self, request: type[Message]) -> None:
         """Compile the rules of a message type, which otherwise costs its first request milliseconds."""
         self._validator.collect_violations(request())
 
-    def __call__(self, call: Call, request: Any, proceed: Proceed) -> Any:
-        """Let well-formed requests pass. Raises InvalidArgument, which names each field."""
-        if call.method.client_streaming:
-            return proceed(call, self._each(request))
-        self._judge(request)
-        return proceed(call, request)
+    def judge_numbered(self, request: Message, number: int) -> None:
+        """Let a well-formed message of a stream pass. Raises InvalidArgument with its number and each field."""
+        try:
+            self.judge(request)
+        except InvalidArgument as error:
+            violations = [FieldViolation(f"[{number}].{v.field}", v.description) for v in error.violations]
+            raise InvalidArgument(f"Message {number}: {error.message}", violations=violations) from error
 
-    def _each(self, requests: Iterator[Any]) -> Iterator[Message]:
-        for number, request in enumerate(requests):
-            try:
-                self._judge(request)
-            except InvalidArgument as error:
-                violations = [FieldViolation(f"[{number}].{v.field}", v.description) for v in error.violations]
-                raise InvalidArgument(f"Message {number}: {error.message}", violations=violations) from error
-            yield request
-
-    def _judge(self, request: Message | Undecodable) -> None:
-        if isinstance(request, Undecodable):
-            raise InvalidArgument("The request cannot be decoded as the message that the method takes")
-        violations = list(malformed(request, "", self._max_depth))
+    def judge(self, request: Message) -> None:
+        """Let a well-formed request pass. Raises InvalidArgument, which names each field."""
+        violations = list(malformed(request, "", Bounds(self._max_depth, self._max_values)))
         if not violations:
             violations = [
                 FieldViolation(dotted(found.proto.field), found.proto.message)
@@ -86,41 +86,46 @@ def watched(kind: Descriptor) -> tuple[FieldDescriptor, ...]:
     )
 
 
-def malformed(message: Message, prefix: str, max_depth: int) -> Iterator[FieldViolation]:
+def malformed(message: Message, prefix: str, bounds: Bounds) -> Iterator[FieldViolation]:
     """Yield what annotations cannot say: instants that are none, and structured data nested too deep."""
     for field in watched(message.DESCRIPTOR):
         if field.is_repeated:
             for index, item in enumerate(getattr(message, field.name)):
-                yield from malformed_value(item, f"{prefix}{field.name}[{index}]", max_depth)
+                yield from malformed_value(item, f"{prefix}{field.name}[{index}]", bounds)
         elif message.HasField(field.name):
-            yield from malformed_value(getattr(message, field.name), prefix + field.name, max_depth)
+            yield from malformed_value(getattr(message, field.name), prefix + field.name, bounds)
 
 
-def malformed_value(value: Any, path: str, max_depth: int) -> Iterator[FieldViolation]:
+def malformed_value(value: Any, path: str, bounds: Bounds) -> Iterator[FieldViolation]:
     """Yield what is wrong with the value of a message field."""
     kind = value.DESCRIPTOR.full_name
     if kind == TIMESTAMP:
         if not 0 <= value.nanos < NANOS:
             yield FieldViolation(path, "is not an instant: nanos must be from 0 to 999999999")
     elif kind == STRUCT:
-        if flaw := struct_flaw(value, max_depth):
+        if flaw := struct_flaw(value, bounds):
             yield FieldViolation(path, flaw)
     else:
-        yield from malformed(value, f"{path}.", max_depth)
+        yield from malformed(value, f"{path}.", bounds)
 
 
-def struct_flaw(struct: Struct, max_depth: int) -> str | None:
-    """Return what keeps a Struct from being a JSON object of at most `max_depth` levels, itself included."""
-    pending = [(value, 1) for value in struct.fields.values()]
+def struct_flaw(struct: Struct, bounds: Bounds) -> str | None:
+    """Return what keeps a Struct from being a JSON object within bounds."""
+    pending: list[tuple[Collection[Value], int]] = [(struct.fields.values(), 1)]
+    left = bounds.values
     while pending:
-        value, depth = pending.pop()
-        kind = value.WhichOneof("kind")
-        if kind == "number_value":
-            if not math.isfinite(value.number_value):
-                return "holds a number that is not finite"
-        elif kind in ("struct_value", "list_value"):
-            if depth == max_depth:
-                return f"is nested deeper than {max_depth} levels"
-            inner = value.struct_value.fields.values() if kind == "struct_value" else value.list_value.values
-            pending += [(item, depth + 1) for item in inner]
+        values, depth = pending.pop()
+        left -= len(values)
+        if left < 0:
+            return f"holds more than {bounds.values} values"
+        for value in values:
+            kind = value.WhichOneof("kind")
+            if kind == "number_value":
+                if not math.isfinite(value.number_value):
+                    return "holds a number that is not finite"
+            elif kind in ("struct_value", "list_value"):
+                if depth == bounds.depth:
+                    return f"is nested deeper than {bounds.depth} levels"
+                inner = value.struct_value.fields.values() if kind == "struct_value" else value.list_value.values
+                pending.append((inner, depth + 1))
     return None

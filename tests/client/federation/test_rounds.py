@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from base64 import b64encode
 from dataclasses import dataclass, field
@@ -60,13 +61,13 @@ def rounds(peer: WaitingPeer) -> Rounds:
 def test_the_own_answer_and_those_of_peers_are_found_at_the_same_time() -> None:
     peer = WaitingPeer()
 
-    def own() -> str:
+    async def own() -> str:
         peer.may.set()
         return "mine"
 
     with rounds(peer).begin("1", Matter(None), (), ARRIVED, judging=False) as asked:
         assert asked is not None
-        answer, (theirs,) = asked.answers_beside("cstp.queryDecisions", REQUEST, own)
+        answer, (theirs,) = asyncio.run(asked.answers_beside("cstp.queryDecisions", REQUEST, own()))
     assert (answer, theirs.status) == ("mine", PeerStatus.ANSWERED)
 
 
@@ -74,7 +75,7 @@ def test_a_call_that_fails_here_keeps_its_place_until_the_peers_have_answered() 
     peer = WaitingPeer()
     asking = rounds(peer)
 
-    def own() -> str:
+    async def own() -> str:
         with pytest.raises(RateLimited), asking.begin("2", Matter(None), (), ARRIVED, judging=False):
             pytest.fail("there is no place")
         peer.may.set()
@@ -83,7 +84,7 @@ def test_a_call_that_fails_here_keeps_its_place_until_the_peers_have_answered() 
     with asking.begin("1", Matter(None), (), ARRIVED, judging=False) as asked:
         assert asked is not None
         with pytest.raises(QueryFailed):
-            asked.answers_beside("cstp.queryDecisions", REQUEST, own)
+            asyncio.run(asked.answers_beside("cstp.queryDecisions", REQUEST, own()))
         assert peer.answered
 
 
