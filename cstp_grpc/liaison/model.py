@@ -175,6 +175,11 @@ class Share:
     task_id: str | None = None
     delivered_at: datetime | None = None
 
+    @property
+    def is_to_be_delivered(self) -> bool:
+        """Whether an attempt to deliver it is due, now or later."""
+        return self.next_attempt_at is not None
+
 
 @dataclass(frozen=True, slots=True)
 class AgentPresence:

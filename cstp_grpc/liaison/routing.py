@@ -266,7 +266,8 @@ class Router:
         )
         share = self._sharing.offer(agent, share_of(caller, plan, decision), decision, plan.pillar)
         activation = self._recorder.run(lambda connection: self._commit(connection, caller, plan, share, decision, act))
-        self._wake()
+        if share.is_to_be_delivered:
+            self._wake()
         return activation
 
     def _commit(

@@ -26,7 +26,7 @@ from cstp_grpc.liaison.agents import (
     LiaisonAgent,
     LiaisonAgents,
     Parcel,
-    RemoteLiaisonAgent,
+    is_remote,
 )
 from cstp_grpc.liaison.canonical import digest
 from cstp_grpc.liaison.model import Caller, DeliveryState, Event, EventType, RoutingDecision, Share
@@ -123,7 +123,8 @@ class Sharing:
             self._recorder.refusal(replace(act, error=error.reason))
             raise
         stored = self._recorder.run(lambda connection: self._keep_alone(connection, offered, act))
-        self._wake()
+        if offered.is_to_be_delivered:
+            self._wake()
         return stored
 
     def get(self, caller: Caller, share_id: str) -> Share:
@@ -147,7 +148,7 @@ class Sharing:
 
         Raises ContextSharingFailed where it does not.
         """
-        if not isinstance(agent, RemoteLiaisonAgent):
+        if not is_remote(agent):
             # It is there for the agent, which watches, as soon as it is on disk.
             return replace(share, delivery=DeliveryState.DELIVERED, delivered_at=share.shared_at)
         if not agent.confirms:

@@ -1,0 +1,65 @@
+"""Delivery is woken for what is to be delivered, and not by what a local agent takes by itself."""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine
+
+from cstp_grpc.liaison.agents import Parcel, Receipt
+from cstp_grpc.liaison.model import Caller, liaison_agent
+from cstp_grpc.liaison.routing import RoutingRequest
+from cstp_grpc.liaison.sharing import ShareRequest
+from cstp_grpc.storage.writer import Writer
+from tests.liaison.room import Room, build_room
+from tests.liaison.servers import Clock
+
+THE_GUIDE = Caller("guide-agent", "acme", "request-1", may_route=True)
+SERVING = Caller(liaison_agent("content"), "acme", "request-2")
+
+
+class Remote:
+    """A remote agent that is there."""
+
+    confirms = False
+
+    def check(self, tenant: str) -> None:
+        """Return."""
+
+    def deliver(self, parcel: Parcel) -> Receipt:
+        """Take a parcel."""
+        raise AssertionError("delivering is another's work")
+
+
+class Wakings:
+    """Counts how often delivery was woken."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+
+
+def build(engine: Engine, writer: Writer, wakings: Wakings) -> Room:
+    room = build_room(engine, writer, Clock(), ["content"], remote={"journey": Remote()}, wake=wakings)
+    room.presence.heartbeat(SERVING, "content", leaving=False)
+    room.sessions.open(THE_GUIDE, "ada", "s-1", {})
+    return room
+
+
+def test_a_routing_wakes_delivery_for_a_remote_agent_alone(engine: Engine, writer: Writer) -> None:
+    wakings = Wakings()
+    room = build(engine, writer, wakings)
+    room.router.route(THE_GUIDE, RoutingRequest("content", "ada", "s-1"))
+    assert wakings.count == 0
+    room.router.return_to_guide(THE_GUIDE, "s-1", "done", None)
+    room.router.route(THE_GUIDE, RoutingRequest("journey", "ada", "s-1"))
+    assert wakings.count == 1
+
+
+def test_a_share_wakes_delivery_for_a_remote_agent_alone(engine: Engine, writer: Writer) -> None:
+    wakings = Wakings()
+    room = build(engine, writer, wakings)
+    room.sharing.share(THE_GUIDE, ShareRequest("guide", "liaison_content", {"topic": "files"}))
+    assert wakings.count == 0
+    room.sharing.share(THE_GUIDE, ShareRequest("guide", "liaison_journey", {"topic": "files"}))
+    assert wakings.count == 1
