@@ -17,6 +17,11 @@ class AlarmLimits:
     silent: timedelta | None
     absent: timedelta
 
+    @property
+    def shortest(self) -> timedelta:
+        """How long after a session was handed over its first alarm may come."""
+        return min(limit for limit in (self.unclaimed, self.silent, self.absent) if limit is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class Alarm:

@@ -174,6 +174,8 @@ class Share:
     next_attempt_at: datetime | None = None
     task_id: str | None = None
     delivered_at: datetime | None = None
+    context_json: str | None = field(default=None, compare=False, repr=False)
+    """The canonical JSON of `shared_context`; None if nobody has written it yet."""
 
     @property
     def is_to_be_delivered(self) -> bool:

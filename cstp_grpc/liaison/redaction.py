@@ -31,9 +31,10 @@ class RedactionRule:
 
 @dataclass(frozen=True, slots=True)
 class Redacted:
-    """A context that may be shared; `context_hash` is the SHA-256, in hex, of its canonical JSON."""
+    """A context that may be shared; `json` is its canonical JSON, and `context_hash` the SHA-256 of that, in hex."""
 
     context: Mapping[str, Any]
+    json: str
     context_hash: str
 
 
@@ -74,14 +75,15 @@ class Redaction:
         Raises ContextSharingFailed where the rules cannot be applied, or where what remains is too large.
         """
         kept = self._redacted(context) if self._queries else context
-        content = canonical(kept).encode()
+        text = canonical(kept)
+        content = text.encode()
         if len(content) > self._max_bytes:
             raise ContextSharingFailed(
                 f"the context has {len(content)} bytes after redaction, and liaison.max_context_bytes"
                 f" allows {self._max_bytes}",
                 metadata={"reason": "the context is too large"},
             )
-        return Redacted(kept, hashlib.sha256(content).hexdigest())
+        return Redacted(kept, text, hashlib.sha256(content).hexdigest())
 
     def _redacted(self, context: Mapping[str, Any]) -> Mapping[str, Any]:
         document = dict(context)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection
 
 from cstp_grpc.errors import Conflict, ContextSharingFailed, CstpError, SessionWithAnotherAgent
+from cstp_grpc.guardrails.model import Verdict
 from cstp_grpc.liaison.acts import Act, ActKind
 from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents
 from cstp_grpc.liaison.canonical import digest
@@ -66,13 +66,10 @@ class Plan:
     reason: str
     redacted: Redacted
     epoch: int
+    key: str
+    """The idempotency key."""
     whole_conversation: bool
     """Whether the context has all messages, so that another one makes it another context."""
-
-    @property
-    def key(self) -> str:
-        """The idempotency key."""
-        return routing_key(self.session.id, self.pillar, self.redacted.context_hash, self.epoch)
 
     @property
     def handover(self) -> Handover:
@@ -125,27 +122,26 @@ class Router:
         if not request.target_pillar.strip():
             raise missing_parameter("target_pillar")
         agent = self._agents.of_pillar(request.target_pillar)
-        to = liaison_agent(request.target_pillar)
-        act = Act(self._clock(), ActKind.SESSION_ROUTED, caller, to, request.session_id, request.reason)
+        begun = self._clock()
+        session = redacted = verdict = None
         try:
             session, messages = self._read(caller, request)
-            act = replace(act, session_id=session.id)
             redacted = self._redacted(request, session, messages)
-            act = replace(act, context_hash=redacted.context_hash, shared_context=redacted.context)
             plan = self._plan(request, session, redacted)
             if known := self._earlier(plan):
                 return known
             self._require_movable(session, request)
             agent.check(caller.tenant)
             verdict = self._sharing.judge(caller, plan.handover)
-            act = replace(act, verdict=verdict)
             require_allowed(verdict, plan.handover)
-            key = caller.tenant, plan.key
-            with self._confirming.holding(key) if agent.confirms else nullcontext(enter_result=False) as waited:
-                return self._hand_over(caller, agent, plan, act, again=waited)
+            act = act_of(caller, request, begun, session, redacted, verdict)
+            if not agent.confirms:
+                return self._hand_over(caller, agent, plan, act)
+            with self._confirming.holding((caller.tenant, plan.key)) as waited:
+                return self._hand_over_confirmed(caller, agent, plan, act, again=waited)
         except CstpError as error:
             explain(error, request.target_pillar)
-            self._recorder.refusal(replace(act, error=error.reason))
+            self._recorder.refusal(act_of(caller, request, begun, session, redacted, verdict, error.reason))
             raise
 
     def return_to_guide(
@@ -214,7 +210,8 @@ class Router:
         """Return the routing; one that leaves a liaison agent directly begins another epoch."""
         leaves = session.active_agent != GUIDE
         epoch = session.routing_epoch + 1 if leaves else session.routing_epoch
-        return Plan(request.target_pillar, session, request.reason, redacted, epoch, request.context is None)
+        key = routing_key(session.id, request.target_pillar, redacted.context_hash, epoch)
+        return Plan(request.target_pillar, session, request.reason, redacted, epoch, key, request.context is None)
 
     def _earlier(self, plan: Plan) -> Activation | None:
         """Return what the same routing came to before, in the session's present epoch."""
@@ -222,12 +219,13 @@ class Router:
         if session.is_open and session.active_agent == GUIDE:
             # Nobody was handed the session in this epoch.
             return None
-        return self._known(replace(plan, epoch=session.routing_epoch))
+        key = routing_key(session.id, plan.pillar, plan.redacted.context_hash, session.routing_epoch)
+        return self._known(session.tenant, key)
 
-    def _known(self, plan: Plan) -> Activation | None:
-        """Return what the same routing came to."""
+    def _known(self, tenant: str, key: str) -> Activation | None:
+        """Return the activation of an idempotency key, or None if there is none."""
         with self._sessions.reading() as connection:
-            return self._store.activation(connection, plan.session.tenant, plan.key)
+            return self._store.activation(connection, tenant, key)
 
     def _require_movable(self, session: Session, request: RoutingRequest) -> None:
         """Refuse a session that may not be handed on. Raises SessionNotFound and SessionWithAnotherAgent."""
@@ -251,9 +249,11 @@ class Router:
                 },
             )
 
-    def _hand_over(self, caller: Caller, agent: LiaisonAgent, plan: Plan, act: Act, *, again: bool) -> Activation:
-        """Carry a routing out: ask an agent that must accept first, then change everything in one transaction."""
-        if agent.confirms and (known := self._known(plan)):
+    def _hand_over_confirmed(
+        self, caller: Caller, agent: LiaisonAgent, plan: Plan, act: Act, *, again: bool
+    ) -> Activation:
+        """Carry a routing out whose agent must accept it, unless it was carried out meanwhile."""
+        if known := self._known(caller.tenant, plan.key):
             return known
         if again:
             # Whoever waited does not ask a second time, or many would wait for each other at an agent that hangs.
@@ -261,6 +261,10 @@ class Router:
                 "the same routing was tried at the same time, and failed; try again",
                 metadata={"reason": "the same routing failed at the same time"},
             )
+        return self._hand_over(caller, agent, plan, act)
+
+    def _hand_over(self, caller: Caller, agent: LiaisonAgent, plan: Plan, act: Act) -> Activation:
+        """Carry a routing out: ask an agent that must accept first, then change everything in one transaction."""
         decision = RoutingDecision(
             plan.session.active_agent, liaison_agent(plan.pillar), plan.reason, self._clock(), plan.key
         )
@@ -274,16 +278,15 @@ class Router:
         self, connection: Connection, caller: Caller, plan: Plan, share: Share, decision: RoutingDecision, act: Act
     ) -> Activation:
         """Return the activation within a transaction: what another call made of the same routing, or a new one."""
-        # Whoever else routes this session has to wait here, so that what it did is seen below.
-        session = self._sessions.get(connection, caller.tenant, plan.session.id, lock=True)
-        if session is None or not unchanged(session, plan):
+        wanted = moved(plan.session, decision.decided_at, decision.to_agent, plan.epoch, plan.key)
+        # Whoever else routes this session has to wait here, so that what it did is seen below. The store compares who
+        # opened it and when: what a deleted session of the same id held must not come back in this one.
+        routed = self._sessions.hand_over(connection, wanted, with_messages=plan.whole_conversation)
+        if routed is None:
             if known := self._store.activation(connection, caller.tenant, plan.key):
                 return known
             raise overtaken(plan.session.id)
         self._keep(connection, share)
-        routed = moved(session, decision.decided_at, decision.to_agent, plan.epoch, plan.key)
-        if not self._sessions.replace(connection, routed):
-            raise overtaken(session.id)
         event = self._recorder.event(connection, activated(routed, plan, share, decision))
         activation = Activation(plan.pillar, decision, share.shared_context, routed, event, caller.request_id)
         self._store.add_activation(connection, caller.tenant, activation)
@@ -330,13 +333,28 @@ def moved(session: Session, at: datetime, agent: str, epoch: int, activation_key
     )
 
 
-def unchanged(session: Session, plan: Plan) -> bool:
-    """Whether a session is still what a plan was made for."""
-    planned = plan.session
-    # One of the same id may have been opened after a deletion; what the deleted one held must not come back in it.
-    if (session.version, session.created_at, session.user_id) != (planned.version, planned.created_at, planned.user_id):
-        return False
-    return not plan.whole_conversation or session.message_count == plan.session.message_count
+def act_of(
+    caller: Caller,
+    request: RoutingRequest,
+    at: datetime,
+    session: Session | None,
+    redacted: Redacted | None,
+    verdict: Verdict | None,
+    error: str | None = None,
+) -> Act:
+    """Return a routing for the audit trail, with as much as was known of it when it ended."""
+    return Act(
+        at=at,
+        kind=ActKind.SESSION_ROUTED,
+        caller=caller,
+        agent=liaison_agent(request.target_pillar),
+        session_id=request.session_id if session is None else session.id,
+        reason=request.reason,
+        context_hash=None if redacted is None else redacted.context_hash,
+        shared_context=None if redacted is None else redacted.context,
+        verdict=verdict,
+        error=error,
+    )
 
 
 def share_of(caller: Caller, plan: Plan, decision: RoutingDecision) -> Share:
@@ -352,6 +370,7 @@ def share_of(caller: Caller, plan: Plan, decision: RoutingDecision) -> Share:
         shared_by=caller.agent,
         shared_at=decision.decided_at,
         execution_id=caller.request_id,
+        context_json=plan.redacted.json,
     )
 
 

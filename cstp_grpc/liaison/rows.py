@@ -109,8 +109,8 @@ def session_of(row: Row) -> Session:
     )
 
 
-def hold_row(session: Session) -> Values:
-    """Return a session that a liaison agent was given as a row of `liaison_holds` that is due at once."""
+def hold_row(session: Session, due_at: datetime) -> Values:
+    """Return a session that a liaison agent was given as a row of `liaison_holds`."""
     return {
         "tenant": session.tenant,
         "session_id": storable(session.id),
@@ -118,7 +118,7 @@ def hold_row(session: Session) -> Values:
         "activation_key": session.activation_key,
         "handed_over_at": session.updated_at,
         "claimed_at": None,
-        "due_at": session.updated_at,
+        "due_at": due_at,
         "unclaimed_told": False,
         "silence_told": False,
         "absence_told": False,
@@ -162,7 +162,7 @@ def share_row(share: Share) -> Values:
         "shared_at": share.shared_at,
         "execution_id": share.execution_id,
         **delivery_values(share),
-        "shared_context": canonical(share.shared_context),
+        "shared_context": share.context_json or canonical(share.shared_context),
     }
 
 

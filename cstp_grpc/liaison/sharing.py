@@ -217,6 +217,7 @@ def draft(caller: Caller, request: ShareRequest, redacted: Redacted, at: datetim
         shared_by=caller.agent,
         shared_at=at,
         execution_id=caller.request_id,
+        context_json=redacted.json,
     )
 
 

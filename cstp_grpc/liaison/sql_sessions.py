@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -17,6 +18,7 @@ from sqlalchemy import (
     delete,
     desc,
     insert,
+    null,
     or_,
     select,
     text,
@@ -77,6 +79,19 @@ REPLACE = (
     )
     .values(claimed_by=case((STAYS, table.claimed_by)), claimed_until=case((STAYS, table.claimed_until)))
 )
+HAND_OVER = (
+    update(chat_sessions)
+    .where(
+        *OF_SESSION,
+        table.version + 1 == bindparam("version"),
+        table.created_at == bindparam("created_at"),
+        table.user_id == bindparam("user_id"),
+        table.status == ACTIVE,
+    )
+    .values(parameters(("active_agent", "version", "routing_epoch", "activation_key", "updated_at")))
+    .values(claimed_by=null(), claimed_until=null())
+    .returning(table.message_count, table.claim_number)
+)
 CLAIM = (
     update(chat_sessions)
     .where(
@@ -126,9 +141,12 @@ class SqlSessionStore:
 
     What a transaction that changes something begins with waits for the other servers that do: see `WriteOrder`. To
     replace a session, it begins with reading that with the lock.
+
+    What a liaison agent has is due to be looked at `first_look` after it was handed over.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, first_look: timedelta = timedelta(0)) -> None:
+        self._first_look = first_look
         dialect = engine.dialect
         on_postgresql = dialect.name == "postgresql"
         # Elsewhere each statement of a transaction would see what others committed meanwhile.
@@ -142,6 +160,9 @@ class SqlSessionStore:
         self._get_locked = DriverStatement(SESSION.with_for_update(), dialect)
         self._active = DriverStatement(ACTIVE_SESSION, dialect)
         self._replace = DriverStatement(REPLACE, dialect)
+        self._hand_over = DriverStatement(HAND_OVER, dialect)
+        of_messages = table.message_count == bindparam("message_count")
+        self._hand_over_with_messages = DriverStatement(HAND_OVER.where(of_messages), dialect)
         self._claim = DriverStatement(CLAIM, dialect)
         hold = upsert(liaison_holds).values(parameters(holds.keys()))
         hold = hold.on_conflict_do_update(
@@ -193,12 +214,32 @@ class SqlSessionStore:
             self._note_holder(connection, session)
         return replaced
 
+    def hand_over(self, connection: Connection, session: Session, *, with_messages: bool) -> Session | None:
+        """Give an active session to the agent of its next version and return it as it is then.
+
+        Returns None if that session has changed: it is closed, has another version than the one before, was opened at
+        another instant or for another user, or, `with_messages`, has another number of messages. Agent, epoch,
+        activation key and instant of change are written; the claim, which `session` must not have, ends; its number and
+        the messages stay.
+        """
+        self._order.hold(connection)
+        statement = self._hand_over_with_messages if with_messages else self._hand_over
+        row = statement.first(connection, session_values(session))
+        if row is None:
+            return None
+        message_count, claim_number = row
+        given = session
+        if (message_count, claim_number) != (session.message_count, session.claim_number):
+            given = replace(session, message_count=message_count, claim_number=claim_number)
+        self._note_holder(connection, given)
+        return given
+
     def _note_holder(self, connection: Connection, session: Session) -> None:
-        """Note which liaison agent has a session, to be looked at at once, or that none has it."""
+        """Note which liaison agent has a session, and when it is looked at, or that none has it."""
         values = {"tenant": session.tenant, "id": storable(session.id), "now": session.updated_at}
         if not session.is_open or session.activation_key is None:
             self._release.run(connection, values)
-        elif self._hold.run(connection, hold_row(session)) == 0:
+        elif self._hold.run(connection, hold_row(session, session.updated_at + self._first_look)) == 0:
             # The agent had it before, and something happened in it.
             self._speaks.run(connection, values)
 

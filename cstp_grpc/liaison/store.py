@@ -48,6 +48,15 @@ class SessionStore(Protocol):
         routing_epoch or status changes loses its claim.
         """
 
+    def hand_over(self, connection: Connection, session: Session, *, with_messages: bool) -> Session | None:
+        """Give an active session to the agent of its next version and return it as it is then.
+
+        Returns None if that session has changed: it is closed, has another version than the one before, was opened at
+        another instant or for another user, or, `with_messages`, has another number of messages. Agent, epoch,
+        activation key and instant of change are written; the claim, which `session` must not have, ends; its number and
+        the messages stay.
+        """
+
     def claim(self, connection: Connection, session: Session, now: datetime) -> bool:
         """Write the claim of an active session whose version, agent and epoch are those given, and return
         whether it was free at `now`: claimed by nobody, by the same, or no longer.

@@ -71,7 +71,8 @@ def build_liaison(
 ) -> Liaison:
     """Return everything that serves chat sessions; what it starts, `opened` stops."""
     wanted = settings.liaison
-    sessions, store = SqlSessionStore(engine), SqlRoutingStore(engine)
+    limits = alarm_limits(wanted)
+    sessions, store = SqlSessionStore(engine, limits.shortest), SqlRoutingStore(engine)
     # If no other server writes to the database too: a write that ends when its caller has given up tells nobody.
     refresh = settings.storage.refresh_seconds
     feed = Feed(store, sessions.reading, wanted.max_watchers, wanted.watchers_per_agent, refresh, run_blocking)
@@ -115,7 +116,7 @@ def build_liaison(
         heartbeats,
         router,
         local.keys(),
-        alarm_limits(wanted),
+        limits,
         fallbacks(wanted),
         clock,
         timedelta(seconds=LEASE * wanted.delivery_seconds),

@@ -100,7 +100,7 @@ def build_room(
     notify: Callable[[], None] = lambda: None,
 ) -> Room:
     """Return a room whose local agents have the names of the liaison agents of their pillars."""
-    sessions, store = SqlSessionStore(engine), SqlRoutingStore(engine)
+    sessions, store = SqlSessionStore(engine, limits.shortest), SqlRoutingStore(engine)
     acts, judge = Acts(), Judge()
     recorder = Recorder(writer, store, acts, notify)
     presence = SqlPresenceStore(engine)

@@ -267,6 +267,74 @@ def test_servers_that_change_several_sessions_do_not_wait_for_each_other(
         assert found.message_count == 40
 
 
+# Handing over
+
+
+def hand_over(
+    sessions: SqlSessionStore, writer: Writer, session: Session, *, with_messages: bool = False
+) -> Session | None:
+    return writer.run(lambda connection: sessions.hand_over(connection, session, with_messages=with_messages))
+
+
+GIVEN = replace(
+    SESSION,
+    version=2,
+    active_agent="liaison_content",
+    routing_epoch=1,
+    activation_key="key",
+    updated_at=NOON + MINUTE,
+)
+
+
+@pytest.mark.parametrize("with_messages", [False, True])
+def test_a_session_is_given_to_another_agent(sessions: SqlSessionStore, writer: Writer, with_messages: bool) -> None:
+    add(sessions, writer)
+    assert hand_over(sessions, writer, GIVEN, with_messages=with_messages) == GIVEN
+    assert read(sessions) == GIVEN
+
+
+def test_the_claim_ends_and_its_number_and_the_messages_stay_when_a_session_is_given_away(
+    sessions: SqlSessionStore, writer: Writer
+) -> None:
+    add(sessions, writer)
+    hand_over(sessions, writer, GIVEN)
+    claim(sessions, writer, replace(GIVEN, claimed_by="first", claimed_until=NOON + MINUTE, claim_number=1))
+    assert say(sessions, writer)
+    wanted = replace(GIVEN, version=3, active_agent="liaison_insights", activation_key="other", context={"not": "kept"})
+    given = hand_over(sessions, writer, wanted)
+    assert given == replace(wanted, message_count=1, claim_number=1)
+    assert read(sessions) == replace(given, context=SESSION.context)
+
+
+@pytest.mark.parametrize(
+    "other", [{"version": 1}, {"version": 3}, {"created_at": NOON + MINUTE}, {"user_id": "bob"}, {"id": "unknown"}]
+)
+def test_a_session_that_has_changed_is_not_given_away(
+    sessions: SqlSessionStore, writer: Writer, other: dict[str, object]
+) -> None:
+    add(sessions, writer)
+    assert hand_over(sessions, writer, replace(GIVEN, **other)) is None  # type: ignore[arg-type]
+    assert read(sessions) == SESSION
+
+
+def test_a_session_is_given_away_with_all_its_messages_or_not_at_all(sessions: SqlSessionStore, writer: Writer) -> None:
+    add(sessions, writer)
+    say(sessions, writer)
+    said = read(sessions)
+    assert hand_over(sessions, writer, GIVEN, with_messages=True) is None
+    assert read(sessions) == said
+    counted = replace(GIVEN, message_count=1)
+    assert hand_over(sessions, writer, counted, with_messages=True) == counted
+
+
+def test_a_closed_session_is_not_given_away(sessions: SqlSessionStore, writer: Writer) -> None:
+    add(sessions, writer)
+    closed = replace(SESSION, version=2, status=SessionStatus.CLOSED, closed_at=NOON)
+    swap(sessions, writer, closed)
+    assert hand_over(sessions, writer, replace(GIVEN, version=3)) is None
+    assert read(sessions) == closed
+
+
 # Claims
 
 ROUTED = replace(SESSION, version=2, active_agent="liaison_content", routing_epoch=1, activation_key="key")

@@ -27,6 +27,7 @@ from cstp_grpc.liaison.model import (
     liaison_agent,
 )
 from cstp_grpc.liaison.routing import RoutingRequest
+from cstp_grpc.liaison.sql_presence import SqlPresenceStore
 from cstp_grpc.liaison.supervision import Fallback
 from cstp_grpc.storage.writer import Writer
 from tests.liaison.room import ABSENT, CLAIM, HEARTBEAT, LEASE, Room
@@ -378,6 +379,20 @@ def test_agents_are_listed_with_what_they_have(engine: Engine, writer: Writer, c
 
 def listed(room: Room) -> dict[str, Any]:
     return {agent.pillar: agent for agent in room.directory.list_agents(THE_GUIDE, None)}
+
+
+def test_a_session_is_not_looked_at_before_its_first_alarm_may_come(
+    engine: Engine, writer: Writer, clock: Clock
+) -> None:
+    with two_rooms(engine, writer, clock, limits=LIMITS) as rooms:
+        here = rooms[0]
+        beat(here)
+        here.sessions.open(THE_GUIDE, "ada", "s-1", {})
+        route(here)
+        store, first = SqlPresenceStore(engine), session(here).updated_at + ABSENT
+        with engine.connect() as connection:
+            assert store.due_holds(connection, first - timedelta(microseconds=1), 10) == []
+            assert [hold.session_id for hold in store.due_holds(connection, first, 10)] == ["s-1"]
 
 
 def test_servers_that_look_at_the_same_time_tell_and_move_each_session_once(
