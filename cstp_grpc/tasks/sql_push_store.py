@@ -8,9 +8,10 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, delete, exists, func, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, bindparam, delete, exists, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from cstp_grpc.storage.driver_statement import DriverStatement, parameters
 from cstp_grpc.storage.order import WriteOrder
 from cstp_grpc.storage.reading import reading
 from cstp_grpc.storage.tables import push_configs, task_notifications
@@ -23,6 +24,22 @@ kept = push_configs.c
 waiting = task_notifications.c
 CONFIG_KEY = (kept.agent, kept.task_id, kept.id)
 KEY = (waiting.agent, waiting.task_id, waiting.config_id, waiting.version)
+KEY_NAMES = {column.name for column in KEY}
+CONFIGS = (
+    select(push_configs)
+    .where(kept.agent == bindparam("of_agent"), kept.task_id == bindparam("of_task"), kept.id > bindparam("after"))
+    .order_by(kept.id)
+)
+DUE = select(func.count()).where(waiting.agent == bindparam("of_agent"), waiting.caused_at <= bindparam("at"))
+SNAPSHOT = (
+    update(task_notifications)
+    .where(
+        waiting.agent == bindparam("of_agent"),
+        waiting.task_id == bindparam("of_task"),
+        waiting.version == bindparam("of_version"),
+    )
+    .values(parameters(("context_id", "state", "changed_at", "content")))
+)
 
 
 class SqlPushStore:
@@ -30,8 +47,15 @@ class SqlPushStore:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+        dialect = engine.dialect
+        self._upsert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
         self._order = WriteOrder(engine)
+        notification = self._upsert(task_notifications).values(parameters(waiting.keys()))
+        replaced = {name: notification.excluded[name] for name in waiting.keys() if name not in KEY_NAMES}  # noqa: SIM118
+        self._put = DriverStatement(notification.on_conflict_do_update(index_elements=KEY, set_=replaced), dialect)
+        self._configs = DriverStatement(CONFIGS, dialect)
+        self._count_due = DriverStatement(DUE, dialect)
+        self._keep_snapshot = DriverStatement(SNAPSHOT, dialect)
 
     def reading(self) -> AbstractContextManager[Connection]:
         """Return a connection for reading alone, in a block. Raises QueryFailed if the database does not answer."""
@@ -44,7 +68,7 @@ class SqlPushStore:
     def put_config(self, connection: Connection, agent: str, task_id: str, config: PushConfig, at: datetime) -> None:
         """Keep a configuration of a task, in the place of one of the same id."""
         row = {**asdict(config), "agent": agent, "task_id": task_id, "set_at": at, "format": config.format.value}
-        statement = self._insert(push_configs).values(row)
+        statement = self._upsert(push_configs).values(row)
         connection.execute(statement.on_conflict_do_update(index_elements=CONFIG_KEY, set_=row))
 
     def remove_config(self, connection: Connection, agent: str, task_id: str, config_id: str) -> None:
@@ -53,12 +77,8 @@ class SqlPushStore:
 
     def configs(self, connection: Connection, agent: str, task_id: str, after: str = "") -> Sequence[PushConfig]:
         """Return the configurations of a task by rising id, from the one after `after` on."""
-        query = (
-            select(push_configs)
-            .where(kept.agent == agent, kept.task_id == storable(task_id), kept.id > storable(after))
-            .order_by(kept.id)
-        )
-        return [config_of(row) for row in connection.execute(query)]
+        values = {"of_agent": agent, "of_task": storable(task_id), "after": storable(after)}
+        return [config_of(row) for row in self._configs.all(connection, values)]
 
     def config(self, connection: Connection, agent: str, task_id: str, config_id: str | None) -> PushConfig | None:
         """Return a configuration of a task, the one that was set last if no id is given; None if it does not exist."""
@@ -71,23 +91,28 @@ class SqlPushStore:
     def put(self, connection: Connection, notifications: Sequence[TaskNotification]) -> None:
         """Keep notifications, each in the place of one on the same version and configuration."""
         for notification in notifications:
-            row = row_of(notification)
-            statement = self._insert(task_notifications).values(row)
-            connection.execute(statement.on_conflict_do_update(index_elements=KEY, set_=row))
+            self._put.run(connection, row_of(notification))
 
     def count_due(self, connection: Connection, agent: str, at: datetime) -> int:
         """Return how many notifications for an agent were caused by an instant and still wait."""
-        query = select(func.count()).where(waiting.agent == agent, waiting.caused_at <= at)
-        return connection.execute(query).scalar_one()
+        row = self._count_due.first(connection, {"of_agent": agent, "at": at})
+        assert row is not None, "a count has a row"
+        count: int = row[0]
+        return count
 
     def keep_snapshot(self, connection: Connection, agent: str, task: Task) -> None:
         """Keep a version of a task with the notifications on it, because it is about to be replaced."""
-        connection.execute(
-            update(task_notifications)
-            .where(waiting.agent == agent, waiting.task_id == task.id, waiting.version == task.version)
-            .values(
-                context_id=task.context_id, state=task.state.value, changed_at=task.updated_at, content=task.content
-            )
+        self._keep_snapshot.run(
+            connection,
+            {
+                "of_agent": agent,
+                "of_task": task.id,
+                "of_version": task.version,
+                "context_id": task.context_id,
+                "state": task.state.value,
+                "changed_at": task.updated_at,
+                "content": task.content,
+            },
         )
 
     def next_due(self, connection: Connection) -> datetime | None:
@@ -149,9 +174,10 @@ def is_first() -> ColumnElement[bool]:
     return ~exists(select(1).where(*same, earlier.c.version < waiting.version))
 
 
-def config_of(row: Row[Any]) -> PushConfig:
+def config_of(row: Sequence[Any]) -> PushConfig:
     """Return a row of `push_configs` as a configuration."""
-    return PushConfig(row.id, PushFormat(row.format), row.url, row.token, row.scheme, row.credentials)
+    _agent, _task_id, config_id, _set_at, written, url, token, scheme, credentials = row
+    return PushConfig(config_id, PushFormat(written), url, token, scheme, credentials)
 
 
 def row_of(notification: TaskNotification) -> dict[str, object]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -11,8 +11,9 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
-    Row,
     Select,
+    Update,
+    bindparam,
     delete,
     desc,
     func,
@@ -24,6 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
+from cstp_grpc.storage.driver_statement import DriverStatement, Row, parameters
 from cstp_grpc.storage.page_token import from_microseconds, read_token, to_microseconds, write_token
 from cstp_grpc.storage.paging import ITEM_BYTES, MAX_BYTES, PageRequest
 from cstp_grpc.storage.reading import reading
@@ -35,13 +37,30 @@ from cstp_grpc.vocabulary import TaskState
 
 table = tasks.c
 
+OF_TASK = (table.agent == bindparam("of_agent"), table.id == bindparam("of_id"))
+TASK = select(tasks).where(*OF_TASK)
+KEPT_TASK = TASK.where(table.settles_at > bindparam("expired"))
+EXPIRED_TASK = delete(tasks).where(*OF_TASK, table.settles_at <= bindparam("expired"))
+CHANGED = ("context_id", "state", "version", "updated_at", "settles_at", "content")
+"""The columns that another version of a task changes."""
+
 
 class SqlTaskStore:
     """Keeps tasks in the table `tasks`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+        dialect = engine.dialect
+        upsert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
+        insertion = upsert(tasks).values(parameters(table.keys()))
+        self._insert = DriverStatement(
+            insertion.on_conflict_do_nothing(index_elements=[table.agent, table.id]), dialect
+        )
+        self._remove_expired = DriverStatement(EXPIRED_TASK, dialect)
+        self._replace = {state: DriverStatement(replacement(state), dialect) for state in TaskState}
+        self._load = DriverStatement(TASK, dialect)
+        self._load_locked = DriverStatement(TASK.with_for_update(), dialect)
+        self._get = DriverStatement(KEPT_TASK, dialect)
 
     def add(self, connection: Connection, agent: str, task: Task, settles_at: datetime, moment: Moment) -> bool:
         """Add a task within a transaction, and return whether there was none of its id.
@@ -49,16 +68,11 @@ class SqlTaskStore:
         Raises SQLAlchemyError where the database does not answer.
         """
         row = row_of(agent, task, settles_at)
-        if self._insert_new(connection, row):
+        if self._insert.run(connection, row) == 1:
             return True
         # An expired task that was not removed yet makes room for one of the same id, with all that belongs to it.
-        expired = delete(tasks).where(table.agent == agent, table.id == task.id, table.settles_at <= moment.expired)
-        return connection.execute(expired).rowcount == 1 and self._insert_new(connection, row)
-
-    def _insert_new(self, connection: Connection, row: Mapping[str, object]) -> bool:
-        """Insert a row and return whether there was none of its key."""
-        statement = self._insert(tasks).values(row).on_conflict_do_nothing(index_elements=[table.agent, table.id])
-        return connection.execute(statement.returning(table.version)).first() is not None
+        expired = {**key_of(agent, task.id), "expired": moment.expired}
+        return self._remove_expired.run(connection, expired) == 1 and self._insert.run(connection, row) == 1
 
     def replace(self, connection: Connection, agent: str, task: Task, settles_at: datetime, moment: Moment) -> bool:
         """Put a task in the place of the version before it within a transaction, and return whether that exists and may
@@ -66,13 +80,8 @@ class SqlTaskStore:
 
         Raises SQLAlchemyError where the database does not answer.
         """
-        statement = (
-            update(tasks)
-            .where(table.agent == agent, table.id == task.id, table.version == task.version - 1)
-            .where(table.state.in_(sorted(states_before(task.state))), table.settles_at > moment.now)
-            .values(row_of(agent, task, settles_at))
-        )
-        return connection.execute(statement).rowcount == 1
+        previous = {**key_of(agent, task.id), "previous": task.version - 1, "now": moment.now}
+        return self._replace[task.state].run(connection, row_of(agent, task, settles_at) | previous) == 1
 
     def load(self, connection: Connection, agent: str, task_id: str, *, lock: bool = False) -> TaskRecord | None:
         """Return a task as it was saved, also an expired one, within a transaction; None if none was.
@@ -80,20 +89,17 @@ class SqlTaskStore:
         `lock` keeps the changes of others waiting until the transaction ends. Raises SQLAlchemyError where the database
         does not answer.
         """
-        query = select(tasks).where(table.agent == agent, table.id == storable(task_id))
-        row = connection.execute(query.with_for_update() if lock else query).one_or_none()
-        return None if row is None else TaskRecord(saved_task(row), row.settles_at)
+        statement = self._load_locked if lock else self._load
+        row = statement.first(connection, key_of(agent, task_id))
+        return None if row is None else record_of(row)
 
     def get(self, agent: str, task_id: str, moment: Moment) -> Task | None:
         """Return a task as it stands; None where the agent has none of that id.
 
         Raises QueryFailed where the database does not answer.
         """
-        query = select(tasks).where(
-            table.agent == agent, table.id == storable(task_id), table.settles_at > moment.expired
-        )
         with reading(self._engine) as connection:
-            row = connection.execute(query).one_or_none()
+            row = self._get.first(connection, {**key_of(agent, task_id), "expired": moment.expired})
         return None if row is None else task_of(row, moment)
 
     def page(self, conditions: TaskFilter, request: PageRequest, moment: Moment) -> TaskPage:
@@ -221,17 +227,34 @@ def row_of(agent: str, task: Task, settles_at: datetime) -> dict[str, object]:
     }
 
 
-def task_of(row: Row[Any], moment: Moment) -> Task:
+def key_of(agent: str, task_id: str) -> dict[str, object]:
+    """Return the values by which a statement finds one task."""
+    return {"of_agent": agent, "of_id": storable(task_id)}
+
+
+def replacement(state: TaskState) -> Update:
+    """Return the statement that puts a task in a state in the place of the version before it."""
+    may_change = or_(*(table.state == before.value for before in sorted(states_before(state))))
+    return (
+        update(tasks)
+        .where(*OF_TASK, table.version == bindparam("previous"), may_change, table.settles_at > bindparam("now"))
+        .values(parameters(CHANGED))
+    )
+
+
+def task_of(row: Row, moment: Moment) -> Task:
     """Return a row of `tasks` as the task stands at a moment."""
-    state, updated_at = TaskState(row.state), row.updated_at
-    if row.settles_at <= moment.now:
-        state, updated_at = LAPSED.get(state, state), row.settles_at
-    return Task(row.id, row.context_id, state, row.content, row.version, updated_at)
+    record = record_of(row)
+    task, settles_at = record.task, record.settles_at
+    if settles_at > moment.now:
+        return task
+    return replace(task, state=LAPSED.get(task.state, task.state), updated_at=settles_at)
 
 
-def saved_task(row: Row[Any]) -> Task:
-    """Return a row of `tasks` as the task was saved."""
-    return Task(row.id, row.context_id, TaskState(row.state), row.content, row.version, row.updated_at)
+def record_of(row: Row) -> TaskRecord:
+    """Return a row of `tasks`, whatever stands behind its columns, as the task was saved."""
+    _agent, task_id, context_id, state, version, updated_at, settles_at, content = row[: len(table)]
+    return TaskRecord(Task(task_id, context_id, TaskState(state), content, version, updated_at), settles_at)
 
 
 def token_after(last: Task, conditions: TaskFilter) -> str:
