@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from aiohttp import hdrs, web
 
-from bridge.a2a.cards import MAX_AGE, Cards
+from bridge.a2a.cards import MAX_AGE, SIGNATURES, Cards
 from bridge.a2a.context import V0_3, V1_0, VERSION, VERSION_FORM
+from bridge.a2a.old_generation import load_old_generation
 from bridge.forwarded import PublicAddress
-from cstp_grpc.client.card_signatures import SIGNATURES
 
 PUBLIC: Final = f"public, max-age={MAX_AGE}"
 PRIVATE: Final = f"private, max-age={MAX_AGE}"
@@ -48,11 +48,15 @@ class CardPages:
 
     async def agent_card(self, request: web.Request) -> web.Response:
         """Answer with the card of the version that the caller names, or with one that clients of both can read."""
-        build = self._by_version.get(requested_version(request), self._merged)
+        version = requested_version(request)
+        if version != V1_0:
+            await load_old_generation()
+        build = self._by_version.get(version, self._merged)
         return self._respond(request, build, VERSION, hdrs.ACCEPT_ENCODING)
 
     async def agent_json(self, request: web.Request) -> web.Response:
         """Answer with the card of the CSTP design, which is that of A2A 0.3 too."""
+        await load_old_generation()
         return self._respond(request, self._v0_3, hdrs.ACCEPT_ENCODING)
 
     def _respond(self, request: web.Request, build: Callable[[str], Page], *vary: str) -> web.Response:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from a2a.client.card_resolver import parse_agent_card
-from a2a.compat.v0_3 import conversions, types
 from a2a.types import a2a_pb2
 from google.protobuf import json_format
 
@@ -18,10 +15,12 @@ from bridge.a2a.context import EXTENSION_URI, V0_3, V1_0
 from bridge.a2a.media import JSON, SPOKEN
 from bridge.a2a.messages import ANNOUNCE
 from bridge.forwarded import PORT
-from cstp_grpc.card_keys import SigningKey
-from cstp_grpc.client.card_signatures import SIGNATURES, canonical_forms, canonical_forms_v0_3
 from cstp_grpc.client.contract import Method
 from cstp_grpc.config import Settings
+
+if TYPE_CHECKING:
+    from bridge.a2a.card_signing import CardSigner
+    from cstp_grpc.card_keys import SigningKey
 
 A2A_PATH: Final = "/a2a/"
 REST_PATH: Final = "/a2a/v1"
@@ -43,6 +42,8 @@ EXTENSION_DESCRIPTION: Final = (
     "can be called by their names on the A2A endpoint itself."
 )
 TOKEN_DESCRIPTION: Final = "The token by which the agent's operator knows the caller."  # noqa: S105 - words on the card
+SIGNATURES: Final = "signatures"
+"""The member of a card that holds its signatures."""
 MAX_AGE: Final = 300
 """Seconds for which a card may be kept."""
 ORDINARY: Final = frozenset({ANY, "query", "check", "announce", "record"})
@@ -65,7 +66,10 @@ class Ports:
 
 
 class Cards:
-    """Describes the agent as it is reached by an address such as `https://agent.example.com`."""
+    """Describes the agent as it is reached by an address such as `https://agent.example.com`.
+
+    The cards with members of 0.3 need what `load_old_generation` imports.
+    """
 
     def __init__(
         self,
@@ -79,7 +83,7 @@ class Cards:
         self._a2a = settings.a2a
         self._version = settings.agent.version or version
         self._ports = ports
-        self._signing_key = signing_key
+        self._signer = None if signing_key is None else make_signer(signing_key)
         # A message of A2A cannot call what streams.
         callable_methods = [method for method in methods if method.public and not method.streaming]
         self._methods = sorted(callable_methods, key=lambda method: method.service != CORE_SERVICE)
@@ -87,13 +91,13 @@ class Cards:
     @property
     def signed_by(self) -> str:
         """What identifies the key that signs the cards; empty if they are not signed."""
-        return f"{self._signing_key.key_id} {self._signing_key.thumbprint}" if self._signing_key else ""
+        return self._signer.signed_by if self._signer else ""
 
     def public(self, address: str) -> a2a_pb2.AgentCard:
         """Return the card of A2A 1.0 that everyone may read, with the skills that any agent may use."""
         card = self._card(address, ORDINARY)
-        if self._signing_key is not None:
-            add_signatures(card, self._signing_key, canonical_forms(card))
+        if self._signer is not None:
+            self._signer.sign_new(card)
         return card
 
     def _card(self, address: str, permissions: Set[str]) -> a2a_pb2.AgentCard:
@@ -125,10 +129,8 @@ class Cards:
         """
         card = self._card(address, {ANY, *access["permissions"]})
         card.capabilities.extensions[0].params.update({"access": told(access)})
-        if self._signing_key is not None:
-            # Clients of 0.3 get the same card in their own members, and verify those.
-            old = conversions.to_compat_agent_card(card).model_dump(mode="json", by_alias=True)
-            add_signatures(card, self._signing_key, [*canonical_forms(card), *canonical_forms_v0_3(old)])
+        if self._signer is not None:
+            self._signer.sign_for_both(card)
         return card
 
     def v1_0(self, address: str) -> dict[str, Any]:
@@ -142,21 +144,21 @@ class Cards:
         """
         new, old = self.v1_0(address), self._card_v0_3(address)
         merged = merge_members(new, old)
-        if self._signing_key is not None:
-            merged[SIGNATURES] += map(self._signing_key.sign, canonical_forms_v0_3(old))
+        if self._signer is not None:
+            merged[SIGNATURES] += self._signer.signatures_of_old(old)
         return merged
 
     def v0_3(self, address: str) -> dict[str, Any]:
         """Return the card of A2A 0.3 as JSON, which is that of the CSTP design, section 3.2, too."""
         card = self._card_v0_3(address)
-        if self._signing_key is not None:
-            # Clients of 1.0 read a card of 0.3 as one of 1.0, and verify what they made of it.
-            forms = [*canonical_forms_v0_3(card), *canonical_forms(parse_agent_card(copy.deepcopy(card)))]
-            card[SIGNATURES] = [self._signing_key.sign(form) for form in forms]
+        if self._signer is not None:
+            card[SIGNATURES] = self._signer.signatures_of_old_for_both(card)
         return card
 
     def _card_v0_3(self, address: str) -> dict[str, Any]:
         """Return the card of 0.3 without signatures. Its `url` is the address alone, where A2A is spoken as well."""
+        from a2a.compat.v0_3 import conversions, types
+
         card = conversions.to_compat_agent_card(self._card(address, ORDINARY))
         main = types.AgentInterface(url=address, transport=JSONRPC)
         others = [
@@ -212,10 +214,11 @@ class Cards:
         )
 
 
-def add_signatures(card: a2a_pb2.AgentCard, key: SigningKey, forms: Iterable[bytes]) -> None:
-    """Add the signatures of what clients may take for the content of a card."""
-    for form in forms:
-        card.signatures.add(**key.sign(form))
+def make_signer(key: SigningKey) -> CardSigner:
+    """Return what signs cards with a key."""
+    from bridge.a2a.card_signing import CardSigner
+
+    return CardSigner(key)
 
 
 def card_json(card: a2a_pb2.AgentCard) -> dict[str, Any]:

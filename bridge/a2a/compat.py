@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from a2a.compat.v0_3 import conversions, types
-from a2a.compat.v0_3.request_handler import RequestHandler03
-from a2a.server.context import ServerCallContext
-from a2a.server.events.event_queue import Event
-from a2a.server.request_handlers.request_handler import RequestHandler
+from a2a.types.a2a_pb2 import ListTaskPushNotificationConfigsResponse
 from a2a.utils.errors import InvalidParamsError
 from a2a.utils.proto_utils import to_stream_response
 from google.protobuf import json_format, struct_pb2
@@ -19,12 +17,18 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from bridge.a2a import params
+from bridge.a2a.context import CallContext
+from bridge.a2a.conversations import Conversations
 from bridge.a2a.operations import Answer, Operations, Stream
+from bridge.a2a.tasks import Event
 from cstp_grpc.client import json_known
 from cstp_grpc.client.json_forms import MAX_VIOLATIONS, Problems, Refusal, shown
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 CoreT = TypeVar("CoreT", bound=Message)
+ResultT = TypeVar("ResultT")
+
+OldEvent = types.Task | types.Message | types.TaskStatusUpdateEvent | types.TaskArtifactUpdateEvent
 
 # The handler wants an id, but the one of the call is written by whoever answers it.
 NO_ID: Final = ""
@@ -51,40 +55,57 @@ WORDS: Final[Mapping[str, str]] = {
 """By pydantic's types of errors."""
 
 
-def operations(handler: RequestHandler) -> Operations:
+def operations(handler: Conversations) -> Operations:
     """Return the operations of A2A 0.3."""
-    old = RequestHandler03(handler)
     return Operations(
         answers={
             "message/send": unary(
-                types.SendMessageRequest, conversions.to_core_send_message_request, old.on_message_send
+                types.SendMessageRequest,
+                conversions.to_core_send_message_request,
+                handler.on_message_send,
+                conversions.to_compat_task,
             ),
-            "tasks/get": unary(types.GetTaskRequest, conversions.to_core_get_task_request, old.on_get_task),
-            "tasks/cancel": unary(types.CancelTaskRequest, conversions.to_core_cancel_task_request, old.on_cancel_task),
+            "tasks/get": unary(
+                types.GetTaskRequest,
+                conversions.to_core_get_task_request,
+                handler.on_get_task,
+                conversions.to_compat_task,
+            ),
+            "tasks/cancel": unary(
+                types.CancelTaskRequest,
+                conversions.to_core_cancel_task_request,
+                handler.on_cancel_task,
+                conversions.to_compat_task,
+            ),
             "tasks/pushNotificationConfig/set": unary(
                 types.SetTaskPushNotificationConfigRequest,
                 conversions.to_core_create_task_push_notification_config_request,
-                old.on_create_task_push_notification_config,
+                handler.on_create_task_push_notification_config,
+                conversions.to_compat_task_push_notification_config,
             ),
             "tasks/pushNotificationConfig/get": unary(
                 types.GetTaskPushNotificationConfigRequest,
                 conversions.to_core_get_task_push_notification_config_request,
-                old.on_get_task_push_notification_config,
+                handler.on_get_task_push_notification_config,
+                conversions.to_compat_task_push_notification_config,
             ),
             "tasks/pushNotificationConfig/list": unary(
                 types.ListTaskPushNotificationConfigRequest,
                 conversions.to_core_list_task_push_notification_config_request,
-                old.on_list_task_push_notification_configs,
+                handler.on_list_task_push_notification_configs,
+                old_push_configs,
             ),
             "tasks/pushNotificationConfig/delete": unary(
                 types.DeleteTaskPushNotificationConfigRequest,
                 conversions.to_core_delete_task_push_notification_config_request,
-                old.on_delete_task_push_notification_config,
+                handler.on_delete_task_push_notification_config,
+                lambda _nothing: None,
             ),
             "agent/getAuthenticatedExtendedCard": unary(
                 types.GetAuthenticatedExtendedCardRequest,
                 conversions.to_core_get_extended_agent_card_request,
-                old.on_get_extended_agent_card,
+                handler.on_get_extended_agent_card,
+                conversions.to_compat_agent_card,
             ),
         },
         streams={
@@ -103,17 +124,17 @@ def operations(handler: RequestHandler) -> Operations:
 def unary(
     model: type[ModelT],
     convert: Callable[[ModelT], CoreT],
-    perform: Callable[[ModelT, ServerCallContext], Awaitable[object]],
+    perform: Callable[[CoreT, CallContext], Awaitable[ResultT]],
+    show: Callable[[ResultT], object],
 ) -> Answer:
     """Return an operation that answers once."""
 
-    async def answer(given: object, context: ServerCallContext) -> object:
-        request = read(given, model)
-        kind = type(converted(request, convert))
+    async def answer(given: object, context: CallContext) -> object:
+        request = converted(read(given, model), convert)
         try:
-            return render(await perform(request, within_tenant(context, given)))
+            return render(show(await perform(request, within_tenant(context, given))))
         except InvalidParamsError as error:
-            raise params.named(error, kind) from error
+            raise params.named(error, type(request)) from error
 
     return answer
 
@@ -121,24 +142,33 @@ def unary(
 def streaming(
     model: type[ModelT],
     convert: Callable[[ModelT], CoreT],
-    perform: Callable[[CoreT, ServerCallContext], AsyncGenerator[Event, None]],
+    perform: Callable[[CoreT, CallContext], AsyncGenerator[Event, None]],
 ) -> Stream:
     """Return an operation that streams."""
 
-    async def stream(given: object, context: ServerCallContext) -> AsyncGenerator[object, None]:
+    async def stream(given: object, context: CallContext) -> AsyncGenerator[object, None]:
         request = converted(read(given, model), convert)
         try:
-            # The SDK's handler for 0.3 leaves the generator open when it is itself closed.
             async with aclosing(perform(request, within_tenant(context, given))) as events:
                 async for event in events:
-                    yield render(conversions.to_compat_stream_response(to_stream_response(event)).result)
+                    yield render(old_event(event))
         except InvalidParamsError as error:
             raise params.named(error, type(request)) from error
 
     return stream
 
 
-def within_tenant(context: ServerCallContext, given: object) -> ServerCallContext:
+def old_event(event: Event) -> OldEvent:
+    """Return what a stream of 0.3 says."""
+    return conversions.to_compat_stream_response(to_stream_response(event)).result
+
+
+def old_push_configs(found: ListTaskPushNotificationConfigsResponse) -> list[types.TaskPushNotificationConfig]:
+    """Return the configurations of a task as 0.3 has them."""
+    return [conversions.to_compat_task_push_notification_config(each) for each in found.configs]
+
+
+def within_tenant(context: CallContext, given: object) -> CallContext:
     """Return the context of a call with the tenant that its params name. Raises InvalidParamsError.
 
     0.3 has no such member, but whoever names a tenant must not be answered as one of another.
@@ -148,7 +178,7 @@ def within_tenant(context: ServerCallContext, given: object) -> ServerCallContex
         return context
     if not isinstance(tenant, str):
         raise params.refused([("tenant", "must be a string")])
-    return context.model_copy(update={"tenant": tenant})
+    return replace(context, tenant=tenant)
 
 
 def render(result: object) -> object:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
-from a2a.extensions.common import get_requested_extensions
-from a2a.server.context import ServerCallContext
 from a2a.utils.errors import VersionNotSupportedError
 
 from bridge.methods import Metadata
@@ -23,38 +22,41 @@ V1_0: Final = "1.0"
 V0_3: Final = "0.3"
 VERSION_FORM: Final = re.compile(r"(\d+\.\d+)(?:\.\d+)?")
 
-METADATA: Final = "metadata"
-ADDRESS: Final = "address"
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """What the operations of A2A are told of a request."""
+
+    metadata: Metadata
+    """What the gRPC server gets besides the message: request id, authorization, trace."""
+    address: str
+    """The public address of the bridge, as `https://agent.example.com`."""
+    extensions: frozenset[str]
+    """The extensions that the request activates."""
+    version: str
+    """The version that the request asks for, as it stands there."""
+    tenant: str = ""
+    """The tenant that the path or the envelope of the request names; empty if none is."""
 
 
-def call_context(metadata: Metadata, address: str, extensions: Iterable[str], version: str) -> ServerCallContext:
-    """Return what the operations are told of a request.
-
-    `metadata` is what the gRPC server gets, `address` the public address of the bridge, `extensions` the values of the
-    headers that activate extensions, `version` the one that the request asks for, as it stands there.
-    """
-    return ServerCallContext(
-        state={METADATA: metadata, ADDRESS: address, VERSION: version},
-        requested_extensions=get_requested_extensions(list(extensions)),
-    )
+def call_context(metadata: Metadata, address: str, extensions: Iterable[str], version: str) -> CallContext:
+    """Return what the operations are told; `extensions` are the values of the headers that activate extensions."""
+    return CallContext(metadata, address, read_extensions(extensions), version)
 
 
-def metadata_of(context: ServerCallContext) -> Metadata:
+def read_extensions(values: Iterable[str]) -> frozenset[str]:
+    """Return the extensions that the values of headers name, each value perhaps several."""
+    return frozenset(name for value in values for part in value.split(",") if (name := part.strip()))
+
+
+def metadata_of(context: CallContext) -> Metadata:
     """Return what the gRPC server gets besides the message: request id, authorization, trace."""
-    metadata: Metadata = context.state[METADATA]
-    return metadata
+    return context.metadata
 
 
-def address_of(context: ServerCallContext) -> str:
-    """Return the public address of the bridge, as `https://agent.example.com`."""
-    address: str = context.state[ADDRESS]
-    return address
-
-
-def version_in(context: ServerCallContext) -> str:
+def version_in(context: CallContext) -> str:
     """Return the version of A2A that a request is of, without its patch number. Raises VersionNotSupportedError."""
-    version: str = context.state[VERSION]
-    return version_of(version)
+    return version_of(context.version)
 
 
 def request_id_in(metadata: Metadata) -> str:
@@ -62,9 +64,9 @@ def request_id_in(metadata: Metadata) -> str:
     return dict(metadata)[REQUEST_ID]
 
 
-def is_activated(context: ServerCallContext) -> bool:
+def is_activated(context: CallContext) -> bool:
     """Whether the caller activated our extension."""
-    return EXTENSION_URI in context.requested_extensions
+    return EXTENSION_URI in context.extensions
 
 
 def version_of(text: str) -> str:

@@ -8,8 +8,6 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from a2a.server.context import ServerCallContext
-from a2a.server.events.event_queue import Event
 from a2a.types.a2a_pb2 import (
     AgentCard,
     CancelTaskRequest,
@@ -34,12 +32,12 @@ from google.protobuf.message import Message
 
 from bridge.a2a import answers, shape
 from bridge.a2a.cards import Cards
-from bridge.a2a.context import EXTENSION_URI, EXTENSIONS, address_of, is_activated, metadata_of
+from bridge.a2a.context import EXTENSION_URI, EXTENSIONS, CallContext, is_activated, metadata_of
 from bridge.a2a.errors import Refused
 from bridge.a2a.gate import Gate
 from bridge.a2a.push import PushOperations, PushService
 from bridge.a2a.store import STATES, StoredTask, TaskConflict, TaskQuery, TaskStore
-from bridge.a2a.tasks import CANCELABLE, has_ended, last_events, rests, state_name, status_event
+from bridge.a2a.tasks import CANCELABLE, Event, has_ended, last_events, rests, state_name, status_event
 from bridge.a2a.turns import Turn, Turns
 from bridge.a2a.work import FIRST_PAUSE, Worker
 from bridge.methods import Forwarder, Metadata
@@ -82,7 +80,7 @@ class Conversations(PushOperations):
         """Wait for the work in progress."""
         await self._worker.aclose()
 
-    async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task:
+    async def on_message_send(self, params: SendMessageRequest, context: CallContext) -> Task:
         """Return the task that a message came to, or the task submitted if the caller does not wait."""
         shape.check(params)
         await self.admit(context, params)
@@ -97,7 +95,7 @@ class Conversations(PushOperations):
         return apply_history_length(task, params.configuration)
 
     async def on_message_send_stream(
-        self, params: SendMessageRequest, context: ServerCallContext
+        self, params: SendMessageRequest, context: CallContext
     ) -> AsyncGenerator[Event, None]:
         """Yield the task at work, then what it came to; of a message that was sent before, what has become of it."""
         shape.check(params)
@@ -117,14 +115,14 @@ class Conversations(PushOperations):
         for event in last_events(await asyncio.shield(work)):
             yield event
 
-    async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
+    async def on_get_task(self, params: GetTaskRequest, context: CallContext) -> Task:
         """Return a task of the caller's."""
         shape.check(params)
         await self.admit(context, params)
         validate_history_length(params)
         return apply_history_length((await self._store.get(params.id, metadata_of(context))).task, params)
 
-    async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+    async def on_list_tasks(self, params: ListTasksRequest, context: CallContext) -> ListTasksResponse:
         """Return a page of the caller's tasks, last changed first."""
         shape.check(params)
         await self.admit(context, params)
@@ -154,7 +152,7 @@ class Conversations(PushOperations):
             total_size=page.total,
         )
 
-    async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
+    async def on_cancel_task(self, params: CancelTaskRequest, context: CallContext) -> Task:
         """Cancel a task for which nothing was sent yet, or that waits for a message, and return it.
 
         One that is at work is waited for shortly: it may come to wait, and else the error can say what it came to.
@@ -180,7 +178,7 @@ class Conversations(PushOperations):
                 raise not_cancelable(stored.task)
 
     async def on_subscribe_to_task(
-        self, params: SubscribeToTaskRequest, context: ServerCallContext
+        self, params: SubscribeToTaskRequest, context: CallContext
     ) -> AsyncGenerator[Event, None]:
         """Yield a task that has not ended, then what becomes of it, whichever bridge is at it."""
         shape.check(params)
@@ -198,16 +196,16 @@ class Conversations(PushOperations):
     async def on_get_extended_agent_card(
         self,
         params: GetExtendedAgentCardRequest,
-        context: ServerCallContext,
+        context: CallContext,
     ) -> AgentCard:
         """Return the agent card with what holds for the caller."""
         await self._admit_tenant(context, params)
-        return self._cards.extended(address_of(context), await self._gate.admit(metadata_of(context)))
+        return self._cards.extended(context.address, await self._gate.admit(metadata_of(context)))
 
     async def _start(
         self,
         params: SendMessageRequest,
-        context: ServerCallContext,
+        context: CallContext,
         start: Callable[[Turn, Metadata], Awaitable[ResultT]],
     ) -> ResultT | StoredTask:
         """Return what starting a message's work returns, or the task that the same message began before."""
@@ -244,7 +242,7 @@ class Conversations(PushOperations):
                 for event in last_events(changed.task) if rests(changed.task) else [status_event(changed.task)]:
                     yield event
 
-    async def admit(self, context: ServerCallContext, params: Message) -> None:
+    async def admit(self, context: CallContext, params: Message) -> None:
         """Refuse callers that lack an extension which the configuration requires, or name another tenant than theirs.
 
         Raises A2AError.
@@ -253,7 +251,7 @@ class Conversations(PushOperations):
         if self._requires_extension and not is_activated(context):
             raise ExtensionSupportRequiredError(f"This agent requires an extension; send {EXTENSIONS}: {EXTENSION_URI}")
 
-    async def _admit_tenant(self, context: ServerCallContext, params: Message) -> None:
+    async def _admit_tenant(self, context: CallContext, params: Message) -> None:
         """Refuse callers that name another tenant than theirs, in the path or in the params. Raises Refused."""
         named = [context.tenant, getattr(params, "tenant", "")]
         if isinstance(params, SendMessageRequest):

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import grpc
-from a2a.server.context import ServerCallContext
 from a2a.utils.errors import (
     A2AError,
     ContentTypeNotSupportedError,
@@ -18,7 +17,7 @@ from a2a.utils.errors import (
 from aiohttp import web
 
 from bridge import headers
-from bridge.a2a.context import EXTENSION_URI, EXTENSIONS, OLD_EXTENSIONS, VERSION, call_context
+from bridge.a2a.context import EXTENSION_URI, EXTENSIONS, OLD_EXTENSIONS, VERSION, CallContext, call_context
 from bridge.a2a.errors import Refused, unforeseen
 from bridge.a2a.peer import Peer
 from bridge.methods import Metadata
@@ -58,7 +57,7 @@ class Exchange:
             return {}
         return {name: EXTENSION_URI for name, values in asked.items() if values or name == EXTENSIONS}
 
-    def context(self) -> ServerCallContext:
+    def context(self) -> CallContext:
         """Return what the operations are told. Raises InvalidRequestError where the request names no usable host."""
         try:
             address = self.peer.address.of(self.request)

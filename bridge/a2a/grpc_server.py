@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from operator import attrgetter
@@ -12,12 +12,8 @@ from typing import Any, Final, NoReturn
 
 import grpc
 from a2a.compat.v0_3 import a2a_v0_3_pb2
-from a2a.compat.v0_3.grpc_handler import CompatGrpcHandler
-from a2a.server.context import ServerCallContext
-from a2a.server.request_handlers.grpc_handler import GrpcHandler, GrpcServerCallContextBuilder
-from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.types import a2a_pb2
-from a2a.utils.errors import A2AError
+from a2a.utils.errors import JSON_RPC_ERROR_CODE_MAP, A2AError
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
@@ -26,7 +22,7 @@ from grpc_health.v1 import health, health_pb2
 from grpc_status import rpc_status
 
 from bridge import headers
-from bridge.a2a import grpc_v0_3
+from bridge.a2a import grpc_operations
 from bridge.a2a.arrival import LATE, USUAL_SECONDS, Arrival, Context
 from bridge.a2a.context import (
     EXTENSION_URI,
@@ -35,11 +31,15 @@ from bridge.a2a.context import (
     V0_3,
     V1_0,
     VERSION,
+    CallContext,
     call_context,
     is_activated,
     require_version,
 )
+from bridge.a2a.conversations import Conversations
 from bridge.a2a.errors import Refused, grpc_error, invalid_params, unforeseen
+from bridge.a2a.grpc_operations import GrpcOperations
+from bridge.a2a.old_generation import load_old_generation
 from bridge.a2a.open_services import Health, Places, Reflection
 from bridge.a2a.peer import Peer
 from bridge.listening import CannotListen
@@ -64,48 +64,39 @@ MAX_STATUS: Final = 5000
 """Bytes of an error's text and of its details: clients take 8 KiB of trailing metadata, which holds the text twice."""
 
 
-class CurrentHandler(GrpcHandler):
-    """Serves A2A 1.0, and leaves its errors to whoever calls it."""
-
-    async def abort_context(self, error: A2AError, context: Context) -> NoReturn:  # noqa: ARG002 - as the SDK calls it
-        """Raise the error."""
-        raise error
-
-
-class OldHandler(CompatGrpcHandler):
-    """Serves A2A 0.3, and leaves its errors to whoever calls it."""
-
-    async def CreateTaskPushNotificationConfig(  # noqa: N802 - the name of the rpc
-        self, request: a2a_v0_3_pb2.CreateTaskPushNotificationConfigRequest, context: Context
-    ) -> a2a_v0_3_pb2.TaskPushNotificationConfig:
-        """Take the id of a configuration from where the rpc has it, which the SDK does not read."""
-        config = request.config.push_notification_config
-        config.id = config.id or request.config_id
-        return await super().CreateTaskPushNotificationConfig(request, context)
-
-    async def abort_context(self, error: A2AError, context: Context) -> NoReturn:  # noqa: ARG002 - as the SDK calls it
-        """Raise the error."""
-        raise error
-
-
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """A version of A2A as it is served over gRPC."""
 
     version: str
     service: ServiceDescriptor
-    handler: Callable[[RequestHandler, GrpcServerCallContextBuilder], Any]
-    check: Callable[[Message], None]
-    """Raises A2AError for a request that cannot be understood."""
+    load: Callable[[Conversations], Awaitable[GrpcOperations]]
+    """Returns its operations."""
     text: Callable[[A2AError], str]
     """Returns the text of an error."""
 
 
+async def load_current(conversations: Conversations) -> GrpcOperations:
+    """Return the operations of A2A 1.0."""
+    return grpc_operations.operations(conversations)
+
+
+async def load_old(conversations: Conversations) -> GrpcOperations:
+    """Return the operations of A2A 0.3."""
+    await load_old_generation()
+    from bridge.a2a import grpc_v0_3
+
+    return grpc_v0_3.operations(conversations)
+
+
+def old_text(error: A2AError) -> str:
+    """Return the text of an error. One of A2A's begins with its name, by which clients of 0.3 know it."""
+    return f"{type(error).__name__}: {error.message}" if type(error) in JSON_RPC_ERROR_CODE_MAP else error.message
+
+
 DIALECTS: Final = (
-    Dialect(
-        V1_0, a2a_pb2.DESCRIPTOR.services_by_name["A2AService"], CurrentHandler, lambda _: None, attrgetter("message")
-    ),
-    Dialect(V0_3, a2a_v0_3_pb2.DESCRIPTOR.services_by_name["A2AService"], OldHandler, grpc_v0_3.check, grpc_v0_3.text),
+    Dialect(V1_0, a2a_pb2.DESCRIPTOR.services_by_name["A2AService"], load_current, attrgetter("message")),
+    Dialect(V0_3, a2a_v0_3_pb2.DESCRIPTOR.services_by_name["A2AService"], load_old, old_text),
 )
 
 
@@ -166,7 +157,7 @@ class Call:
     context: Context
     request_id: str
     metadata: Metadata
-    told: ServerCallContext
+    told: CallContext
 
     async def abort(self, error: A2AError, text: str) -> NoReturn:
         """End the call with an error, in the words of `text`."""
@@ -177,17 +168,6 @@ class Call:
         await self.context.abort(status.code, status.details, trailing)
 
 
-class Known(GrpcServerCallContextBuilder):
-    """Gives the SDK's handlers a call context that is there already."""
-
-    def __init__(self, told: ServerCallContext) -> None:
-        self._told = told
-
-    def build(self, context: Context) -> ServerCallContext:  # noqa: ARG002 - as the SDK calls it
-        """Return the call context."""
-        return self._told
-
-
 class Service(grpc.GenericRpcHandler):
     """Answers the calls of one version of A2A. Their requests have `timeout` seconds to arrive."""
 
@@ -196,6 +176,8 @@ class Service(grpc.GenericRpcHandler):
         self._peer = peer
         self._address = address
         self._timeout = timeout
+        self._operations: GrpcOperations | None = None
+        """Those of the version, once they were asked for."""
         self._prefix = f"/{dialect.service.full_name}/"
         self._handlers = {self._prefix + rpc.name: self._handler(rpc) for rpc in dialect.service.methods}
         self._unknown: grpc.RpcMethodHandler[Any, Any] = grpc.stream_unary_rpc_method_handler(self._refuse)
@@ -212,17 +194,17 @@ class Service(grpc.GenericRpcHandler):
         async def unary(_: AsyncIterator[bytes], context: Context) -> Message:
             call = self._begin(rpc.name, context)
             async with self._answering_errors(call):
-                answer: Message = await self._servant(call, await self._admitted(call, request))
+                given = await self._admitted(call, request)
+                answer: Message = await (await self._load()).answers[rpc.name](given, call.told)
             return answer
 
         async def stream(_: AsyncIterator[bytes], context: Context) -> AsyncIterator[Message]:
             call = self._begin(rpc.name, context)
-            async with (
-                self._answering_errors(call),
-                aclosing(self._servant(call, await self._admitted(call, request))) as answers,
-            ):
-                async for answer in answers:
-                    yield answer
+            async with self._answering_errors(call):
+                given = await self._admitted(call, request)
+                async with aclosing((await self._load()).streams[rpc.name](given, call.told)) as answers:
+                    async for answer in answers:
+                        yield answer
 
         if rpc.server_streaming:
             return grpc.stream_stream_rpc_method_handler(stream, response_serializer=response.SerializeToString)
@@ -254,9 +236,7 @@ class Service(grpc.GenericRpcHandler):
             names = [name for name in (EXTENSIONS, OLD_EXTENSIONS) if name == EXTENSIONS or texts(call.context, name)]
             await call.context.send_initial_metadata([(name.lower(), EXTENSION_URI) for name in names])
         require_version(", ".join(texts(call.context, VERSION)), self._dialect.version, self._dialect.service.full_name)
-        request = decoded(data, kind)
-        self._dialect.check(request)
-        return request
+        return decoded(data, kind)
 
     async def _arrived(self, call: Call) -> bytes:
         """Return the bytes of a request, which only callers whom the server knows may keep waiting for.
@@ -273,10 +253,11 @@ class Service(grpc.GenericRpcHandler):
         await self._peer.gate.admit_large(data, call.metadata)
         return data
 
-    def _servant(self, call: Call, request: Message) -> Any:
-        """Return what the SDK's handler makes of a request: an awaitable, or a generator where the rpc streams."""
-        handler = self._dialect.handler(self._peer.conversations, Known(call.told))
-        return getattr(handler, call.rpc)(request, call.context)
+    async def _load(self) -> GrpcOperations:
+        """Return the operations of this version."""
+        if self._operations is None:
+            self._operations = await self._dialect.load(self._peer.conversations)
+        return self._operations
 
     @asynccontextmanager
     async def _answering_errors(self, call: Call) -> AsyncIterator[None]:

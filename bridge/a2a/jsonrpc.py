@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from a2a.server.context import ServerCallContext
+from typing import Final
+
 from a2a.utils.errors import (
     A2AError,
     InvalidRequestError,
@@ -13,15 +14,38 @@ from a2a.utils.errors import (
 from aiohttp import web
 
 from bridge import calls, headers, jsonrpc, sse
-from bridge.a2a import compat
-from bridge.a2a.context import EXTENSION_URI, EXTENSIONS, V0_3, V1_0, is_activated, require_version, version_of
+from bridge.a2a.context import (
+    EXTENSION_URI,
+    EXTENSIONS,
+    V0_3,
+    V1_0,
+    CallContext,
+    is_activated,
+    require_version,
+    version_of,
+)
 from bridge.a2a.errors import Refused, jsonrpc_error, jsonrpc_failure
 from bridge.a2a.exchange import Exchange, unreadable
-from bridge.a2a.operations import operations
+from bridge.a2a.old_generation import load_old_generation
+from bridge.a2a.operations import Operations, operations
 from bridge.a2a.peer import Peer
 from bridge.calls import Entry, Outcome
 from bridge.status import Failure
 from cstp_grpc.config import ServerSettings
+
+OLD_ANSWERS: Final = (
+    "message/send",
+    "tasks/get",
+    "tasks/cancel",
+    "tasks/pushNotificationConfig/set",
+    "tasks/pushNotificationConfig/get",
+    "tasks/pushNotificationConfig/list",
+    "tasks/pushNotificationConfig/delete",
+    "agent/getAuthenticatedExtendedCard",
+)
+"""The operations of A2A 0.3 that answer once, known before what performs them is imported."""
+OLD_STREAMS: Final = ("message/stream", "tasks/resubscribe")
+"""Those that stream."""
 
 
 class JsonRpc:
@@ -29,11 +53,12 @@ class JsonRpc:
 
     def __init__(self, peer: Peer, settings: ServerSettings) -> None:
         self._peer = peer
-        by_version = {V1_0: operations(peer.conversations), V0_3: compat.operations(peer.conversations)}
-        self._answers = {name: answer for known in by_version.values() for name, answer in known.answers.items()}
-        self._streams = {name: stream for known in by_version.values() for name, stream in known.streams.items()}
+        current = operations(peer.conversations)
+        self._operations = {V1_0: current}
+        self._streaming = {*current.streams, *OLD_STREAMS}
         self._versions = {
-            name: version for version, known in by_version.items() for name in (*known.answers, *known.streams)
+            **dict.fromkeys((*current.answers, *current.streams), V1_0),
+            **dict.fromkeys((*OLD_ANSWERS, *OLD_STREAMS), V0_3),
         }
         self._prefixes = tuple({f"{name.partition('.')[0]}." for name in peer.forwarder.names})
         """How the names of CSTP's methods begin: `cstp.` and more."""
@@ -51,7 +76,7 @@ class JsonRpc:
         except A2AError as error:
             return await refuse(exchange, error)
         first = body.calls[0]
-        if not body.is_batch and isinstance(first, jsonrpc.Call) and first.id and first.method in self._streams:
+        if not body.is_batch and isinstance(first, jsonrpc.Call) and first.id and first.method in self._streaming:
             return await self._stream(first, first.id, exchange, context)
 
         async def answer(call: Entry) -> Outcome:
@@ -59,11 +84,11 @@ class JsonRpc:
 
         return await calls.respond(body, answer, exchange.request_id, exchange.marks)
 
-    async def _answer(self, call: Entry, exchange: Exchange, context: ServerCallContext) -> Outcome:
+    async def _answer(self, call: Entry, exchange: Exchange, context: CallContext) -> Outcome:
         """Return what became of a call that does not stream."""
         if isinstance(call, jsonrpc.Invalid):
             return await failed(call.id, unreadable(call.failure), exchange, "a call")
-        if call.method in self._streams:
+        if call.method in self._streaming:
             return await self._unanswerable(call, exchange)
         try:
             value = await self._perform(call, exchange, context)
@@ -71,12 +96,12 @@ class JsonRpc:
         except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
             return await failed(call.id, error, exchange, call.method)
 
-    async def _perform(self, call: jsonrpc.Call, exchange: Exchange, context: ServerCallContext) -> object:
+    async def _perform(self, call: jsonrpc.Call, exchange: Exchange, context: CallContext) -> object:
         """Return the result of a call. Raises A2AError and Failure."""
         self._require_version(call.method, exchange)
-        answer = self._answers.get(call.method)
-        if answer is not None:
-            return await answer(call.params, context)
+        if call.method in self._versions:
+            known = await self._operations_of(self._versions[call.method])
+            return await known.answers[call.method](call.params, context)
         if not call.method.startswith(self._prefixes):
             raise MethodNotFoundError("Method not found")
         if not is_activated(context):
@@ -90,6 +115,16 @@ class JsonRpc:
         if method in self._versions:
             require_version(exchange.version, self._versions[method], method)
 
+    async def _operations_of(self, version: str) -> Operations:
+        """Return the operations of a version of A2A."""
+        found = self._operations.get(version)
+        if found is None:
+            await load_old_generation()
+            from bridge.a2a import compat
+
+            found = self._operations[version] = compat.operations(self._peer.conversations)
+        return found
+
     async def _unanswerable(self, call: jsonrpc.Call, exchange: Exchange) -> Outcome:
         """Refuse a call that is answered with a stream where none can be sent."""
         if call.id is None:
@@ -99,7 +134,7 @@ class JsonRpc:
         return await failed(call.id or "null", error, exchange, call.method)
 
     async def _stream(
-        self, call: jsonrpc.Call, call_id: str, exchange: Exchange, context: ServerCallContext
+        self, call: jsonrpc.Call, call_id: str, exchange: Exchange, context: CallContext
     ) -> web.StreamResponse:
         """Answer a call with a stream, or with the error alone where it fails before the first event."""
 
@@ -113,7 +148,8 @@ class JsonRpc:
         marks = {headers.REQUEST_ID_HEADER: exchange.request_id, **exchange.marks}
         try:
             self._require_version(call.method, exchange)
-            events = self._streams[call.method](call.params, context)
+            known = await self._operations_of(self._versions[call.method])
+            events = known.streams[call.method](call.params, context)
             first = await anext(events)
         except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
             outcome = await failed(call_id, error, exchange, call.method)

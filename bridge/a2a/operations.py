@@ -7,9 +7,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from a2a.server.context import ServerCallContext
-from a2a.server.events.event_queue import Event
-from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.types import a2a_pb2
 from a2a.utils.errors import InvalidParamsError, TaskNotFoundError
 from a2a.utils.proto_utils import to_stream_response
@@ -17,13 +14,16 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from bridge.a2a import params
+from bridge.a2a.context import CallContext
+from bridge.a2a.conversations import Conversations
+from bridge.a2a.tasks import Event
 from cstp_grpc.client import json_known
 
 RequestT = TypeVar("RequestT", bound=Message)
 
-Answer = Callable[[object, ServerCallContext], Awaitable[object]]
+Answer = Callable[[object, CallContext], Awaitable[object]]
 """Takes params and returns a JSON value. Raises A2AError."""
-Stream = Callable[[object, ServerCallContext], AsyncGenerator[object, None]]
+Stream = Callable[[object, CallContext], AsyncGenerator[object, None]]
 """Takes params and yields JSON values. Raises A2AError."""
 
 
@@ -35,7 +35,7 @@ class Operations:
     streams: Mapping[str, Stream]
 
 
-def operations(handler: RequestHandler) -> Operations:
+def operations(handler: Conversations) -> Operations:
     """Return the operations of A2A 1.0."""
     return Operations(
         answers={
@@ -102,12 +102,12 @@ def render_page(request: a2a_pb2.ListTasksRequest, page: a2a_pb2.ListTasksRespon
 
 def unary(
     kind: type[RequestT],
-    perform: Callable[[RequestT, ServerCallContext], Awaitable[Any]],
+    perform: Callable[[RequestT, CallContext], Awaitable[Any]],
     show: Callable[[RequestT, Any], object] = render,
 ) -> Answer:
     """Return an operation that answers once."""
 
-    async def answer(given: object, context: ServerCallContext) -> object:
+    async def answer(given: object, context: CallContext) -> object:
         request = params.read(given, kind)
         try:
             return show(request, await perform(request, context))
@@ -117,12 +117,10 @@ def unary(
     return answer
 
 
-def streaming(
-    kind: type[RequestT], perform: Callable[[RequestT, ServerCallContext], AsyncGenerator[Event, None]]
-) -> Stream:
+def streaming(kind: type[RequestT], perform: Callable[[RequestT, CallContext], AsyncGenerator[Event, None]]) -> Stream:
     """Return an operation that streams."""
 
-    async def stream(given: object, context: ServerCallContext) -> AsyncGenerator[object, None]:
+    async def stream(given: object, context: CallContext) -> AsyncGenerator[object, None]:
         request = params.read(given, kind)
         try:
             async with aclosing(perform(request, context)) as events:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -14,9 +15,11 @@ from bridge.a2a.store import TaskStore
 from bridge.bodies import BodyReader
 from bridge.forwarded import PublicAddress
 from bridge.methods import Forwarder
-from cstp_grpc.card_keys import SigningKey
 from cstp_grpc.client.contract import methods
 from cstp_grpc.config import Settings
+
+if TYPE_CHECKING:
+    from cstp_grpc.card_keys import SigningKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +42,18 @@ def build_peer(settings: Settings, version: str, channel: grpc.aio.Channel, port
     contract = methods()
     timeout = settings.server.timeout_seconds
     forwarder = Forwarder(channel, contract, timeout)
-    signing_key = SigningKey.of(settings.agent.card_signing, "agent.card_signing")
-    cards = Cards(settings, version, contract.values(), ports, signing_key)
+    cards = Cards(settings, version, contract.values(), ports, read_signing_key(settings))
     gate = Gate(forwarder)
     push = PushService(channel, timeout) if settings.a2a.push.enabled else None
     conversations = Conversations(forwarder, gate, TaskStore(channel, timeout), cards, settings, push)
     bodies = BodyReader(gate, settings.server)
     return Peer(conversations, gate, bodies, forwarder, cards, PublicAddress(settings.server))
+
+
+def read_signing_key(settings: Settings) -> SigningKey | None:
+    """Return the key that signs the agent cards, None if none is configured. Raises ConfigError."""
+    if settings.agent.card_signing is None:
+        return None
+    from cstp_grpc.card_keys import SigningKey
+
+    return SigningKey.of(settings.agent.card_signing, "agent.card_signing")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Final
 
 import grpc
-from a2a.server.context import ServerCallContext
-from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.types.a2a_pb2 import (
     DeleteTaskPushNotificationConfigRequest,
     GetTaskPushNotificationConfigRequest,
@@ -22,7 +20,7 @@ from google.protobuf.message import Message
 
 from bridge.a2a import params as json_params
 from bridge.a2a import shape
-from bridge.a2a.context import V0_3, V1_0, metadata_of, version_in
+from bridge.a2a.context import V0_3, V1_0, CallContext, metadata_of, version_in
 from bridge.a2a.push_errors import INLINE, push_error
 from bridge.a2a.store import answer_of
 from bridge.methods import Metadata
@@ -84,17 +82,17 @@ class PushService:
             raise push_error(failure) from failure
 
 
-class PushOperations(RequestHandler):
+class PushOperations(ABC):
     """Answers whatever is about push notifications; without a service it is refused."""
 
     def __init__(self, push: PushService | None) -> None:
         self._push = push
 
     @abstractmethod
-    async def admit(self, context: ServerCallContext, params: Message) -> None:
+    async def admit(self, context: CallContext, params: Message) -> None:
         """Refuse callers that may not ask for anything. Raises A2AError."""
 
-    def inline_config(self, params: SendMessageRequest, context: ServerCallContext) -> tasks_pb2.PushConfig | None:
+    def inline_config(self, params: SendMessageRequest, context: CallContext) -> tasks_pb2.PushConfig | None:
         """Return the configuration that comes with a message, None if none does. Raises A2AError."""
         configuration = params.configuration
         if not configuration.HasField("task_push_notification_config"):
@@ -120,7 +118,7 @@ class PushOperations(RequestHandler):
         await push.create(task_id, config, metadata, INLINE)
 
     async def on_create_task_push_notification_config(
-        self, params: TaskPushNotificationConfig, context: ServerCallContext
+        self, params: TaskPushNotificationConfig, context: CallContext
     ) -> TaskPushNotificationConfig:
         """Have the caller notified of one of its tasks, and return the configuration with its id."""
         await self.admit(context, params)
@@ -132,7 +130,7 @@ class PushOperations(RequestHandler):
         return to_shown(params.task_id, kept)
 
     async def on_get_task_push_notification_config(
-        self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+        self, params: GetTaskPushNotificationConfigRequest, context: CallContext
     ) -> TaskPushNotificationConfig:
         """Return a configuration of a task; a request of 0.3 may leave out which."""
         await self.admit(context, params)
@@ -142,7 +140,7 @@ class PushOperations(RequestHandler):
         return to_shown(params.task_id, await push.get(params.task_id, params.id, metadata_of(context)))
 
     async def on_list_task_push_notification_configs(
-        self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+        self, params: ListTaskPushNotificationConfigsRequest, context: CallContext
     ) -> ListTaskPushNotificationConfigsResponse:
         """Return a page of the configurations of a task."""
         await self.admit(context, params)
@@ -155,7 +153,7 @@ class PushOperations(RequestHandler):
         )
 
     async def on_delete_task_push_notification_config(
-        self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+        self, params: DeleteTaskPushNotificationConfigRequest, context: CallContext
     ) -> None:
         """Remove a configuration of a task, if it exists."""
         await self.admit(context, params)
@@ -169,7 +167,7 @@ class PushOperations(RequestHandler):
         return self._push
 
 
-def to_kept(config: TaskPushNotificationConfig, context: ServerCallContext) -> tasks_pb2.PushConfig:
+def to_kept(config: TaskPushNotificationConfig, context: CallContext) -> tasks_pb2.PushConfig:
     """Return a configuration as the server keeps it; notifications are of the version that the request is of."""
     return tasks_pb2.PushConfig(
         id=config.id,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
-from a2a.server.context import ServerCallContext
 from a2a.utils.errors import MethodNotFoundError, UnsupportedOperationError
 from aiohttp import hdrs, web
 
 from bridge import headers, jsonrpc, sse
 from bridge.a2a import params
 from bridge.a2a.cards import A2A_PATH, MAX_AGE, REST_PATH
-from bridge.a2a.context import EXTENSIONS, V1_0, VERSION, require_version
+from bridge.a2a.context import EXTENSIONS, V1_0, VERSION, CallContext, require_version
 from bridge.a2a.errors import Refused, invalid_params, rest_error
 from bridge.a2a.exchange import Exchange, unreadable
 from bridge.a2a.operations import operations
@@ -103,7 +103,7 @@ class Rest:
         return handle
 
     async def _begin(
-        self, name: str, given: object, context: ServerCallContext
+        self, name: str, given: object, context: CallContext
     ) -> tuple[object, AsyncGenerator[object, None] | None]:
         """Return the result of an operation, or its first event and those that follow. Raises A2AError."""
         answer = self._operations.answers.get(name)
@@ -148,9 +148,9 @@ def params_of(request: web.Request, body: object) -> dict[str, object]:
     return given | {name: value for name, value in request.match_info.items() if name != TENANT}
 
 
-def context_of(exchange: Exchange) -> ServerCallContext:
+def context_of(exchange: Exchange) -> CallContext:
     """Return what the operations are told, with the tenant that the path names. Raises InvalidRequestError."""
-    return exchange.context().model_copy(update={"tenant": exchange.request.match_info.get(TENANT, "")})
+    return replace(exchange.context(), tenant=exchange.request.match_info.get(TENANT, ""))
 
 
 def query_of(request: web.Request) -> dict[str, object]:

@@ -7,6 +7,8 @@ from typing import Final
 
 from a2a.types.a2a_pb2 import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 
+Event = Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
+"""What a stream says of a task."""
 WAITING: Final = TaskState.TASK_STATE_INPUT_REQUIRED
 """The state of a task that takes a further message."""
 CANCELABLE: Final = frozenset({TaskState.TASK_STATE_SUBMITTED, WAITING})

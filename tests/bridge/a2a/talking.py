@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, ParamSpec
 
 import grpc
-from a2a.server.context import ServerCallContext
 from a2a.types.a2a_pb2 import Message, Part, SendMessageRequest, Task, TaskState
 from google.protobuf import any_pb2, json_format
 from google.protobuf.message import Message as ProtoMessage
 from google.rpc import error_details_pb2, status_pb2
 
 from bridge.a2a.cards import Cards, Ports
-from bridge.a2a.context import call_context
+from bridge.a2a.context import CallContext, call_context
 from bridge.a2a.conversations import Conversations
 from bridge.a2a.gate import Gate
 from bridge.a2a.store import TaskStore
@@ -67,7 +66,7 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
         await asyncio.sleep(0.01)
 
 
-def context(who: str | None = "alice", *extensions: str) -> ServerCallContext:
+def context(who: str | None = "alice", *extensions: str) -> CallContext:
     """Return the context of a call by one of the harness's agents, or by nobody."""
     token = [("authorization", f"Bearer {TOKENS.get(who, who)}")] if who else []
     return call_context([*token, ("x-request-id", REQUEST_ID)], ADDRESS, extensions, "1.0")

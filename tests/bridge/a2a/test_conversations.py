@@ -646,7 +646,7 @@ async def submitted(store: TaskStore, seconds: float = TIMEOUT) -> Task:
     """Return a task that a bridge has kept and died before it began."""
     task = Task(id=str(uuid.uuid4()), context_id="submitted")
     task.status.state = SUBMITTED
-    return (await store.save(task, 0, ALICE.state["metadata"], time_left=seconds)).task
+    return (await store.save(task, 0, ALICE.metadata, time_left=seconds)).task
 
 
 # Subscribing
@@ -676,7 +676,7 @@ async def test_a_subscription_tells_every_state_that_it_sees(core: str, wanted: 
         followed = first.on_subscribe_to_task(SubscribeToTaskRequest(id=task.id), ALICE)
         assert await anext(followed) == task
         task.status.state = WORKING
-        await store.save(task, 1, ALICE.state["metadata"])
+        await store.save(task, 1, ALICE.metadata)
         begun = await anext(followed)
         assert (begun.task_id, begun.status.state) == (task.id, WORKING)
         await followed.aclose()
@@ -697,7 +697,7 @@ async def test_a_subscription_ends_when_the_time_of_its_task_runs_out(
         task = Task(id=str(uuid.uuid4()), context_id="gone")
         task.status.state = state
         store = TaskStore(channel, TIMEOUT)
-        await store.save(task, 0, ALICE.state["metadata"], time_left=0.5)
+        await store.save(task, 0, ALICE.metadata, time_left=0.5)
         _, end = await events(talk.on_subscribe_to_task(SubscribeToTaskRequest(id=task.id), ALICE))
         assert (end.status.state, end.status.message.parts[0].text) == (FAILED, text)
 
