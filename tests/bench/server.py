@@ -7,9 +7,6 @@ import json
 import logging
 import signal
 import sys
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -17,54 +14,75 @@ import grpc
 from cstp_grpc import config
 from cstp_grpc.server.app import App
 from cstp_grpc.vocabulary import Permission
-from tests.bench.clients import TOKEN
+from tests.bench.clients import OTHER_TOKEN, TOKEN
 
 
-def settings(data_dir: Path, audit: bool, provider: str, peers: Sequence[int] = ()) -> config.Settings:
+def settings(arguments: argparse.Namespace) -> config.Settings:
     """Return the settings of a laptop, without rate limits."""
+    everything = list(Permission)
+    peers = [
+        {"name": f"p{at}", "url": f"grpc://127.0.0.1:{port}", "token": TOKEN} for at, port in enumerate(arguments.peer)
+    ]
     return config.load(
         None,
-        data_dir=data_dir,
+        data_dir=arguments.data_dir,
         grpc={"port": 0, "max_message_bytes": 64 * 1024 * 1024},
         server={"port": 0},
-        auth={"tokens": [{"name": "bench", "token": TOKEN, "permissions": list(Permission)}]},
-        rate_limits={"enabled": False},
-        audit={"enabled": audit},
-        embedding={"provider": provider},
-        liaison={"pillars": {"content": {"agent": "bench"}}, "heartbeat_seconds": 86_400},
-        federation={
-            "peers": [
-                {"name": f"p{at}", "url": f"grpc://127.0.0.1:{port}", "token": TOKEN} for at, port in enumerate(peers)
+        auth={
+            "tokens": [
+                {"name": "bench", "token": TOKEN, "permissions": everything},
+                {"name": "other", "token": OTHER_TOKEN, "permissions": everything},
             ]
         },
+        rate_limits={"enabled": False},
+        audit={"enabled": not arguments.no_audit},
+        embedding={"provider": arguments.provider},
+        index={"mode": arguments.index},
+        cstp={"guardrails": {"config_path": arguments.rules}},
+        liaison={"pillars": {"content": {"agent": "bench"}}, "heartbeat_seconds": 86_400},
+        federation={"peers": peers},
     )
 
 
-def noop_server(workers: int) -> tuple[grpc.Server, int]:
-    """Return a bare server with one method that answers with nothing."""
-    handler = grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
-    server = grpc.server(ThreadPoolExecutor(workers), options=[("grpc.so_reuseport", 0)])
+async def answer_with_nothing(request: bytes, context: object) -> bytes:
+    """Answer a call that does nothing."""
+    return b""
+
+
+async def start_noop() -> int:
+    """Serve a method that does nothing on the running loop, and return its port."""
+    handler = grpc.unary_unary_rpc_method_handler(answer_with_nothing)
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Noop", {"Call": handler}),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    return server, port
+    port: int = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    servers.append(server)
+    return port
+
+
+servers: list[grpc.aio.Server] = []
+"""What has been started, since a server that nobody refers to stops."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("--no-audit", action="store_true")
-    parser.add_argument("--provider", default="minilm")
+    parser.add_argument("--provider", default="lexical")
+    parser.add_argument("--index", default="off")
+    parser.add_argument("--rules", type=Path, help="a rulebook; the default one unless given")
     parser.add_argument("--peer", type=int, action="append", default=[], help="the port of a peer")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
-    wanted = settings(arguments.data_dir, not arguments.no_audit, arguments.provider, arguments.peer)
-    app = App(wanted)
+    app = App(settings(arguments))
     app.start()
-    noop, noop_port = noop_server(8)
-    print(json.dumps({"grpc": app.port, "noop": noop_port, "ready": time.time()}), flush=True)
+    # On the loop of the measured server, since each further loop of a process is woken by all events of gRPC.
+    loop = app._server._loop
+    assert loop is not None, "the server has started"
+    noop_port = loop.run(start_noop())
+    print(json.dumps({"grpc": app.port, "noop": noop_port}), flush=True)
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
-    noop.stop(0)
+    loop.run(servers.pop().stop(0))
     app.stop(0)
 
 

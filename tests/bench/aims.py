@@ -1,0 +1,130 @@
+"""What is aimed at, and how far a run is from it. `docs/benchmarks.md` has the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.bench.results import Better, Results
+
+HEADER = "| what | before | aim | now | |"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One figure of an aim, how it is written, and the worst value with which the aim is kept."""
+
+    figure: str
+    limit: float
+    form: str = "{:.2f}"
+
+
+@dataclass(frozen=True)
+class Aim:
+    """One row: what is measured, what it was before, what is aimed at, and the figures that tell."""
+
+    what: str
+    before: str
+    aim: str
+    parts: Sequence[Part]
+    separator: str = " / "
+
+    def describe(self, results: Results) -> tuple[str, str]:
+        """Return the figures of a run, and whether the aim is kept."""
+        written, verdicts = [], []
+        for part in self.parts:
+            figure = results.figures.get(part.figure)
+            if figure is None:
+                written.append("-")
+                continue
+            written.append(part.form.format(figure.median))
+            lower = figure.better is Better.LOWER
+            verdicts.append(figure.median <= part.limit if lower else figure.median >= part.limit)
+        if not verdicts:
+            return "-", "not measured"
+        if all(verdicts):
+            return self.separator.join(written), "kept" if len(verdicts) == len(self.parts) else "not all measured"
+        return self.separator.join(written), "missed" if not any(verdicts) else "missed in part"
+
+    def row(self, results: Results) -> str:
+        """Return the row of a run."""
+        return f"| {self.what} | {self.before} | {self.aim} | {' | '.join(self.describe(results))} |"
+
+
+AIMS = [
+    Aim(
+        "CheckGuardrails, 50 rules, audit off: p50 at 1 / throughput at 16",
+        "1.8 x / 0.41",
+        "1.4 x / 0.7",
+        [Part("checks/50-rules-audit-off.p50", 1.4, "{:.2f} x"), Part("checks/50-rules-audit-off.throughput", 0.7)],
+    ),
+    Aim(
+        "the same with durable audit",
+        "3.1 x / 0.31",
+        "no-op + one durable transaction + 0.2 ms / 0.6",
+        [
+            Part("checks/50-rules.above-parts", 0.2, "no-op + one durable transaction + {:.2f} ms"),
+            Part("checks/50-rules.throughput", 0.6),
+        ],
+    ),
+    Aim(
+        "QueryDecisions, cached text, 1 000",
+        "5.3 x / 0.16",
+        "2.5 x / 0.5",
+        [Part("memory/query-cached.p50", 2.5, "{:.2f} x"), Part("memory/query-cached.throughput", 0.5)],
+    ),
+    Aim(
+        "AnnounceIntent, cached text, 1 000",
+        "7.2 x / 0.14",
+        "4 x / 0.35",
+        [Part("memory/announce-cached.p50", 4.0, "{:.2f} x"), Part("memory/announce-cached.throughput", 0.35)],
+    ),
+    Aim("RouteToLiaisonAgent", "6.6 x", "3.5 x", [Part("liaison/route.p50", 3.5, "{:.2f} x")]),
+    Aim(
+        "the bridge adds; SendMessage over A2A",
+        "0.6 to 0.76 ms; 17 to 18 x",
+        "0.4 ms; 8 x",
+        [Part("memory/bridge.adds", 0.4, "{:.2f} ms"), Part("memory/send-message-jsonrpc.p50", 8.0, "{:.1f} x")],
+        "; ",
+    ),
+    Aim(
+        "p99 of checks with 64 queries in flight",
+        "12 x idle",
+        "3 x idle",
+        [
+            Part("contention/check-beside-queries-1.p99", 3.0, "{:.1f} x idle with 1 check in flight"),
+            Part("contention/check-beside-queries-16.p99", 3.0, "{:.1f} x with 16"),
+        ],
+        ", ",
+    ),
+    Aim(
+        "4 workers, each held to a quarter of a core, beside one: calls/s / CPU per call",
+        "-",
+        "3.2 x / 1.15 x",
+        [Part("workers/four.throughput", 3.2, "{:.2f} x"), Part("workers/four.cpu", 1.15, "{:.2f} x")],
+    ),
+    Aim(
+        'ready after kill -9, 10 000 decisions, both doors, beside `python -c "import grpc, numpy, sqlalchemy"`',
+        "13.8 s loaded",
+        "3 x",
+        [Part("start/ready-after-kill.wall", 3.0, "{:.1f} x")],
+    ),
+    Aim(
+        "memory idle, server + bridge",
+        "304 + 101 MB",
+        "220 + 70 MB",
+        [Part("start/memory-server.rss", 220, "{:.0f}"), Part("start/memory-bridge.rss", 70, "{:.0f} MB")],
+        " + ",
+    ),
+    Aim(
+        "CPU of `cstp --help` / `cstp check`, beside `python -c pass`",
+        "2.0 s / 0.9 s",
+        "4 x / 8 x",
+        [Part("start/help.cpu", 4.0, "{:.1f} x"), Part("start/check.cpu", 8.0, "{:.1f} x")],
+    ),
+]
+
+
+def aims_table(results: Results) -> str:
+    """Return the aims beside the figures of a run, as a Markdown table."""
+    return "\n".join([HEADER, "|---|---|---|---|---|", *(aim.row(results) for aim in AIMS)])

@@ -1,0 +1,30 @@
+"""Parts that a call is made of, each alone in this process."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.bench.load import OneByOne
+
+
+def durable_transaction(folder: Path) -> OneByOne:
+    """Return transactions that put one row of an audit entry's size on disk, by the bare driver."""
+    connection = sqlite3.connect(folder / "transactions.db", isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, content TEXT)")
+    row = ("x" * 300,)
+
+    def send(_: object) -> object:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("INSERT INTO entries (content) VALUES (?)", row)
+        return connection.execute("COMMIT")
+
+    return without_request(send)
+
+
+def without_request(act: Callable[[object], object]) -> OneByOne:
+    """Return calls of a function that needs no request."""
+    return OneByOne(lambda: None, act)

@@ -1,0 +1,39 @@
+"""The sections of the benchmark, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tests.bench.checks import measure_checks
+from tests.bench.contention import measure_contention
+from tests.bench.federation import measure_federation
+from tests.bench.intent_layer import measure_project
+from tests.bench.liaison import measure_liaison
+from tests.bench.memory import measure_large_memory, measure_memory
+from tests.bench.run import Run
+from tests.bench.start import measure_start
+from tests.bench.workers import measure_workers
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the benchmark that can be measured alone."""
+
+    what: str
+    measure: Callable[[Run], None]
+    is_usual: bool = True
+    """Whether it is measured unless other sections are named."""
+
+
+SECTIONS: Mapping[str, Section] = {
+    "checks": Section("guardrail checks with 5, 50 and 500 rules, with durable audit and without", measure_checks),
+    "memory": Section("queries, announcements, the bridge and A2A with 1 000 decisions", measure_memory),
+    "large-memory": Section("queries and announcements with 10 000 decisions", measure_large_memory),
+    "liaison": Section("routing chat sessions", measure_liaison),
+    "contention": Section("checks beside 64 queries in flight", measure_contention),
+    "workers": Section("one worker and four, each held to a quarter of a core", measure_workers),
+    "start": Section("ready after kill -9, memory when idle, CPU of commands", measure_start),
+    "federation": Section("checks that ask peers", measure_federation),
+    "project": Section("the Intent Layer on a large project", measure_project),
+}

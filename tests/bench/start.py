@@ -1,0 +1,93 @@
+"""Section `start`: ready after kill -9, memory when idle, and the CPU that commands need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.bench.cpu_time import cpu_seconds, run_to_end
+from tests.bench.memory import MANY
+from tests.bench.proc import listeners, memory_of
+from tests.bench.processes import stop
+from tests.bench.results import Better
+from tests.bench.run import Run
+from tests.bench.stack import CSTP, Stack, clean_environment, configure
+
+IMPORTS = [sys.executable, "-c", "import grpc, numpy, sqlalchemy"]
+"""What any server like this has to load: the yardstick of its start."""
+NOTHING = [sys.executable, "-c", "pass"]
+"""The yardstick of commands."""
+REPEATS = 3
+"""How often a command runs in each round."""
+CHECK = ("check", "Deploy authentication service to production", "--context-json")
+CONTEXT = '{"affectsProduction": true, "codeReviewCompleted": true, "ciPassing": true}'
+
+
+def measure_start(run: Run) -> None:
+    """Measure starts, then commands that call what was started, then the memory of a stack that nobody has used."""
+    stack = configure(run.folder, run.decisions(MANY), embedding={"provider": run.provider})
+    process, _ = stack.start_until_ready()
+    try:
+        for number in range(run.rounds):
+            run.progress(f"round {number + 1}/{run.rounds}: kill -9 and start")
+            process = measure_kill(run, stack, process)
+        measure_memory(run, stack, process, "with-many-")
+        for number in range(run.rounds):
+            run.progress(f"round {number + 1}/{run.rounds}: commands")
+            measure_commands(run, stack)
+    finally:
+        stop(process)
+    stack = configure(run.folder, run.folder / "unused", embedding={"provider": run.provider})
+    for number in range(run.rounds):
+        run.progress(f"round {number + 1}/{run.rounds}: memory")
+        process, _ = stack.start_until_ready()
+        try:
+            measure_memory(run, stack, process)
+        finally:
+            stop(process)
+
+
+def measure_kill(run: Run, stack: Stack, process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+    """Measure one start after a kill, beside the yardstick; return the new process."""
+    least_wall, least_cpu = run_to_end(IMPORTS)
+    process.kill()
+    process.wait()
+    process, seconds = stack.start_until_ready()
+    run.add("ready-after-kill.seconds", "s", Better.LOWER, [seconds])
+    run.add("ready-after-kill.wall", "x", Better.LOWER, [seconds / least_wall])
+    servers, bridges = processes_of(stack, process)
+    cpu = cpu_seconds([*servers, *bridges]) if bridges else None
+    if cpu is None:
+        run.skip("ready-after-kill.cpu", "this system does not tell the CPU time of processes")
+    else:
+        run.add("ready-after-kill.cpu", "x", Better.LOWER, [cpu / least_cpu])
+    return process
+
+
+def measure_memory(run: Run, stack: Stack, process: subprocess.Popen[bytes], when: str = "") -> None:
+    """Measure the memory of the server and of the bridge."""
+    servers, bridges = processes_of(stack, process)
+    if not bridges:
+        run.skip("memory-", "this system does not tell the memory of processes")
+        return
+    for name, pids in (("server", servers), ("bridge", bridges)):
+        found = [memory for pid in pids if (memory := memory_of(pid))]
+        run.add(f"memory-{when}{name}.rss", "MB", Better.LOWER, [sum(each.resident for each in found)])
+        run.add(f"memory-{when}{name}.pss", "MB", Better.LOWER, [sum(each.share for each in found)])
+
+
+def processes_of(stack: Stack, process: subprocess.Popen[bytes]) -> tuple[list[int], list[int]]:
+    """Return the processes of the server and those of its bridge; no bridges if the system does not tell."""
+    return sorted({process.pid, *listeners(stack.grpc)}), listeners(stack.http)
+
+
+def measure_commands(run: Run, stack: Stack) -> None:
+    """Measure the CPU of commands beside that of an interpreter that does nothing."""
+    check = [CSTP, *CHECK, CONTEXT, "--config", str(stack.config)]
+    spent = {"nothing": 0.0, "help": 0.0, "check": 0.0}
+    for _ in range(REPEATS):
+        for name, command in (("nothing", NOTHING), ("help", [CSTP, "--help"]), ("check", check)):
+            spent[name] += run_to_end(command, clean_environment())[1]
+    for name in ("help", "check"):
+        run.add(f"{name}.cpu", "x", Better.LOWER, [spent[name] / spent["nothing"]])
+        run.add(f"{name}.cpu-seconds", "s", Better.LOWER, [spent[name] / REPEATS])

@@ -1,0 +1,47 @@
+"""The command line of the benchmark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench import __main__ as command
+from tests.bench.accepted import accept
+from tests.bench.results import Better, Results
+
+
+def written(path: Path, p50: float) -> Results:
+    results = Results(calls=400, sections=["checks"])
+    results.add("checks/50-rules.p50", "x", Better.LOWER, [p50, p50, p50])
+    path.write_text(results.to_json())
+    return results
+
+
+@pytest.mark.parametrize(("p50", "code"), [(2.0, 0), (2.1, 0), (3.0, 1)])
+def test_checking_a_document_fails_if_a_figure_is_worse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], p50: float, code: int
+) -> None:
+    accept(written(tmp_path / "before.json", 2.0), tmp_path / "accepted.json", whole=True)
+    monkeypatch.setattr("tests.bench.accepted.ACCEPTED", tmp_path / "accepted.json")
+    written(tmp_path / "now.json", p50)
+    assert command.main(["--from", str(tmp_path / "now.json"), "--check"]) == code
+    assert ("WORSE   checks/50-rules.p50: 3 x, accepted 2 x" in capsys.readouterr().out) is bool(code)
+
+
+def test_the_table_of_aims_is_printed_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path / "now.json", 2.0)
+    assert command.main(["--from", str(tmp_path / "now.json"), "--aims"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    assert all(line.startswith("|") for line in lines)
+
+
+def test_a_document_that_is_missing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--from", str(tmp_path / "none.json")]) == 2
+    assert "none.json" in capsys.readouterr().err
+
+
+def test_too_short_a_run_is_not_accepted() -> None:
+    with pytest.raises(SystemExit):
+        command.main(["--quick", "--accept"])
