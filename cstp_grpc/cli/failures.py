@@ -13,6 +13,7 @@ from cstp_grpc.cli.supervised_process import ChildFailed
 from cstp_grpc.decisions.embedding.weights import WeightsMissing
 from cstp_grpc.guardrails.rulebook import RulebookError
 from cstp_grpc.server.grpc_server import CannotListen
+from cstp_grpc.storage.damage import describe_damage, is_damage
 from cstp_grpc.storage.engine import UnsuitableDatabase
 from cstp_grpc.storage.lock import AlreadyRunning
 
@@ -38,5 +39,5 @@ def startup() -> Iterator[None]:
         where = f"{error.filename}: " if error.filename else ""
         raise click.ClickException(f"{where}{error.strerror or error}") from error
     except SQLAlchemyError as error:
-        reason = getattr(error, "orig", None) or error
+        reason = describe_damage(error) if is_damage(error) else getattr(error, "orig", None) or error
         raise click.ClickException(f"storage.url: the database cannot be used: {reason}") from error

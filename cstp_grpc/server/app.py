@@ -67,7 +67,8 @@ from cstp_grpc.services.liaison import LiaisonService
 from cstp_grpc.services.permissions import Permissions
 from cstp_grpc.services.tasks import TaskService
 from cstp_grpc.storage.changes import ChangeWatch
-from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.database_files import FileWatch
+from cstp_grpc.storage.engine import create_engine, database_files
 from cstp_grpc.storage.lock import DataLock
 from cstp_grpc.storage.migrate import migrate
 from cstp_grpc.storage.outbox import Outbox
@@ -239,7 +240,9 @@ class App:
             (intent_layer_pb2_grpc.add_IntentLayerServiceServicer_to_server, IntentLayerService(projects)),
             (liaison_pb2_grpc.add_LiaisonServiceServicer_to_server, LiaisonService(liaison, run_blocking)),
         ]
-        return GrpcServer(settings.grpc, policy, servicers, memory.health, lanes, certificate)
+        server = GrpcServer(settings.grpc, policy, servicers, memory.health, lanes, certificate)
+        watch_files(opened, engine, server.report_failure)
+        return server
 
     def _build_memory(
         self,
@@ -319,6 +322,16 @@ class DecisionMemory:
     journal: Journal
     search: DecisionSearch
     health: Mapping[str, Callable[[], bool]]
+
+
+def watch_files(opened: ExitStack, engine: Engine, on_loss: Callable[[], object]) -> None:
+    """Watch the files of a database that is on SQLite, and call a function if they are lost."""
+    files = database_files(engine)
+    if files is not None:
+        files.on_loss(on_loss)
+        watch = FileWatch(files)
+        watch.start()
+        opened.callback(watch.stop)
 
 
 def build_index(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -35,6 +35,10 @@ class EventLoopThread:
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin to run a coroutine on the loop; for other threads."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function on the loop soon; for other threads. Raises RuntimeError after the end."""
+        self._loop.call_soon_threadsafe(function)
 
     def stop(self) -> None:
         """Cancel the tasks that are left, and end."""

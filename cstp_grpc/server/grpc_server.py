@@ -111,6 +111,13 @@ class GrpcServer:
             self._loop = None
         self._lanes.close()
 
+    def report_failure(self) -> None:
+        """Say by health that nothing is served until a restart; from any thread."""
+        if self._loop is None:
+            self._health.fail()
+        else:
+            self._loop.call(self._health.fail)
+
     def _open_services(self) -> RegisteredHandlers:
         """Return the handlers of health and reflection."""
         reflected = reflection.aio.ReflectionServicer(

@@ -66,7 +66,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it comes 
             self._changes.discard(changed)
 
     def set(self, service: str, status: Status) -> None:
-        """Change the state of a service; that of a server which stops stays."""
+        """Change the state of a service; that of a server which stops, or has failed, stays."""
         if not self._stopping:
             self._statuses[service] = status
             self._notify()
@@ -76,6 +76,10 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it comes 
         self._stopping = True
         self._statuses = dict.fromkeys(self._statuses, NOT_SERVING)
         self._notify()
+
+    def fail(self) -> None:
+        """Say for good that no service is served, because the server must be restarted."""
+        self.enter_graceful_shutdown()
 
     def _notify(self) -> None:
         for changed in self._changes:

@@ -12,6 +12,11 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from cstp_grpc.storage.database_files import DatabaseFiles
+
+FILES = "database_files"
+"""The option of engines on SQLite with their DatabaseFiles."""
+
 RESERVED = 3
 """Connections beyond those for reading: the writer's, that of `ChangeWatch`, and one for migrations and the like."""
 
@@ -109,6 +114,7 @@ def parse_url(url: str) -> URL:
 def sqlite_engine(url: URL, pool_size: int) -> Engine:
     """Return an engine on a SQLite file; its folder is created."""
     Path(url.database or "").parent.mkdir(parents=True, exist_ok=True)
+    files = DatabaseFiles()
     engine = sqlalchemy.create_engine(
         url,
         pool_size=pool_size,
@@ -116,8 +122,15 @@ def sqlite_engine(url: URL, pool_size: int) -> Engine:
         pool_timeout=POOL_TIMEOUT,
         hide_parameters=True,
         connect_args={"isolation_level": None, "check_same_thread": False},
+        execution_options={FILES: files},
     )
+    # SQLite would make a new file where the lost one was.
+    event.listen(engine, "do_connect", lambda *_: files.check())
     event.listen(engine, "connect", prepare_sqlite)
+    event.listen(engine, "connect", lambda connection, _: files.opened(path_of(connection)))
+    event.listen(engine, "checkout", lambda *_: files.refuse_if_lost())
+    for closing in ("close", "close_detached"):
+        event.listen(engine, closing, lambda *_: files.closing())
     event.listen(engine, "begin", begin_sqlite)
     return engine
 
@@ -128,9 +141,25 @@ def prepare_sqlite(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> 
     for pragma in SQLITE_PRAGMAS:
         cursor.execute(pragma)
     (mode,) = cursor.execute("PRAGMA journal_mode = WAL").fetchone()
+    # In a new database the log is opened only now.
+    cursor.execute("PRAGMA schema_version")
     cursor.close()
     if mode != "wal":
         raise UnsuitableDatabase(f"storage.url: SQLite's write-ahead log does not work there (journal mode {mode})")
+
+
+def path_of(connection: DBAPIConnection) -> str:
+    """Return the path of the file that SQLite has opened, without symbolic links."""
+    cursor = connection.cursor()
+    paths = {name: path for _, name, path in cursor.execute("PRAGMA database_list")}
+    cursor.close()
+    return str(paths["main"])
+
+
+def database_files(engine: Engine) -> DatabaseFiles | None:
+    """Return the watched files of a SQLite engine; None for PostgreSQL."""
+    files: DatabaseFiles | None = engine.get_execution_options().get(FILES)
+    return files
 
 
 def begin_sqlite(connection: Connection) -> None:

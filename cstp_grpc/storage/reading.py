@@ -11,6 +11,8 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from cstp_grpc.errors import QueryFailed
+from cstp_grpc.storage.damage import describe_damage, is_damage, log_database_error
+from cstp_grpc.storage.database_files import DatabaseLost
 from cstp_grpc.storage.engine import Driver
 
 logger = logging.getLogger(__name__)
@@ -22,12 +24,8 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
     What the database says of the cause goes to the log only.
     """
-    try:
-        with engine.connect() as connection:
-            yield connection
-    except SQLAlchemyError as error:
-        logger.exception("the journal cannot be read")
-        raise QueryFailed("the journal cannot be read now; try again") from error
+    with query_failures(), engine.connect() as connection:
+        yield connection
 
 
 @contextmanager
@@ -36,7 +34,7 @@ def driver_reading(engine: Engine) -> Iterator[Driver]:
 
     It is for statements that take less time than SQLAlchemy's own connections; each sees a state of its own.
     """
-    try:
+    with query_failures():
         pooled = engine.raw_connection()
         try:
             yield cast(Driver, pooled.driver_connection)
@@ -46,6 +44,16 @@ def driver_reading(engine: Engine) -> Iterator[Driver]:
             raise
         finally:
             pooled.close()
+
+
+@contextmanager
+def query_failures() -> Iterator[None]:
+    """Raise QueryFailed in the place of the errors of a database; what it says goes to the log only."""
+    try:
+        yield
+    except DatabaseLost as error:
+        raise QueryFailed(str(error)) from error
     except SQLAlchemyError as error:
-        logger.exception("the journal cannot be read")
-        raise QueryFailed("the journal cannot be read now; try again") from error
+        log_database_error(logger, "the journal cannot be read", error)
+        reason = describe_damage(error) if is_damage(error) else "the journal cannot be read now; try again"
+        raise QueryFailed(reason) from error

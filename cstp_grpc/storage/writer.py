@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -12,11 +13,19 @@ from itertools import groupby
 from typing import Any, Generic, TypeVar, cast
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    SQLAlchemyError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from cstp_grpc.errors import Unavailable
-from cstp_grpc.storage.engine import driver_of, for_writing, is_intact
+from cstp_grpc.storage.damage import describe_damage, is_damage, log_database_error
+from cstp_grpc.storage.database_files import DatabaseLost
+from cstp_grpc.storage.engine import database_files, driver_of, for_writing, is_intact
 from cstp_grpc.storage.insertion import Insertion, insert_together
 from cstp_grpc.storage.turns import WriteTurn
 
@@ -30,6 +39,19 @@ MAX_BATCH = 128
 
 CANNOT_ANSWER = (OperationalError, InterfaceError, InternalError, PoolTimeout)
 """Errors by which the database says that it cannot do what would otherwise be right."""
+
+
+PRIMARY_CODE = 0xFF
+"""The part of SQLite's error codes that is not about details."""
+
+ROLLED_BACK = "40"
+"""The class of PostgreSQL's SQLSTATEs for transactions that were undone."""
+
+REPEAT = "repeating the request with the same identifiers is safe"
+
+
+class OutcomeUnknown(Exception):
+    """The database failed while it committed, so that the transaction may be on disk or not."""
 
 
 class Ticket(Generic[T]):
@@ -122,8 +144,9 @@ class Writer:
     """Runs jobs that write, one after the other on one connection, and commits all that wait together.
 
     A job gets a Connection inside a transaction and must neither commit nor roll it back. A job that raises is undone
-    alone, and its error reaches its caller. A result is handed out only when it is on disk. Where the database cannot
-    take it, the caller gets Unavailable, and the next job finds a new connection.
+    alone, and its error reaches its caller. A result is handed out only when it is on disk. If the database cannot take
+    it, the caller gets Unavailable, and the next job finds a new connection. If it is unknown whether a commit is on
+    disk, Unavailable says so.
 
     Jobs come from threads (`run`), from coroutines (`write`) and from those that wait for neither (`submit`). A thread
     does the jobs that had to wait, and those of coroutines, whose loop it wakes once for each batch. A caller of `run`
@@ -140,6 +163,7 @@ class Writer:
         self._turn: AbstractContextManager[object] = turn or nullcontext()
         # A server or process that went silent must hold the thread and no caller; a file answers or fails.
         self._callers_commit = engine.dialect.name == "sqlite" and turn is None
+        self._files = database_files(engine)
         self._connection: Connection | None = None
         self._changed = threading.Condition(threading.Lock())
         self._waiting: list[Ticket[Any]] = []
@@ -246,9 +270,10 @@ class Writer:
                 batch = take()
                 if batch:
                     self._transact(batch)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - the callers get it, and the thread must live
             batch = batch or take()
-            logger.exception("a transaction failed, and with it the jobs in it: %d", len(batch))
+            if not isinstance(error, DatabaseLost):
+                log_database_error(logger, f"a transaction failed, and with it {len(batch)} jobs", error)
             self._disconnect()
             for ticket in batch:
                 # An interruption is for the caller that was interrupted while it did its own job.
@@ -260,6 +285,8 @@ class Writer:
         if connection is None:
             connection = self._connection = for_writing(self._engine)
         transaction = connection.begin()
+        if self._files is not None:
+            self._files.check_log()
         groups = list(group_insertions(batch))
         if len(groups) > 1:
             for group in groups:
@@ -271,7 +298,13 @@ class Writer:
                 return
             transaction = connection.begin()
             self._run_each(batch, connection)
-        transaction.commit()
+        try:
+            transaction.commit()
+        except SQLAlchemyError as error:
+            raise error if is_certain(error) else OutcomeUnknown from error
+        if self._files is not None:
+            # SQLite commits to files that it has open, whatever became of their names.
+            self._files.check()
 
     def _run_each(self, group: Sequence[Ticket[Any]], connection: Connection) -> None:
         """Do the jobs of a group that failed together, so that only those that fail alone are undone."""
@@ -360,19 +393,38 @@ def settle_all(tickets: Sequence[LoopTicket[Any]]) -> None:
 
 def late(timeout: float) -> Unavailable:
     """Return the error for a caller that waited too long."""
-    return Unavailable(f"the record was not on disk after {timeout:g} seconds; try again")
+    return Unavailable(f"the record was not on disk after {timeout:g} seconds, and may still be stored; {REPEAT}")
 
 
 def answer_to(error: BaseException) -> BaseException:
-    """Return what the caller of a job that raised is told: Unavailable where the database could not do it."""
-    if isinstance(error, CANNOT_ANSWER):
-        logger.error("the database could not do a job", exc_info=error)
+    """Return what the caller of a job that raised is told: Unavailable if the database could not do it."""
+    if isinstance(error, CANNOT_ANSWER) or is_damage(error):
+        log_database_error(logger, "the database could not do a job", error)
         return unavailable(error)
     return error
 
 
+def is_certain(error: SQLAlchemyError) -> bool:
+    """Whether a commit that raised has certainly stored nothing; after most errors that shows only later."""
+    if isinstance(error, IntegrityError):
+        return True
+    cause = getattr(error, "orig", None)
+    code, state = getattr(cause, "sqlite_errorcode", None), getattr(cause, "sqlstate", None)
+    if code is not None:
+        return code & PRIMARY_CODE in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return state is not None and state.startswith(ROLLED_BACK)
+
+
 def unavailable(cause: BaseException) -> Unavailable:
     """Return the error for a caller; what the database says of the cause goes to the log only."""
-    error = Unavailable("the record could not be stored; try again")
+    if isinstance(cause, OutcomeUnknown):
+        message = f"it is unknown whether the record was stored; {REPEAT}"
+    elif isinstance(cause, DatabaseLost):
+        message = str(cause)
+    elif is_damage(cause):
+        message = f"the record could not be stored: {describe_damage(cause)}"
+    else:
+        message = "the record could not be stored; try again"
+    error = Unavailable(message)
     error.__cause__ = cause
     return error

@@ -262,6 +262,26 @@ def test_what_keeps_a_server_from_starting_is_named(invoke: Invoke, environment:
     assert problem in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"a text and no database\n" * 1000, "the file of the database is not a SQLite database"),
+        (None, "the database is damaged and must be restored from a copy"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_told_in_one_sentence(
+    invoke: Invoke, home: Path, sqlite_template: Path, content: bytes | None, reason: str
+) -> None:
+    (home / "var").mkdir()
+    damaged = sqlite_template.read_bytes()[:4096] + b"\xa5" * 400_000
+    (home / "var" / "journal.db").write_bytes(damaged if content is None else content)
+    result = invoke("serve", "--dev", env=ENVIRONMENT)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == f"Error: storage.url: the database cannot be used: {reason}"
+    assert "SELECT" not in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_a_missing_secret_is_named(invoke: Invoke, home: Path) -> None:
     (home / "cstp.yaml").write_text("auth: {tokens: [{name: a, token: '${ABSENT}'}]}")
     result = invoke("serve", "--config", "cstp.yaml")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -402,9 +404,43 @@ def break_commit(database_kind: str) -> Callable[[Connection], object]:
     return orphan if database_kind == "sqlite" else deferred
 
 
+UNKNOWN = "it is unknown whether the record was stored; repeating the request with the same identifiers is safe"
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+def test_a_commit_that_the_disk_fails_is_of_unknown_outcome(engine: Engine, writer: Writer) -> None:
+    """SQLite may have written a transaction whose commit it says has failed."""
+    writer.run(add("a"))
+    log = Path(f"{engine.url.database}-wal")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size + 100, hard))
+    try:
+        with pytest.raises(Unavailable) as failed:
+            writer.run(add("b"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert failed.value.message == UNKNOWN
+    assert writer.run(add("c")) == "c"
+
+
 @pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 class TestPostgres:
     """What only a server can do to us."""
+
+    def test_a_connection_that_is_lost_while_it_commits_leaves_the_outcome_unknown(
+        self, engine: Engine, writer: Writer
+    ) -> None:
+        for statement in (
+            "CREATE FUNCTION fall() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END'",
+            "CREATE CONSTRAINT TRIGGER falls AFTER INSERT ON things DEFERRABLE INITIALLY DEFERRED "
+            "FOR EACH ROW WHEN (NEW.name = 'b') EXECUTE FUNCTION fall()",
+        ):
+            writer.run(lambda connection, statement=statement: connection.execute(text(statement)))
+        with pytest.raises(Unavailable) as failed:
+            writer.run(add("b"))
+        assert failed.value.message == UNKNOWN
+        assert writer.run(add("c")) == "c"
 
     def test_a_lost_connection_fails_the_jobs_that_used_it_and_no_later_one(
         self, engine: Engine, writer: Writer

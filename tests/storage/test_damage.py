@@ -1,0 +1,64 @@
+"""A SQLite database that is damaged, or that is none."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, make_url, text
+
+from cstp_grpc.errors import QueryFailed, Unavailable
+from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.reading import reading
+from cstp_grpc.storage.writer import Writer
+from tests.databases import POOL_SIZE
+
+pytestmark = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+
+PAGE = 4096
+
+
+def damage_pages(path: Path) -> None:
+    """Overwrite all pages but those of the schema's beginning."""
+    content = path.read_bytes()
+    path.write_bytes(content[:PAGE] + b"\xa5" * (len(content) - PAGE))
+
+
+def overwrite(path: Path) -> None:
+    path.write_bytes(b"this is a text and no database\n" * 1000)
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (damage_pages, "the database is damaged and must be restored from a copy"),
+        (overwrite, "the file of the database is not a SQLite database"),
+    ],
+)
+def test_damage_is_told_in_a_sentence_to_who_writes_and_who_reads(
+    database_url: str, damage: Callable[[Path], None], what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    damage(Path(str(make_url(database_url).database)))
+    engine = create_engine(database_url, POOL_SIZE)
+    with closing(Writer(engine, timeout=20.0)) as writer:
+        with pytest.raises(Unavailable) as unwritten:
+            writer.run(lambda connection: connection.execute(text("DELETE FROM intents")))
+        assert unwritten.value.message == f"the record could not be stored: {what}"
+        with pytest.raises(QueryFailed) as unread, reading(engine) as connection:
+            connection.execute(text("SELECT count(*) FROM intents"))
+        assert unread.value.message == what
+    engine.dispose()
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
+    assert "intents" not in caplog.text
+
+
+def test_other_errors_of_statements_are_no_damage(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        pytest.raises(QueryFailed, match=r"^the journal cannot be read now; try again$"),
+        reading(engine) as connection,
+    ):
+        connection.execute(text("SELECT nonsense FROM intents"))
+    assert "nonsense" in caplog.text
