@@ -19,11 +19,16 @@ from cstp_grpc.guardrails.values import check_bounds
 from cstp_grpc.intents.code import CodeContext, CodeReader
 from cstp_grpc.intents.store import Intent, IntentContended, IntentStore
 from cstp_grpc.intents.suggestions import suggest
+from cstp_grpc.storage.blocking import WorkLane
 from cstp_grpc.storage.writer import Writer
 from cstp_grpc.vocabulary import INTENT_LAYER_AGENT, Stakes
 
 SIMILAR = 5
 """How many similar decisions an announcement is answered with at the most."""
+DECISIONS = DecisionFilter(without_agent=INTENT_LAYER_AGENT)
+"""What agents recorded."""
+NODES = DecisionFilter(agent=INTENT_LAYER_AGENT)
+"""What nodes of projects say."""
 CONFIRMED = "confirmedChecks"
 """Where metadata lists the texts of the checks that were made."""
 
@@ -81,6 +86,9 @@ class Search(Protocol):
         They are at most `limit` together, each once. Raises QueryFailed.
         """
 
+    def is_short(self, text: str, preferences: Sequence[DecisionFilter], limit: int) -> bool:
+        """Whether that search waits for nothing and takes less than a millisecond."""
+
 
 class Judge(Protocol):
     """Judges actions."""
@@ -111,6 +119,7 @@ class Announcer:
     The intent, its audit entry and the citations of what it is answered with are one transaction, on disk before the
     answer; the first two also where that is an error. Similar decisions have at least `min_score`. `stores_content`
     False keeps neither the intent's content nor its text in the trail; `responds` False acknowledges without feedback.
+    `lane` reads files and makes searches, unless they are short.
     """
 
     def __init__(
@@ -122,6 +131,7 @@ class Announcer:
         trail: Trail,
         writer: Writer,
         clock: Callable[[], datetime],
+        lane: WorkLane,
         *,
         min_score: float,
         stores_content: bool = True,
@@ -135,12 +145,15 @@ class Announcer:
         self._trail = trail
         self._writer = writer
         self._clock = clock
+        self._lane = lane
         self._min_score = min_score
         self._stores_content = stores_content
         self._responds = responds
         self._citations = citations
 
-    def announce(self, announcement: Announcement, caller: str, request_id: str, reader: str | None = None) -> Feedback:
+    async def announce(
+        self, announcement: Announcement, caller: str, request_id: str, reader: str | None = None
+    ) -> Feedback:
         """Record an intent and return the feedback on it.
 
         Similar decisions are those that `reader` may read, the caller where it is None. Raises QueryFailed,
@@ -148,39 +161,46 @@ class Announcer:
         too large and for paths that cannot be looked at, and NotFound for an unknown project.
         """
         check_bounds(announcement.metadata, "metadata")
-        code = self._code.look(announcement.project, announcement.paths)
+        code = await self._look(announcement)
         received_at = self._clock()
         entry = self._entry(announcement, caller, request_id, received_at)
         try:
-            feedback = self._feedback(announcement, code, caller if reader is None else reader, received_at)
+            feedback = await self._feedback(announcement, code, caller if reader is None else reader, received_at)
         except Exception as error:
-            self._remember(announcement, caller, replace(entry, error=reason_of(error)))
+            await self._remember(announcement, caller, replace(entry, error=reason_of(error)))
             raise
-        stored = self._remember(announcement, caller, judged(entry, feedback.verdict), feedback.similar)
+        stored = await self._remember(announcement, caller, judged(entry, feedback.verdict), feedback.similar)
         return replace(feedback, received_at=stored.received_at, revision=stored.revision)
 
-    def _feedback(
+    async def _look(self, announcement: Announcement) -> CodeContext | None:
+        """Return what governs the paths, for which files are read."""
+        if announcement.paths:
+            return await self._lane.run(self._code.look, announcement.project, announcement.paths)
+        return self._code.look(announcement.project, announcement.paths)
+
+    async def _feedback(
         self, announcement: Announcement, code: CodeContext | None, reader: str, received_at: datetime
     ) -> Feedback:
         if not self._responds:
             return Feedback(received_at)
         verdict = self._judge.judge(action_of(announcement, code))
-        similar = self._recall(announcement, reader)
+        similar = await self._recall(announcement, reader)
         suggestions = suggest(similar, verdict, unconfirmed(announcement, code))
         return Feedback(received_at, tuple(similar), verdict, tuple(suggestions), code)
 
-    def _recall(self, announcement: Announcement, reader: str) -> list[Match]:
+    async def _recall(self, announcement: Announcement, reader: str) -> list[Match]:
         """Return similar decisions: those of the given category first, others where it has too few.
 
         What nodes of projects say comes last: it has no outcome, and must not keep one from being told.
         """
         text = f"{announcement.intent}\n{announcement.context}" if announcement.context else announcement.intent
-        preferences = [DecisionFilter(without_agent=INTENT_LAYER_AGENT), DecisionFilter(agent=INTENT_LAYER_AGENT)]
+        preferences: tuple[DecisionFilter, ...] = (DECISIONS, NODES)
         if announcement.category is not None:
-            preferences.insert(0, replace(preferences[0], category=announcement.category))
-        return self._search.search_by_preference(text, preferences, reader, SIMILAR, self._min_score)
+            preferences = (replace(DECISIONS, category=announcement.category), DECISIONS, NODES)
+        run = self._lane.run_short if self._search.is_short(text, preferences, SIMILAR) else self._lane.run
+        return await run(self._search.search_by_preference, text, preferences, reader, SIMILAR, self._min_score)
 
-    def _remember(
+    async def _remember(
         self, announcement: Announcement, caller: str, entry: AuditEntry, similar: Sequence[Match] = ()
     ) -> Intent:
         intent = self._intent(announcement, caller, entry.timestamp)
@@ -199,9 +219,9 @@ class Announcer:
             return job(connection)
 
         try:
-            return self._writer.run(job)
+            return await self._writer.write(job)
         except IntentContended:
-            return self._writer.run(job_alone, alone=True)
+            return await self._writer.write(job_alone, alone=True)
 
     def _intent(self, announcement: Announcement, caller: str, received_at: datetime) -> Intent:
         kept = announcement if self._stores_content else None

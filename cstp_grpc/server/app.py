@@ -197,6 +197,7 @@ class App:
             trail,
             writer,
             clock,
+            lanes[LaneName.CHECKS],
             min_score=settings.cstp.query.min_score,
             stores_content=settings.cstp.intent.store_received,
             responds=settings.cstp.intent.auto_respond,
@@ -225,7 +226,7 @@ class App:
             checks,
             limits,
             run_check=lanes[LaneName.CHECKS].run,
-            run_search=lanes[LaneName.QUERIES].run,
+            queries=lanes[LaneName.QUERIES],
         )
         cstp = federated(settings, peers, alone, sharing, trail, clock, limits, callbacks, run_blocking)
         servicers: list[Servicer] = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from enum import StrEnum
@@ -47,10 +48,44 @@ SHORT: Final = frozenset({"cstp.getAccess"})
 """Methods whose plain functions only compute for microseconds, so that a thread would cost more than they do."""
 
 
+class LoopTurns:
+    """Turns on the event loop, one in each of its passes, in the order in which they are asked for.
+
+    What became ready meanwhile runs between two of them, so that many short functions do not add up to a long one.
+    """
+
+    def __init__(self) -> None:
+        self._taken = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def take(self) -> None:
+        """Return when it is the caller's turn, which lasts until it waits for something."""
+        loop = asyncio.get_running_loop()
+        if self._taken:
+            turn = loop.create_future()
+            self._waiting.append(turn)
+            await turn
+        else:
+            self._taken = True
+            loop.call_soon(self._pass_on, loop)
+
+    def _pass_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Give the turn in the next pass to the first that still waits."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            # Who was cancelled does not need it any more.
+            if not turn.done():
+                turn.set_result(None)
+                loop.call_soon(self._pass_on, loop)
+                return
+        self._taken = False
+
+
 class Lane:
-    """Bounded threads for the blocking work of one kind of calls."""
+    """Bounded threads for the blocking work of one kind of calls, and turns on the event loop for the short work."""
 
     def __init__(self, name: LaneName) -> None:
+        self._turns = LoopTurns()
         self._pool = ThreadPoolExecutor(THREADS[name], thread_name_prefix=name)
         self._begun: set[Future[Any]] = set()
 
@@ -64,6 +99,14 @@ class Lane:
         self._begun.add(future)
         future.add_done_callback(self._begun.discard)
         return await asyncio.wrap_future(future)
+
+    async def run_short(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a function returns that takes less than a millisecond, run on the event loop when it is its turn.
+
+        Raises what it raises.
+        """
+        await self._turns.take()
+        return function(*args, **kwargs)
 
     def close(self) -> None:
         """Begin nothing more, and wait a little for what has begun: it may hold a connection to the database."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -50,7 +50,7 @@ class EnumWords(Generic[NumberT, WordT]):
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
+SECONDS_A_DAY = 86_400
 
 STAKES = EnumWords(types_pb2.Stakes, Stakes)
 OUTCOME = EnumWords(types_pb2.Outcome, Outcome)
@@ -75,9 +75,9 @@ def instant(message: Any, field: str) -> datetime | None:
 
 def timestamp(moment: datetime) -> timestamp_pb2.Timestamp:
     """Return an aware instant as a message."""
-    # Five times as fast as Timestamp.FromDatetime, and on the way of every call.
-    seconds, micros = divmod((moment - EPOCH) // MICROSECOND, 1_000_000)
-    return timestamp_pb2.Timestamp(seconds=seconds, nanos=micros * 1000)
+    # Several times as fast as Timestamp.FromDatetime, and on the way of every call.
+    since = moment - EPOCH
+    return timestamp_pb2.Timestamp(seconds=since.days * SECONDS_A_DAY + since.seconds, nanos=since.microseconds * 1000)
 
 
 def maybe_timestamp(moment: datetime | None) -> timestamp_pb2.Timestamp | None:

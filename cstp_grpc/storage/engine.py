@@ -20,6 +20,9 @@ FILES = "database_files"
 RESERVED = 3
 """Connections beyond those for reading: the writer's, that of `ChangeWatch`, and one for migrations and the like."""
 
+UNLIMITED = -1
+"""What SQLAlchemy takes for no bound on the connections beyond those that are kept."""
+
 POOL_TIMEOUT = 10.0
 """Seconds that a read waits for a connection."""
 
@@ -118,8 +121,8 @@ def sqlite_engine(url: URL, pool_size: int) -> Engine:
     engine = sqlalchemy.create_engine(
         url,
         pool_size=pool_size,
-        max_overflow=RESERVED,
-        pool_timeout=POOL_TIMEOUT,
+        # The event loop, which reads too, must not wait for a connection; the number of threads is a bound.
+        max_overflow=UNLIMITED,
         hide_parameters=True,
         connect_args={"isolation_level": None, "check_same_thread": False},
         execution_options={FILES: files},

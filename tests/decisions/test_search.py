@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 
@@ -22,6 +23,7 @@ from cstp_grpc.decisions.sharing import WITH_ALL, Sharing
 from cstp_grpc.errors import QueryFailed
 from cstp_grpc.storage.writer import Writer
 from cstp_grpc.vocabulary import Outcome, Stakes, Visibility
+from tests.databases import POOL_SIZE
 from tests.decisions.journals import JournalKit
 from tests.decisions.memory_index import MemoryIndex
 from tests.decisions.strategies import EPOCH
@@ -333,6 +335,17 @@ def test_an_index_that_does_not_answer_is_done_without_and_logged_once(
         finder.find("queue")
         finder.find("queue")
     assert caplog.messages == ["searching without the index: gone", "searching with the index again"]
+
+
+def test_a_short_search_waits_for_no_other_reader(kit: JournalKit, engine: Engine) -> None:
+    if engine.dialect.name != "sqlite":
+        pytest.skip("searches on other databases are never short")
+    record(kit, "queue")
+    finder = Finder(kit)
+    with ExitStack() as opened:
+        for _ in range(POOL_SIZE + 10):
+            opened.enter_context(engine.connect())
+        assert titles(finder.find("queue")) == ["queue"]
 
 
 def test_a_journal_that_does_not_answer_is_query_failed(kit: JournalKit, engine: Engine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -16,13 +17,14 @@ from cstp_grpc.decisions.filters import passes
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.errors import GuardrailEvalFailed, InvalidArgument, NotFound, QueryFailed
 from cstp_grpc.guardrails.model import NO_CODE, Action, CodeRules, Verdict
-from cstp_grpc.intents.announcer import Announcement, Announcer
+from cstp_grpc.intents.announcer import Announcement, Announcer, Feedback
 from cstp_grpc.intents.code import CodeContext
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.intents.store import Intent, IntentFilter
 from cstp_grpc.storage.paging import PageRequest
 from cstp_grpc.storage.writer import Writer
 from cstp_grpc.vocabulary import DecisionStatus, Stakes, Visibility
+from tests.lanes import ObservedLane
 
 NOW = datetime(2026, 2, 4, 21, tzinfo=UTC)
 CLEAR = Verdict((), (), 5, "rules@1")
@@ -55,6 +57,10 @@ class Memory:
 
     matches: list[Match] = field(default_factory=list)
     error: Exception | None = None
+    short: bool = True
+
+    def is_short(self, text: str, preferences: Sequence[DecisionFilter], limit: int) -> bool:
+        return self.short
 
     def search_by_preference(
         self, text: str, preferences: Sequence[DecisionFilter], caller: str, limit: int, min_score: float
@@ -100,11 +106,15 @@ class Kit:
     memory: Memory = field(default_factory=Memory)
     rules: Rules = field(default_factory=Rules)
     code: Code = field(default_factory=Code)
+    lane: ObservedLane = field(default_factory=ObservedLane)
     stores_content: bool = True
     responds: bool = True
 
+    def announce(self, announcement: Announcement, caller: str, request_id: str) -> Feedback:
+        return asyncio.run(self._announcer.announce(announcement, caller, request_id))
+
     @property
-    def announcer(self) -> Announcer:
+    def _announcer(self) -> Announcer:
         trail = AuditTrail(SqlAuditStore(self.engine), self.writer)
         intents = SqlIntentStore(self.engine)
         return Announcer(
@@ -115,6 +125,7 @@ class Kit:
             trail,
             self.writer,
             lambda: NOW,
+            self.lane,
             min_score=0.3,
             stores_content=self.stores_content,
             responds=self.responds,
@@ -146,18 +157,18 @@ def test_an_intent_is_kept_with_the_reason_why_its_feedback_failed(
 ) -> None:
     kit.memory, kit.rules = memory, rules
     with pytest.raises(kind):
-        kit.announcer.announce(Announcement("Deploy", "c-1"), "alice", "r-1")
+        kit.announce(Announcement("Deploy", "c-1"), "alice", "r-1")
     assert [(intent.intent, intent.received_at) for intent in kit.intents()] == [("Deploy", NOW)]
     assert [(entry.error, entry.correlation_id, entry.allowed) for entry in kit.entries()] == [(reason, "c-1", None)]
 
 
 def test_a_revision_whose_feedback_failed_is_kept_and_is_the_one_that_a_repetition_gets(kit: Kit) -> None:
-    assert kit.announcer.announce(Announcement("Deploy", "c-1"), "alice", "r-1").revision == 1
+    assert kit.announce(Announcement("Deploy", "c-1"), "alice", "r-1").revision == 1
     kit.memory.error = QueryFailed("no")
     with pytest.raises(QueryFailed):
-        kit.announcer.announce(Announcement("Roll back", "c-1"), "alice", "r-2")
+        kit.announce(Announcement("Roll back", "c-1"), "alice", "r-2")
     kit.memory.error = None
-    assert kit.announcer.announce(Announcement("Roll back", "c-1"), "alice", "r-3").revision == 2
+    assert kit.announce(Announcement("Roll back", "c-1"), "alice", "r-3").revision == 2
     assert [(entry.request_id, entry.intent_revision) for entry in kit.entries()] == [
         ("r-3", 2),
         ("r-2", 2),
@@ -167,7 +178,7 @@ def test_a_revision_whose_feedback_failed_is_kept_and_is_the_one_that_a_repetiti
 
 def test_metadata_that_is_too_large_leaves_nothing_behind(kit: Kit) -> None:
     with pytest.raises(InvalidArgument) as raised:
-        kit.announcer.announce(Announcement("Deploy", "c-1", metadata={"a": "x" * 300_000}), "alice", "r-1")
+        kit.announce(Announcement("Deploy", "c-1", metadata={"a": "x" * 300_000}), "alice", "r-1")
     assert [violation.field for violation in raised.value.violations] == ["metadata"]
     assert (kit.intents(), kit.entries()) == ((), ())
 
@@ -185,7 +196,7 @@ def test_decisions_of_the_category_come_first_and_others_fill_up_to_five(
     kit: Kit, category: str | None, expected: list[int]
 ) -> None:
     kit.memory.matches = [match(number, "database" if number in (4, 6) else "network") for number in range(1, 9)]
-    feedback = kit.announcer.announce(Announcement("Deploy", "c-1", category=category), "alice", "r-1")
+    feedback = kit.announce(Announcement("Deploy", "c-1", category=category), "alice", "r-1")
     assert [item.decision.id for item in feedback.similar] == [f"dec-{number}" for number in expected]
 
 
@@ -193,12 +204,23 @@ def test_what_nodes_say_takes_only_the_places_that_decisions_leave(kit: Kit) -> 
     kit.memory.matches = [match(number, "pitfall", "intent-layer" if number < 7 else "alice") for number in range(10)]
     for category in (None, "pitfall"):
         announcement = Announcement("Deploy", f"c-{category}", category=category)
-        feedback = kit.announcer.announce(announcement, "alice", "r-1")
+        feedback = kit.announce(announcement, "alice", "r-1")
         assert [item.decision.id for item in feedback.similar] == [f"dec-{number}" for number in (7, 8, 9, 0, 1)]
 
 
+def test_a_warm_announcement_changes_threads_for_the_durable_write_only(kit: Kit) -> None:
+    kit.announce(Announcement("Deploy", "c-1"), "alice", "r-1")
+    assert (kit.lane.short, kit.lane.blocking) == (["search_by_preference"], [])
+
+
+def test_files_and_long_searches_do_not_hold_the_event_loop(kit: Kit) -> None:
+    kit.memory.short = False
+    kit.announce(ABOUT_CODE, "alice", "r-1")
+    assert (kit.lane.short, kit.lane.blocking) == ([], ["look", "search_by_preference"])
+
+
 def test_what_governs_the_code_is_answered_judged_and_suggested(kit: Kit) -> None:
-    feedback = kit.announcer.announce(ABOUT_CODE, "alice", "r-1")
+    feedback = kit.announce(ABOUT_CODE, "alice", "r-1")
 
     assert feedback.code == CODE
     assert [action.code for action in kit.rules.judged] == [CODE.rules]
@@ -208,17 +230,17 @@ def test_what_governs_the_code_is_answered_judged_and_suggested(kit: Kit) -> Non
 def test_checks_that_were_made_are_not_suggested(kit: Kit) -> None:
     made = replace(ABOUT_CODE, metadata={"confirmedChecks": ["Run the contract tests", {"odd": 1}]})
 
-    assert kit.announcer.announce(made, "alice", "r-1").suggestions == ("Check: Update the client",)
+    assert kit.announce(made, "alice", "r-1").suggestions == ("Check: Update the client",)
 
 
 def test_what_confirms_checks_is_a_list_or_nothing(kit: Kit) -> None:
     claimed = replace(ABOUT_CODE, metadata={"confirmedChecks": "Run the contract tests, Update the client"})
 
-    assert len(kit.announcer.announce(claimed, "alice", "r-1").suggestions) == 2
+    assert len(kit.announce(claimed, "alice", "r-1").suggestions) == 2
 
 
 def test_without_paths_there_is_no_code(kit: Kit) -> None:
-    feedback = kit.announcer.announce(replace(ABOUT_CODE, paths=()), "alice", "r-1")
+    feedback = kit.announce(replace(ABOUT_CODE, paths=()), "alice", "r-1")
 
     assert (feedback.code, feedback.suggestions) == (None, ())
     assert [action.code for action in kit.rules.judged] == [NO_CODE]
@@ -227,7 +249,7 @@ def test_without_paths_there_is_no_code(kit: Kit) -> None:
 def test_a_silent_server_keeps_the_paths_and_tells_nothing(kit: Kit) -> None:
     kit.responds = False
 
-    feedback = kit.announcer.announce(ABOUT_CODE, "alice", "r-1")
+    feedback = kit.announce(ABOUT_CODE, "alice", "r-1")
 
     assert (feedback.code, feedback.suggestions) == (None, ())
     assert [(intent.project, intent.paths) for intent in kit.intents()] == [("shop", ("src/api",))]
@@ -238,15 +260,15 @@ def test_paths_that_cannot_be_looked_at_leave_nothing_behind(kit: Kit, error: Ex
     kit.code.error = error
 
     with pytest.raises(type(error)):
-        kit.announcer.announce(ABOUT_CODE, "alice", "r-1")
+        kit.announce(ABOUT_CODE, "alice", "r-1")
 
     assert (kit.intents(), kit.entries(), kit.rules.judged) == ((), (), [])
 
 
 def test_project_and_paths_are_kept_with_the_content_or_not_at_all(kit: Kit) -> None:
-    kit.announcer.announce(ABOUT_CODE, "alice", "r-1")
+    kit.announce(ABOUT_CODE, "alice", "r-1")
     kit.stores_content = False
-    kit.announcer.announce(replace(ABOUT_CODE, correlation_id="c-2"), "alice", "r-2")
+    kit.announce(replace(ABOUT_CODE, correlation_id="c-2"), "alice", "r-2")
 
     kept = {intent.correlation_id: (intent.project, intent.paths) for intent in kit.intents()}
     assert kept == {"c-1": ("shop", ("src/api",)), "c-2": (None, ())}

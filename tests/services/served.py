@@ -36,6 +36,7 @@ from cstp_grpc.storage.outbox import Outbox
 from cstp_grpc.storage.writer import Writer
 from tests.decisions.journals import Clock
 from tests.guardrails.rulebooks import rule, rule_set
+from tests.lanes import ObservedLane
 
 NAME = "cstp-test"
 CALLER = Caller("alice", request_id="req-1")
@@ -93,12 +94,13 @@ class Served:
         )
         search = DecisionSearch(store, matrix, embedder, None, exact_limit=1000, overfetch=10)
         checks = GuardrailChecks(Evaluator(RULES), CheckAudit(trail), clock)
+        lane = ObservedLane()
         announcer = Announcer(
-            search, checks, ProjectCode({}), intents, trail, writer, clock, min_score=LIMITS.min_score
+            search, checks, ProjectCode({}), intents, trail, writer, clock, lane, min_score=LIMITS.min_score
         )
         servicers = {
             cstp_pb2.DESCRIPTOR.services_by_name["CstpService"]: CstpService(
-                NAME, announcer, search, checks, LIMITS, run_check=asyncio.to_thread, run_search=asyncio.to_thread
+                NAME, announcer, search, checks, LIMITS, run_check=asyncio.to_thread, queries=lane
             ),
             journal_pb2.DESCRIPTOR.services_by_name["JournalService"]: JournalService(journal, asyncio.to_thread),
             audit_pb2.DESCRIPTOR.services_by_name["AuditService"]: AuditService(trail, intents),
