@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,13 +26,20 @@ OPTIONS: Final = [
     ("grpc.enable_http_proxy", 0),
 ]
 
+IN_TURN: Final = [
+    ("grpc.service_config", json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})),
+]
+
 PLAIN: Final = "grpc"
 SECURE: Final = "grpcs"
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """The gRPC server behind the bridge, `host:port` or with `grpc://` or `grpcs://` before it."""
+    """The gRPC server behind the bridge, `host:port` or with `grpc://` or `grpcs://` before it.
+
+    Several IPv4 addresses with commas between are the workers of one server, which calls go to in turn.
+    """
 
     target: str
     ca_file: Path | None = None
@@ -46,6 +54,8 @@ def connect(target: str, ca_file: Path | None = None) -> grpc.aio.Channel:
     Raises ConfigError.
     """
     address = address_of(target)
+    if "," in address:
+        return grpc.aio.insecure_channel(f"ipv4:{address}", options=[*OPTIONS, *IN_TURN])
     if not is_secure(target):
         return grpc.aio.insecure_channel(address, options=OPTIONS)
     try:

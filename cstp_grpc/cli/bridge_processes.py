@@ -44,7 +44,7 @@ class BridgeProcesses:
         self.processes = [
             SupervisedProcess(
                 Program(
-                    "bridge" if number == 1 else f"bridge {index + 1}",
+                    "The bridge" if number == 1 else f"Bridge {index + 1}",
                     "bridge",
                     arguments,
                     environment,
@@ -76,6 +76,10 @@ class BridgeProcesses:
         """Start each again whenever it dies."""
         for each in self.processes:
             each.keep_alive(notify)
+
+    def runs(self, program: Program) -> bool:
+        """Whether a program is one of the bridges."""
+        return any(each.program is program for each in self.processes)
 
     def address(self, report: Report) -> BridgeAddress:
         """Return the address that a bridge told, as one that can be called from here."""

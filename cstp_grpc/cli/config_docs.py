@@ -102,6 +102,8 @@ def kind(described: Schema) -> str:
     """Return in words what a setting takes."""
     if "anyOf" in described:
         return " or ".join(kind(option) for option in described["anyOf"] if option.get("type") != "null")
+    if "const" in described:
+        return f"`{described['const']}`"
     if "enum" in described:
         return ", ".join(f"`{value}`" for value in described["enum"])
     match described.get("type"):

@@ -43,7 +43,7 @@ def check(out: Output) -> None:
     """
     settings = state().settings()
     rules = open_rules(None)
-    RateLimiting(settings.rate_limits, methods())
+    RateLimiting(settings.rate_limits, methods(), ())
     with startup():
         parse_url(settings.storage_url)
     settings.intent_layer.check_roots()

@@ -37,8 +37,8 @@ def demo() -> None:
         settings = demo_settings(Path(folder))
         out.line(f"Starting a server with the embedder {settings.embedding.provider} …")
         bridge_file = bridge_config(Path(folder))
-        with Stack(settings, bridge_file, bridges=1, environment=config.environment_without_settings()) as stack:
-            grpc_target, bridge_url = stack.app.url, str(stack.bridge_url)
+        with Stack(settings, bridge_file, bridge=True, environment=config.environment_without_settings()) as stack:
+            grpc_target, bridge_url = stack.server.url, str(stack.bridge_url)
             with CstpClient(grpc_target, TOKEN) as client:
                 out.line(f"{development.import_examples(client)} example decisions were imported.")
             for target, transport in ((grpc_target, "gRPC"), (bridge_url, "JSON-RPC")):

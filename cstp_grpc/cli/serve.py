@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TypeAlias
 
 import click
+from pydantic import ValidationError
 from rich.text import Text
 
 from cstp_grpc.cli import development
@@ -25,11 +26,12 @@ from cstp_grpc.cli.command import FILE, config_option, state
 from cstp_grpc.cli.development import DEVELOPER, DeveloperToken
 from cstp_grpc.cli.failures import startup
 from cstp_grpc.cli.output import Output
-from cstp_grpc.cli.stack import Stack, log_to_stderr
+from cstp_grpc.cli.stack import Stack
 from cstp_grpc.cli.supervised_process import ChildFailed, Restarted
 from cstp_grpc.client import CstpClient
-from cstp_grpc.config import ConfigError, Settings
+from cstp_grpc.config import ConfigError, ServeSettings, Settings, count_workers
 from cstp_grpc.process import PYTHON
+from cstp_grpc.server.stderr_log import log_to_stderr
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +58,12 @@ QUERY = json.dumps(
     "notify programs on this machine of A2A tasks.",
 )
 @click.option("--bridge/--no-bridge", default=True, help="Run the HTTP bridge too, or not.")
-def serve(dev: bool, bridge: bool) -> None:
+@click.option(
+    "--workers",
+    metavar="N|auto",
+    help="How many processes serve on one port, `auto` one for each core; serve.workers when absent.",
+)
+def serve(dev: bool, bridge: bool, workers: str | None) -> None:
     """Run the gRPC server and the HTTP bridge until Ctrl-C or SIGTERM; a closed terminal does not end them.
 
     \b
@@ -64,9 +71,12 @@ def serve(dev: bool, bridge: bool) -> None:
       cstp serve --dev
       cstp serve --config cstp.yaml
       cstp serve --config cstp.yaml --no-bridge
+      cstp serve --config cstp.yaml --workers 4
     """
     out = Output()
     settings = state().settings()
+    if workers is not None:
+        settings = with_workers(settings, workers)
     with stop_signals() as events, startup():
         token = development.developer_token(settings.data_dir) if dev and settings.auth.enabled else None
         if token:
@@ -79,13 +89,24 @@ def serve(dev: bool, bridge: bool) -> None:
         log_to_stderr(settings)
         for warning in settings.warnings():
             logger.warning("%s", warning)
-        with Stack(settings, state().config_path, bridges=int(bridge), private=dev) as stack:
+        with Stack(settings, state().config_path, bridge=bridge, private=dev) as stack:
             announced = Announcement(out, settings, token, dev=dev)
             announced.ready(stack)
             watch(stack, announced, events)
     # Everything has ended in good order, also where the terminal to say so on is gone.
     with suppress(click.ClickException):
         out.line("Stopped.")
+
+
+def with_workers(settings: Settings, workers: str) -> Settings:
+    """Return the settings with another number of workers. Raises click.BadParameter."""
+    try:
+        serve = ServeSettings.model_validate({**settings.serve.model_dump(), "workers": workers})
+    except ValidationError as error:
+        raise click.BadParameter(
+            "must be `auto` or a whole number from 1 to 256, on Linux if it is not 1", param_hint="--workers"
+        ) from error
+    return settings.model_copy(update={"serve": serve})
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +122,12 @@ class Announcement:
         """Say that everything runs and what to do with it."""
         imported = self._describe(stack) if self.dev else 0
         self.out.line(Text("CSTP is ready.", style="bold"))
-        self.out.line(f"  gRPC      {stack.app.url if self.settings.grpc.tls else stack.app.target}")
+        self.out.line(f"  gRPC      {stack.server.url if self.settings.grpc.tls else stack.server.target}")
         if bridge := stack.bridge_address:
             self.out.line(f"  JSON-RPC  {bridge.url}/cstp")
             self.out.line(f"  A2A       {bridge.url}/.well-known/agent-card.json, gRPC {bridge.a2a_target}")
+        if (number := count_workers(self.settings.serve)) > 1:
+            self.out.line(f"  workers   {number}")
         rules = self.settings.cstp.guardrails.config_path
         self.out.line(f"  rules     {rules or 'the default ones, which come with the package'}")
         examples = f", with {imported} example decisions" if imported else ""
@@ -126,13 +149,13 @@ class Announcement:
     def _describe(self, stack: Stack) -> int:
         """Write the agents file, and import the examples into an empty journal; return how many were imported."""
         self._write_agents(stack)
-        with CstpClient(stack.app.private_target, self.token.text if self.token else None) as client:
+        with CstpClient(stack.server.private_target, self.token.text if self.token else None) as client:
             empty = next(client.list_decisions(page_size=1), None) is None
             return development.import_examples(client) if empty else 0
 
     def _write_agents(self, stack: Stack) -> None:
         token = self.token.text if self.token else None
-        development.write_agents_file(self.settings, stack.app.url, stack.bridge_url, token)
+        development.write_agents_file(self.settings, stack.server.url, stack.bridge_url, token)
 
     def _suggest(self, stack: Stack) -> None:
         self.out.line(Text("Try, in another terminal:", style="bold"))
@@ -187,8 +210,10 @@ def watch(stack: Stack, announced: Announcement, events: Events) -> None:
         if isinstance(event, ChildFailed):
             raise event
         if isinstance(event, Restarted):
-            stack.take_restart(event)
-            announced.moved(stack)
+            if stack.take_restart(event):
+                announced.moved(stack)
+            else:
+                logger.warning("%s serves again", event.program.name)
         elif event == signal.SIGHUP:
             # Written to the log here, where it interrupts nothing that writes there too.
             logger.warning(HANGUP)

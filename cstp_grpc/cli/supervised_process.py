@@ -37,7 +37,7 @@ class Program:
     """What a supervised process runs: a module that waits for its task on the descriptor after `--task-fd`."""
 
     name: str
-    """How sentences call it, for instance `bridge`."""
+    """How sentences call it at their beginning, for instance `The bridge`."""
     module: str
     arguments: Sequence[str] = ()
     environment: Mapping[str, str] | None = None
@@ -115,12 +115,12 @@ class SupervisedProcess:
             line = read_line(self._channel, self.program.start_seconds)
         except TimeoutError:
             seconds = f"{self.program.start_seconds:g} s"
-            raise ChildFailed(f"The {self.program.name} was not ready within {seconds}.") from None
+            raise ChildFailed(f"{self.program.name} was not ready within {seconds}.") from None
         finally:
             self._close_channel()
         if not line:
             code = self.child.wait()
-            raise ChildFailed(f"The {self.program.name} ended with code {code} before it was ready.")
+            raise ChildFailed(f"{self.program.name} ended with code {code} before it was ready.")
         report: Report = json.loads(line)
         if error := report.get("error"):
             raise ChildFailed(str(error))
@@ -151,7 +151,7 @@ class SupervisedProcess:
             code = self.child.wait()
             if self._stopping.is_set():
                 return
-            logger.warning("the %s ended with code %s and is started again", self.program.name, code)
+            logger.warning("%s ended with code %s and is started again", self.program.name, code)
             try:
                 report = self._replace(code)
             except ChildFailed as error:
@@ -173,7 +173,7 @@ class SupervisedProcess:
             except ChildFailed as error:
                 if self._stopping.is_set():
                     return None
-                logger.warning("the %s could not be started again: %s", self.program.name, error)
+                logger.warning("%s could not be started again: %s", self.program.name, error)
                 code = self._end()
             pause = max(2 * pause, FIRST_PAUSE)
 
@@ -200,7 +200,7 @@ class SupervisedProcess:
         now = self._clock()
         if len(self._deaths) == MAX_DEATHS and now - self._deaths[0] < WINDOW_SECONDS:
             name = self.program.name
-            raise ChildFailed(f"The {name} died {MAX_DEATHS + 1} times in a row, the last time with code {code}.")
+            raise ChildFailed(f"{name} died {MAX_DEATHS + 1} times in a row, the last time with code {code}.")
         self._deaths.append(now)
 
     def _close_channel(self) -> None:

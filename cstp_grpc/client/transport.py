@@ -209,6 +209,8 @@ def channel_options(address: str) -> list[tuple[str, int | str]]:
         ("grpc.max_metadata_size", MAX_ERROR_BYTES),
         ("grpc.absolute_max_metadata_size", MAX_ERROR_BYTES),
         ("grpc.primary_user_agent", "cstp-python"),
+        # Clients of one server would share a connection, and so a process of a server that has several.
+        ("grpc.use_local_subchannel_pool", 1),
         # After a failure gRPC refuses calls until it connects again; our own pauses are of this order.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2000),

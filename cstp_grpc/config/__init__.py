@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     )
     from cstp_grpc.config.hosts import is_loopback, join, reachable
     from cstp_grpc.config.liaison import PILLARS, LiaisonSettings, PillarSettings, RetentionSettings
-    from cstp_grpc.config.listening import A2aSettings, GrpcSettings, PushSettings, ServerSettings, TlsSettings
+    from cstp_grpc.config.listening import (
+        A2aSettings,
+        GrpcSettings,
+        PushSettings,
+        ServerSettings,
+        ServeSettings,
+        TlsSettings,
+    )
+    from cstp_grpc.config.process_counts import count_bridges, count_workers
     from cstp_grpc.config.reading import build_settings, describe, judge, load, merge
     from cstp_grpc.config.sections import (
         AgentSettings,
@@ -77,8 +85,13 @@ else:
                 "A2aSettings",
                 "GrpcSettings",
                 "PushSettings",
+                "ServeSettings",
                 "ServerSettings",
                 "TlsSettings",
+            ),
+            "cstp_grpc.config.process_counts": (
+                "count_bridges",
+                "count_workers",
             ),
             "cstp_grpc.config.reading": (
                 "build_settings",
@@ -131,6 +144,7 @@ __all__ = [
     "QuorumSettings",
     "RateLimitSettings",
     "RetentionSettings",
+    "ServeSettings",
     "ServerSettings",
     "Settings",
     "ShareSettings",
@@ -138,6 +152,8 @@ __all__ = [
     "TokenSettings",
     "build_settings",
     "command_environment",
+    "count_bridges",
+    "count_workers",
     "describe",
     "environment_without_settings",
     "expand_text",

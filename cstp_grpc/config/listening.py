@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,6 +15,23 @@ TARGET = rf"^{HOST_AND_PORT}$"
 SECURE_TARGET = rf"^(grpcs://)?{HOST_AND_PORT}$"
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+Workers = Annotated[int, Field(ge=1, le=256)] | Literal["auto"]
+
+
+class ServeSettings(Section):
+    """The processes that `cstp serve` runs. More than one of a kind need Linux, which spreads connections over them."""
+
+    workers: Workers = 1
+    """How many processes serve on the port of the gRPC server; `auto` is one for each core."""
+    bridge_workers: Workers | None = None
+    """How many processes serve on the ports of the bridge; when absent, as many as `workers`."""
+
+    @model_validator(mode="after")
+    def check_platform(self) -> ServeSettings:
+        """Refuse several processes on one port where the system would leave all connections to one of them."""
+        if sys.platform != "linux" and any(each not in (None, 1) for each in (self.workers, self.bridge_workers)):
+            raise ValueError("more than one worker needs Linux, which spreads connections over them")
+        return self
 
 
 class ServerSettings(Section):

@@ -13,7 +13,7 @@ from cstp_grpc.config.data_folder import DEFAULT_DATA_DIR
 from cstp_grpc.config.federation import FederationSettings
 from cstp_grpc.config.hosts import is_loopback
 from cstp_grpc.config.liaison import LiaisonSettings
-from cstp_grpc.config.listening import A2aSettings, GrpcSettings, ServerSettings
+from cstp_grpc.config.listening import A2aSettings, GrpcSettings, ServerSettings, ServeSettings
 from cstp_grpc.config.section import URL, Section, SqliteFile
 from cstp_grpc.errors import ConfigError
 from cstp_grpc.vocabulary import (
@@ -321,6 +321,8 @@ class Settings(BaseSettings):
     """The folder of everything that is kept: journal, index, converted weights, development token."""
     agent: AgentSettings = AgentSettings()
     """Who answers."""
+    serve: ServeSettings = ServeSettings()
+    """The processes of `cstp serve`."""
     server: ServerSettings = ServerSettings()
     """The HTTP bridge."""
     a2a: A2aSettings = A2aSettings()

@@ -20,8 +20,8 @@ from cstp_grpc.client.contract import methods
 from cstp_grpc.config import Settings, forbid_telemetry, inherited_environment, join, reachable
 from cstp_grpc.decisions.embedding import Embedder
 from cstp_grpc.decisions.embedding.build import build_embedder
-from cstp_grpc.decisions.index.feeder import Feeder
-from cstp_grpc.decisions.index.servers import ChromaServer, EmbeddedChroma, RemoteChroma
+from cstp_grpc.decisions.index.feeder import Feeder, Follower
+from cstp_grpc.decisions.index.servers import ChromaServer, EmbeddedChroma, RemoteChroma, SupervisedChroma
 from cstp_grpc.decisions.index.supervisor import IndexSupervisor
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.matrix import VectorMatrix
@@ -49,7 +49,7 @@ from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.server.call_handlers import Servicer
 from cstp_grpc.server.callbacks import build_callbacks
 from cstp_grpc.server.code import ProjectCode, ProjectSources
-from cstp_grpc.server.deployment import ALONE, Deployment
+from cstp_grpc.server.deployment import ALONE, INDEX_FOLDER, Deployment
 from cstp_grpc.server.federation import federated, open_peers, sharing_of
 from cstp_grpc.server.grpc_server import LOOPBACK, GrpcServer, Listening, build_call_policy
 from cstp_grpc.server.health import INDEX
@@ -77,8 +77,6 @@ from cstp_grpc.tasks.keeper import TaskKeeper
 from cstp_grpc.tasks.removal import TaskRemover
 from cstp_grpc.tasks.sql_store import SqlTaskStore
 from cstp_grpc.version import VERSION
-
-INDEX_FOLDER = "chroma"
 
 
 def now() -> datetime:
@@ -153,7 +151,7 @@ class App:
         settings = self._settings
         # What may be unusable comes first, before anything on disk is touched: limits, rules, projects, other agents.
         refusals = RefusalCounts(clock)
-        policy = build_call_policy(settings, refusals)
+        policy = build_call_policy(settings, refusals, self._deployment)
         certificate = ServerCertificate.of(settings.grpc.tls, "grpc.tls")
         rule_set = load(rulebook_path(settings))
         settings.intent_layer.check_roots()
@@ -241,7 +239,7 @@ class App:
             (intent_layer_pb2_grpc.add_IntentLayerServiceServicer_to_server, IntentLayerService(projects)),
             (liaison_pb2_grpc.add_LiaisonServiceServicer_to_server, LiaisonService(liaison, run_blocking)),
         ]
-        server = GrpcServer(settings.grpc, policy, servicers, memory.health, lanes, certificate)
+        server = GrpcServer(settings.grpc, policy, servicers, memory.health, lanes, certificate, self._deployment)
         watch_files(opened, engine, server.report_failure)
         return server
 
@@ -263,7 +261,7 @@ class App:
         embed_missing(store, embedder, writer)
         mirror = Mirror(store, embedder.model, matrix)
         mirror.refresh()
-        index = build_index(settings, store, outbox, matrix, embedder)
+        index = build_index(settings, self._deployment, store, outbox, matrix, embedder)
         if index is not None:
             index.start()
             opened.callback(index.stop)
@@ -336,7 +334,12 @@ def watch_files(opened: ExitStack, engine: Engine, on_loss: Callable[[], object]
 
 
 def build_index(
-    settings: Settings, store: DecisionStore, outbox: Outbox, matrix: VectorMatrix, embedder: Embedder
+    settings: Settings,
+    deployment: Deployment,
+    store: DecisionStore,
+    outbox: Outbox,
+    matrix: VectorMatrix,
+    embedder: Embedder,
 ) -> IndexSupervisor | None:
     """Return the configured index, not started yet; None where search is always exact."""
     if settings.index.mode == "off":
@@ -345,10 +348,13 @@ def build_index(
     if settings.index.mode == "http":
         assert settings.index.url, "checked with the settings"
         server = RemoteChroma(settings.index.url)
+    elif deployment.index_url:
+        server = SupervisedChroma(deployment.index_url)
     else:
         server = EmbeddedChroma(settings.data_dir / INDEX_FOLDER)
-    feeder = Feeder(store, outbox, embedder.model)
-    return IndexSupervisor(server, feeder, matrix, embedder.model, embedder.dimensions)
+    feeds = deployment.feeds_index
+    feeding = Feeder(store, outbox, embedder.model) if feeds else Follower(store, embedder.model)
+    return IndexSupervisor(server, feeding, matrix, embedder.model, embedder.dimensions)
 
 
 def project_sources(settings: Settings, clock: Callable[[], datetime]) -> Mapping[str, ProjectSources]:

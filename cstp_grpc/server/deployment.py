@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
-
-from sqlalchemy import Engine
+from typing import TYPE_CHECKING, Final
 
 from cstp_grpc.storage.turns import WriteTurn
+
+if TYPE_CHECKING:
+    # A supervisor needs no database.
+    from sqlalchemy import Engine
+
+INDEX_FOLDER: Final = "chroma"
+"""The folder of the embedded index within the data folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +22,15 @@ class Deployment:
 
     supervised: bool = False
     """Whether a supervisor holds the lock on the data folder and runs several such processes on it."""
+    private_port: int | None = None
+    """The loopback port on which this one alone serves too, always without TLS, to the bridges of its supervisor."""
+
+    limits_memory: int | None = None
+    """The descriptor of the memory in which all of them count calls; None if limits are this one's alone."""
+    index_url: str | None = None
+    """Where the supervisor keeps a Chroma server alive, in mode `embedded`; None if this one does so itself."""
+    feeds_index: bool = True
+    """Whether this one feeds the index; of several processes that share one, one does."""
 
     def shares_database(self, engine: Engine) -> bool:
         """Whether other processes may write to the database: workers of this host, or other hosts on PostgreSQL."""

@@ -16,9 +16,10 @@ from cstp_grpc.client.contract import methods
 from cstp_grpc.config import GrpcSettings, Settings, join
 from cstp_grpc.reflection import SERVICE_NAMES, SymbolPool, build_reflection_handlers
 from cstp_grpc.server.call_handlers import CallHandlers, CallPolicy, RegisteredHandlers, Servicer
+from cstp_grpc.server.deployment import ALONE, Deployment
 from cstp_grpc.server.event_loop import EventLoopThread
 from cstp_grpc.server.health import Health
-from cstp_grpc.server.interceptors.auth import Authentication
+from cstp_grpc.server.interceptors.auth import ANONYMOUS, Authentication
 from cstp_grpc.server.interceptors.call import AdmissionStep
 from cstp_grpc.server.interceptors.calls_in_progress import CallsInProgress
 from cstp_grpc.server.interceptors.errors import ErrorAnswers, RefusalSink, refuse_expired
@@ -70,8 +71,10 @@ class GrpcServer:
         details: Mapping[str, Callable[[], bool]],
         lanes: Lanes,
         certificate: ServerCertificate | None = None,
+        deployment: Deployment = ALONE,
     ) -> None:
         self._settings = settings
+        self._deployment = deployment
         self._certificate = certificate
         self._lanes = lanes
         self._in_progress = policy.in_progress
@@ -128,10 +131,13 @@ class GrpcServer:
         return registered
 
     async def _start(self, *, private: bool) -> Listening:
-        server = grpc.aio.server(options=channel_options(self._settings))
+        options = channel_options(self._settings, reuse_port=self._deployment.supervised)
+        server = grpc.aio.server(options=options)
         server.add_generic_rpc_handlers(self._handlers)
         port = self._listen(server, join(self._settings.host, self._settings.port))
-        secret = server.add_insecure_port(join(LOOPBACK, 0)) if private and self._certificate else None
+        secret = None
+        if (given := self._deployment.private_port) is not None or (private and self._certificate):
+            secret = server.add_insecure_port(join(LOOPBACK, given or 0))
         await server.start()
         self._server = server
         for service in self._services:
@@ -164,13 +170,13 @@ class GrpcServer:
         idle.cancel()
 
 
-def channel_options(settings: GrpcSettings) -> list[tuple[str, int]]:
+def channel_options(settings: GrpcSettings, *, reuse_port: bool) -> list[tuple[str, int]]:
     """Return the channel options of the server."""
     return [
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", settings.max_message_bytes),
-        # Two servers on one port would each get a part of the calls.
-        ("grpc.so_reuseport", 0),
+        # Two servers on one port each get a part of the calls.
+        ("grpc.so_reuseport", int(reuse_port)),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
         # A caller that vanished without a word would keep its streams, of which there are not many, for hours.
         ("grpc.keepalive_time_ms", PING_MILLISECONDS),
@@ -180,13 +186,13 @@ def channel_options(settings: GrpcSettings) -> list[tuple[str, int]]:
     ]
 
 
-def build_call_policy(settings: Settings, refusals: RefusalSink) -> CallPolicy:
+def build_call_policy(settings: Settings, refusals: RefusalSink, deployment: Deployment = ALONE) -> CallPolicy:
     """Return what holds for all calls; what is refused is counted in `refusals`. Raises ConfigError."""
     validation = Validation(settings.grpc.max_depth, settings.grpc.max_values)
     for method in methods().values():
         validation.warm(method.request)
     return CallPolicy(
-        admission_steps(settings),
+        admission_steps(settings, deployment),
         CallsInProgress(settings.grpc.max_calls_per_agent, settings.grpc.max_calls),
         validation,
         ErrorAnswers(refusals),
@@ -194,7 +200,7 @@ def build_call_policy(settings: Settings, refusals: RefusalSink) -> CallPolicy:
     )
 
 
-def admission_steps(settings: Settings) -> Sequence[AdmissionStep]:
+def admission_steps(settings: Settings, deployment: Deployment) -> Sequence[AdmissionStep]:
     """Return what judges every call before its message is read, in this order. Raises ConfigError.
 
     Work for callers that no longer wait is refused before it costs anything. Authentication precedes rate limits, which
@@ -203,5 +209,6 @@ def admission_steps(settings: Settings) -> Sequence[AdmissionStep]:
     tokens = settings.auth.tokens if settings.auth.enabled else None
     steps: list[AdmissionStep] = [refuse_expired, Authentication(tokens, methods().values())]
     if settings.rate_limits.enabled:
-        steps.append(RateLimiting(settings.rate_limits, methods()))
+        agents = [ANONYMOUS] if tokens is None else [token.name for token in tokens]
+        steps.append(RateLimiting(settings.rate_limits, methods(), agents, deployment.limits_memory))
     return steps

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from cstp_grpc.decisions.index import IndexBroken
-from cstp_grpc.decisions.index.chroma_http import ChromaHttp
+from cstp_grpc.decisions.index import IndexBroken, IndexUnavailable
+from cstp_grpc.decisions.index.chroma_http import COLLECTIONS, ChromaHttp
 from cstp_grpc.decisions.store import Vector
 
-COLLECTIONS = "/tenants/default_tenant/databases/default_database/collections"
 NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9]+")
 
 HNSW = {"space": "cosine", "ef_construction": 200, "ef_search": 400}
@@ -79,6 +78,13 @@ class ChromaIndex:
         self._call("PUT", "", {"new_metadata": self._metadata(revision)}, FEED_SECONDS)
         self._revision = revision
 
+    def refresh(self) -> None:
+        """Find out up to which revision another process fed it. Raises IndexUnavailable."""
+        found = self._http.call("GET", f"{COLLECTIONS}/{self._name}", None, QUERY_SECONDS)
+        if found is None or f"{COLLECTIONS}/{found.get('id')}" != self._path:
+            raise IndexUnavailable(f"the collection {self._name} was begun anew")
+        self._revision = revision_of(found, self._name)
+
     def count(self) -> int:
         """Return how many decisions it holds. Raises IndexUnavailable."""
         return int(self._call("GET", "/count", None, QUERY_SECONDS))
@@ -108,11 +114,8 @@ class ChromaIndex:
         found = self._http.call("GET", f"{COLLECTIONS}/{self._name}", None, FEED_SECONDS)
         if found is None:
             found = self._http.call("POST", COLLECTIONS, body, FEED_SECONDS)
-        try:
-            self._path = f"{COLLECTIONS}/{found['id']}"
-            self._revision = int(found["metadata"]["revision"])
-        except (TypeError, KeyError, ValueError) as error:
-            raise IndexBroken(f"the collection {self._name} was not made by this program") from error
+        self._revision = revision_of(found, self._name)
+        self._path = f"{COLLECTIONS}/{found['id']}"
 
     def _metadata(self, revision: int) -> dict[str, object]:
         return {"model": self._model, "revision": revision}
@@ -122,6 +125,14 @@ class ChromaIndex:
         if answer is None:
             raise IndexBroken(f"the collection {self._name} is gone")
         return answer
+
+
+def revision_of(found: Any, name: str) -> int:
+    """Return the revision up to which a collection was fed. Raises IndexBroken if that is not on record."""
+    try:
+        return int(found["metadata"]["revision"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise IndexBroken(f"the collection {name} was not made by this program") from error
 
 
 def collection_name(model: str, dimensions: int) -> str:

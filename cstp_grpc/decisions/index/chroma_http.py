@@ -16,6 +16,7 @@ from cstp_grpc.decisions.index import IndexBroken, IndexUnavailable
 logger = logging.getLogger(__name__)
 
 API = "/api/v2"
+COLLECTIONS = "/tenants/default_tenant/databases/default_database/collections"
 NOT_FOUND = 404
 OVERLOADED = frozenset({429, 502, 503, 504})
 """Statuses that say nothing of the state of the index."""

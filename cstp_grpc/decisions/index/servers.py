@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from cstp_grpc.decisions.index import IndexBroken, IndexUnavailable
-from cstp_grpc.decisions.index.chroma_http import ChromaHttp
+from cstp_grpc.decisions.index.chroma_http import COLLECTIONS, ChromaHttp
 from cstp_grpc.process import Child, spawn
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,9 @@ FIRST_HEARTBEAT_SECONDS = 0.5
 
 HEARTBEAT_SECONDS = 5.0
 """How long a server by URL may take to answer."""
+
+WIPE_SECONDS = 60.0
+"""How long the removal of a collection may take."""
 
 PORT_TRIES = 5
 """How often a port may turn out to be taken between its choice and its use."""
@@ -86,6 +89,18 @@ class RemoteChroma:
         """Leave it alone; only our collection is ours."""
 
 
+class SupervisedChroma(RemoteChroma):
+    """The Chroma server that our supervisor keeps alive for us and others; its folder holds our index alone."""
+
+    private = True
+
+    def wipe(self) -> None:
+        """Remove all collections. Raises IndexUnavailable."""
+        with closing(ChromaHttp(self._url)) as http:
+            for found in http.call("GET", COLLECTIONS, None, HEARTBEAT_SECONDS) or []:
+                http.call("DELETE", f"{COLLECTIONS}/{found['name']}", None, WIPE_SECONDS)
+
+
 class EmbeddedChroma:
     """A Chroma server in a child process on loopback, which ends with this process, however that ends.
 
@@ -95,9 +110,13 @@ class EmbeddedChroma:
 
     private = True
 
-    def __init__(self, folder: Path) -> None:
-        """Prepare to keep the index in a folder; the lock and the child's log lie beside it."""
+    def __init__(self, folder: Path, port: int | None = None) -> None:
+        """Prepare to keep the index in a folder; the lock and the child's log lie beside it.
+
+        With a `port` it is served there and nowhere else.
+        """
         self._folder = folder
+        self._port = port
         self._doomed = folder.with_name(f"{folder.name}.old")
         self._lock_path = folder.with_name(f"{folder.name}.lock")
         self._log_path = folder.with_name(f"{folder.name}.log")
@@ -116,12 +135,15 @@ class EmbeddedChroma:
         return self._child.pid if self._child else None
 
     def start(self, stopping: threading.Event) -> str:
-        """Start the child on a free port and return its URL once it answers. Raises IndexUnavailable."""
+        """Start the child, on a free port if none is given, and return its URL once it answers.
+
+        Raises IndexUnavailable.
+        """
         self._acquire_lock()
         shutil.rmtree(self._doomed, ignore_errors=True)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for _ in range(PORT_TRIES):
-            port = free_port()
+        for _ in range(1 if self._port else PORT_TRIES):
+            port = self._port or free_port()
             self._child = self._spawn(port)
             url = f"http://{HOST}:{port}"
             if self._answers(self._child, url, stopping):

@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from cstp_grpc.decisions.index import IndexBroken, IndexUnavailable
 from cstp_grpc.decisions.index.chroma import ChromaIndex
-from cstp_grpc.decisions.index.feeder import Feeder
+from cstp_grpc.decisions.index.feeder import IndexBehind, IndexFeeding
 from cstp_grpc.decisions.index.servers import ChromaServer
 from cstp_grpc.decisions.index.soundness import check_soundness
 from cstp_grpc.decisions.matrix import VectorMatrix
@@ -35,13 +35,14 @@ class IndexSupervisor:
     """Runs an index in a thread and proposes from it while it is ready; fulfils `Proposals`.
 
     An index that fails is started again; one that fails before it was ready, or fails twice in a row, is removed and
-    built anew from the journal. Until it is ready, `propose` raises IndexUnavailable at once.
+    built anew from the journal, by the process that feeds it. Until it is ready, `propose` raises IndexUnavailable at
+    once.
     """
 
     def __init__(
         self,
         server: ChromaServer,
-        feeder: Feeder,
+        feeder: IndexFeeding,
         matrix: VectorMatrix,
         model: str,
         dimensions: int,
@@ -139,6 +140,8 @@ class IndexSupervisor:
 
     def _clear(self, index: ChromaIndex) -> None:
         """Empty the index where it is to be built anew, and never keep those of other models in a folder of our own."""
+        if not self._feeder.builds:
+            return
         if self._anew:
             index.reset()
             self._anew = False
@@ -162,7 +165,7 @@ class IndexSupervisor:
 
     def _admit(self, index: ChromaIndex, size: int) -> None:
         """Check the index and let searches use it."""
-        check_soundness(index, self._matrix, size)
+        check_soundness(index, self._matrix, size if self._feeder.builds else 0)
         if self._index is index:
             self._failures = 0
             return
@@ -174,6 +177,10 @@ class IndexSupervisor:
         """Feed the index; False where the journal did not answer or the end has come."""
         try:
             self._feeder.feed(index, self._stopping.is_set)
+        except IndexBehind:
+            if self._index is None:
+                self._state = "rebuilding"
+            return False
         except (CstpError, SQLAlchemyError) as error:
             if not self._journal_fails:
                 logger.warning("the index is not fed, because the journal does not answer: %s", error)
@@ -185,7 +192,7 @@ class IndexSupervisor:
     def _note_failure(self, error: IndexUnavailable, *, crashed: bool) -> None:
         self._failures += 1
         self._state = f"unavailable: {error}"
-        broken = crashed or isinstance(error, IndexBroken)
+        broken = self._feeder.builds and (crashed or isinstance(error, IndexBroken))
         self._anew = self._anew or (broken and (not self._was_ready or self._failures > 1))
         if not self._stopping.is_set():
             logger.warning("the index failed: %s; it is %s", error, "built anew" if self._anew else "started again")

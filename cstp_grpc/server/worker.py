@@ -1,0 +1,57 @@
+"""`python -m cstp_grpc.server.worker --task-fd FD`: one of several processes that serve on one port."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+
+from cstp_grpc.process import TaskChannel
+from cstp_grpc.server.app import App
+from cstp_grpc.server.startup_failures import describe_startup_failure
+from cstp_grpc.server.stderr_log import log_to_stderr
+from cstp_grpc.server.worker_task import WorkerTask
+
+
+def main() -> int:
+    """Serve until SIGTERM and return the exit code: 0 after it, 1 if the worker cannot run."""
+    parser = argparse.ArgumentParser(prog="python -m cstp_grpc.server.worker", description="A worker of `cstp serve`.")
+    parser.add_argument("--task-fd", type=int, required=True, help="a socket to the supervisor")
+    channel = TaskChannel(parser.parse_args().task_fd)
+    # An Event cannot be set by a handler that interrupts its wait.
+    signals: SimpleQueue[int] = SimpleQueue()
+    signal.signal(signal.SIGTERM, lambda number, _: signals.put(number))
+    received = channel.receive()
+    if not received:
+        return 0
+    task = WorkerTask.decode(received)
+    log_to_stderr(task.settings, task.name)
+    try:
+        with running(task) as app:
+            channel.report(port=app.port)
+            signals.get()
+    except Exception as error:
+        message = describe_startup_failure(error)
+        if message is None:
+            raise
+        channel.report(error=message)
+        return 1
+    return 0
+
+
+@contextmanager
+def running(task: WorkerTask) -> Iterator[App]:
+    """Run the server of a task for the length of a block. Raises what App raises."""
+    app = App(task.settings, deployment=task.deployment)
+    try:
+        app.start()
+        yield app
+    finally:
+        app.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

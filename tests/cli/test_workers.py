@@ -1,0 +1,328 @@
+"""serve with several processes on one port."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from cstp_grpc.cli.port_reservation import CannotReserve, PortReservation
+from cstp_grpc.client import CstpClient
+from cstp_grpc.vocabulary import Permission
+from tests.cli.conftest import Invoke, Server
+from tests.cli.test_serve import BOUND, ENVIRONMENT, READY, Process, answers, get, started
+from tests.harness import GrpcCaller, JsonRpcCaller, Outcome
+from tests.waiting import wait_until
+
+TOKEN = "a-token-for-the-workers"
+WORKER = "cstp_grpc.server.worker"
+BRIDGE = " bridge "
+
+
+@contextmanager
+def serving(
+    home: Path, number: int = 2, *flags: str, environment: Mapping[str, str] = ENVIRONMENT, **sections: Any
+) -> Iterator[Process]:
+    """Run several workers for an agent who may do everything."""
+    tokens = [{"name": "tester", "token": TOKEN, "permissions": sorted(each.value for each in Permission)}]
+    (home / "cstp.yaml").write_text(yaml.safe_dump({"auth": {"tokens": tokens}, "data_dir": "var", **sections}))
+    command = ("serve", "--config", "cstp.yaml", "--workers", str(number), *flags)
+    with started(*command, environment=environment) as process:
+        process.wait_for(READY)
+        yield process
+
+
+def children(process: Process, text: str) -> list[int]:
+    """Return the process ids of a command's children whose command lines hold a text."""
+    found = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+    ).stdout
+    rows = [line.split(maxsplit=2) for line in found.splitlines()]
+    return [int(pid) for pid, parent, command in rows if int(parent) == process.popen.pid and text in command]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def ok(outcome: Outcome) -> dict[str, Any]:
+    assert outcome.result is not None, outcome
+    return outcome.result
+
+
+def connect(target: str) -> GrpcCaller:
+    """Return a caller with a connection of its own."""
+    caller = GrpcCaller(target)
+    caller.close()
+    caller.channel = grpc.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)])
+    return caller
+
+
+def check(target: str) -> Outcome:
+    """Check guardrails over a connection of its own."""
+    with closing(connect(target)) as caller:
+        return caller.call("cstp.checkGuardrails", {"action": {"description": "tidy up"}}, TOKEN)
+
+
+def test_workers_serve_one_journal_on_one_port_over_all_transports(home: Path) -> None:
+    with serving(home, 3) as process:
+        assert process.value("workers") == "3"
+        assert len(children(process, WORKER)) == len(children(process, BRIDGE)) == 3
+        target, url = process.value("gRPC"), process.value("JSON-RPC").removesuffix("/cstp")
+        with closing(connect(target)) as caller:
+            recorded = ok(caller.call("cstp.recordDecision", {"decision": {"title": "Keep sessions in Redis"}}, TOKEN))
+
+        def find(number: int) -> bool:
+            caller = connect(target) if number % 2 else JsonRpcCaller(url)
+            with closing(caller):
+                found = ok(caller.call("cstp.queryDecisions", {"query": "sessions in redis"}, TOKEN))["decisions"]
+            return [decision["id"] for decision in found] == [recorded["decision"]["id"]]
+
+        for number in range(20):
+            wait_until(lambda number=number: find(number), "every worker finds what one of them recorded")
+        assert get(f"{url}/health") == {"status": "ok"}
+        assert answers(process.value("A2A").split(", gRPC ")[1])
+        assert process.end() == 0
+        process.wait_for("Stopped.")
+
+
+def test_a_developer_gets_examples_and_a_token_once(home: Path, invoke: Invoke) -> None:
+    with started("serve", "--dev", "--workers", "2") as process:
+        process.wait_for(READY)
+        assert "with 12 example decisions" in process.value("data")
+        for agent in ("developer", "developer-http"):
+            result = invoke("list", "--agent", agent, "--json")
+            assert result.exit_code == 0, result.output
+            assert result.stdout.count('"id"') == 12
+        assert process.end(signal.SIGINT) == 0
+
+
+def test_a_worker_that_is_killed_is_replaced_and_no_call_waits_for_it(home: Path) -> None:
+    with serving(home, 2, "--no-bridge") as process:
+        target = process.value("gRPC")
+        before = children(process, WORKER)
+        os.kill(before[0], signal.SIGKILL)
+        process.wait_for("ended with code -9 and is started again")
+        # As long as there is one alone, new connections are its.
+        with ThreadPoolExecutor(8) as callers:
+            for outcome in callers.map(check, [target] * 40):
+                ok(outcome)
+        process.wait_for("serves again")
+        after = children(process, WORKER)
+        assert len(after) == 2
+        assert before[1] in after
+        assert before[0] not in after
+        assert process.end() == 0
+
+
+def test_a_bridge_that_is_killed_is_replaced_on_the_same_ports(home: Path) -> None:
+    with serving(home, 2) as process:
+        url = process.value("JSON-RPC").removesuffix("/cstp")
+        os.kill(children(process, BRIDGE)[0], signal.SIGKILL)
+        process.wait_for("ended with code -9 and is started again")
+        assert get(f"{url}/health") == {"status": "ok"}
+        assert url in process.wait_for("The bridge was started again")
+        assert len(children(process, BRIDGE)) == 2
+        assert process.end() == 0
+
+
+def test_bridges_go_on_when_a_worker_is_killed(home: Path) -> None:
+    with serving(home, 2, serve={"bridge_workers": 1}) as process:
+        assert len(children(process, BRIDGE)) == 1
+        with closing(JsonRpcCaller(process.value("JSON-RPC").removesuffix("/cstp"))) as caller:
+            os.kill(children(process, WORKER)[1], signal.SIGKILL)
+            process.wait_for("ended with code -9")
+
+            def is_well() -> bool:
+                return caller.call("cstp.checkGuardrails", {"action": {"description": "x"}}, TOKEN).result is not None
+
+            wait_until(is_well, "the bridge calls the worker that is left")
+            process.wait_for("serves again")
+            ok(caller.call("cstp.checkGuardrails", {"action": {"description": "x"}}, TOKEN))
+        assert process.end() == 0
+
+
+def test_nothing_is_left_when_the_supervisor_is_killed(home: Path) -> None:
+    with serving(home, 2) as process:
+        pids = children(process, "")
+        assert len(pids) == 4
+        process.end(signal.SIGKILL)
+        wait_until(lambda: not any(map(is_running, pids)), "all children end")
+
+
+def test_the_data_folder_is_in_use_as_long_as_a_worker_lives(home: Path, invoke: Invoke) -> None:
+    with serving(home, 2, "--no-bridge") as process:
+        result = invoke("serve", "--config", "cstp.yaml", env=ENVIRONMENT)
+        assert result.exit_code == 1
+        assert "is in use by another cstp process" in result.stderr
+        stopped = children(process, WORKER)[0]
+        os.kill(stopped, signal.SIGSTOP)
+        process.end(signal.SIGKILL)
+        result = invoke("serve", "--config", "cstp.yaml", env=ENVIRONMENT)
+        os.kill(stopped, signal.SIGCONT)
+        assert "is in use by another cstp process" in result.stderr
+        wait_until(lambda: not is_running(stopped), "the worker ends")
+
+
+@pytest.mark.parametrize(
+    ("sections", "problem"),
+    [
+        ({"cstp": {"guardrails": {"config_path": "absent.yaml"}}}, "absent.yaml:1: rulebook: cannot be read"),
+        ({"rate_limits": {"methods": {"cstp.nothing": "1/minute"}}}, "rate_limits.methods: there is no method"),
+        ({"storage": {"url": "mysql://x"}}, "storage.url: must begin with"),
+        ({"grpc": {"tls": {"certificate": "absent.pem", "key": "absent.pem"}}}, "grpc.tls.certificate"),
+    ],
+)
+def test_what_keeps_workers_from_starting_is_told_once(home: Path, sections: dict[str, Any], problem: str) -> None:
+    tokens = [{"name": "tester", "token": TOKEN}]
+    (home / "cstp.yaml").write_text(yaml.safe_dump({"auth": {"tokens": tokens}, "data_dir": "var", **sections}))
+    command = ("serve", "--config", "cstp.yaml", "--workers", "3", "--no-bridge")
+    with started(*command) as process:
+        process.wait_for(problem)
+        assert process.popen.wait(BOUND) == 1
+        with pytest.raises(AssertionError, match="it ended"):
+            process.wait_for(problem)
+
+
+def test_a_port_that_is_taken_is_named(home: Path, server: Server, invoke: Invoke) -> None:
+    environment = {**ENVIRONMENT, "CSTP_GRPC__PORT": str(server.app.port)}
+    result = invoke("serve", "--dev", "--workers", "2", env=environment)
+    assert result.exit_code == 1
+    assert f":{server.app.port}: " in result.stderr
+    assert "Set grpc.port to another" in result.stderr
+
+
+def test_two_servers_do_not_share_a_port_by_mistake(home: Path, invoke: Invoke) -> None:
+    with serving(home, 2, "--no-bridge") as process:
+        port = process.value("gRPC").rpartition(":")[2]
+        for number in ("1", "2"):
+            environment = {**ENVIRONMENT, "CSTP_GRPC__PORT": port, "CSTP_DATA_DIR": "other"}
+            result = invoke("serve", "--dev", "--workers", number, env=environment)
+            assert result.exit_code == 1
+            assert "is the port taken? Set grpc.port to another" in result.stderr
+
+
+def test_a_reserved_port_is_for_those_who_share_it() -> None:
+    reservation = PortReservation("127.0.0.1", 0, "grpc.port")
+    with socket.socket() as other:
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", reservation.port))
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", reservation.port))
+        other.listen()
+        with pytest.raises(CannotReserve, match="Set grpc\\.port to another"):
+            PortReservation("127.0.0.1", reservation.port, "grpc.port")
+    reservation.release()
+
+
+@pytest.mark.parametrize("number", ["0", "257", "many", "1.5"])
+def test_a_number_of_workers_that_makes_no_sense_is_refused(invoke: Invoke, number: str) -> None:
+    result = invoke("serve", "--dev", "--workers", number, env=ENVIRONMENT)
+    assert result.exit_code == 2
+    assert "must be `auto` or a whole number from 1 to 256" in result.stderr
+
+
+def test_rate_limits_hold_for_all_workers_together(home: Path) -> None:
+    limits = {"methods": {"cstp.checkGuardrails": "10/hour"}, "overall": "25/hour"}
+    with serving(home, 2, "--no-bridge", rate_limits=limits) as process:
+        target = process.value("gRPC")
+        with ThreadPoolExecutor(8) as callers:
+            outcomes = list(callers.map(check, [target] * 30))
+        assert sum(outcome.result is not None for outcome in outcomes) == 10
+        assert {outcome.reason for outcome in outcomes if outcome.result is None} == {"RATE_LIMITED"}
+        # A worker that takes the place of another knows what was counted before.
+        os.kill(children(process, WORKER)[0], signal.SIGKILL)
+        process.wait_for("serves again")
+        assert {check(target).reason for _ in range(8)} == {"RATE_LIMITED"}
+        listed = []
+        for _ in range(20):
+            with closing(connect(target)) as caller:
+                listed.append(caller.call("cstp.listDecisions", {}, TOKEN).reason)
+        assert listed == [None] * 15 + ["RATE_LIMITED"] * 5
+        assert process.end() == 0
+
+
+def test_calls_in_progress_end_before_the_workers_do(home: Path) -> None:
+    with serving(home, 2, "--no-bridge") as process:
+        target = process.value("gRPC")
+        stopped = threading.Event()
+        recorded: list[str] = []
+
+        def record() -> None:
+            with CstpClient(f"grpc://{target}", TOKEN) as client:
+                while not stopped.is_set():
+                    recorded.append(client.record_decision("Count to ten").id)
+
+        with ThreadPoolExecutor(4) as callers:
+            running = [callers.submit(record) for _ in range(4)]
+            wait_until(lambda: len(recorded) > 20, "decisions are recorded")
+            process.popen.terminate()
+            stopped.set()
+            assert process.popen.wait(BOUND) == 0
+            for each in running:
+                each.exception(BOUND)
+    with serving(home, 2, "--no-bridge") as process, CstpClient(f"grpc://{process.value('gRPC')}", TOKEN) as client:
+        assert set(recorded) <= {decision.id for decision in client.list_decisions()}
+        assert process.end() == 0
+
+
+CHROMA = "chroma_server"
+
+
+def index_is_ready(target: str) -> bool:
+    """Whether the worker at the end of a new connection has its index ready."""
+    with closing(connect(target)) as caller:
+        stub = health_pb2_grpc.HealthStub(caller.channel)
+        answer = stub.Check(health_pb2.HealthCheckRequest(service="index"), timeout=BOUND)
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def test_all_workers_search_one_index_whatever_dies(home: Path) -> None:
+    environment = {name: value for name, value in ENVIRONMENT.items() if name != "CSTP_INDEX__MODE"}
+    with serving(home, 2, "--no-bridge", environment=environment, index={"exact_limit": 2}) as process:
+        target = process.value("gRPC")
+
+        def all_ready() -> bool:
+            return all(index_is_ready(target) for _ in range(8))
+
+        def find(title: str) -> bool:
+            with closing(connect(target)) as caller:
+                found = ok(caller.call("cstp.queryDecisions", {"query": title, "limit": 1}, TOKEN))["decisions"]
+            return [decision["title"] for decision in found] == [title]
+
+        titles = [f"Decide on matter number {word}" for word in ("one", "two", "three", "four", "five")]
+        with closing(connect(target)) as caller:
+            for title in titles:
+                ok(caller.call("cstp.recordDecision", {"decision": {"title": title}}, TOKEN))
+        assert len(children(process, CHROMA)) == 1
+        wait_until(all_ready, "the index of all workers is ready", BOUND)
+        for title in titles:
+            wait_until(lambda title=title: all(find(title) for _ in range(4)), "every worker finds it")
+        os.kill(children(process, CHROMA)[0], signal.SIGKILL)
+        process.wait_for("the Chroma server failed")
+        assert all(find(title) for title in titles)
+        wait_until(all_ready, "the index is ready after the end of Chroma", BOUND)
+        (feeding, *_) = children(process, WORKER)
+        os.kill(feeding, signal.SIGKILL)
+        process.wait_for("serves again")
+        with closing(connect(target)) as caller:
+            ok(caller.call("cstp.recordDecision", {"decision": {"title": "Decide on a sixth matter"}}, TOKEN))
+        wait_until(lambda: all_ready() and find("Decide on a sixth matter"), "the index is ready", BOUND)
+        assert len(children(process, CHROMA)) == 1
+        assert process.end() == 0

@@ -1,0 +1,97 @@
+"""Moving windows admit what the limiter of one process admits, and hold across processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from limits import parse
+from limits.storage import MemoryStorage
+from limits.strategies import MovingWindowRateLimiter
+
+from cstp_grpc.server.interceptors.moving_windows import MovingWindows, create_shared_memory, values_of
+
+RATE = parse("4/10 seconds")
+START = 1_000_000.0
+
+TAKE = """
+import sys
+from cstp_grpc.server.interceptors.moving_windows import MovingWindows, values_of
+
+descriptor, most, tries = map(int, sys.argv[1:])
+windows = MovingWindows(values_of(most), descriptor)
+print("ready", flush=True)
+sys.stdin.readline()
+print(sum(windows.take(0, most, 3600) is None for _ in range(tries)), flush=True)
+"""
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    descriptor = create_shared_memory()
+    yield descriptor
+    os.close(descriptor)
+
+
+@given(st.lists(st.tuples(st.floats(0, 6), st.integers(0, 1)), max_size=60))
+def test_calls_are_admitted_as_by_the_limiter_of_one_process(calls: list[tuple[float, int]]) -> None:
+    now = [START]
+    descriptor = create_shared_memory()
+    # Two servers in turn, with one window in the memory that they share.
+    servers = [MovingWindows(values_of(RATE.amount), descriptor, clock=lambda: now[0]) for _ in range(2)]
+    with patch("time.time", lambda: now[0]):
+        limiter = MovingWindowRateLimiter(MemoryStorage())
+        for pause, server in calls:
+            now[0] += pause
+            free_at = servers[server].take(0, RATE.amount, RATE.get_expiry())
+            assert (free_at is None) == limiter.hit(RATE, "agent")
+            if free_at is not None:
+                assert free_at == limiter.get_window_stats(RATE, "agent").reset_time
+    os.close(descriptor)
+
+
+def test_windows_beside_each_other_count_by_themselves() -> None:
+    windows = MovingWindows(2 * values_of(2))
+    assert [windows.take(0, 2, 60) is None for _ in range(3)] == [True, True, False]
+    assert [windows.take(values_of(2), 2, 60) is None for _ in range(3)] == [True, True, False]
+
+
+def start_process(descriptor: int, most: int, tries: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", TAKE, str(descriptor), str(most), str(tries)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, pass_fds=(descriptor,))
+
+
+def test_processes_that_call_at_once_get_together_what_the_limit_is(memory: int) -> None:
+    processes = [start_process(memory, 1000, 900) for _ in range(3)]
+    for process in processes:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert sum(int(process.communicate()[0]) for process in processes) == 1000
+
+
+def test_a_process_that_dies_with_a_window_leaves_it_to_the_others(memory: int) -> None:
+    holding = "import fcntl, sys; fcntl.lockf(int(sys.argv[1]), fcntl.LOCK_EX, 1, 0); print(flush=True); input()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", holding, str(memory)], stdin=pipe, stdout=pipe, pass_fds=(memory,)
+    ) as holder:
+        assert holder.stdout
+        holder.stdout.readline()
+        windows = MovingWindows(values_of(2), memory)
+        # One that is stopped with it delays the others, and does not stop them.
+        assert windows.take(0, 2, 60) is None
+        holder.kill()
+        holder.wait()
+        assert windows.take(0, 2, 60) is None
+        assert windows.take(0, 2, 60) is not None
