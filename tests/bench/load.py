@@ -217,7 +217,6 @@ def spent(so_far: float | None, before: float | None, after: float | None) -> fl
 @contextmanager
 def without_collections() -> Iterator[None]:
     """Keep this process's garbage collector out of what is measured."""
-    gc.collect()
     gc.disable()
     try:
         yield

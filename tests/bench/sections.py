@@ -13,6 +13,7 @@ from tests.bench.liaison import measure_liaison
 from tests.bench.memory import measure_large_memory, measure_memory
 from tests.bench.run import Run
 from tests.bench.start import measure_start
+from tests.bench.steps import measure_steps
 from tests.bench.workers import measure_workers
 
 
@@ -36,4 +37,5 @@ SECTIONS: Mapping[str, Section] = {
     "start": Section("ready after kill -9, memory when idle, CPU of commands", measure_start),
     "federation": Section("checks that ask peers", measure_federation),
     "project": Section("the Intent Layer on a large project", measure_project),
+    "steps": Section("what each step of a call costs, alone", measure_steps, is_usual=False),
 }

@@ -49,11 +49,16 @@ async def answer_with_nothing(request: bytes, context: object) -> bytes:
     return b""
 
 
+def noop_handlers() -> tuple[grpc.GenericRpcHandler, ...]:
+    """Return the handlers of a service with a method that does nothing."""
+    handler = grpc.unary_unary_rpc_method_handler(answer_with_nothing)
+    return (grpc.method_handlers_generic_handler("bench.Noop", {"Call": handler}),)
+
+
 async def start_noop() -> int:
     """Serve a method that does nothing on the running loop, and return its port."""
-    handler = grpc.unary_unary_rpc_method_handler(answer_with_nothing)
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Noop", {"Call": handler}),))
+    server.add_generic_rpc_handlers(noop_handlers())
     port: int = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     servers.append(server)

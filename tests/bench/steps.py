@@ -1,0 +1,203 @@
+"""Section `steps`: what each step of a call costs alone: kinds of servers, our own code, threads, the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import uvloop
+
+from cstp_grpc.audit.sql_store import SqlAuditStore
+from cstp_grpc.audit.trail import AuditTrail
+from cstp_grpc.client.contract import methods
+from cstp_grpc.guardrails.checks import GuardrailChecks
+from cstp_grpc.guardrails.evaluator import Evaluator
+from cstp_grpc.guardrails.rulebook import load
+from cstp_grpc.server.call_handlers import serialize
+from cstp_grpc.server.interceptors.validation import Validation
+from cstp_grpc.server.lanes import LaneName, Lanes
+from cstp_grpc.server.trails import CheckAudit
+from cstp_grpc.services.convert import struct_to_dict
+from cstp_grpc.services.cstp import action
+from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.migrate import migrate
+from cstp_grpc.storage.writer import Writer
+from tests.bench.checks import AIMED_AT, IN_FLIGHT, WITH_AUDIT, write_rulebook
+from tests.bench.clients import CHECK, Method, calling, cstp_method, noop_method
+from tests.bench.empty_server import KINDS
+from tests.bench.load import Finished, OneByOne, Series
+from tests.bench.parts import durable_transaction, without_request
+from tests.bench.processes import stop
+from tests.bench.results import Better
+from tests.bench.run import Run
+
+SERVERS = {
+    "threads": "an empty call, grpc.server on threads",
+    "asyncio": "an empty call, grpc.aio on asyncio",
+    "uvloop": "an empty call, grpc.aio on uvloop",
+    "reading": "the same, and the method reads its message itself",
+    "chain": "an empty servicer behind everything that surrounds a call",
+}
+
+
+def measure_steps(run: Run) -> None:
+    """Measure each step beside the others."""
+    with ExitStack() as opened:
+        empty = [
+            Series(SERVERS[kind], n, opened.enter_context(calling(method, n)), [pid])
+            for kind in KINDS
+            for pid, method in [opened.enter_context(empty_server(kind))]
+            for n in IN_FLIGHT
+        ]
+        run.measure(empty)
+    with ExitStack() as opened:
+        steps = {**compute_steps(run), **thread_steps(opened), **disk_steps(run, opened)}
+        run.measure(list(steps.values()))
+    for name, series in steps.items():
+        run.add(name, "us", Better.LOWER, series.values(lambda s: s.p50_ms * 1_000))
+
+
+@contextmanager
+def empty_server(kind: str) -> Iterator[tuple[int, Method]]:
+    """Run a server that does nothing, and yield its process and the method to call."""
+    process = subprocess.Popen([sys.executable, "-m", "tests.bench.empty_server", kind], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        yield process.pid, check_method(port) if kind == "chain" else noop_method(port)
+    finally:
+        stop(process)
+
+
+def check_method(port: int) -> Method:
+    """Return CheckGuardrails as it is measured."""
+    return cstp_method(port, "cstp.checkGuardrails", lambda: CHECK)
+
+
+def compute_steps(run: Run) -> dict[str, Series]:
+    """Return the steps that only compute."""
+    method = methods()["cstp.checkGuardrails"]
+    data = cstp_method(0, method.name, lambda: CHECK).request()
+    request: Any = method.request.FromString(data)
+    validation = Validation(max_depth=24, max_values=20_000)
+    wanted = action(request.action)
+    steps = {
+        "parse": ("parsing a check", lambda: method.request.FromString(data)),
+        "validation": ("validation of a check", lambda: validation.judge(request)),
+        "struct": ("conversion of a check's context", lambda: struct_to_dict(request.action.context)),
+        "serialize": ("serializing a message of that size", lambda: serialize(request)),
+    }
+    for rules in WITH_AUDIT:
+        evaluator = Evaluator(load(write_rulebook(run.folder, rules)))
+        steps[f"engine-{rules}"] = (f"engine, {rules} rules", evaluate_by(evaluator, wanted))
+    return {name: repeat(what, repeating(act)) for name, (what, act) in steps.items()}
+
+
+def repeating(act: Callable[[], object]) -> OneByOne:
+    """Return calls of a function without arguments."""
+    return without_request(lambda _: act())
+
+
+def evaluate_by(evaluator: Evaluator, wanted: Any) -> Callable[[], object]:
+    """Return what evaluates all rules."""
+    return lambda: evaluator.evaluate(wanted)
+
+
+def thread_steps(opened: ExitStack) -> dict[str, Series]:
+    """Return changes between an event loop and threads."""
+    lanes = Lanes()
+    opened.callback(lanes.close)
+    pool = opened.enter_context(ThreadPoolExecutor(1))
+    loop = uvloop.new_event_loop()
+    opened.callback(loop.close)
+    lane = lanes[LaneName.CHECKS]
+
+    async def hop() -> None:
+        await lane.run(time.perf_counter)
+
+    async def wake() -> None:
+        woken = asyncio.get_running_loop().create_future()
+        pool.submit(asyncio.get_running_loop().call_soon_threadsafe, woken.set_result, None)
+        await woken
+
+    def hand_over() -> None:
+        handed: Future[float] = pool.submit(time.perf_counter)
+        handed.result()
+
+    return {
+        "yield": repeat("one turn of the loop", OnLoop(loop, lambda: asyncio.sleep(0))),
+        "hop": repeat("from the loop to a thread of a lane and back", OnLoop(loop, hop)),
+        "wake": repeat("from the loop to a bare pool, which wakes it", OnLoop(loop, wake)),
+        "hand-over": repeat("from a thread to another and back", repeating(hand_over)),
+    }
+
+
+def disk_steps(run: Run, opened: ExitStack) -> dict[str, Series]:
+    """Return durable transactions: by the bare driver, and as audit entries of checks by our writer."""
+    engine = create_engine(f"sqlite:///{run.folder / 'steps.db'}", 4)
+    opened.callback(engine.dispose)
+    migrate(engine)
+    writer = Writer(engine, 30)
+    opened.callback(writer.close)
+    evaluator = Evaluator(load(write_rulebook(run.folder, AIMED_AT)))
+    trail = CheckAudit(AuditTrail(SqlAuditStore(engine), writer))
+    checks = GuardrailChecks(evaluator, trail, lambda: datetime.now(UTC))
+    request: Any = methods()["cstp.checkGuardrails"].request.FromString(check_method(0).request())
+    wanted = action(request.action)
+    loop = uvloop.new_event_loop()
+    opened.callback(loop.close)
+    judge = f"a check of {AIMED_AT} rules with its durable entry"
+    return {
+        "transaction": repeat("one durable transaction (sqlite3)", durable_transaction(run.folder)),
+        "record": repeat(f"{judge}, on a thread", repeating(lambda: checks.check(wanted, "a", None, "r"))),
+        "write": repeat(
+            f"{judge}, awaited on the loop", OnLoop(loop, lambda: checks.judge_and_record(wanted, "a", None, "r"))
+        ),
+        "write-16": repeat(
+            f"{judge}, 16 at once on the loop",
+            OnLoop(loop, lambda: checks.judge_and_record(wanted, "a", None, "r"), at_once=16),
+        ),
+    }
+
+
+@dataclass(frozen=True)
+class OnLoop:
+    """Coroutines run on an event loop of this thread, some of them at once."""
+
+    loop: asyncio.AbstractEventLoop
+    begin: Callable[[], Awaitable[object]]
+    at_once: int = 1
+
+    def prepare(self, count: int) -> Sequence[object]:
+        return [None] * count
+
+    def run(self, requests: Sequence[object]) -> Finished:
+        latencies: list[float] = []
+
+        async def repeat_each(count: int) -> None:
+            for _ in range(count):
+                begun = time.perf_counter()
+                await self.begin()
+                latencies.append(time.perf_counter() - begun)
+
+        async def repeat_all() -> None:
+            each = max(1, len(requests) // self.at_once)
+            await asyncio.gather(*(repeat_each(each) for _ in range(self.at_once)))
+
+        begun = time.perf_counter()
+        self.loop.run_until_complete(repeat_all())
+        return Finished(latencies, time.perf_counter() - begun)
+
+
+def repeat(what: str, caller: Any) -> Series:
+    """Return the series of a step in this process."""
+    return Series(what, getattr(caller, "at_once", 1), caller, [os.getpid()])
