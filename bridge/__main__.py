@@ -21,7 +21,7 @@ from bridge.listening import CannotListen
 from bridge.running import Addresses, running
 from cstp_grpc import config
 from cstp_grpc.config import ConfigError, Settings, join, reachable
-from cstp_grpc.process import TaskChannel
+from cstp_grpc.process import TaskChannel, keep_what_is_loaded
 from cstp_grpc.version import VERSION
 
 logger = logging.getLogger("bridge")
@@ -153,6 +153,7 @@ async def serve(settings: Settings, upstream: Upstream, ready: Readiness, *, reu
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, logger.warning, HANGUP)
     async with running(settings, upstream, VERSION, reuse_ports=reuse_ports) as addresses:
         ready(addresses)
+        keep_what_is_loaded()
         logger.info("listening on %s, forwarding to %s", addresses.url, upstream.announced or upstream.target)
         logger.info("A2A over gRPC on %s", addresses.grpc)
         await stop.wait()

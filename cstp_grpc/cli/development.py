@@ -8,18 +8,19 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 from pydantic import SecretStr
 
 from cstp_grpc.cli.endpoint import AGENTS_FILE
-from cstp_grpc.cli.records import to_request
-from cstp_grpc.client import CstpClient
 from cstp_grpc.config import ConfigError, Settings, TlsSettings, TokenSettings
-from cstp_grpc.decisions.importing import Parsed, read
 from cstp_grpc.decisions.model import ImportRecord, SourceLinks
 from cstp_grpc.liaison.model import liaison_agent
 from cstp_grpc.vocabulary import Permission
+
+if TYPE_CHECKING:
+    from cstp_grpc.client import CstpClient
 
 DEVELOPER = "developer"
 TOKEN_FILE = "dev-token"  # noqa: S105 - a file's name
@@ -112,11 +113,16 @@ def authority(tls: TlsSettings | None) -> dict[str, str]:
 
 def import_examples(client: CstpClient) -> int:
     """Import the example decisions that come with the package and return how many there are."""
+    from cstp_grpc.cli.records import to_request
+
     return len(list(client.import_decisions(to_request(record) for record in examples())))
 
 
 def examples() -> Iterator[ImportRecord]:
     """Yield the example decisions. Raises ValueError where one cannot be read."""
+    # Not loaded before it is needed: only the first start of a developer's server imports anything.
+    from cstp_grpc.decisions.importing import Parsed, read
+
     for found in read([EXAMPLES]):
         if not isinstance(found, Parsed):
             raise ValueError(f"{found.path}:{found.line}: {found.reason}")  # noqa: TRY004 - the file is wrong

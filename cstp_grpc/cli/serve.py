@@ -28,9 +28,8 @@ from cstp_grpc.cli.failures import startup
 from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.stack import Stack
 from cstp_grpc.cli.supervised_process import ChildFailed, Restarted
-from cstp_grpc.client import CstpClient
 from cstp_grpc.config import ConfigError, ServeSettings, Settings, count_workers
-from cstp_grpc.process import PYTHON
+from cstp_grpc.process import PYTHON, keep_what_is_loaded
 from cstp_grpc.server.stderr_log import log_to_stderr
 
 logger = logging.getLogger(__name__)
@@ -92,6 +91,7 @@ def serve(dev: bool, bridge: bool, workers: str | None) -> None:
         with Stack(settings, state().config_path, bridge=bridge, private=dev) as stack:
             announced = Announcement(out, settings, token, dev=dev)
             announced.ready(stack)
+            keep_what_is_loaded()
             watch(stack, announced, events)
     # Everything has ended in good order, also where the terminal to say so on is gone.
     with suppress(click.ClickException):
@@ -149,6 +149,8 @@ class Announcement:
     def _describe(self, stack: Stack) -> int:
         """Write the agents file, and import the examples into an empty journal; return how many were imported."""
         self._write_agents(stack)
+        from cstp_grpc.client import CstpClient
+
         with CstpClient(stack.server.private_target, self.token.text if self.token else None) as client:
             empty = next(client.list_decisions(page_size=1), None) is None
             return development.import_examples(client) if empty else 0

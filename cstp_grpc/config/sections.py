@@ -14,7 +14,7 @@ from cstp_grpc.config.federation import FederationSettings
 from cstp_grpc.config.hosts import is_loopback
 from cstp_grpc.config.liaison import LiaisonSettings
 from cstp_grpc.config.listening import A2aSettings, GrpcSettings, ServerSettings, ServeSettings
-from cstp_grpc.config.section import URL, Section, SqliteFile
+from cstp_grpc.config.section import URL, Section, SqliteFile, describe_settings
 from cstp_grpc.errors import ConfigError
 from cstp_grpc.vocabulary import (
     DEFAULT_TENANT,
@@ -314,7 +314,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         extra="forbid",
         frozen=True,
-        use_attribute_docstrings=True,
+        json_schema_extra=describe_settings,
     )
 
     data_dir: Path = DEFAULT_DATA_DIR

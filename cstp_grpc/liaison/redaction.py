@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cstp_grpc.errors import ConfigError, ContextSharingFailed
 from cstp_grpc.liaison.canonical import canonical
-from cstp_grpc.liaison.paths import Location, PathError, Paths
+
+if TYPE_CHECKING:
+    from cstp_grpc.liaison.paths import Location
 
 MASK = "[redacted]"
 """What is put in the place of a masked value."""
@@ -19,6 +21,9 @@ MAX_SECONDS = 2.0
 """How long all rules together may take for one context."""
 
 logger = logging.getLogger(__name__)
+
+Selection: TypeAlias = "Callable[[Mapping[str, Any]], Iterable[list[Location]]]"
+"""Returns what each rule selects in a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +63,14 @@ class Redaction:
         self._max_bytes = max_bytes
         self._masks = [rule.mask for rule in rules]
         self._max_seconds = max_seconds
-        self._paths = Paths(max_seconds)
-        self._queries = []
-        lines = []
-        for number, rule in enumerate(rules):
-            try:
-                self._queries.append(self._paths.read(rule.path))
-            except PathError as error:
-                lines.append(f"liaison.redaction.{number}.path: {error}")
-        if lines:
-            raise ConfigError("\n".join(lines))
+        self._select = selection_by(rules, max_seconds) if rules else None
 
     def apply(self, context: Mapping[str, Any]) -> Redacted:
         """Return what may be shared of a context, which is not changed itself.
 
         Raises ContextSharingFailed where the rules cannot be applied, or where what remains is too large.
         """
-        kept = self._redacted(context) if self._queries else context
+        kept = context if self._select is None else self._redacted(context, self._select)
         text = canonical(kept)
         content = text.encode()
         if len(content) > self._max_bytes:
@@ -85,11 +81,10 @@ class Redaction:
             )
         return Redacted(kept, text, hashlib.sha256(content).hexdigest())
 
-    def _redacted(self, context: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _redacted(self, context: Mapping[str, Any], select: Selection) -> Mapping[str, Any]:
         document = dict(context)
         try:
-            found = self._paths.find(self._queries, document)
-            edits = edit_of(zip(self._masks, found, strict=True))
+            edits = edit_of(zip(self._masks, select(document), strict=True))
             return edited_object(document, edits)
         except TimeoutError as error:
             logger.warning("a context was not shared: its redaction took longer than %s s", self._max_seconds)
@@ -98,6 +93,23 @@ class Redaction:
             # Whatever it is: what was not redacted must not be shared.
             logger.exception("a context was not shared: it could not be redacted")
             raise not_redacted("redaction failed") from error
+
+
+def selection_by(rules: Sequence[RedactionRule], max_seconds: float) -> Selection:
+    """Return what selects by the paths of rules. Raises ConfigError, which names the setting of each unusable path."""
+    # Not loaded without rules: reading paths takes a library for them.
+    from cstp_grpc.liaison.paths import PathError, Paths
+
+    paths = Paths(max_seconds)
+    queries, lines = [], []
+    for number, rule in enumerate(rules):
+        try:
+            queries.append(paths.read(rule.path))
+        except PathError as error:
+            lines.append(f"liaison.redaction.{number}.path: {error}")
+    if lines:
+        raise ConfigError("\n".join(lines))
+    return lambda document: paths.find(queries, document)
 
 
 def not_redacted(reason: str) -> ContextSharingFailed:

@@ -106,6 +106,8 @@ class App:
         self._permitted = permitted
         self._listening: Listening | None = None
         self._resources = ExitStack()
+        self._start_later: list[Callable[[], None]] = []
+        """Starts what no call waits for."""
         with ExitStack() as opened:
             self._server = self._build(opened, clock)
             self._resources = opened.pop_all()
@@ -134,6 +136,9 @@ class App:
     def start(self, *, private: bool = False) -> None:
         """Listen and serve. A server that speaks TLS serves `private_target` too where `private` asks for it."""
         self._listening = self._server.start(private=private)
+        for start in self._start_later:
+            start()
+        self._start_later.clear()
 
     def stop(self, drain_seconds: float | None = None) -> None:
         """Let calls in progress end, up to the configured time, and close everything."""
@@ -263,8 +268,8 @@ class App:
         mirror.refresh()
         index = build_index(settings, self._deployment, store, outbox, matrix, embedder)
         if index is not None:
-            index.start()
             opened.callback(index.stop)
+            self._start_later.append(index.start)
         else:
             # Nobody will take these; an index that is configured later reads the journal itself.
             outbox.clear()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cstp_grpc.card_keys import PublicKey, UnusableKey, read_public_keys
 from cstp_grpc.client.jsonrpc import tls_context
 from cstp_grpc.errors import ConfigError, InvalidArgument
+
+if TYPE_CHECKING:
+    from cstp_grpc.card_keys import PublicKey
 
 SETTING_OF: Final[Mapping[str, str]] = {"token": "token", "root_certificates": "ca_file", "card_keys": "card_key"}
 """The settings of a server by the fields of errors that are about them; others are about its url."""
@@ -35,6 +37,8 @@ def read_card_keys(card_key: Path | None, key: str) -> list[PublicKey]:
     """
     if card_key is None:
         return []
+    from cstp_grpc.card_keys import UnusableKey, read_public_keys
+
     try:
         return read_public_keys(card_key.read_bytes())
     except OSError as error:

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Engine
 
-from cstp_grpc.client.a2a_tasks import write_notification
 from cstp_grpc.config import Settings
 from cstp_grpc.server.trails import Trail
 from cstp_grpc.server.webhooks import LEASE_SECONDS, HttpWebhookClient, known_agents
@@ -34,6 +33,9 @@ class A2aTaskRenderer:
 
     def render(self, task: Task, written: PushFormat) -> bytes | None:
         """Return the body of a notification; None if the content is no task of A2A."""
+        # Not loaded before a notification is due: A2A takes long.
+        from cstp_grpc.client.a2a_tasks import write_notification
+
         return write_notification(task.id, task.context_id, task.content, task.state, task.updated_at, written)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 
-from cstp_grpc.process import TaskChannel
+from cstp_grpc.process import TaskChannel, keep_what_is_loaded
 from cstp_grpc.server.app import App
 from cstp_grpc.server.startup_failures import describe_startup_failure
 from cstp_grpc.server.stderr_log import log_to_stderr
@@ -48,6 +48,7 @@ def running(task: WorkerTask) -> Iterator[App]:
     app = App(task.settings, deployment=task.deployment)
     try:
         app.start()
+        keep_what_is_loaded()
         yield app
     finally:
         app.stop()

@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Connection, Engine, column, func, inspect, select, table
 
 from cstp_grpc.storage.engine import UnsuitableDatabase, for_writing
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 logger = logging.getLogger(__name__)
 
 MIGRATION_LOCK = 0x6373_7470_0001
 """The PostgreSQL advisory lock that lets one replica migrate at a time."""
+MIGRATIONS: Final = Path(__file__).parent / "migrations"
+VERSION_TABLE: Final = table("alembic_version", column("version_num"))
+"""Where Alembic keeps the migration that a database is at."""
 
 
 def migrate(engine: Engine, turn: AbstractContextManager[object] | None = None) -> None:
@@ -37,6 +40,9 @@ def migrate(engine: Engine, turn: AbstractContextManager[object] | None = None) 
                 f"storage.url: the database is at migration {present}, which this version does not know; "
                 "it was used by a newer version"
             )
+        # Not loaded before it is needed: Alembic takes long, and most starts find everything as it must be.
+        from alembic import command
+
         command.upgrade(configuration(connection), newest)
         logger.info("the database went from migration %s to %s", present or "none", newest)
 
@@ -49,26 +55,21 @@ def current(engine: Engine) -> str | None:
 
 def head() -> str:
     """Return the newest migration."""
-    newest = scripts().get_current_head()
-    assert newest is not None, "the package has lost its migrations"
-    return newest
+    return max(known_revisions())
 
 
 def known_revisions() -> set[str]:
-    """Return the migrations of this version."""
-    return {script.revision for script in scripts().walk_revisions()}
-
-
-def scripts() -> ScriptDirectory:
-    """Return the folder of migrations."""
-    return ScriptDirectory.from_config(configuration())
+    """Return the migrations of this version. They follow each other in the order of the numbers in their names."""
+    return {file.name.partition("_")[0] for file in (MIGRATIONS / "versions").glob("[0-9]*_*.py")}
 
 
 def configuration(connection: Connection | None = None) -> Config:
     """Return what Alembic must know, in the place of an ini file."""
+    from alembic.config import Config
+
     config = Config()
     # Alembic reads `%` as the start of a reference.
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     return config
@@ -76,4 +77,7 @@ def configuration(connection: Connection | None = None) -> Config:
 
 def revision_of(connection: Connection) -> str | None:
     """Return the migration that a connection's database is at."""
-    return MigrationContext.configure(connection).get_current_revision()
+    if not inspect(connection).has_table(VERSION_TABLE.name):
+        return None
+    found: str | None = connection.scalar(select(VERSION_TABLE.c.version_num))
+    return found

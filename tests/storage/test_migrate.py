@@ -11,6 +11,7 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 
@@ -19,7 +20,7 @@ from cstp_grpc.intents.store import IntentFilter
 from cstp_grpc.liaison.model import Event, EventFilter, EventType
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.storage.engine import UnsuitableDatabase, create_engine, for_writing
-from cstp_grpc.storage.migrate import configuration, current, head, migrate
+from cstp_grpc.storage.migrate import configuration, current, head, known_revisions, migrate
 from cstp_grpc.storage.paging import PageRequest
 from cstp_grpc.storage.tables import metadata
 from tests.databases import POOL_SIZE
@@ -55,6 +56,12 @@ def partial_indexes(engine: Engine) -> set[str | None]:
 def where(options: object, engine: Engine) -> bool:
     assert hasattr(options, "get")
     return options.get(f"{engine.dialect.name}_where") is not None
+
+
+def test_the_migrations_follow_each_other_in_the_order_of_their_files() -> None:
+    scripts = ScriptDirectory.from_config(configuration())
+    assert [script.revision for script in scripts.walk_revisions()] == sorted(known_revisions(), reverse=True)
+    assert scripts.get_current_head() == head()
 
 
 def test_an_empty_database_is_brought_to_the_newest_migration(empty: Engine) -> None:

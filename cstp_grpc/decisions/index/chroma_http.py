@@ -7,11 +7,12 @@ server which hangs would hang every search.
 from __future__ import annotations
 
 import logging
-from typing import Any
-
-import httpx
+from typing import TYPE_CHECKING, Any
 
 from cstp_grpc.decisions.index import IndexBroken, IndexUnavailable
+
+if TYPE_CHECKING:
+    import httpx
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,9 @@ class ChromaHttp:
 
     def __init__(self, url: str) -> None:
         """Prepare for `http://HOST:PORT` or `https://…`, with a path where a gateway wants one."""
+        # Not loaded before it is needed: a server without an index does without, and others listen first.
+        import httpx
+
         self.url = url
         # The environment may name a proxy, which has no business between us and a server on loopback.
         self._client = httpx.Client(base_url=url.rstrip("/") + API, trust_env=False)
@@ -45,6 +49,8 @@ class ChromaHttp:
 
         `timeout` is in seconds, for each wait. Raises IndexUnavailable, and IndexBroken where the answer is an error.
         """
+        import httpx
+
         try:
             response = self._send(method, path, body, timeout)
         # A closed client raises RuntimeError: the supervisor gave the server up while a search was under way.
@@ -65,6 +71,8 @@ class ChromaHttp:
             raise IndexBroken("the Chroma server answers with something other than JSON") from error
 
     def _send(self, method: str, path: str, body: object, timeout: float) -> httpx.Response:
+        import httpx
+
         try:
             return self._client.request(method, path, json=body, timeout=timeout)
         except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
