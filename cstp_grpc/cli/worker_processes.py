@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from cstp_grpc.cli.port_reservation import PortReservation
 from cstp_grpc.cli.supervised_process import Notify, Program, SupervisedProcess, stop_all
 from cstp_grpc.config import Settings, join, reachable
+from cstp_grpc.guardrails.rulebook_files import RulebookFile, read_files
 from cstp_grpc.process import GRACE_SECONDS
-from cstp_grpc.server.deployment import INDEX_FOLDER, Deployment
+from cstp_grpc.server.deployment import INDEX_FOLDER, Deployment, rulebook_path
 from cstp_grpc.server.interceptors.moving_windows import create_shared_memory
 from cstp_grpc.server.worker_task import WorkerTask
 from cstp_grpc.storage.lock import DataLock
@@ -40,6 +42,7 @@ class WorkerProcesses:
             opened.callback(os.close, self._limits_memory)
             self._index_url = start_index(opened, settings)
             self._opened = opened.pop_all()
+        self._rulebooks = read_rulebooks(settings)
         grpc = settings.grpc.model_copy(update={"port": shared.port})
         self._settings = settings.model_copy(update={"grpc": grpc})
         stop_seconds = settings.grpc.drain_seconds + STOP_SECONDS
@@ -109,8 +112,17 @@ class WorkerProcesses:
             limits_memory=self._limits_memory,
             index_url=self._index_url,
             feeds_index=index == 0,
+            rulebooks=self._rulebooks,
         )
         return WorkerTask(f"worker {index + 1}", self._settings, deployment).encode()
+
+
+def read_rulebooks(settings: Settings) -> Sequence[RulebookFile] | None:
+    """Return the files of the configured rulebooks; None if they cannot be read, which the first worker says."""
+    try:
+        return read_files(rulebook_path(settings))
+    except OSError:
+        return None
 
 
 def start_index(opened: ExitStack, settings: Settings) -> str | None:

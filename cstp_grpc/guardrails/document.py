@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-MAX_BYTES = 1_048_576
-"""How large a file may be."""
+from cstp_grpc.guardrails.rulebook_files import MAX_BYTES
+
 MAX_DEPTH = 40
 """How deep a file may be nested: room for a test's context of the greatest depth."""
 

@@ -6,13 +6,11 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from cstp_grpc.guardrails.document import MAX_BYTES
 from cstp_grpc.guardrails.parsing import Parsed, Problem, parse
+from cstp_grpc.guardrails.rulebook_files import RulebookFile, default_rulebook, list_files, read_file
 from cstp_grpc.guardrails.ruleset import Guardrail, Input, Rulebook, RuleSet
 
 __all__ = ["Guardrail", "Input", "Problem", "RuleSet", "Rulebook", "RulebookError", "default_rulebook", "load"]
-
-SUFFIXES = (".yaml", ".yml")
 
 
 class RulebookError(Exception):
@@ -23,48 +21,40 @@ class RulebookError(Exception):
         super().__init__("\n".join(map(str, self.problems)))
 
 
-def load(path: Path) -> RuleSet:
+def load(path: Path, files: Sequence[RulebookFile] | None = None) -> RuleSet:
     """Return the rules of a rulebook, or of every *.yaml and *.yml in a folder, in the order of their names.
 
-    Hidden files and folders within the folder are passed over. Raises RulebookError.
+    Hidden files and folders within the folder are passed over. `files` is what was read there before, and nothing is
+    read then. Raises RulebookError.
     """
-    files = list_files(path)
-    if not files:
+    found = find_files(path) if files is None else files
+    if not found:
         raise RulebookError([Problem(str(path), 1, "rulebook", "the folder holds no *.yaml or *.yml")])
-    parsed = [read(file) for file in files]
+    parsed = [parse_file(file) for file in found]
+    paths = [file if isinstance(file, Path) else file.path for file in found]
     problems = [problem for one in parsed for problem in one.problems]
-    problems += clashing_ids(files, parsed)
-    problems += clashing_inputs(files, parsed)
+    problems += clashing_ids(paths, parsed)
+    problems += clashing_inputs(paths, parsed)
     if problems:
         raise RulebookError(problems)
     return RuleSet(tuple(one.rulebook for one in parsed if one.rulebook))
 
 
-def default_rulebook() -> Path:
-    """Return the rulebook that comes with the package, in an installation as in a checkout."""
-    installed = Path(__file__).with_name("default.yaml")
-    return installed if installed.exists() else Path(__file__).parents[2] / "guardrails" / "default.yaml"
-
-
-def list_files(path: Path) -> list[Path]:
+def find_files(path: Path) -> list[Path]:
     """Return the files to read, by name. Raises RulebookError."""
-    if not path.is_dir():
-        return [path]
     try:
-        found = sorted(path.iterdir())
+        return list_files(path)
     except OSError as error:
         raise RulebookError([Problem(str(path), 1, "rulebook", f"cannot be read: {error.strerror}")]) from error
-    return [file for file in found if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")]
 
 
-def read(file: Path) -> Parsed:
-    """Return what is in a file."""
+def parse_file(file: Path | RulebookFile) -> Parsed:
+    """Return what is in a file, which is read if only its path is given."""
     try:
-        with file.open("rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
+        found = read_file(file) if isinstance(file, Path) else file
     except OSError as error:
         return Parsed(problems=[Problem(str(file), 1, "rulebook", f"cannot be read: {error.strerror}")])
-    return parse(str(file), content)
+    return parse(str(found.path), found.content)
 
 
 def clashing_ids(files: Sequence[Path], parsed: Sequence[Parsed]) -> Iterator[Problem]:

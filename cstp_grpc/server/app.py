@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from sqlalchemy import Engine
 
@@ -36,7 +35,7 @@ from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2_grpc
 from cstp_grpc.gen.liaison.v1 import liaison_pb2_grpc
 from cstp_grpc.guardrails.checks import GuardrailChecks
 from cstp_grpc.guardrails.evaluator import Evaluator
-from cstp_grpc.guardrails.rulebook import default_rulebook, load
+from cstp_grpc.guardrails.rulebook import load
 from cstp_grpc.intent_layer.git import INHERITED, GitHistory
 from cstp_grpc.intent_layer.library import IntentLayer, Projects
 from cstp_grpc.intent_layer.meaning import EmbeddedSimilarity
@@ -49,7 +48,7 @@ from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.server.call_handlers import Servicer
 from cstp_grpc.server.callbacks import build_callbacks
 from cstp_grpc.server.code import ProjectCode, ProjectSources
-from cstp_grpc.server.deployment import ALONE, INDEX_FOLDER, Deployment
+from cstp_grpc.server.deployment import ALONE, INDEX_FOLDER, Deployment, rulebook_path
 from cstp_grpc.server.federation import federated, open_peers, sharing_of
 from cstp_grpc.server.grpc_server import LOOPBACK, GrpcServer, Listening, build_call_policy
 from cstp_grpc.server.health import INDEX
@@ -158,7 +157,7 @@ class App:
         refusals = RefusalCounts(clock)
         policy = build_call_policy(settings, refusals, self._deployment)
         certificate = ServerCertificate.of(settings.grpc.tls, "grpc.tls")
-        rule_set = load(rulebook_path(settings))
+        rule_set = load(rulebook_path(settings), self._deployment.rulebooks)
         settings.intent_layer.check_roots()
         redaction = redaction_of(settings)
         remote = remote_agents(opened, settings)
@@ -366,8 +365,3 @@ def project_sources(settings: Settings, clock: Callable[[], datetime]) -> Mappin
     """Return the configured projects by name, each with its one tree, whose cache all readers share."""
     trees = {project.name: Tree(project.root) for project in settings.intent_layer.projects}
     return {name: ProjectSources(tree, Learnings(tree, clock)) for name, tree in trees.items()}
-
-
-def rulebook_path(settings: Settings) -> Path:
-    """Return the configured rulebook or folder of them, or the default one."""
-    return settings.cstp.guardrails.config_path or default_rulebook()

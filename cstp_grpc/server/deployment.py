@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from cstp_grpc.guardrails.rulebook_files import RulebookFile, default_rulebook
 from cstp_grpc.storage.turns import WriteTurn
 
 if TYPE_CHECKING:
     # A supervisor needs no database.
     from sqlalchemy import Engine
+
+    from cstp_grpc.config import Settings
 
 INDEX_FOLDER: Final = "chroma"
 """The folder of the embedded index within the data folder."""
@@ -31,6 +35,8 @@ class Deployment:
     """Where the supervisor keeps a Chroma server alive, in mode `embedded`; None if this one does so itself."""
     feeds_index: bool = True
     """Whether this one feeds the index; of several processes that share one, one does."""
+    rulebooks: Sequence[RulebookFile] | None = None
+    """The rulebooks of all of them, so that one which is started later has the same; None to read the files."""
 
     def shares_database(self, engine: Engine) -> bool:
         """Whether other processes may write to the database: workers of this host, or other hosts on PostgreSQL."""
@@ -41,6 +47,11 @@ class Deployment:
         if self.supervised and engine.dialect.name == "sqlite":
             return WriteTurn(Path(str(engine.url.database)))
         return None
+
+
+def rulebook_path(settings: Settings) -> Path:
+    """Return the configured rulebook or folder of them, or the default one."""
+    return settings.cstp.guardrails.config_path or default_rulebook()
 
 
 ALONE: Final = Deployment()

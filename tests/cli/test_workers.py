@@ -20,6 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cstp_grpc.cli.port_reservation import CannotReserve, PortReservation
 from cstp_grpc.client import CstpClient
+from cstp_grpc.guardrails.rulebook import default_rulebook
 from cstp_grpc.vocabulary import Permission
 from tests.cli.conftest import Invoke, Server
 from tests.cli.test_serve import BOUND, ENVIRONMENT, READY, Process, answers, get, started
@@ -114,9 +115,13 @@ def test_a_developer_gets_examples_and_a_token_once(home: Path, invoke: Invoke) 
 
 
 def test_a_worker_that_is_killed_is_replaced_and_no_call_waits_for_it(home: Path) -> None:
-    with serving(home, 2, "--no-bridge") as process:
+    rules = home / "rules.yaml"
+    rules.write_text(default_rulebook().read_text())
+    with serving(home, 2, "--no-bridge", cstp={"guardrails": {"config_path": "rules.yaml"}}) as process:
         target = process.value("gRPC")
         before = children(process, WORKER)
+        # Rules that are changed while it runs are those of the next start, for all.
+        rules.write_text("nonsense")
         os.kill(before[0], signal.SIGKILL)
         process.wait_for("ended with code -9 and is started again")
         # As long as there is one alone, new connections are its.
