@@ -24,12 +24,21 @@ BLOCKED = 3
 """The exit code where guardrails block."""
 
 
+REVISION = click.option(
+    "--min-revision",
+    metavar="REVISION",
+    help="Find what the journal had at this revision, as `cstp record` prints it, whichever server wrote it.",
+)
+"""For servers of which several share a journal."""
+
+
 @click.command()
 @click.argument("text")
 @filter_options
 @click.option("--limit", type=click.IntRange(1, 50), help="How many at the most; 10 when absent.")
 @click.option("--min-score", type=CONFIDENCE, help="How alike at the least, 0 to 1.")
 @click.option("--reasons", is_flag=True, help="Ask for the types of the decisions' reasons too.")
+@REVISION
 @federated_options
 @calls
 def query(
@@ -40,6 +49,7 @@ def query(
     limit: int | None,
     min_score: float | None,
     reasons: bool,
+    min_revision: str | None,
     scope: str | None,
     asked: tuple[str, ...],
 ) -> None:
@@ -58,6 +68,7 @@ def query(
         limit=limit,
         min_score=min_score,
         include_reasons=reasons,
+        min_journal_revision=min_revision,
         scope=scope,
         agents=asked,
     )
@@ -117,6 +128,7 @@ def check(
     "--correlation-id",
     help="Ties announcements together: the same one again is a repetition, any other a revision; made up when absent.",
 )
+@REVISION
 @federated_options
 @calls
 def announce(
@@ -133,6 +145,7 @@ def announce(
     agent_id: str | None,
     agent_url: str | None,
     correlation_id: str | None,
+    min_revision: str | None,
     scope: str | None,
     asked: tuple[str, ...],
 ) -> None:
@@ -163,6 +176,7 @@ def announce(
         metadata=inputs,
         project=project,
         paths=paths,
+        min_journal_revision=min_revision,
         scope=scope,
         agents=asked,
     )

@@ -273,6 +273,7 @@ def decision_fields(item: journal_pb2.Decision) -> list[tuple[str, str]]:
         ("depends on", ", ".join(item.links.depends_on)),
         ("relates to", ", ".join(item.links.relates_to)),
         ("source", item.source),
+        ("revision", item.journal_revision),
         ("reasons", "\n".join(reasons)),
         ("context", item.context),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -16,6 +17,7 @@ from cstp_grpc.decisions.embedding import Embedder
 from cstp_grpc.decisions.identity import content_hash, recorded_id, tidy, tidy_links
 from cstp_grpc.decisions.lifecycle import as_read_by, new_entry, reviewed
 from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, ImportRecord, ImportResult, Links
+from cstp_grpc.decisions.revisions import RevisionTokens
 from cstp_grpc.decisions.store import DecisionStore, Declaration, Entry, IndexRow, Vector, embedded_text
 from cstp_grpc.decisions.transaction import Act, Citations, JournalEvent, Trail, Transaction
 from cstp_grpc.errors import Conflict, NotFound, PermissionDenied, Unavailable
@@ -62,6 +64,14 @@ class Journal:
         self._clock = clock
         self._listener = listener
         self._citations = citations
+        self._lock = threading.Lock()
+        self._revision = 0
+        self._tokens = RevisionTokens(store.identity())
+
+    @property
+    def revision(self) -> str:
+        """The token of a revision by which the journal has what was written or found by writes here."""
+        return self._tokens.write(self._revision)
 
     def get(self, decision_id: str, caller: str) -> Decision:
         """Return a decision: the caller's own whole, another's shared one without what is private.
@@ -230,6 +240,8 @@ class Journal:
             raise Unavailable("the journal cannot be written now; try again") from error
         if rows:
             self._listener(rows)
+            with self._lock:
+                self._revision = max(self._revision, rows[-1].revision)
         return result
 
 

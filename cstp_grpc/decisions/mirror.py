@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
 from cstp_grpc.decisions.matrix import VectorMatrix
 from cstp_grpc.decisions.store import DecisionStore
+from cstp_grpc.errors import Unavailable
 
 T = TypeVar("T")
 
@@ -25,12 +27,29 @@ class Mirror:
         # Not the newest revision of the matrix: this server may have put in a change of its own before it saw an
         # earlier one of another server. Here revisions come in their order, because the outbox shows them so.
         self._revision = -1
+        self._lock = threading.Lock()
 
     def refresh(self) -> int:
-        """Take over all changes since the last time, at first everything, and return how many. Raises QueryFailed.
+        """Take over all changes since the last time, at first everything, and return how many. Raises QueryFailed."""
+        with self._lock:
+            return self._refresh()
 
-        One thread at a time may call this.
+    def catch_up(self, revision: int) -> None:
+        """Return when the matrix has what the journal had at a revision.
+
+        Raises QueryFailed, and Unavailable if the journal has not come that far.
         """
+        if self._revision >= revision:
+            return
+        with self._lock:
+            if self._revision < revision:
+                # Asked first, so that what the refresh finds is at least of this revision.
+                newest = self._store.newest_revision()
+                self._refresh()
+                if max(newest, self._revision) < revision:
+                    raise Unavailable("the journal has not come to that revision; try again")
+
+    def _refresh(self) -> int:
         count = 0
         for rows in batches(self._store.index_rows(self._model, self._revision), BATCH):
             self._matrix.apply(rows)

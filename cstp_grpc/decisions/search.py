@@ -12,6 +12,7 @@ from cstp_grpc.decisions.filters import predicate_of
 from cstp_grpc.decisions.index import IndexUnavailable, Proposals
 from cstp_grpc.decisions.matrix import MARGIN, Candidates, Scored, VectorMatrix
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
+from cstp_grpc.decisions.revisions import NO_REVISIONS, RequiredRevisions
 from cstp_grpc.decisions.store import DecisionStore, Vector
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class DecisionSearch:
         index: Proposals | None,
         exact_limit: int,
         overfetch: int,
+        revisions: RequiredRevisions = NO_REVISIONS,
     ) -> None:
         self._store = store
         self._matrix = matrix
@@ -58,14 +60,33 @@ class DecisionSearch:
         self._index = index
         self._exact_limit = exact_limit
         self._overfetch = overfetch
+        self._revisions = revisions
         self._outage = Outage()
 
-    def search(self, text: str, filters: DecisionFilter, caller: str, limit: int, min_score: float) -> list[Match]:
+    def require_revision(self, token: str) -> None:
+        """Have searches that begin now find what the journal had at a revision, whichever server wrote it.
+
+        Raises InvalidArgument if the token is none of this journal, Unavailable if the journal has not come that far,
+        and QueryFailed.
+        """
+        self._revisions.require(token)
+
+    def search(
+        self,
+        text: str,
+        filters: DecisionFilter,
+        caller: str,
+        limit: int,
+        min_score: float,
+        min_revision: str | None = None,
+    ) -> list[Match]:
         """Return decisions that the caller may read and that pass the filters, by falling similarity to a text.
 
         They are at most `limit` and score at least `min_score`; of equal ones the latest comes first. Raises
-        QueryFailed where the journal or the embedder does not answer.
+        QueryFailed where the journal or the embedder does not answer, and what `require_revision` does.
         """
+        if min_revision is not None:
+            self.require_revision(min_revision)
         return self.search_by_preference(text, (filters,), caller, limit, min_score)
 
     def search_by_preference(

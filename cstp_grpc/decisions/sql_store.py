@@ -25,9 +25,10 @@ from cstp_grpc.decisions.sql_rows import (
 )
 from cstp_grpc.decisions.sql_summaries import SummaryReader
 from cstp_grpc.decisions.store import EMBEDDED_CONTEXT, Declaration, Entry, IndexRow, Vector, embedded_text
+from cstp_grpc.storage.driver_statement import DriverStatement
 from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
 from cstp_grpc.storage.reading import reading
-from cstp_grpc.storage.tables import decision_tags, decision_vectors, decisions
+from cstp_grpc.storage.tables import decision_tags, decision_vectors, decisions, journal_identity
 from cstp_grpc.storage.text import storable
 
 FETCH = 1000
@@ -40,6 +41,7 @@ BY_KEY = select(*WHOLE).where(decisions.c.agent == bindparam("agent"), decisions
 TEXT = select(decisions.c.id, decisions.c.title, func.substr(decisions.c.context, 1, EMBEDDED_CONTEXT))
 OF_MODEL = decision_vectors.c.model == bindparam("model")
 ROWS = select(*INDEXED).join_from(decisions, decision_vectors).where(OF_MODEL).order_by(decisions.c.revision)
+NEWEST_REVISION = select(func.coalesce(func.max(decisions.c.revision), -1))
 
 
 class SqlDecisionStore:
@@ -49,6 +51,7 @@ class SqlDecisionStore:
         self._engine = engine
         self._sharing = sharing
         self._summaries = SummaryReader(engine)
+        self._newest = DriverStatement(NEWEST_REVISION, engine.dialect)
 
     @property
     def is_local(self) -> bool:
@@ -97,6 +100,18 @@ class SqlDecisionStore:
         """Return those of `ids` that have a vector of this model, by rising revision."""
         with reading(self._engine) as connection:
             return self.changed_rows(connection, model, ids)
+
+    def newest_revision(self) -> int:
+        """Return the revision of the decision that changed last; -1 if there is none."""
+        with reading(self._engine) as connection:
+            ((newest,),) = self._newest.all(connection, {})
+        return int(newest)
+
+    def identity(self) -> str:
+        """Return the name of the journal, which no other has."""
+        with reading(self._engine) as connection:
+            name: str = connection.execute(select(journal_identity.c.id)).scalar_one()
+        return name
 
     def stale_vectors(self, model: str, limit: int) -> list[tuple[str, str]]:
         """Return the id and the text to embed of decisions that have no vector of this model."""

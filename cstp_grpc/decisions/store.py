@@ -109,6 +109,12 @@ class DecisionStore(Protocol):
     def index_rows_of(self, model: str, ids: Sequence[str]) -> list[IndexRow]:
         """Return those of `ids` that have a vector of this model, by rising revision."""
 
+    def newest_revision(self) -> int:
+        """Return the revision of the decision that changed last; -1 if there is none."""
+
+    def identity(self) -> str:
+        """Return the name of the journal, which no other has."""
+
     def stale_vectors(self, model: str, limit: int) -> list[tuple[str, str]]:
         """Return the id and the text to embed of decisions that have no vector of this model."""
 

@@ -136,6 +136,7 @@ class AsyncCstp:
         paths: Sequence[str] = (),
         scope: str | None = None,
         agents: Sequence[str] = (),
+        min_journal_revision: str | None = None,
         timeout: float | None = None,
     ) -> cstp_pb2.AnnounceIntentResponse:
         """Announces what the caller is about to do, records it, and answers with similar past decisions, the verdict of
@@ -165,6 +166,10 @@ class AsyncCstp:
                 federated.
             agents: The peers to ask where the scope is federated; when empty, all that speak for the category. Required
                 peers that do are always asked. At most 32.
+            min_journal_revision: The journalRevision of an answer of this agent: similar decisions are searched in what
+                the journal had then, or later, whichever of several servers answers. 1 to 100 characters; when absent,
+                what other servers wrote may be missed for a moment. Peers do not get it. Nothing is recorded if it
+                cannot be met.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.announce_intent(
@@ -180,6 +185,7 @@ class AsyncCstp:
             paths=paths,
             scope=scope,
             agents=agents,
+            min_journal_revision=min_journal_revision,
         )
         return await self._caller.make(call, timeout=timeout)
 
@@ -194,6 +200,7 @@ class AsyncCstp:
         agent: types_pb2.AgentInfo | None = None,
         scope: str | None = None,
         agents: Sequence[str] = (),
+        min_journal_revision: str | None = None,
         timeout: float | None = None,
     ) -> cstp_pb2.QueryDecisionsResponse:
         """Finds past decisions that resemble a text, most similar first, among the shared ones and the caller's own.
@@ -213,6 +220,9 @@ class AsyncCstp:
                 federated.
             agents: The peers to ask where the scope is federated; when empty, all that speak for the category. At most
                 32.
+            min_journal_revision: The journalRevision of an answer of this agent: the search finds what the journal had
+                then, or later, whichever of several servers answers. 1 to 100 characters; when absent, what other
+                servers wrote may be missed for a moment. Peers do not get it.
             timeout: Seconds that the call may take, repetitions included; what the client was made with when absent.
         """
         call = calls.query_decisions(
@@ -224,6 +234,7 @@ class AsyncCstp:
             agent=agent,
             scope=scope,
             agents=agents,
+            min_journal_revision=min_journal_revision,
         )
         return await self._caller.make(call, timeout=timeout)
 

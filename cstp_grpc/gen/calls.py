@@ -93,6 +93,7 @@ def announce_intent(
     paths: Sequence[str] = (),
     scope: str | None = None,
     agents: Sequence[str] = (),
+    min_journal_revision: str | None = None,
 ) -> Call[cstp_pb2.AnnounceIntentResponse]:
     """Describe announceIntent of cstp.v1.CstpService."""
     return Call(
@@ -110,6 +111,7 @@ def announce_intent(
             "paths": paths,
             "scope": scope,
             "agents": agents,
+            "min_journal_revision": min_journal_revision,
         },
     )
 
@@ -124,6 +126,7 @@ def query_decisions(
     agent: types_pb2.AgentInfo | None = None,
     scope: str | None = None,
     agents: Sequence[str] = (),
+    min_journal_revision: str | None = None,
 ) -> Call[cstp_pb2.QueryDecisionsResponse]:
     """Describe queryDecisions of cstp.v1.CstpService."""
     return Call(
@@ -137,6 +140,7 @@ def query_decisions(
             "agent": agent,
             "scope": scope,
             "agents": agents,
+            "min_journal_revision": min_journal_revision,
         },
     )
 

@@ -51,6 +51,8 @@ class Announcement:
     claimed_url: str | None = None
     project: str | None = None
     paths: tuple[str, ...] = ()
+    min_journal_revision: str | None = None
+    """The token of a revision that the search for similar decisions must know; no part of the content."""
 
     def content_hash(self) -> str:
         """Return a SHA-256 over everything that makes two announcements the same; who claims to make them does not."""
@@ -77,6 +79,12 @@ class Feedback:
 
 class Search(Protocol):
     """Finds similar decisions."""
+
+    def require_revision(self, token: str) -> None:
+        """Have searches that begin now find what the journal had at a revision, whichever server wrote it.
+
+        Raises InvalidArgument, Unavailable and QueryFailed.
+        """
 
     def search_by_preference(
         self, text: str, preferences: Sequence[DecisionFilter], caller: str, limit: int, min_score: float
@@ -158,9 +166,12 @@ class Announcer:
 
         Similar decisions are those that `reader` may read, the caller where it is None. Raises QueryFailed,
         GuardrailEvalFailed and Unavailable. Before anything is recorded, raises InvalidArgument for metadata that is
-        too large and for paths that cannot be looked at, and NotFound for an unknown project.
+        too large, for paths that cannot be looked at and for a revision of another journal, Unavailable for a revision
+        that the journal has not come to, and NotFound for an unknown project.
         """
         check_bounds(announcement.metadata, "metadata")
+        if announcement.min_journal_revision is not None:
+            await self._lane.run(self._search.require_revision, announcement.min_journal_revision)
         code = await self._look(announcement)
         received_at = self._clock()
         entry = self._entry(announcement, caller, request_id, received_at)

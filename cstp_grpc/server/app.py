@@ -26,6 +26,7 @@ from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.matrix import VectorMatrix
 from cstp_grpc.decisions.mirror import Mirror
 from cstp_grpc.decisions.reembed import embed_missing
+from cstp_grpc.decisions.revisions import MirroredRevisions, RevisionTokens
 from cstp_grpc.decisions.search import DecisionSearch
 from cstp_grpc.decisions.sharing import Sharing
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
@@ -275,7 +276,15 @@ class App:
         return DecisionMemory(
             mirror,
             Journal(store, outbox, writer, embedder, JournalAudit(trail), clock, matrix.apply, callbacks),
-            DecisionSearch(store, matrix, embedder, index, settings.index.exact_limit, settings.index.overfetch),
+            DecisionSearch(
+                store,
+                matrix,
+                embedder,
+                index,
+                settings.index.exact_limit,
+                settings.index.overfetch,
+                MirroredRevisions(RevisionTokens(store.identity()), mirror),
+            ),
             {} if index is None else {INDEX: lambda: index.state() == "ready"},
         )
 

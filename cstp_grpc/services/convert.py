@@ -143,8 +143,8 @@ def violation(item: Violation) -> types_pb2.Violation:
     )
 
 
-def decision(item: Decision) -> journal_pb2.Decision:
-    """Return a decision as a message."""
+def decision(item: Decision, journal_revision: str | None = None) -> journal_pb2.Decision:
+    """Return a decision as a message, after a change with the revision of the journal."""
     return journal_pb2.Decision(
         id=item.id,
         title=item.title,
@@ -164,6 +164,7 @@ def decision(item: Decision) -> journal_pb2.Decision:
         visibility=VISIBILITY.number(item.visibility),
         links=links(item.links),
         source=item.source,
+        journal_revision=journal_revision,
     )
 
 

@@ -83,7 +83,10 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         filters = convert.decision_filter(request.filters)
         limit = query_limit(request, self._limits)
         lane = self._queries
-        run = lane.run_short if self._search.is_short(request.query, (filters,), limit) else lane.run
+        # To come to a revision takes a while if much was written elsewhere.
+        settled = not request.HasField("min_journal_revision")
+        short = settled and self._search.is_short(request.query, (filters,), limit)
+        run = lane.run_short if short else lane.run
         matches = await run(
             self._search.search,
             request.query,
@@ -91,6 +94,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             current_caller.get().reader,
             limit,
             request.min_score if request.HasField("min_score") else self._limits.min_score,
+            convert.optional(request, "min_journal_revision"),
         )
         return cstp_pb2.QueryDecisionsResponse(
             decisions=[summary(match, request.include_reasons) for match in matches],
@@ -148,6 +152,7 @@ def announcement(message: cstp_pb2.AnnounceIntentRequest) -> Announcement:
         claimed_url=convert.optional(message.agent, "url"),
         project=convert.optional(message, "project"),
         paths=tuple(message.paths),
+        min_journal_revision=convert.optional(message, "min_journal_revision"),
     )
 
 

@@ -219,6 +219,9 @@ def outward(request: RequestT, asked: Round) -> RequestT:
     told.CopyFrom(request)
     told.scope = types_pb2.SCOPE_FEDERATED if asked.journey.hops else types_pb2.SCOPE_LOCAL
     told.ClearField("agents")
+    if not isinstance(told, cstp_pb2.CheckGuardrailsRequest):
+        # A peer knows no revision of this agent's journal.
+        told.ClearField("min_journal_revision")
     name = request.agent.id or current_caller.get().agent
     told.agent.CopyFrom(types_pb2.AgentInfo(id=name))
     return told

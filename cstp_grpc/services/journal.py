@@ -38,7 +38,7 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
             caller.request_id,
             convert.optional(request, "request_id"),
         )
-        return journal_pb2.RecordDecisionResponse(decision=convert.decision(recorded))
+        return journal_pb2.RecordDecisionResponse(decision=convert.decision(recorded, self._journal.revision))
 
     def GetDecision(
         self, request: journal_pb2.GetDecisionRequest, context: grpc.ServicerContext
@@ -72,7 +72,7 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
             caller.agent,
             caller.request_id,
         )
-        return journal_pb2.ReviewDecisionResponse(decision=convert.decision(reviewed))
+        return journal_pb2.ReviewDecisionResponse(decision=convert.decision(reviewed, self._journal.revision))
 
     def ShareDecision(
         self, request: journal_pb2.ShareDecisionRequest, context: grpc.ServicerContext
@@ -80,7 +80,7 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         """Share a decision."""
         caller = current_caller.get()
         shared = self._journal.share(request.id, caller.agent, caller.request_id)
-        return journal_pb2.ShareDecisionResponse(decision=convert.decision(shared))
+        return journal_pb2.ShareDecisionResponse(decision=convert.decision(shared, self._journal.revision))
 
     def UnshareDecision(
         self, request: journal_pb2.UnshareDecisionRequest, context: grpc.ServicerContext
@@ -88,7 +88,7 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         """Take back the sharing of a decision."""
         caller = current_caller.get()
         private = self._journal.unshare(request.id, caller.agent, caller.request_id)
-        return journal_pb2.UnshareDecisionResponse(decision=convert.decision(private))
+        return journal_pb2.UnshareDecisionResponse(decision=convert.decision(private, self._journal.revision))
 
     async def ImportDecisions(
         self, request_iterator: AsyncIterator[journal_pb2.ImportDecisionsRequest], context: grpc.ServicerContext
@@ -99,7 +99,9 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         async for batch in batches(request_iterator, IMPORT_BATCH):
             records = [import_record(message) for message in batch]
             results += await self._run_blocking(self._journal.import_batch, records, caller.agent, caller.request_id)
-        return journal_pb2.ImportDecisionsResponse(results=[import_result(result) for result in results])
+        return journal_pb2.ImportDecisionsResponse(
+            results=[import_result(result) for result in results], journal_revision=self._journal.revision
+        )
 
 
 async def batches(

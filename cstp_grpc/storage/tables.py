@@ -107,6 +107,9 @@ made of it; `revision` is the newest number of the outbox for the decision. The 
 agent and source, so the key keeps these unique; an index over them would refuse long sources on PostgreSQL.
 """
 
+journal_identity = Table("journal_identity", metadata, Column("id", Text, primary_key=True))
+"""One row: the name that the database got when it was made, by which its revisions are known."""
+
 decision_tags = Table(
     "decision_tags",
     metadata,

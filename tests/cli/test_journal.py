@@ -87,3 +87,13 @@ def test_titles_are_printed_as_they_are_and_steer_no_terminal(server: Server) ->
     shown = server.ok("list", agent="bob")
     assert "Use [bold]markup[/bold] :smile: \N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}" in shown
     assert "\x1b" not in shown
+
+
+def test_what_is_recorded_tells_a_revision_that_searches_take(server: Server) -> None:
+    printed = server.ok("record", "Use PostgreSQL for orders").split()
+    revision = printed[printed.index("revision") + 1]
+    for command in ("query", "announce"):
+        assert "Use PostgreSQL for orders" in server.ok(command, "PostgreSQL for orders", "--min-revision", revision)
+        refused = server(command, "PostgreSQL for orders", "--min-revision", "1-0123456789ab")
+        assert refused.exit_code == 1
+        assert "minJournalRevision" in refused.stderr

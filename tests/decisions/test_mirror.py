@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cstp_grpc.decisions.matrix import VectorMatrix
 from cstp_grpc.decisions.mirror import Mirror
 from cstp_grpc.decisions.model import DecisionFilter
+from cstp_grpc.decisions.revisions import RevisionTokens
 from cstp_grpc.decisions.sharing import WITH_ALL
+from cstp_grpc.errors import Unavailable
 from tests.decisions.journals import JournalKit
 from tests.decisions.test_search import record
 
@@ -13,6 +17,11 @@ from tests.decisions.test_search import record
 def mirror_of(kit: JournalKit) -> tuple[Mirror, VectorMatrix]:
     matrix = VectorMatrix(kit.embedder.dimensions, WITH_ALL)
     return Mirror(kit.store, kit.embedder.model, matrix), matrix
+
+
+def newest(kit: JournalKit) -> int:
+    """Return the revision that the journal tells."""
+    return RevisionTokens(kit.store.identity()).read(kit.journal.revision)
 
 
 def test_a_refresh_takes_over_what_changed_and_nothing_twice(kit: JournalKit) -> None:
@@ -23,6 +32,24 @@ def test_a_refresh_takes_over_what_changed_and_nothing_twice(kit: JournalKit) ->
     kit.journal.unshare(first.id, "alice", "req-2")
     assert (mirror.refresh(), mirror.refresh()) == (1, 0)
     assert len(matrix.candidates("bob", DecisionFilter())) == 1
+
+
+def test_catching_up_takes_over_what_is_missing(kit: JournalKit) -> None:
+    mirror, matrix = mirror_of(kit)
+    mirror.catch_up(-1)
+    assert matrix.size == 0
+    record(kit, "queue")
+    record(kit, "cache")
+    mirror.catch_up(newest(kit))
+    assert matrix.size == 2
+
+
+def test_a_revision_that_only_a_decision_of_another_model_has_is_reached(kit: JournalKit) -> None:
+    record(kit, "queue")
+    mirror = Mirror(kit.store, "another model", VectorMatrix(kit.embedder.dimensions, WITH_ALL))
+    mirror.catch_up(newest(kit))
+    with pytest.raises(Unavailable):
+        mirror.catch_up(newest(kit) + 1)
 
 
 def test_a_change_of_another_server_is_seen_also_after_a_later_one_of_our_own(kit: JournalKit) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cstp_grpc.client import CstpClient
+from cstp_grpc.gen.cstp.v1 import journal_pb2, journal_pb2_grpc
 from cstp_grpc.server.deployment import ALONE, Deployment
 from tests.databases import unique_name
 from tests.harness import TIMEOUT, TOKENS, GrpcCaller, Outcome, running, settings
@@ -21,8 +22,8 @@ NUL = "\x00"
 
 
 @contextmanager
-def serving(folder: Path, url: str, deployment: Deployment = ALONE) -> Iterator[GrpcCaller]:
-    wanted = settings(folder, storage={"url": url, "refresh_seconds": 3600})
+def serving(folder: Path, url: str, deployment: Deployment = ALONE, **storage: Any) -> Iterator[GrpcCaller]:
+    wanted = settings(folder, storage={"url": url, "refresh_seconds": 3600, **storage})
     with running(wanted, deployment) as app:
         caller = GrpcCaller(app.target)
         try:
@@ -39,11 +40,11 @@ class Cluster:
     folder: Path
 
     @contextmanager
-    def server(self) -> Iterator[GrpcCaller]:
+    def server(self, **storage: Any) -> Iterator[GrpcCaller]:
         """Run one more server; processes of one host share the data folder."""
         processes = self.url.startswith("sqlite")
         folder = self.folder / ("data" if processes else unique_name())
-        with serving(folder, self.url, Deployment(supervised=processes)) as caller:
+        with serving(folder, self.url, Deployment(supervised=processes), **storage) as caller:
             yield caller
 
 
@@ -111,6 +112,56 @@ def test_a_server_finds_what_another_one_recorded(cluster: Cluster) -> None:
             return [d["id"] for d in answer["decisions"]] == [recorded["decision"]["id"]]
 
         wait_until(found, "the second server finds it")
+
+
+def test_a_query_that_carries_a_revision_finds_what_was_written_elsewhere(cluster: Cluster) -> None:
+    with cluster.server(watch_seconds=3600) as first, cluster.server(watch_seconds=3600) as second:
+        for count in range(1, 4):
+            decision = {"title": f"Keep sessions in Redis {count}"}
+            written = result(first.call("cstp.recordDecision", {"decision": decision}))
+            asked = {"query": "sessions in redis", "minJournalRevision": written["decision"]["journalRevision"]}
+            assert result(second.call("cstp.queryDecisions", asked))["total"] == count
+        unseen = written["decision"]["id"]
+        for method in ("shareDecision", "unshareDecision"):
+            written = result(first.call(f"cstp.{method}", {"id": unseen}))
+            announced = {"intent": "sessions in redis", "minJournalRevision": written["decision"]["journalRevision"]}
+            similar = result(second.call("cstp.announceIntent", announced, TOKENS["bob"]))["similarDecisions"]
+            assert [item["id"] for item in similar] == ([unseen] if method == "shareDecision" else [])
+        reviewed = result(first.call("cstp.reviewDecision", {"id": unseen, "outcome": "failure"}))
+        asked = {"query": "sessions", "filters": {"outcome": ["failure"]}}
+        asked["minJournalRevision"] = reviewed["decision"]["journalRevision"]
+        assert [item["id"] for item in result(second.call("cstp.queryDecisions", asked))["decisions"]] == [unseen]
+
+
+def test_a_revision_that_the_journal_has_not_come_to_is_waited_for_by_the_caller(cluster: Cluster) -> None:
+    with cluster.server() as server:
+        written = result(server.call("cstp.recordDecision", {"decision": {"title": "Keep sessions in Redis"}}))
+        number, _, journal = written["decision"]["journalRevision"].partition("-")
+        ahead = f"{int(number) + 1}-{journal}"
+        assert server.call("cstp.queryDecisions", {"query": "x", "minJournalRevision": ahead}).reason == "UNAVAILABLE"
+        announced = {"intent": "x", "correlationId": "c-1", "minJournalRevision": ahead}
+        assert server.call("cstp.announceIntent", announced).reason == "UNAVAILABLE"
+        assert result(server.call("cstp.listIntents", {}))["intents"] == []
+        result(server.call("cstp.recordDecision", {"decision": {"title": "Keep sessions in Valkey"}}))
+        assert result(server.call("cstp.announceIntent", announced))["revision"] == 1
+
+
+def test_a_repetition_and_an_import_tell_a_revision_that_has_what_they_wrote(cluster: Cluster) -> None:
+    recording = {"requestId": "r-1", "decision": {"title": "Keep sessions in Redis"}}
+    with cluster.server(watch_seconds=3600) as second:
+        with cluster.server() as first:
+            result(first.call("cstp.recordDecision", recording))
+        with cluster.server() as first:
+            again = result(first.call("cstp.recordDecision", recording))["decision"]["journalRevision"]
+            asked = {"query": "sessions in redis", "minJournalRevision": again}
+            assert result(second.call("cstp.queryDecisions", asked))["total"] == 1
+            record = journal_pb2.ImportDecisionsRequest(source="adr/1")
+            record.decision.title = "Sessions in Valkey"
+            imported = journal_pb2_grpc.JournalServiceStub(first.channel).ImportDecisions(
+                iter([record]), metadata=(("authorization", f"Bearer {TOKENS['alice']}"),), timeout=TIMEOUT
+            )
+            asked = {"query": "sessions in valkey", "minJournalRevision": imported.journal_revision}
+            assert result(second.call("cstp.queryDecisions", asked))["total"] == 2
 
 
 def test_who_watches_a_server_sees_events_of_another_one(cluster: Cluster) -> None:

@@ -40,6 +40,7 @@ class AnnounceIntentRequest(_message.Message):
     PATHS_FIELD_NUMBER: _builtins.int
     SCOPE_FIELD_NUMBER: _builtins.int
     AGENTS_FIELD_NUMBER: _builtins.int
+    MIN_JOURNAL_REVISION_FIELD_NUMBER: _builtins.int
     intent: _builtins.str
     """What the agent intends to do; 1 to 8000 characters, not blank."""
     context: _builtins.str
@@ -61,6 +62,11 @@ class AnnounceIntentRequest(_message.Message):
     """
     scope: _types_pb2.Scope.ValueType
     """Who answers; when absent, as the server is configured for the category and stakes."""
+    min_journal_revision: _builtins.str
+    """The journalRevision of an answer of this agent: similar decisions are searched in what the journal had then, or
+    later, whichever of several servers answers. 1 to 100 characters; when absent, what other servers wrote may be
+    missed for a moment. Peers do not get it. Nothing is recorded if it cannot be met.
+    """
     @_builtins.property
     def agent(self) -> _types_pb2.AgentInfo:
         """Who the agent says it is."""
@@ -98,10 +104,11 @@ class AnnounceIntentRequest(_message.Message):
         paths: _abc.Iterable[_builtins.str] | None = ...,
         scope: _types_pb2.Scope.ValueType = ...,
         agents: _abc.Iterable[_builtins.str] | None = ...,
+        min_journal_revision: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_correlation_id", b"_correlation_id", "_project", b"_project", "agent", b"agent", "category", b"category", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "metadata", b"metadata", "project", b"project"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_correlation_id", b"_correlation_id", "_min_journal_revision", b"_min_journal_revision", "_project", b"_project", "agent", b"agent", "category", b"category", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "metadata", b"metadata", "min_journal_revision", b"min_journal_revision", "project", b"project"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_correlation_id", b"_correlation_id", "_project", b"_project", "agent", b"agent", "agents", b"agents", "category", b"category", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "intent", b"intent", "metadata", b"metadata", "paths", b"paths", "project", b"project", "scope", b"scope", "stakes", b"stakes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_correlation_id", b"_correlation_id", "_min_journal_revision", b"_min_journal_revision", "_project", b"_project", "agent", b"agent", "agents", b"agents", "category", b"category", "confidence", b"confidence", "context", b"context", "correlation_id", b"correlation_id", "intent", b"intent", "metadata", b"metadata", "min_journal_revision", b"min_journal_revision", "paths", b"paths", "project", b"project", "scope", b"scope", "stakes", b"stakes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
@@ -111,6 +118,8 @@ class AnnounceIntentRequest(_message.Message):
     _WhichOneofArgType__context: _TypeAlias = _typing.Literal["_context", b"_context"]  # noqa: Y015
     _WhichOneofReturnType__correlation_id: _TypeAlias = _typing.Literal["correlation_id"]  # noqa: Y015
     _WhichOneofArgType__correlation_id: _TypeAlias = _typing.Literal["_correlation_id", b"_correlation_id"]  # noqa: Y015
+    _WhichOneofReturnType__min_journal_revision: _TypeAlias = _typing.Literal["min_journal_revision"]  # noqa: Y015
+    _WhichOneofArgType__min_journal_revision: _TypeAlias = _typing.Literal["_min_journal_revision", b"_min_journal_revision"]  # noqa: Y015
     _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
     _WhichOneofArgType__project: _TypeAlias = _typing.Literal["_project", b"_project"]  # noqa: Y015
     @_typing.overload
@@ -121,6 +130,8 @@ class AnnounceIntentRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__context) -> _WhichOneofReturnType__context | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__correlation_id) -> _WhichOneofReturnType__correlation_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_journal_revision) -> _WhichOneofReturnType__min_journal_revision | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__project) -> _WhichOneofReturnType__project | None: ...
 
@@ -516,6 +527,7 @@ class QueryDecisionsRequest(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     SCOPE_FIELD_NUMBER: _builtins.int
     AGENTS_FIELD_NUMBER: _builtins.int
+    MIN_JOURNAL_REVISION_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """What to look for; 1 to 8000 characters, not blank."""
     limit: _builtins.int
@@ -526,6 +538,11 @@ class QueryDecisionsRequest(_message.Message):
     """Whether to answer with the types of the decisions' reasons. Their texts are never part of a query's answer."""
     scope: _types_pb2.Scope.ValueType
     """Who answers; when absent, as the server is configured for the category and stakes."""
+    min_journal_revision: _builtins.str
+    """The journalRevision of an answer of this agent: the search finds what the journal had then, or later, whichever
+    of several servers answers. 1 to 100 characters; when absent, what other servers wrote may be missed for a
+    moment. Peers do not get it.
+    """
     @_builtins.property
     def filters(self) -> _types_pb2.DecisionFilters:
         """Conditions that answers must meet."""
@@ -549,17 +566,22 @@ class QueryDecisionsRequest(_message.Message):
         agent: _types_pb2.AgentInfo | None = ...,
         scope: _types_pb2.Scope.ValueType = ...,
         agents: _abc.Iterable[_builtins.str] | None = ...,
+        min_journal_revision: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_min_score", b"_min_score", "agent", b"agent", "filters", b"filters", "limit", b"limit", "min_score", b"min_score"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_min_journal_revision", b"_min_journal_revision", "_min_score", b"_min_score", "agent", b"agent", "filters", b"filters", "limit", b"limit", "min_journal_revision", b"min_journal_revision", "min_score", b"min_score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_min_score", b"_min_score", "agent", b"agent", "agents", b"agents", "filters", b"filters", "include_reasons", b"include_reasons", "limit", b"limit", "min_score", b"min_score", "query", b"query", "scope", b"scope"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_min_journal_revision", b"_min_journal_revision", "_min_score", b"_min_score", "agent", b"agent", "agents", b"agents", "filters", b"filters", "include_reasons", b"include_reasons", "limit", b"limit", "min_journal_revision", b"min_journal_revision", "min_score", b"min_score", "query", b"query", "scope", b"scope"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
     _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    _WhichOneofReturnType__min_journal_revision: _TypeAlias = _typing.Literal["min_journal_revision"]  # noqa: Y015
+    _WhichOneofArgType__min_journal_revision: _TypeAlias = _typing.Literal["_min_journal_revision", b"_min_journal_revision"]  # noqa: Y015
     _WhichOneofReturnType__min_score: _TypeAlias = _typing.Literal["min_score"]  # noqa: Y015
     _WhichOneofArgType__min_score: _TypeAlias = _typing.Literal["_min_score", b"_min_score"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_journal_revision) -> _WhichOneofReturnType__min_journal_revision | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_score) -> _WhichOneofReturnType__min_score | None: ...
 

@@ -236,6 +236,7 @@ class Decision(_message.Message):
     VISIBILITY_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
+    JOURNAL_REVISION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Its identifier, given by the server."""
     title: _builtins.str
@@ -262,6 +263,10 @@ class Decision(_message.Message):
     """Who may read it."""
     source: _builtins.str
     """Where it was imported from; absent for recorded ones and for other agents."""
+    journal_revision: _builtins.str
+    """Names what the journal has after a change, for the minJournalRevision of searches that must find it, on whichever
+    server of this agent; it has no other meaning. Absent in answers that only read.
+    """
     @_builtins.property
     def date(self) -> _timestamp_pb2.Timestamp:
         """When it was decided."""
@@ -303,10 +308,11 @@ class Decision(_message.Message):
         visibility: _types_pb2.Visibility.ValueType = ...,
         links: Global___Links | None = ...,
         source: _builtins.str | None = ...,
+        journal_revision: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_notes", b"_notes", "_project", b"_project", "_source", b"_source", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "links", b"links", "notes", b"notes", "project", b"project", "reviewed_date", b"reviewed_date", "source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_journal_revision", b"_journal_revision", "_notes", b"_notes", "_project", b"_project", "_source", b"_source", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "journal_revision", b"journal_revision", "links", b"links", "notes", b"notes", "project", b"project", "reviewed_date", b"reviewed_date", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_notes", b"_notes", "_project", b"_project", "_source", b"_source", "agent", b"agent", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "id", b"id", "links", b"links", "notes", b"notes", "outcome", b"outcome", "project", b"project", "reasons", b"reasons", "reviewed_date", b"reviewed_date", "source", b"source", "stakes", b"stakes", "status", b"status", "tags", b"tags", "title", b"title", "visibility", b"visibility"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_category", b"_category", "_confidence", b"_confidence", "_context", b"_context", "_journal_revision", b"_journal_revision", "_notes", b"_notes", "_project", b"_project", "_source", b"_source", "agent", b"agent", "category", b"category", "confidence", b"confidence", "context", b"context", "date", b"date", "id", b"id", "journal_revision", b"journal_revision", "links", b"links", "notes", b"notes", "outcome", b"outcome", "project", b"project", "reasons", b"reasons", "reviewed_date", b"reviewed_date", "source", b"source", "stakes", b"stakes", "status", b"status", "tags", b"tags", "title", b"title", "visibility", b"visibility"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__category: _TypeAlias = _typing.Literal["category"]  # noqa: Y015
     _WhichOneofArgType__category: _TypeAlias = _typing.Literal["_category", b"_category"]  # noqa: Y015
@@ -314,6 +320,8 @@ class Decision(_message.Message):
     _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015
     _WhichOneofReturnType__context: _TypeAlias = _typing.Literal["context"]  # noqa: Y015
     _WhichOneofArgType__context: _TypeAlias = _typing.Literal["_context", b"_context"]  # noqa: Y015
+    _WhichOneofReturnType__journal_revision: _TypeAlias = _typing.Literal["journal_revision"]  # noqa: Y015
+    _WhichOneofArgType__journal_revision: _TypeAlias = _typing.Literal["_journal_revision", b"_journal_revision"]  # noqa: Y015
     _WhichOneofReturnType__notes: _TypeAlias = _typing.Literal["notes"]  # noqa: Y015
     _WhichOneofArgType__notes: _TypeAlias = _typing.Literal["_notes", b"_notes"]  # noqa: Y015
     _WhichOneofReturnType__project: _TypeAlias = _typing.Literal["project"]  # noqa: Y015
@@ -326,6 +334,8 @@ class Decision(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__confidence) -> _WhichOneofReturnType__confidence | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__context) -> _WhichOneofReturnType__context | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__journal_revision) -> _WhichOneofReturnType__journal_revision | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__notes) -> _WhichOneofReturnType__notes | None: ...
     @_typing.overload
@@ -766,6 +776,11 @@ class ImportDecisionsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RESULTS_FIELD_NUMBER: _builtins.int
+    JOURNAL_REVISION_FIELD_NUMBER: _builtins.int
+    journal_revision: _builtins.str
+    """Names what the journal has now, for the minJournalRevision of searches that must find it, on whichever server. It
+    has no other meaning, and is none of another agent's journal.
+    """
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImportResult]:
         """One for each record, in the order they were sent."""
@@ -774,10 +789,11 @@ class ImportDecisionsResponse(_message.Message):
         self,
         *,
         results: _abc.Iterable[Global___ImportResult] | None = ...,
+        journal_revision: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["journal_revision", b"journal_revision", "results", b"results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

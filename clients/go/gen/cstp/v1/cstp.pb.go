@@ -57,9 +57,13 @@ type AnnounceIntentRequest struct {
 	Scope Scope `protobuf:"varint,11,opt,name=scope,proto3,enum=cstp.v1.Scope" json:"scope,omitempty"`
 	// The peers to ask where the scope is federated; when empty, all that speak for the category. Required peers that
 	// do are always asked. At most 32.
-	Agents        []string `protobuf:"bytes,12,rep,name=agents,proto3" json:"agents,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Agents []string `protobuf:"bytes,12,rep,name=agents,proto3" json:"agents,omitempty"`
+	// The journalRevision of an answer of this agent: similar decisions are searched in what the journal had then, or
+	// later, whichever of several servers answers. 1 to 100 characters; when absent, what other servers wrote may be
+	// missed for a moment. Peers do not get it. Nothing is recorded if it cannot be met.
+	MinJournalRevision *string `protobuf:"bytes,13,opt,name=min_journal_revision,json=minJournalRevision,proto3,oneof" json:"min_journal_revision,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *AnnounceIntentRequest) Reset() {
@@ -174,6 +178,13 @@ func (x *AnnounceIntentRequest) GetAgents() []string {
 		return x.Agents
 	}
 	return nil
+}
+
+func (x *AnnounceIntentRequest) GetMinJournalRevision() string {
+	if x != nil && x.MinJournalRevision != nil {
+		return *x.MinJournalRevision
+	}
+	return ""
 }
 
 // The feedback on an announced intent.
@@ -899,9 +910,13 @@ type QueryDecisionsRequest struct {
 	// Who answers; when absent, as the server is configured for the category and stakes.
 	Scope Scope `protobuf:"varint,7,opt,name=scope,proto3,enum=cstp.v1.Scope" json:"scope,omitempty"`
 	// The peers to ask where the scope is federated; when empty, all that speak for the category. At most 32.
-	Agents        []string `protobuf:"bytes,8,rep,name=agents,proto3" json:"agents,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Agents []string `protobuf:"bytes,8,rep,name=agents,proto3" json:"agents,omitempty"`
+	// The journalRevision of an answer of this agent: the search finds what the journal had then, or later, whichever
+	// of several servers answers. 1 to 100 characters; when absent, what other servers wrote may be missed for a
+	// moment. Peers do not get it.
+	MinJournalRevision *string `protobuf:"bytes,9,opt,name=min_journal_revision,json=minJournalRevision,proto3,oneof" json:"min_journal_revision,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *QueryDecisionsRequest) Reset() {
@@ -988,6 +1003,13 @@ func (x *QueryDecisionsRequest) GetAgents() []string {
 		return x.Agents
 	}
 	return nil
+}
+
+func (x *QueryDecisionsRequest) GetMinJournalRevision() string {
+	if x != nil && x.MinJournalRevision != nil {
+		return *x.MinJournalRevision
+	}
+	return ""
 }
 
 // What a search found.
@@ -1532,7 +1554,7 @@ var File_cstp_v1_cstp_proto protoreflect.FileDescriptor
 
 const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\n" +
-	"\x12cstp/v1/cstp.proto\x12\acstp.v1\x1a\x12cstp/v1/code.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x82\x04\n" +
+	"\x12cstp/v1/cstp.proto\x12\acstp.v1\x1a\x12cstp/v1/code.proto\x1a\x15cstp/v1/options.proto\x1a\x13cstp/v1/types.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd2\x04\n" +
 	"\x15AnnounceIntentRequest\x12\x16\n" +
 	"\x06intent\x18\x01 \x01(\tR\x06intent\x12\x1d\n" +
 	"\acontext\x18\x02 \x01(\tH\x00R\acontext\x88\x01\x01\x12\x1f\n" +
@@ -1548,14 +1570,16 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\x05paths\x18\n" +
 	" \x03(\tR\x05paths\x12$\n" +
 	"\x05scope\x18\v \x01(\x0e2\x0e.cstp.v1.ScopeR\x05scope\x12\x16\n" +
-	"\x06agents\x18\f \x03(\tR\x06agentsB\n" +
+	"\x06agents\x18\f \x03(\tR\x06agents\x125\n" +
+	"\x14min_journal_revision\x18\r \x01(\tH\x05R\x12minJournalRevision\x88\x01\x01B\n" +
 	"\n" +
 	"\b_contextB\v\n" +
 	"\t_categoryB\r\n" +
 	"\v_confidenceB\x11\n" +
 	"\x0f_correlation_idB\n" +
 	"\n" +
-	"\b_project\"\xfc\x03\n" +
+	"\b_projectB\x17\n" +
+	"\x15_min_journal_revision\"\xfc\x03\n" +
 	"\x16AnnounceIntentResponse\x12\x1a\n" +
 	"\breceived\x18\x01 \x01(\bR\breceived\x12%\n" +
 	"\x0ecorrelation_id\x18\x02 \x01(\tR\rcorrelationId\x12;\n" +
@@ -1613,7 +1637,7 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\vreceived_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"receivedAt\x12E\n" +
 	"\x11similar_decisions\x18\x02 \x03(\v2\x18.cstp.v1.SimilarDecisionR\x10similarDecisions\x12 \n" +
-	"\vsuggestions\x18\x03 \x03(\tR\vsuggestions\"\xc7\x02\n" +
+	"\vsuggestions\x18\x03 \x03(\tR\vsuggestions\"\x97\x03\n" +
 	"\x15QueryDecisionsRequest\x12\x14\n" +
 	"\x05query\x18\x01 \x01(\tR\x05query\x122\n" +
 	"\afilters\x18\x02 \x01(\v2\x18.cstp.v1.DecisionFiltersR\afilters\x12\x19\n" +
@@ -1622,10 +1646,12 @@ const file_cstp_v1_cstp_proto_rawDesc = "" +
 	"\x0finclude_reasons\x18\x05 \x01(\bR\x0eincludeReasons\x12(\n" +
 	"\x05agent\x18\x06 \x01(\v2\x12.cstp.v1.AgentInfoR\x05agent\x12$\n" +
 	"\x05scope\x18\a \x01(\x0e2\x0e.cstp.v1.ScopeR\x05scope\x12\x16\n" +
-	"\x06agents\x18\b \x03(\tR\x06agentsB\b\n" +
+	"\x06agents\x18\b \x03(\tR\x06agents\x125\n" +
+	"\x14min_journal_revision\x18\t \x01(\tH\x02R\x12minJournalRevision\x88\x01\x01B\b\n" +
 	"\x06_limitB\f\n" +
 	"\n" +
-	"_min_score\"\xec\x02\n" +
+	"_min_scoreB\x17\n" +
+	"\x15_min_journal_revision\"\xec\x02\n" +
 	"\x16QueryDecisionsResponse\x126\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x18.cstp.v1.DecisionSummaryR\tdecisions\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\x05R\x05total\x12\x14\n" +

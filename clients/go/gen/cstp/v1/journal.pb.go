@@ -401,9 +401,12 @@ type Decision struct {
 	// How it relates to others; other agents are shown links only to what they may read.
 	Links *Links `protobuf:"bytes,17,opt,name=links,proto3" json:"links,omitempty"`
 	// Where it was imported from; absent for recorded ones and for other agents.
-	Source        *string `protobuf:"bytes,18,opt,name=source,proto3,oneof" json:"source,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Source *string `protobuf:"bytes,18,opt,name=source,proto3,oneof" json:"source,omitempty"`
+	// Names what the journal has after a change, for the minJournalRevision of searches that must find it, on whichever
+	// server of this agent; it has no other meaning. Absent in answers that only read.
+	JournalRevision *string `protobuf:"bytes,19,opt,name=journal_revision,json=journalRevision,proto3,oneof" json:"journal_revision,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Decision) Reset() {
@@ -558,6 +561,13 @@ func (x *Decision) GetLinks() *Links {
 func (x *Decision) GetSource() string {
 	if x != nil && x.Source != nil {
 		return *x.Source
+	}
+	return ""
+}
+
+func (x *Decision) GetJournalRevision() string {
+	if x != nil && x.JournalRevision != nil {
+		return *x.JournalRevision
 	}
 	return ""
 }
@@ -1384,9 +1394,12 @@ func (x *ImportResult) GetDecisionId() string {
 type ImportDecisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One for each record, in the order they were sent.
-	Results       []*ImportResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Results []*ImportResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	// Names what the journal has now, for the minJournalRevision of searches that must find it, on whichever server. It
+	// has no other meaning, and is none of another agent's journal.
+	JournalRevision string `protobuf:"bytes,2,opt,name=journal_revision,json=journalRevision,proto3" json:"journal_revision,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ImportDecisionsResponse) Reset() {
@@ -1424,6 +1437,13 @@ func (x *ImportDecisionsResponse) GetResults() []*ImportResult {
 		return x.Results
 	}
 	return nil
+}
+
+func (x *ImportDecisionsResponse) GetJournalRevision() string {
+	if x != nil {
+		return x.JournalRevision
+	}
+	return ""
 }
 
 var File_cstp_v1_journal_proto protoreflect.FileDescriptor
@@ -1469,7 +1489,7 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\v_confidenceB\b\n" +
 	"\x06_notesB\n" +
 	"\n" +
-	"\b_project\"\xdc\x05\n" +
+	"\b_project\"\xa1\x06\n" +
 	"\bDecision\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12\x1d\n" +
@@ -1493,7 +1513,8 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"visibility\x18\x10 \x01(\x0e2\x13.cstp.v1.VisibilityR\n" +
 	"visibility\x12$\n" +
 	"\x05links\x18\x11 \x01(\v2\x0e.cstp.v1.LinksR\x05links\x12\x1b\n" +
-	"\x06source\x18\x12 \x01(\tH\x05R\x06source\x88\x01\x01B\n" +
+	"\x06source\x18\x12 \x01(\tH\x05R\x06source\x88\x01\x01\x12.\n" +
+	"\x10journal_revision\x18\x13 \x01(\tH\x06R\x0fjournalRevision\x88\x01\x01B\n" +
 	"\n" +
 	"\b_contextB\v\n" +
 	"\t_categoryB\r\n" +
@@ -1501,7 +1522,8 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x06_notesB\n" +
 	"\n" +
 	"\b_projectB\t\n" +
-	"\a_source\"\xa6\x01\n" +
+	"\a_sourceB\x13\n" +
+	"\x11_journal_revision\"\xa6\x01\n" +
 	"\x15RecordDecisionRequest\x12\"\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tH\x00R\trequestId\x88\x01\x01\x124\n" +
@@ -1554,9 +1576,10 @@ const file_cstp_v1_journal_proto_rawDesc = "" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12-\n" +
 	"\x06action\x18\x02 \x01(\x0e2\x15.cstp.v1.ImportActionR\x06action\x12\x1f\n" +
 	"\vdecision_id\x18\x03 \x01(\tR\n" +
-	"decisionId\"J\n" +
+	"decisionId\"u\n" +
 	"\x17ImportDecisionsResponse\x12/\n" +
-	"\aresults\x18\x01 \x03(\v2\x15.cstp.v1.ImportResultR\aresults*\x81\x01\n" +
+	"\aresults\x18\x01 \x03(\v2\x15.cstp.v1.ImportResultR\aresults\x12)\n" +
+	"\x10journal_revision\x18\x02 \x01(\tR\x0fjournalRevision*\x81\x01\n" +
 	"\fImportAction\x12\x1d\n" +
 	"\x19IMPORT_ACTION_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16IMPORT_ACTION_IMPORTED\x10\x01\x12\x19\n" +
