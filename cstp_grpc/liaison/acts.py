@@ -54,5 +54,8 @@ class ActTrail(Protocol):
     def append(self, connection: Connection, act: Act) -> None:
         """Keep an act within a transaction."""
 
+    async def write(self, act: Act) -> None:
+        """Return when the act is safe, without holding the event loop. Raises Unavailable where it cannot be kept."""
+
     def record(self, act: Act) -> None:
-        """Return when the act is safe. Raises Unavailable where it cannot be kept."""
+        """Return when the act is safe; for threads. Raises Unavailable where it cannot be kept."""

@@ -48,6 +48,13 @@ class LiaisonAgent(Protocol):
         """Return where the agent serves the tenant now. Raises LiaisonAgentUnavailable."""
 
 
+class RememberedLiaisonAgent(LiaisonAgent, Protocol):
+    """One that may be known to serve a tenant without asking anybody."""
+
+    def is_known_to_serve(self, tenant: str) -> bool:
+        """Whether `check` would return, as far as is known by now."""
+
+
 @runtime_checkable
 class RemoteLiaisonAgent(LiaisonAgent, Protocol):
     """One that contexts are delivered to; any other takes them by itself."""
@@ -60,6 +67,11 @@ def is_remote(agent: LiaisonAgent) -> TypeGuard[RemoteLiaisonAgent]:
     """Return whether contexts are delivered to an agent."""
     # isinstance looks up every member of the protocol, which takes 20 us; this is called for every routing.
     return hasattr(agent, "deliver")
+
+
+def is_remembered(agent: LiaisonAgent) -> TypeGuard[RememberedLiaisonAgent]:
+    """Return whether an agent may be known to serve a tenant without asking anybody."""
+    return hasattr(agent, "is_known_to_serve")
 
 
 class LiaisonAgents:

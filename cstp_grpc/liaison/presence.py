@@ -111,11 +111,16 @@ class Heartbeats:
         self._recorder.event(connection, presence_event(absent, EventType.AGENT_ABSENT, now, reason=reason))
         return absent
 
+    def is_remembered(self, tenant: str, pillar: str) -> bool:
+        """Whether an agent counts as available by what this server remembers, without asking the database."""
+        now = self._clock()
+        return self._known.get((tenant, pillar), now) > now
+
     def is_there(self, tenant: str, pillar: str) -> bool:
         """Whether an agent counts as available. Raises QueryFailed."""
-        now = self._clock()
-        if self._known.get((tenant, pillar), now) > now:
+        if self.is_remembered(tenant, pillar):
             return True
+        now = self._clock()
         with self._sessions.reading() as connection:
             known = self._store.presence(connection, tenant, pillar)
         if known is None or known.available_until <= now:
@@ -136,6 +141,10 @@ class LocalAgent:
         self.names = frozenset(names)
         self._heartbeats = heartbeats
         self._lasting = lasting
+
+    def is_known_to_serve(self, tenant: str) -> bool:
+        """Whether a heartbeat is known to be fresh, without asking the database."""
+        return self._heartbeats.is_remembered(tenant, self.pillar)
 
     def check(self, tenant: str) -> None:
         """Return where a heartbeat is fresh. Raises LiaisonAgentUnavailable and QueryFailed."""

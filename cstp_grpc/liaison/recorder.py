@@ -30,8 +30,17 @@ class Recorder:
         self._trail = trail
         self._notify = notify
 
+    async def write(self, job: Callable[[Connection], T]) -> T:
+        """Return what a job returned, once it is on disk, without holding the event loop. Raises as `run` does."""
+        result = await self._writer.write(job)
+        self._notify()
+        return result
+
     def run(self, job: Callable[[Connection], T]) -> T:
-        """Return what a job returned, once it is on disk. Raises what the job raised, and Unavailable."""
+        """Return what a job returned, once it is on disk; for threads.
+
+        Raises what the job raised, and Unavailable.
+        """
         result = self._writer.run(job)
         self._notify()
         return result
@@ -44,6 +53,10 @@ class Recorder:
         """Take an act down within a job."""
         self._trail.append(connection, act)
 
+    async def write_refusal(self, act: Act) -> None:
+        """Take down an act that was refused and return when that is on disk, without holding the event loop."""
+        await self._trail.write(act)
+
     def refusal(self, act: Act) -> None:
-        """Take down an act that was refused, and return when that is on disk."""
+        """Take down an act that was refused, and return when that is on disk; for threads."""
         self._trail.record(act)

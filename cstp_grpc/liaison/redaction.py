@@ -65,6 +65,11 @@ class Redaction:
         self._max_seconds = max_seconds
         self._select = selection_by(rules, max_seconds) if rules else None
 
+    @property
+    def has_rules(self) -> bool:
+        """Whether there are any rules."""
+        return self._select is not None
+
     def apply(self, context: Mapping[str, Any]) -> Redacted:
         """Return what may be shared of a context, which is not changed itself.
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from cstp_grpc.errors import Conflict, ContextSharingFailed, CstpError, SessionWithAnotherAgent
 from cstp_grpc.guardrails.model import Verdict
 from cstp_grpc.liaison.acts import Act, ActKind
-from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents
+from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents, is_remembered
 from cstp_grpc.liaison.canonical import digest
 from cstp_grpc.liaison.documents import decision_json, history_entry
 from cstp_grpc.liaison.fencing import ClaimFence
@@ -35,9 +35,12 @@ from cstp_grpc.liaison.redaction import Redacted
 from cstp_grpc.liaison.sessions import changed, check_version, closed_already, event_in, found, locked, overtaken
 from cstp_grpc.liaison.sharing import Handover, Sharing, explain, missing_parameter, require_allowed
 from cstp_grpc.liaison.store import RoutingStore, SessionStore
+from cstp_grpc.storage.blocking import WorkLane
 
 READ_FACTOR = 8
 """How much longer than what is shared of it a conversation may be, since redaction shortens it."""
+SHORT_CONTEXT = 4096
+"""Characters of JSON that a session's context may have to be read on an event loop, which takes less than 1 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +82,40 @@ class Plan:
         return Handover(self.pillar, session.active_agent, to, self.reason, session.id, session.user_id)
 
 
+@dataclass(slots=True)
+class Attempt:
+    """A routing that goes on, for the audit trail: `begun_at` is when it began, the rest what is known of it by now."""
+
+    caller: Caller
+    request: RoutingRequest
+    begun_at: datetime
+    session: Session | None = None
+    redacted: Redacted | None = None
+    verdict: Verdict | None = None
+
+    def act(self, error: str | None = None) -> Act:
+        """Return it as the act that it is, or as one that failed for a reason."""
+        request, session, redacted = self.request, self.session, self.redacted
+        return Act(
+            at=self.begun_at,
+            kind=ActKind.SESSION_ROUTED,
+            caller=self.caller,
+            agent=liaison_agent(request.target_pillar),
+            session_id=request.session_id if session is None else session.id,
+            reason=request.reason,
+            context_hash=None if redacted is None else redacted.context_hash,
+            shared_context=None if redacted is None else redacted.context,
+            verdict=self.verdict,
+            error=error,
+        )
+
+
 class Router:
     """Routes chat sessions.
 
     With `direct_handover` a liaison agent's session may go to another one without the guide. A conversation whose
-    messages have more than READ_FACTOR times `max_context_bytes` characters is not shared as a whole.
+    messages have more than READ_FACTOR times `max_context_bytes` characters is not shared as a whole. With
+    `reads_are_short` the database is a file, so that a session is read in microseconds.
     """
 
     def __init__(
@@ -99,6 +131,7 @@ class Router:
         *,
         direct_handover: bool,
         max_context_bytes: int,
+        reads_are_short: bool = False,
     ) -> None:
         self._sessions = sessions
         self._store = store
@@ -111,6 +144,46 @@ class Router:
         self._direct_handover = direct_handover
         self._readable = READ_FACTOR * max_context_bytes
         self._confirming = KeyedLocks()
+        self._reads_are_short = reads_are_short
+
+    async def route_on_loop(self, caller: Caller, request: RoutingRequest, lane: WorkLane) -> Activation | None:
+        """Return what `route` does, on an event loop, which is not held; the context of the request must be small.
+
+        Returns None, and has done nothing, unless all but the transaction is sure to take less than a millisecond: a
+        given context without redaction, and a session with the guide for a local agent that is known to be there.
+        Raises as `route` does.
+        """
+        agent = self._agent_of(request)
+        if not self._is_short(caller, agent, request):
+            return None
+        attempt = Attempt(caller, request, self._clock())
+        try:
+            plan = await lane.run_short(self._plan_shortly, attempt)
+            if plan is None:
+                return None
+            job, _ = self._prepare(caller, agent, plan, attempt.act())
+            return await self._recorder.write(job)
+        except CstpError as error:
+            explain(error, request.target_pillar)
+            await self._recorder.write_refusal(attempt.act(error.reason))
+            raise
+
+    def _plan_shortly(self, attempt: Attempt) -> Plan | None:
+        """Return a routing that may be carried out; None if its session is large or not with the guide.
+
+        Raises QueryFailed, ContextSharingFailed, GuardrailEvalFailed and PermissionDenied.
+        """
+        caller, request = attempt.caller, attempt.request
+        with self._sessions.reading() as connection:
+            wanted = caller.tenant, request.session_id, request.user_id
+            session = self._sessions.get_small(connection, *wanted, SHORT_CONTEXT)
+        if session is None or not session.is_open or session.active_agent != GUIDE:
+            return None
+        attempt.session = session
+        attempt.redacted = self._redacted(request, session, ())
+        plan = self._plan(request, session, attempt.redacted)
+        self._judge(attempt, plan)
+        return plan
 
     def route(self, caller: Caller, request: RoutingRequest) -> Activation:
         """Return the activation of the pillar's agent, once share, session, activation and event are on disk together.
@@ -119,29 +192,25 @@ class Router:
         InvalidPillar, SessionNotFound, SessionWithAnotherAgent, LiaisonAgentUnavailable, ContextSharingFailed,
         SessionUpdateFailed, and PermissionDenied where guardrails block it; then nothing has changed.
         """
-        if not request.target_pillar.strip():
-            raise missing_parameter("target_pillar")
-        agent = self._agents.of_pillar(request.target_pillar)
-        begun = self._clock()
-        session = redacted = verdict = None
+        agent = self._agent_of(request)
+        attempt = Attempt(caller, request, self._clock())
         try:
             session, messages = self._read(caller, request)
-            redacted = self._redacted(request, session, messages)
-            plan = self._plan(request, session, redacted)
+            attempt.session = session
+            attempt.redacted = self._redacted(request, session, messages)
+            plan = self._plan(request, session, attempt.redacted)
             if known := self._earlier(plan):
                 return known
             self._require_movable(session, request)
             agent.check(caller.tenant)
-            verdict = self._sharing.judge(caller, plan.handover)
-            require_allowed(verdict, plan.handover)
-            act = act_of(caller, request, begun, session, redacted, verdict)
+            self._judge(attempt, plan)
             if not agent.confirms:
-                return self._hand_over(caller, agent, plan, act)
+                return self._hand_over(caller, agent, plan, attempt.act())
             with self._confirming.holding((caller.tenant, plan.key)) as waited:
-                return self._hand_over_confirmed(caller, agent, plan, act, again=waited)
+                return self._hand_over_confirmed(caller, agent, plan, attempt.act(), again=waited)
         except CstpError as error:
             explain(error, request.target_pillar)
-            self._recorder.refusal(act_of(caller, request, begun, session, redacted, verdict, error.reason))
+            self._recorder.refusal(attempt.act(error.reason))
             raise
 
     def return_to_guide(
@@ -175,6 +244,25 @@ class Router:
         event = self._recorder.event(connection, event_in(returned, EventType.RETURNED_TO_GUIDE, now, data))
         self._recorder.act(connection, Act(now, ActKind.SESSION_RETURNED, caller, GUIDE, session.id, reason))
         return returned, event
+
+    def _agent_of(self, request: RoutingRequest) -> LiaisonAgent:
+        """Return the agent of the wanted pillar. Raises MissingParameter and InvalidPillar."""
+        if not request.target_pillar.strip():
+            raise missing_parameter("target_pillar")
+        return self._agents.of_pillar(request.target_pillar)
+
+    def _is_short(self, caller: Caller, agent: LiaisonAgent, request: RoutingRequest) -> bool:
+        """Whether nothing but the session has to be read for a routing, which asks nobody and redacts nothing."""
+        if not self._reads_are_short or self._sharing.redacts:
+            return False
+        if request.context is None or request.leaving is not None:
+            return False
+        return is_remembered(agent) and agent.is_known_to_serve(caller.tenant)
+
+    def _judge(self, attempt: Attempt, plan: Plan) -> None:
+        """Judge a routing that may be carried out. Raises GuardrailEvalFailed and PermissionDenied."""
+        attempt.verdict = self._sharing.judge(attempt.caller, plan.handover)
+        require_allowed(attempt.verdict, plan.handover)
 
     def _read(self, caller: Caller, request: RoutingRequest) -> tuple[Session, Sequence[Message]]:
         """Return the session as it stands, and its messages, of which too many are not all read, where they matter."""
@@ -265,14 +353,23 @@ class Router:
 
     def _hand_over(self, caller: Caller, agent: LiaisonAgent, plan: Plan, act: Act) -> Activation:
         """Carry a routing out: ask an agent that must accept first, then change everything in one transaction."""
-        decision = RoutingDecision(
-            plan.session.active_agent, liaison_agent(plan.pillar), plan.reason, self._clock(), plan.key
-        )
-        share = self._sharing.offer(agent, share_of(caller, plan, decision), decision, plan.pillar)
-        activation = self._recorder.run(lambda connection: self._commit(connection, caller, plan, share, decision, act))
+        job, share = self._prepare(caller, agent, plan, act)
+        activation = self._recorder.run(job)
         if share.is_to_be_delivered:
             self._wake()
         return activation
+
+    def _prepare(
+        self, caller: Caller, agent: LiaisonAgent, plan: Plan, act: Act
+    ) -> tuple[Callable[[Connection], Activation], Share]:
+        """Return the transaction that carries a routing out, and the share, which an agent that confirms has accepted.
+
+        Raises ContextSharingFailed if it does not.
+        """
+        to = liaison_agent(plan.pillar)
+        decision = RoutingDecision(plan.session.active_agent, to, plan.reason, self._clock(), plan.key)
+        share = self._sharing.offer(agent, share_of(caller, plan, decision), decision, plan.pillar)
+        return lambda connection: self._commit(connection, caller, plan, share, decision, act), share
 
     def _commit(
         self, connection: Connection, caller: Caller, plan: Plan, share: Share, decision: RoutingDecision, act: Act
@@ -330,30 +427,6 @@ def moved(session: Session, at: datetime, agent: str, epoch: int, activation_key
         activation_key=activation_key,
         claimed_by=None,
         claimed_until=None,
-    )
-
-
-def act_of(
-    caller: Caller,
-    request: RoutingRequest,
-    at: datetime,
-    session: Session | None,
-    redacted: Redacted | None,
-    verdict: Verdict | None,
-    error: str | None = None,
-) -> Act:
-    """Return a routing for the audit trail, with as much as was known of it when it ended."""
-    return Act(
-        at=at,
-        kind=ActKind.SESSION_ROUTED,
-        caller=caller,
-        agent=liaison_agent(request.target_pillar),
-        session_id=request.session_id if session is None else session.id,
-        reason=request.reason,
-        context_hash=None if redacted is None else redacted.context_hash,
-        shared_context=None if redacted is None else redacted.context,
-        verdict=verdict,
-        error=error,
     )
 
 

@@ -109,6 +109,12 @@ def session_of(row: Row) -> Session:
     )
 
 
+def context_json(row: Row) -> str:
+    """Return the JSON of the context in a row of `chat_sessions`."""
+    content: str = row[-1]
+    return content
+
+
 def hold_row(session: Session, due_at: datetime) -> Values:
     """Return a session that a liaison agent was given as a row of `liaison_holds`."""
     return {

@@ -135,6 +135,11 @@ class Sharing:
             raise NotFound(f"There is no share {share_id}", metadata={"share_id": share_id})
         return share
 
+    @property
+    def redacts(self) -> bool:
+        """Whether there are rules of redaction, which may take long."""
+        return self._redaction.has_rules
+
     def redact(self, context: Mapping[str, Any]) -> Redacted:
         """Return what may be shared of a context. Raises ContextSharingFailed."""
         return self._redaction.apply(context)

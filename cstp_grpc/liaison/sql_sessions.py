@@ -28,7 +28,16 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.liaison.model import GUIDE, Message, MessageContent, Session, SessionFilter, SessionStatus
-from cstp_grpc.liaison.rows import Row, hold_row, message_of, message_row, session_of, session_row, session_values
+from cstp_grpc.liaison.rows import (
+    Row,
+    context_json,
+    hold_row,
+    message_of,
+    message_row,
+    session_of,
+    session_row,
+    session_values,
+)
 from cstp_grpc.storage.driver_statement import DriverStatement, parameters
 from cstp_grpc.storage.order import WriteOrder
 from cstp_grpc.storage.page_token import from_microseconds, read_token, to_microseconds, write_token
@@ -197,6 +206,19 @@ class SqlSessionStore:
         statement = self._get_locked if lock else self._get
         row = statement.first(connection, {"tenant": tenant, "id": storable(session_id)})
         return None if row is None else session_of(row)
+
+    def get_small(
+        self, connection: Connection, tenant: str, session_id: str | None, user_id: str, max_characters: int
+    ) -> Session | None:
+        """Return a session by its id, or else the active one of a user.
+
+        Returns None where there is none, and where the JSON of its context has more than `max_characters`.
+        """
+        if session_id is None:
+            row = self._active.first(connection, {"tenant": tenant, "user_id": storable(user_id)})
+        else:
+            row = self._get.first(connection, {"tenant": tenant, "id": storable(session_id)})
+        return None if row is None or len(context_json(row)) > max_characters else session_of(row)
 
     def active(self, connection: Connection, tenant: str, user_id: str) -> Session | None:
         """Return the active session of a user; None where there is none."""

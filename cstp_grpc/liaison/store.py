@@ -38,6 +38,14 @@ class SessionStore(Protocol):
         this one.
         """
 
+    def get_small(
+        self, connection: Connection, tenant: str, session_id: str | None, user_id: str, max_characters: int
+    ) -> Session | None:
+        """Return a session by its id, or else the active one of a user.
+
+        Returns None where there is none, and where the JSON of its context has more than `max_characters`.
+        """
+
     def active(self, connection: Connection, tenant: str, user_id: str) -> Session | None:
         """Return the active session of a user; None where there is none."""
 

@@ -242,7 +242,10 @@ class App:
             ),
             (tasks_pb2_grpc.add_TaskServiceServicer_to_server, TaskService(tasks, Permissions(methods().values()))),
             (intent_layer_pb2_grpc.add_IntentLayerServiceServicer_to_server, IntentLayerService(projects)),
-            (liaison_pb2_grpc.add_LiaisonServiceServicer_to_server, LiaisonService(liaison, run_blocking)),
+            (
+                liaison_pb2_grpc.add_LiaisonServiceServicer_to_server,
+                LiaisonService(liaison, run_blocking, lanes.of_method("liaison.routeToLiaisonAgent")),
+            ),
         ]
         server = GrpcServer(settings.grpc, policy, servicers, memory.health, lanes, certificate, self._deployment)
         watch_files(opened, engine, server.report_failure)

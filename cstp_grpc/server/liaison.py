@@ -108,6 +108,7 @@ def build_liaison(
         fence,
         direct_handover=wanted.direct_handover,
         max_context_bytes=wanted.max_context_bytes,
+        reads_are_short=engine.dialect.name == "sqlite",
     )
     supervisor = Supervisor(
         sessions,

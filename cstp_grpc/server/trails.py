@@ -138,8 +138,12 @@ class LiaisonAudit:
         """Add an entry within a transaction."""
         self._trail.append(connection, self._entry(act))
 
+    async def write(self, act: LiaisonAct) -> None:
+        """Return when the act is on disk, without holding the event loop. Raises Unavailable."""
+        await self._trail.write(self._entry(act))
+
     def record(self, act: LiaisonAct) -> None:
-        """Return when the act is on disk."""
+        """Return when the act is on disk; for threads. Raises Unavailable."""
         self._trail.record(self._entry(act))
 
     def _entry(self, act: LiaisonAct) -> AuditEntry:

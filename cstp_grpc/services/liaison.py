@@ -36,7 +36,7 @@ from cstp_grpc.liaison.sessions import Sessions
 from cstp_grpc.liaison.sharing import ShareRequest, Sharing
 from cstp_grpc.services import convert
 from cstp_grpc.services.caller import current_caller
-from cstp_grpc.storage.blocking import RunBlocking
+from cstp_grpc.storage.blocking import RunBlocking, WorkLane
 from cstp_grpc.storage.paging import PageRequest
 from cstp_grpc.vocabulary import Permission
 
@@ -54,6 +54,9 @@ AGENT_KIND = {
 
 RESULT_TYPE = "artifact"
 
+SHORT_BYTES = 4096
+"""Size of a request that is converted on the event loop; it takes less than a millisecond."""
+
 
 @dataclass(frozen=True, slots=True)
 class Liaison:
@@ -70,11 +73,14 @@ class Liaison:
 
 
 class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
-    """Serves liaison.v1.LiaisonService; `run_blocking` runs on a thread what an asynchronous method must wait for."""
+    """Serves liaison.v1.LiaisonService; `run_blocking` runs on a thread what an asynchronous method must wait for,
+    `routings` runs routings.
+    """
 
-    def __init__(self, liaison: Liaison, run_blocking: RunBlocking) -> None:
+    def __init__(self, liaison: Liaison, run_blocking: RunBlocking, routings: WorkLane) -> None:
         self._liaison = liaison
         self._run_blocking = run_blocking
+        self._routings = routings
 
     def OpenSession(
         self, request: liaison_pb2.OpenSessionRequest, context: grpc.ServicerContext
@@ -172,25 +178,22 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
         deleted = self._liaison.eraser.delete_user_sessions(calling(), request.user_id)
         return liaison_pb2.DeleteUserSessionsResponse(deleted=deleted)
 
-    def RouteToLiaisonAgent(
+    async def RouteToLiaisonAgent(
         self, request: liaison_pb2.RouteToLiaisonAgentRequest, context: grpc.ServicerContext
     ) -> liaison_pb2.RouteToLiaisonAgentResponse:
         """Hand a session to a liaison agent."""
+        if request.ByteSize() <= SHORT_BYTES:
+            caller = calling()
+            wanted = routing_request(request, caller)
+            activation = await self._liaison.router.route_on_loop(caller, wanted, self._routings)
+            if activation is not None:
+                return routing_response(activation)
+        return await self._routings.run(self._route, request)
+
+    def _route(self, request: liaison_pb2.RouteToLiaisonAgentRequest) -> liaison_pb2.RouteToLiaisonAgentResponse:
+        """Hand a session to a liaison agent, on a thread."""
         caller = calling()
-        wanted = RoutingRequest(
-            target_pillar=request.target_pillar,
-            user_id=user_of(request, caller),
-            session_id=convert.optional(request, "chat_session_id"),
-            reason=request.routing_reason,
-            context=optional_json(request, "context_to_share"),
-        )
-        activation = self._liaison.router.route(caller, wanted)
-        return liaison_pb2.RouteToLiaisonAgentResponse(
-            artifacts=liaison_pb2.RoutingArtifacts(liaison_agent_activation=activation_message(activation)),
-            chat_session=session_message(activation.session),
-            events=[event_message(activation.event)],
-            execution_id=activation.execution_id,
-        )
+        return routing_response(self._liaison.router.route(caller, routing_request(request, caller)))
 
     def ReturnToGuide(
         self, request: liaison_pb2.ReturnToGuideRequest, context: grpc.ServicerContext
@@ -298,6 +301,27 @@ def optional_json(request: Any, field: str) -> dict[str, Any] | None:
 def optional_struct(value: Mapping[str, Any] | None) -> struct_pb2.Struct | None:
     """Return a JSON object as a Struct, None for None."""
     return None if value is None else convert.dict_to_struct(value)
+
+
+def routing_request(request: liaison_pb2.RouteToLiaisonAgentRequest, caller: Caller) -> RoutingRequest:
+    """Return which session is to be handed to whom."""
+    return RoutingRequest(
+        target_pillar=request.target_pillar,
+        user_id=user_of(request, caller),
+        session_id=convert.optional(request, "chat_session_id"),
+        reason=request.routing_reason,
+        context=optional_json(request, "context_to_share"),
+    )
+
+
+def routing_response(activation: Activation) -> liaison_pb2.RouteToLiaisonAgentResponse:
+    """Return the answer to a routing as a message."""
+    return liaison_pb2.RouteToLiaisonAgentResponse(
+        artifacts=liaison_pb2.RoutingArtifacts(liaison_agent_activation=activation_message(activation)),
+        chat_session=session_message(activation.session),
+        events=[event_message(activation.event)],
+        execution_id=activation.execution_id,
+    )
 
 
 def event_filter(request: liaison_pb2.ListEventsRequest | liaison_pb2.WatchEventsRequest) -> EventFilter:

@@ -46,6 +46,9 @@ class Acts:
     def append(self, connection: Any, act: Act) -> None:
         self.kept.append(act)
 
+    async def write(self, act: Act) -> None:
+        self.kept.append(act)
+
     def record(self, act: Act) -> None:
         self.kept.append(act)
 

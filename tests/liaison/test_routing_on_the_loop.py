@@ -1,0 +1,78 @@
+"""Routings that wait for the disk hold no thread; what they answer and write down is tried by the cases."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cstp_grpc.client.codec import from_json
+from cstp_grpc.client.contract import methods
+from tests.harness import TIMEOUT, TOKENS, GrpcCaller, running, settings
+
+ROUTE = "liaison.routeToLiaisonAgent"
+WAITING = 12
+"""More than the lane of routings has threads."""
+CONTEXT = {"topic": "files"}
+
+
+@contextmanager
+def locked(database: Path) -> Iterator[None]:
+    """Let nobody write to a database for the length of a block."""
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+def open_session(caller: GrpcCaller, session_id: str) -> None:
+    outcome = caller.call("liaison.openSession", {"user_id": session_id, "chat_session_id": session_id})
+    assert outcome.reason is None
+
+
+def routing(session_id: str, **params: Any) -> dict[str, Any]:
+    return {"target_pillar": "content", "chat_session_id": session_id, "context_to_share": CONTEXT, **params}
+
+
+def begin(caller: GrpcCaller, params: dict[str, Any]) -> Any:
+    """Begin a routing, and return its future."""
+    rpc = methods()[ROUTE]
+    invoke = caller.channel.unary_unary(rpc.path, rpc.request.SerializeToString, rpc.response.FromString)
+    metadata = (("authorization", f"Bearer {TOKENS['alice']}"),)
+    return invoke.future(from_json(params, rpc.request), timeout=TIMEOUT, metadata=metadata)
+
+
+def test_a_routing_is_repeated_while_others_wait_for_the_disk(tmp_path: Path) -> None:
+    wanted = settings(tmp_path)
+    with running(wanted) as app, closing(GrpcCaller(app.target)) as caller:
+        caller.call("liaison.heartbeat", {"target_pillar": "content"})
+        for number in range(WAITING):
+            open_session(caller, f"s-{number}")
+        open_session(caller, "again")
+        first = caller.call(ROUTE, routing("again")).result
+        with locked(Path(wanted.storage_url.removeprefix("sqlite:///"))):
+            begun = [begin(caller, routing(f"s-{number}")) for number in range(WAITING)]
+            assert caller.call(ROUTE, routing("again")).result == first
+            assert not any(call.done() for call in begun)
+        sequences = [call.result().events[0].sequence for call in begun]
+    assert len(set(sequences)) == WAITING
+
+
+@pytest.mark.parametrize("size", [10, 20_000])
+def test_a_routing_of_any_size_is_answered_and_on_disk(tmp_path: Path, size: int) -> None:
+    """Small ones go another way than large ones."""
+    context = {"text": "x" * size}
+    with running(settings(tmp_path)) as app, closing(GrpcCaller(app.target)) as caller:
+        caller.call("liaison.heartbeat", {"target_pillar": "content"})
+        caller.call("liaison.openSession", {"user_id": "ada", "chat_session_id": "s-1", "context": context})
+        answered = caller.call(ROUTE, routing("s-1", context_to_share=context)).result
+        read = caller.call("liaison.getSession", {"chat_session_id": "s-1"}).result
+    assert answered is not None
+    assert read is not None
+    assert answered["chat_session"] == read["chat_session"]
+    activation = answered["artifacts"]["liaison_agent_activation"]
+    assert activation["semantic_payload"]["shared_context"] == context
