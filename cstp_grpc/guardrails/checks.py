@@ -44,9 +44,6 @@ class CheckTrail(Protocol):
     async def write(self, check: CheckRecord) -> None:
         """Return when the record is safe, without holding the event loop. Raises Unavailable if it cannot be kept."""
 
-    def record(self, check: CheckRecord) -> None:
-        """Return when the record is safe; for threads. Raises Unavailable if it cannot be kept."""
-
 
 class GuardrailChecks:
     """Judges actions by the rule set, if there is one."""
@@ -68,33 +65,16 @@ class GuardrailChecks:
         The rules are short enough to be evaluated on the event loop; the record is awaited. Raises
         GuardrailEvalFailed, InvalidArgument, and Unavailable if the record cannot be kept.
         """
-        record, error = self._judge_for_record(action, caller, claimed_agent, request_id)
-        await self._trail.write(record)
-        return answer_from(record, error)
-
-    def check(self, action: Action, caller: str, claimed_agent: str | None, request_id: str) -> Check:
-        """Return the verdict once it is on record, as `judge_and_record` does; for threads."""
-        record, error = self._judge_for_record(action, caller, claimed_agent, request_id)
-        self._trail.record(record)
-        return answer_from(record, error)
-
-    def _judge_for_record(
-        self, action: Action, caller: str, claimed_agent: str | None, request_id: str
-    ) -> tuple[CheckRecord, Exception | None]:
-        """Return what goes on record, and why there is no verdict if there is none."""
         verdict: Verdict | None = None
         failure: Exception | None = None
         try:
             verdict = self.judge(action)
         except Exception as error:  # noqa: BLE001 - it is raised once it is on record
             failure = error
+        evaluated_at = self._clock()
         reason = None if failure is None else reason_of(failure)
-        return CheckRecord(self._clock(), caller, claimed_agent, request_id, action, verdict, reason), failure
-
-
-def answer_from(record: CheckRecord, failure: Exception | None) -> Check:
-    """Return the answer to a check that is on record, or raise why it failed."""
-    if failure is not None:
-        raise failure
-    assert record.verdict is not None
-    return Check(record.verdict, record.evaluated_at)
+        await self._trail.write(CheckRecord(evaluated_at, caller, claimed_agent, request_id, action, verdict, reason))
+        if failure is not None:
+            raise failure
+        assert verdict is not None
+        return Check(verdict, evaluated_at)

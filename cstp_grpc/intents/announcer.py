@@ -286,13 +286,15 @@ def action_of(announcement: Announcement, code: CodeContext | None) -> Action:
 
 def judged(entry: AuditEntry, verdict: Verdict | None) -> AuditEntry:
     """Return an entry with what a verdict says."""
-    if verdict is None:
-        return entry
-    return replace(
-        entry,
-        allowed=verdict.allowed,
-        violations=tuple(v.guardrail_id for v in verdict.violations),
-        warnings=tuple(v.guardrail_id for v in verdict.warnings),
-        evaluated=verdict.evaluated,
-        rule_set_version=verdict.rule_set_version,
-    )
+    return entry if verdict is None else replace(entry, **describe_verdict(verdict))
+
+
+def describe_verdict(verdict: Verdict) -> dict[str, Any]:
+    """Return the fields of audit entries that say what a verdict says."""
+    return {
+        "allowed": verdict.allowed,
+        "violations": tuple(v.guardrail_id for v in verdict.violations),
+        "warnings": tuple(v.guardrail_id for v in verdict.warnings),
+        "evaluated": verdict.evaluated,
+        "rule_set_version": verdict.rule_set_version,
+    }

@@ -228,7 +228,6 @@ class App:
             memory.search,
             checks,
             limits,
-            run_check=lanes[LaneName.CHECKS].run,
             queries=lanes[LaneName.QUERIES],
         )
         cstp = federated(settings, peers, alone, sharing, trail, clock, limits, callbacks, run_blocking)

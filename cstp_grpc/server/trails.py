@@ -11,7 +11,7 @@ from cstp_grpc.decisions.journal import JournalEvent
 from cstp_grpc.guardrails.checks import CheckRecord
 from cstp_grpc.intent_layer.library import Act
 from cstp_grpc.intent_layer.model import ROOT
-from cstp_grpc.intents.announcer import judged
+from cstp_grpc.intents.announcer import describe_verdict, judged
 from cstp_grpc.liaison.acts import Act as LiaisonAct
 from cstp_grpc.liaison.acts import ActKind
 from cstp_grpc.liaison.canonical import canonical
@@ -66,23 +66,19 @@ class CheckAudit:
 
     async def write(self, check: CheckRecord) -> None:
         """Return when the check is on disk, without holding the event loop. Raises Unavailable."""
-        await self._trail.write(self._entry(check))
-
-    def record(self, check: CheckRecord) -> None:
-        """Return when the check is on disk; for threads. Raises Unavailable."""
-        self._trail.record(self._entry(check))
-
-    def _entry(self, check: CheckRecord) -> AuditEntry:
-        entry = AuditEntry(
-            timestamp=check.evaluated_at,
-            event=AuditEvent.GUARDRAIL_CHECK,
-            requesting_agent=check.caller,
-            request_id=check.request_id,
-            claimed_agent=check.claimed_agent,
-            action=check.action.description,
-            error=check.error,
+        verdict = check.verdict
+        await self._trail.write(
+            AuditEntry(
+                timestamp=check.evaluated_at,
+                event=AuditEvent.GUARDRAIL_CHECK,
+                requesting_agent=check.caller,
+                request_id=check.request_id,
+                claimed_agent=check.claimed_agent,
+                action=check.action.description,
+                error=check.error,
+                **({} if verdict is None else describe_verdict(verdict)),
+            )
         )
-        return judged(entry, check.verdict)
 
 
 class JournalAudit:

@@ -17,7 +17,7 @@ from cstp_grpc.intents.announcer import Announcement, Announcer
 from cstp_grpc.intents.code import CodeContext, CodeNote
 from cstp_grpc.services import convert
 from cstp_grpc.services.caller import current_caller
-from cstp_grpc.storage.blocking import RunBlocking, WorkLane
+from cstp_grpc.storage.blocking import WorkLane
 from cstp_grpc.vocabulary import Stakes
 
 DEFAULT_LIMIT = 10
@@ -34,7 +34,7 @@ class QueryLimits:
 class CstpService(cstp_pb2_grpc.CstpServiceServicer):
     """Serves cstp.v1.CstpService; `name` is the agent's that answers.
 
-    `run_check` runs checks on a thread, `queries` runs searches.
+    `queries` runs searches.
     """
 
     def __init__(
@@ -45,7 +45,6 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         checks: GuardrailChecks,
         limits: QueryLimits,
         *,
-        run_check: RunBlocking,
         queries: WorkLane,
     ) -> None:
         self._name = name
@@ -53,7 +52,6 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         self._search = search
         self._checks = checks
         self._limits = limits
-        self._run_check = run_check
         self._queries = queries
 
     async def AnnounceIntent(
@@ -109,8 +107,8 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
     ) -> cstp_pb2.CheckGuardrailsResponse:
         """Judge an action."""
         caller = current_caller.get()
-        check = await self._run_check(
-            self._checks.check, action(request.action), caller.agent, convert.claimed_agent(request), caller.request_id
+        check = await self._checks.judge_and_record(
+            action(request.action), caller.agent, convert.claimed_agent(request), caller.request_id
         )
         return cstp_pb2.CheckGuardrailsResponse(
             allowed=check.verdict.allowed,

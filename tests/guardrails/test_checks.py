@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,12 +20,9 @@ class Memory:
     def __init__(self) -> None:
         self.records: list[CheckRecord] = []
 
-    def record(self, check: CheckRecord) -> None:
-        self.records.append(check)
-
     async def write(self, check: CheckRecord) -> None:
         await asyncio.sleep(0)
-        self.record(check)
+        self.records.append(check)
 
 
 class Unreadable(dict[str, Any]):
@@ -37,41 +33,28 @@ class Unreadable(dict[str, Any]):
 
 
 class Broken:
-    def record(self, check: CheckRecord) -> None:
+    async def write(self, check: CheckRecord) -> None:
         raise Unavailable("The journal does not answer")
 
-    async def write(self, check: CheckRecord) -> None:
-        self.record(check)
 
-
-Form = Callable[[GuardrailChecks, Action, str, str | None, str], Check]
-
-
-def check_awaited(checks: GuardrailChecks, action: Action, caller: str, claimed: str | None, request_id: str) -> Check:
+def check(checks: GuardrailChecks, action: Action, caller: str, claimed: str | None, request_id: str) -> Check:
     return asyncio.run(checks.judge_and_record(action, caller, claimed, request_id))
 
 
-@pytest.fixture(params=[GuardrailChecks.check, check_awaited])
-def check_form(request: pytest.FixtureRequest) -> Form:
-    """A check by a thread, and one by a coroutine."""
-    form: Form = request.param
-    return form
-
-
-def test_a_check_is_on_record_with_caller_claim_request_and_verdict(check_form: Form) -> None:
+def test_a_check_is_on_record_with_caller_claim_request_and_verdict() -> None:
     trail = Memory()
     action = Action("do it", context={"bad": True})
 
-    check = check_form(GuardrailChecks(EVALUATOR, trail, lambda: NOW), action, "emerson", "someone else", "req-1")
+    answer = check(GuardrailChecks(EVALUATOR, trail, lambda: NOW), action, "emerson", "someone else", "req-1")
 
-    assert trail.records == [CheckRecord(NOW, "emerson", "someone else", "req-1", action, check.verdict)]
-    assert (check.verdict.allowed, check.evaluated_at) == (False, NOW)
-    assert [v.guardrail_id for v in check.verdict.violations] == ["no"]
+    assert trail.records == [CheckRecord(NOW, "emerson", "someone else", "req-1", action, answer.verdict)]
+    assert (answer.verdict.allowed, answer.evaluated_at) == (False, NOW)
+    assert [v.guardrail_id for v in answer.verdict.violations] == ["no"]
 
 
-def test_there_is_no_answer_without_a_record(check_form: Form) -> None:
+def test_there_is_no_answer_without_a_record() -> None:
     with pytest.raises(Unavailable):
-        check_form(GuardrailChecks(EVALUATOR, Broken(), lambda: NOW), Action("do it"), "emerson", None, "req-1")
+        check(GuardrailChecks(EVALUATOR, Broken(), lambda: NOW), Action("do it"), "emerson", None, "req-1")
 
 
 def test_judging_leaves_no_record() -> None:
@@ -83,7 +66,7 @@ def test_judging_leaves_no_record() -> None:
     assert trail.records == []
 
 
-def test_without_a_rule_set_nothing_is_judged(check_form: Form) -> None:
+def test_without_a_rule_set_nothing_is_judged() -> None:
     trail = Memory()
     checks = GuardrailChecks(None, trail, lambda: NOW)
 
@@ -91,32 +74,32 @@ def test_without_a_rule_set_nothing_is_judged(check_form: Form) -> None:
         checks.judge(Action("do it"))
     assert trail.records == []
     with pytest.raises(GuardrailEvalFailed):
-        check_form(checks, Action("do it"), "emerson", None, "req-1")
+        check(checks, Action("do it"), "emerson", None, "req-1")
     assert [(record.verdict, record.error) for record in trail.records] == [(None, "GUARDRAIL_EVAL_FAILED")]
 
 
-def test_a_context_out_of_bounds_is_refused_and_on_record(check_form: Form) -> None:
+def test_a_context_out_of_bounds_is_refused_and_on_record() -> None:
     trail = Memory()
     action = Action("do it", context={"x": "y" * 300_000})
 
     with pytest.raises(InvalidArgument):
-        check_form(GuardrailChecks(EVALUATOR, trail, lambda: NOW), action, "emerson", "someone else", "req-1")
+        check(GuardrailChecks(EVALUATOR, trail, lambda: NOW), action, "emerson", "someone else", "req-1")
 
     assert trail.records == [
         CheckRecord(NOW, "emerson", "someone else", "req-1", action, verdict=None, error="INVALID_ARGUMENT")
     ]
 
 
-def test_what_nobody_foresaw_is_on_record_as_internal(check_form: Form) -> None:
+def test_what_nobody_foresaw_is_on_record_as_internal() -> None:
     trail = Memory()
     action = Action("do it", context=Unreadable())
 
     with pytest.raises(RuntimeError, match="a bug"):
-        check_form(GuardrailChecks(EVALUATOR, trail, lambda: NOW), action, "emerson", None, "req-1")
+        check(GuardrailChecks(EVALUATOR, trail, lambda: NOW), action, "emerson", None, "req-1")
 
     assert [(record.verdict, record.error) for record in trail.records] == [(None, "INTERNAL")]
 
 
-def test_a_failure_that_cannot_be_recorded_is_unavailable(check_form: Form) -> None:
+def test_a_failure_that_cannot_be_recorded_is_unavailable() -> None:
     with pytest.raises(Unavailable):
-        check_form(GuardrailChecks(None, Broken(), lambda: NOW), Action("do it"), "emerson", None, "req-1")
+        check(GuardrailChecks(None, Broken(), lambda: NOW), Action("do it"), "emerson", None, "req-1")

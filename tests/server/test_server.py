@@ -506,7 +506,7 @@ def test_the_unforeseen_tells_the_caller_nothing_but_the_request_id(
     def fail(*_: object) -> None:
         raise RuntimeError("the password is hunter2")
 
-    monkeypatch.setattr("cstp_grpc.guardrails.checks.GuardrailChecks.check", fail)
+    monkeypatch.setattr("cstp_grpc.guardrails.checks.GuardrailChecks.judge_and_record", fail)
     with pytest.raises(grpc.RpcError) as caught:
         cstp_pb2_grpc.CstpServiceStub(channel).CheckGuardrails(
             CHECK, metadata=(*ALICE, ("x-request-id", "r-1")), timeout=TIMEOUT
