@@ -1,8 +1,8 @@
 """The ONNX file that is run, converted once from verified weights and kept.
 
-Beside the file lies a receipt: which files were verified, and how the converted one looked on disk. At the next start
-these are compared by size and modification time only, because hashing 90 MB takes longer than loading them. Anything
-that differs, or a receipt that cannot be read, leads to verification and conversion from the start.
+Beside the file lie its weights and a receipt: which files were verified, and how the converted ones looked on disk. At
+the next start these are compared by size and modification time only, because hashing 90 MB takes longer than loading
+them. Anything that differs, or a receipt that cannot be read, leads to verification and conversion from the start.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from cstp_grpc.decisions.embedding.weights import (
 
 logger = logging.getLogger(__name__)
 
-GRAPH_VERSION = 1
+GRAPH_VERSION = 2
 """Raised when onnx_graph writes another graph, so that files converted before are not used."""
 
+WEIGHTS = "model.weights"
 RECEIPT = "receipt.json"
 UNFINISHED = "unfinished-"
 """How the names of files begin that are still being written."""
@@ -47,10 +48,11 @@ def onnx_model(weights: Weights, cache_dir: Path) -> Path:
     model, receipt = folder / ONNX, folder / RECEIPT
     if not is_current(weights, model, receipt):
         logger.info("verifying and converting %s", weights.model)
-        converted = convert(weights)
+        converted, converted_weights = convert(weights)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             remove_unfinished(folder)
+            write_atomically(folder / WEIGHTS, converted_weights)
             write_atomically(model, converted)
             write_atomically(receipt, json.dumps(describe(weights, model)).encode())
         except OSError as error:
@@ -68,7 +70,7 @@ def is_current(weights: Weights, model: Path, receipt: Path) -> bool:
 
 def describe(weights: Weights, model: Path) -> dict[str, int | list[Fingerprint]]:
     """Return what the receipt says of the files as they are now. Raises OSError."""
-    files = (weights.model, weights.tokenizer, model)
+    files = (weights.model, weights.tokenizer, model, model.with_name(WEIGHTS))
     return {"graph": GRAPH_VERSION, "files": [fingerprint(file) for file in files]}
 
 
@@ -78,8 +80,8 @@ def fingerprint(path: Path) -> Fingerprint:
     return [str(path.resolve()), status.st_size, status.st_mtime_ns]
 
 
-def convert(weights: Weights) -> bytes:
-    """Return the serialised ONNX model of verified safetensors. Raises WeightsMissing."""
+def convert(weights: Weights) -> tuple[bytes, bytes]:
+    """Return the serialised ONNX model of verified safetensors, and what lies beside it. Raises WeightsMissing."""
     # These are needed once in the life of an installation; every other start is spared them.
     from safetensors.numpy import load
 
@@ -88,7 +90,7 @@ def convert(weights: Weights) -> bytes:
     read_published(weights.tokenizer)
     tensors = load(read_published(weights.model))
     try:
-        return onnx_graph.bert(tensors)
+        return onnx_graph.bert(tensors, WEIGHTS)
     except KeyError as error:
         raise WeightsMissing(f"{weights.model}: lacks the tensor {error} of {MODEL}.") from error
 

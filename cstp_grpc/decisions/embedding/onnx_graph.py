@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.external_data_helper import set_external_data
 
 LAYERS = 6
 HIDDEN = 384
@@ -24,22 +25,35 @@ MASKED = -1e9
 OPSET = 20
 IR_VERSION = 10
 
+SMALL = 1024
+"""Bytes of a constant that stays in the graph itself."""
+ALIGNMENT = 4096
+"""The bytes of a page: constants in the file beside the graph begin at one, so that they can be mapped."""
+
 Tensors = Mapping[str, NDArray[np.float32]]
 
 
-def bert(tensors: Tensors) -> bytes:
-    """Return the serialised model. Raises KeyError with the name of a tensor that is missing."""
-    serialised: bytes = BertGraph(tensors).build().SerializeToString()
-    return serialised
+def bert(tensors: Tensors, weights_file: str) -> tuple[bytes, bytes]:
+    """Return the serialised model and the weights that lie beside it, in a file of the given name.
+
+    ONNX Runtime maps that file, where it would hold weights within the model twice while it loads it, and once for
+    itself afterwards. Raises KeyError with the name of a tensor that is missing.
+    """
+    graph = BertGraph(tensors, weights_file)
+    serialised: bytes = graph.build().SerializeToString()
+    return serialised, bytes(graph.weights)
 
 
 class BertGraph:
     """Collects the nodes and constants of one graph; values go by their names."""
 
-    def __init__(self, tensors: Tensors) -> None:
+    def __init__(self, tensors: Tensors, weights_file: str) -> None:
         self._tensors = tensors
+        self._weights_file = weights_file
         self._nodes: list[NodeProto] = []
         self._constants: dict[str, TensorProto] = {}
+        self.weights = bytearray()
+        """The content of the file beside the model."""
 
     def build(self) -> ModelProto:
         """Return the model."""
@@ -116,8 +130,18 @@ class BertGraph:
 
     def _constant(self, name: str, value: NDArray[np.float32] | NDArray[np.int64]) -> str:
         if name not in self._constants:
-            self._constants[name] = numpy_helper.from_array(np.ascontiguousarray(value), name)
+            constant = numpy_helper.from_array(np.ascontiguousarray(value), name)
+            if len(constant.raw_data) > SMALL:
+                self._move_out(constant)
+            self._constants[name] = constant
         return name
+
+    def _move_out(self, constant: TensorProto) -> None:
+        """Put the content of a constant into the file beside the model."""
+        self.weights += bytes(-len(self.weights) % ALIGNMENT)
+        set_external_data(constant, self._weights_file, offset=len(self.weights), length=len(constant.raw_data))
+        self.weights += constant.raw_data
+        constant.ClearField("raw_data")
 
     def _op(self, kind: str, *inputs: str, **attributes: int | float | list[int]) -> str:
         """Add a node with one output and return that output's name."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cstp_grpc.decisions.embedding import onnx_graph
 
 Array = NDArray[np.float64]
 Tensors = Mapping[str, NDArray[np.float32]]
@@ -95,3 +98,11 @@ def random_tensors(vocabulary: int, seed: int = 7) -> dict[str, NDArray[np.float
             # Around 1, as after training: smaller ones would hide what comes before them.
             value += 1
     return tensors
+
+
+def write_graph(model: Path, tensors: Mapping[str, NDArray[np.float32]]) -> Path:
+    """Write the graph of tensors to a file and its weights beside it, and return the file."""
+    graph, weights = onnx_graph.bert(tensors, "weights")
+    model.write_bytes(graph)
+    model.with_name("weights").write_bytes(weights)
+    return model

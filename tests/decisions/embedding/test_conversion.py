@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.decisions.embedding.conversion import RECEIPT, UNFINISHED, onnx_model, write_atomically
+from cstp_grpc.decisions.embedding.conversion import RECEIPT, UNFINISHED, WEIGHTS, onnx_model, write_atomically
 from cstp_grpc.decisions.embedding.weights import Weights, WeightsMissing
 
 
@@ -69,11 +69,13 @@ def test_other_weights_do_not_profit_from_an_earlier_conversion(published: Weigh
         onnx_model(Weights(folder / "model.safetensors", published.tokenizer), cache)
 
 
-def test_a_damaged_conversion_is_replaced(published: Weights, folder: Path) -> None:
-    model = onnx_model(published, folder)
-    whole = model.read_bytes()
-    model.write_bytes(whole[: len(whole) // 2])
-    assert onnx_model(published, folder).read_bytes() == whole
+@pytest.mark.parametrize("name", ["model.onnx", WEIGHTS])
+def test_a_damaged_conversion_is_replaced(name: str, published: Weights, folder: Path) -> None:
+    damaged = onnx_model(published, folder).with_name(name)
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[: len(whole) // 2])
+    onnx_model(published, folder)
+    assert damaged.read_bytes() == whole
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", None])
@@ -94,7 +96,7 @@ def test_what_an_interrupted_conversion_left_is_removed(published: Weights, fold
     model = onnx_model(published, folder)
     model.rename(model.parent / f"{UNFINISHED}x")
     assert onnx_model(published, folder) == model
-    assert {path.name for path in model.parent.iterdir()} == {"model.onnx", RECEIPT}
+    assert {path.name for path in model.parent.iterdir()} == {"model.onnx", WEIGHTS, RECEIPT}
 
 
 def test_a_folder_that_cannot_be_written_is_named(published: Weights, folder: Path) -> None:

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from cstp_grpc.decisions.embedding import onnx_graph
 from cstp_grpc.decisions.embedding.conversion import onnx_model
 from cstp_grpc.decisions.embedding.minilm import BATCH_TEXTS, BATCH_TOKENS, PROBES, MiniLmEmbedder, batches
 from cstp_grpc.decisions.embedding.weights import Weights, WeightsMissing
 from cstp_grpc.errors import QueryFailed
-from tests.decisions.embedding.reference import random_tensors, sentence_vector
+from tests.decisions.embedding.reference import random_tensors, sentence_vector, write_graph
 
 TEXTS = (
     "Put the message broker behind the same balancer",
@@ -94,15 +93,13 @@ def test_the_onnx_export_of_others_works_too(minilm: MiniLmEmbedder, published: 
 
 
 def test_an_onnx_model_that_computes_something_else_is_refused(published: Weights, folder: Path) -> None:
-    model = folder / "model.onnx"
-    model.write_bytes(onnx_graph.bert(random_tensors(30522)))
+    model = write_graph(folder / "model.onnx", random_tensors(30522))
     with pytest.raises(WeightsMissing, match=r"model\.onnx with .*: is not all-MiniLM-L6-v2"):
         MiniLmEmbedder(Weights(model, published.tokenizer), folder, threads=1)
 
 
 def test_an_onnx_model_with_fewer_words_is_refused(published: Weights, folder: Path) -> None:
-    model = folder / "model.onnx"
-    model.write_bytes(onnx_graph.bert(random_tensors(100)))
+    model = write_graph(folder / "model.onnx", random_tensors(100))
     with pytest.raises(WeightsMissing, match=r"model\.onnx: cannot be run as all-MiniLM-L6-v2"):
         MiniLmEmbedder(Weights(model, published.tokenizer), folder, threads=1)
 

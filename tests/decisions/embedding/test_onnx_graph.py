@@ -3,12 +3,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
 from cstp_grpc.decisions.embedding import onnx_graph
-from tests.decisions.embedding.reference import hidden_state, random_tensors
+from tests.decisions.embedding.reference import hidden_state, random_tensors, write_graph
 
 VOCABULARY = 60
 
@@ -19,8 +20,11 @@ def tensors() -> dict[str, NDArray[np.float32]]:
 
 
 @pytest.fixture(scope="module")
-def session(tensors: dict[str, NDArray[np.float32]]) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(onnx_graph.bert(tensors), providers=["CPUExecutionProvider"])
+def session(
+    tensors: dict[str, NDArray[np.float32]], tmp_path_factory: pytest.TempPathFactory
+) -> onnxruntime.InferenceSession:
+    model = write_graph(tmp_path_factory.mktemp("graph") / "model.onnx", tensors)
+    return onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
 
 
 def run(
@@ -66,4 +70,17 @@ def test_the_segment_of_a_token_counts(session: onnxruntime.InferenceSession) ->
 def test_a_missing_tensor_is_named(tensors: dict[str, NDArray[np.float32]]) -> None:
     lacking = {name: value for name, value in tensors.items() if name != "encoder.layer.3.output.dense.bias"}
     with pytest.raises(KeyError, match=r"encoder\.layer\.3\.output\.dense\.bias"):
-        onnx_graph.bert(lacking)
+        onnx_graph.bert(lacking, "weights")
+
+
+def test_weights_lie_in_pages_of_their_own_beside_the_graph(tensors: dict[str, NDArray[np.float32]]) -> None:
+    graph, weights = onnx_graph.bert(tensors, "weights")
+    assert len(graph) < 100_000
+    outside = [
+        {entry.key: entry.value for entry in constant.external_data}
+        for constant in onnx.load_from_string(graph).graph.initializer
+        if constant.external_data
+    ]
+    assert {place["location"] for place in outside} == {"weights"}
+    assert all(int(place["offset"]) % 4096 == 0 for place in outside)
+    assert max(int(place["offset"]) + int(place["length"]) for place in outside) == len(weights)
