@@ -12,12 +12,14 @@ from sqlalchemy import Connection, Engine, Row, delete, insert, select, tuple_, 
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.callbacks.model import Citation, Kind, Notification
+from cstp_grpc.storage.driver_statement import DriverStatement
 from cstp_grpc.storage.order import WriteOrder
 from cstp_grpc.storage.tables import callbacks, citations
 
 cited = citations.c
 waiting = callbacks.c
 KEY = (cited.decision_id, cited.agent, cited.correlation_id)
+NEXT_DUE = select(waiting.next_attempt_at).order_by(waiting.next_attempt_at).limit(1)
 
 
 class SqlCallbackStore:
@@ -29,6 +31,7 @@ class SqlCallbackStore:
         self._cite = added.on_conflict_do_update(
             index_elements=KEY, set_={"url": added.excluded.url, "expires_at": added.excluded.expires_at}
         )
+        self._next_due = DriverStatement(NEXT_DUE, engine.dialect)
         self._order = WriteOrder(engine)
 
     def hold(self, connection: Connection) -> None:
@@ -73,10 +76,8 @@ class SqlCallbackStore:
 
     def next_due(self, connection: Connection) -> datetime | None:
         """Return when the next notification is due; None where there is none."""
-        due: datetime | None = connection.execute(
-            select(waiting.next_attempt_at).order_by(waiting.next_attempt_at).limit(1)
-        ).scalar()
-        return due
+        row = self._next_due.first(connection, {})
+        return None if row is None else row[0]
 
     def take_due(self, connection: Connection, now: datetime, until: datetime, limit: int) -> Sequence[Notification]:
         """Return due notifications, the longest due first, and let them be due at `until`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random as system_random
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -81,6 +81,7 @@ class Deliverer:
         lease_seconds: float = LEASE_SECONDS,
         interrupt: Callable[[], None] = lambda: None,
         random: Callable[[], float] = system_random.random,
+        reading: Callable[[], AbstractContextManager[Connection]] | None = None,
     ) -> None:
         shares = Shares(store, agents, clock, feed_notify, Patience(timedelta(hours=hours), random))
         self._dispatcher = Dispatcher(
@@ -93,6 +94,7 @@ class Deliverer:
             refresh_seconds=refresh_seconds,
             lease_seconds=lease_seconds,
             interrupt=interrupt,
+            reading=reading,
         )
 
     def start(self) -> None:

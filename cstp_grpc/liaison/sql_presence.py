@@ -26,6 +26,10 @@ FLAGS = {
 PRESENCE = select(liaison_heartbeats).where(
     heartbeats.tenant == bindparam("tenant"), heartbeats.pillar == bindparam("pillar")
 )
+FIRST_DUE = select(
+    select(func.min(holds.due_at)).where(text(DUE_HOLD)).scalar_subquery(),
+    select(func.min(heartbeats.available_until)).where(heartbeats.is_present).scalar_subquery(),
+)
 
 
 class SqlPresenceStore:
@@ -44,6 +48,7 @@ class SqlPresenceStore:
         self._order = WriteOrder(engine)
         self._presence = DriverStatement(PRESENCE, dialect)
         self._beat = DriverStatement(beat, dialect)
+        self._first_due = DriverStatement(FIRST_DUE, dialect)
 
     def hold_order(self, connection: Connection) -> None:
         """Keep the writes of other servers waiting until the transaction ends, before it reads what it decides by."""
@@ -96,8 +101,7 @@ class SqlPresenceStore:
 
     def next_due(self, connection: Connection) -> datetime | None:
         """Return when the next session is due, or the next agent's time is over; None if there is none."""
-        session = connection.execute(select(func.min(holds.due_at)).where(text(DUE_HOLD))).scalar()
-        agent = connection.execute(select(func.min(heartbeats.available_until)).where(heartbeats.is_present)).scalar()
+        ((session, agent),) = self._first_due.all(connection, {})
         return min((instant for instant in (session, agent) if instant is not None), default=None)
 
     def held_sessions(self, connection: Connection, tenant: str) -> dict[str, int]:

@@ -50,6 +50,7 @@ DELIVERED = (
     .where(*OF_SHARE, shares.delivery == PENDING)
     .values(parameters(("delivery", "attempts", "next_attempt_at", "task_id", "delivered_at")))
 )
+NEXT_DUE = select(shares.next_attempt_at).where(text(TO_DELIVER)).order_by(shares.next_attempt_at).limit(1)
 EVENT_COUNT = select(func.coalesce(func.sum(counters.last_sequence), 0))
 LAST_SEQUENCE = select(counters.last_sequence).where(counters.tenant == bindparam("tenant"))
 
@@ -78,6 +79,7 @@ class SqlRoutingStore:
         self._delivered = DriverStatement(DELIVERED, dialect)
         self._count_event = DriverStatement(count_event.returning(counters.last_sequence), dialect)
         self._add_event = DriverStatement(insert(liaison_events).values(parameters(events.keys())), dialect)
+        self._next_due = DriverStatement(NEXT_DUE, dialect)
         self._event_count = DriverStatement(EVENT_COUNT, dialect)
         self._last_sequence = DriverStatement(LAST_SEQUENCE, dialect)
 
@@ -125,9 +127,8 @@ class SqlRoutingStore:
 
     def next_due(self, connection: Connection) -> datetime | None:
         """Return when the next delivery is due; None where none waits."""
-        query = select(shares.next_attempt_at).where(text(TO_DELIVER)).order_by(shares.next_attempt_at).limit(1)
-        due: datetime | None = connection.execute(query).scalar()
-        return due
+        row = self._next_due.first(connection, {})
+        return None if row is None else row[0]
 
     def add_event(self, connection: Connection, event: Event) -> Event:
         """Add an event and return it with its sequence, one more than that of the tenant's event before it."""

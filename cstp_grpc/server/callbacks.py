@@ -60,6 +60,7 @@ def build_callbacks(
         "no feedback is sent to announcing agents",
         refresh_seconds=settings.storage.refresh_seconds,
         lease_seconds=LEASE_SECONDS,
+        reading=engine.connect,
     )
     remover = CitationRemover(store, writer, clock)
     for thread in (sender, remover):

@@ -90,9 +90,11 @@ def build_liaison(
         clock,
         feed.notify,
         wanted.delivery_hours,
-        refresh_seconds=refresh,
+        # Without remote agents nothing can be delivered, whoever shared it.
+        refresh_seconds=refresh if remote else None,
         lease_seconds=LEASE * wanted.delivery_seconds,
         interrupt=lambda: close_all(remote.values()),
+        reading=engine.connect,
     )
     deliverer.start()
     opened.callback(deliverer.stop)

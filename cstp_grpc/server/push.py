@@ -82,6 +82,7 @@ def build_push(
         "the owners of tasks are not notified",
         refresh_seconds=settings.storage.refresh_seconds if shared else None,
         lease_seconds=LEASE_SECONDS,
+        reading=engine.connect,
     )
     sender.start()
     opened.callback(sender.stop)

@@ -7,6 +7,7 @@ import random as system_random
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from threading import Lock, Timer
@@ -97,7 +98,9 @@ class Dispatcher(Generic[ItemT]):
 
     Where this process ends before it has written down what came of an item, that is carried out again once its lease of
     `lease_seconds` is over, which must be longer than any takes. `refresh_seconds` is how often the outbox is looked at
-    without being woken, where other servers fill it; None where none do. `interrupt` makes what goes on fail soon.
+    without being woken, where other servers fill it; None where none do. `reading` gives a connection to look by, so
+    that nobody who writes waits for a look that finds nothing; without it each look is a transaction of the writer.
+    `interrupt` makes what goes on fail soon.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class Dispatcher(Generic[ItemT]):
         refresh_seconds: float | None = None,
         lease_seconds: float = LEASE_SECONDS,
         interrupt: Callable[[], None] = lambda: None,
+        reading: Callable[[], AbstractContextManager[Connection]] | None = None,
     ) -> None:
         self._name = name
         self._outbox = outbox
@@ -121,6 +125,7 @@ class Dispatcher(Generic[ItemT]):
         self._refresh_seconds = refresh_seconds
         self._lease = timedelta(seconds=lease_seconds)
         self._interrupt = interrupt
+        self._reading = reading
         self._lock = Lock()
         self._lanes: dict[str, Lane] = {}
         self._taking = Periodic(name, self._take, RETRY_SECONDS, logger, complaint)
@@ -145,13 +150,23 @@ class Dispatcher(Generic[ItemT]):
 
     def _take(self) -> float | None:
         """Begin what is due, and return in how many seconds there may be more."""
-        begun, due = self._writer.run(self._take_due)
-        for item, errand in begun:
-            self._begin(item, errand)
+        due, is_due = self._look()
+        if is_due:
+            begun, due = self._writer.run(self._take_due)
+            for item, errand in begun:
+                self._begin(item, errand)
         pauses = [] if self._refresh_seconds is None else [self._refresh_seconds]
         if due is not None:
             pauses.append(max((due - self._clock()).total_seconds(), 0.0))
         return min(pauses, default=None)
+
+    def _look(self) -> tuple[datetime | None, bool]:
+        """Return when the next item is due, and whether that may be now."""
+        if self._reading is None:
+            return None, True
+        with self._reading() as connection:
+            due = self._outbox.next_due(connection)
+        return due, due is not None and due <= self._clock()
 
     def _take_due(self, connection: Connection) -> tuple[Sequence[tuple[ItemT, Errand]], datetime | None]:
         """Return what can be begun now, and when the next item is due; what cannot is put off."""

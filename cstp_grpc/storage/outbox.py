@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine, delete, func, insert, select
+from sqlalchemy import Connection, Engine, Integer, bindparam, delete, func, insert, select
 
+from cstp_grpc.storage.driver_statement import DriverStatement
 from cstp_grpc.storage.order import WriteOrder
 from cstp_grpc.storage.tables import outbox
 from cstp_grpc.storage.writer import Writer
 
 MAX_PARAMETERS = 1000
 """How many numbers one statement names."""
+
+OLDEST = select(outbox.c.seq, outbox.c.decision_id).order_by(outbox.c.seq).limit(bindparam("limit", type_=Integer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class Outbox:
         self._engine = engine
         self._writer = writer
         self._order = WriteOrder(engine)
+        self._oldest = DriverStatement(OLDEST, engine.dialect)
 
     def hold(self, connection: Connection) -> None:
         """Keep the changes of other servers waiting until the transaction ends; see `WriteOrder`."""
@@ -48,9 +52,8 @@ class Outbox:
 
     def peek(self, limit: int) -> list[OutboxRow]:
         """Return the oldest changes, at most `limit`, by rising number."""
-        query = select(outbox.c.seq, outbox.c.decision_id).order_by(outbox.c.seq).limit(limit)
         with self._engine.connect() as connection:
-            return [OutboxRow(seq, decision_id) for seq, decision_id in connection.execute(query)]
+            return [OutboxRow(*row) for row in self._oldest.all(connection, {"limit": limit})]
 
     def acknowledge(self, seqs: Sequence[int]) -> None:
         """Remove changes that the index has taken. Raises Unavailable."""

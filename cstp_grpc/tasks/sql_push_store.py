@@ -54,6 +54,8 @@ class SqlPushStore:
         replaced = {name: notification.excluded[name] for name in waiting.keys() if name not in KEY_NAMES}  # noqa: SIM118
         self._put = DriverStatement(notification.on_conflict_do_update(index_elements=KEY, set_=replaced), dialect)
         self._configs = DriverStatement(CONFIGS, dialect)
+        next_due = select(waiting.next_attempt_at).where(is_first()).order_by(waiting.next_attempt_at).limit(1)
+        self._next_due = DriverStatement(next_due, dialect)
         self._count_due = DriverStatement(DUE, dialect)
         self._keep_snapshot = DriverStatement(SNAPSHOT, dialect)
 
@@ -117,9 +119,8 @@ class SqlPushStore:
 
     def next_due(self, connection: Connection) -> datetime | None:
         """Return when the next notification is due, of those that follow no other on the same configuration."""
-        query = select(waiting.next_attempt_at).where(is_first()).order_by(waiting.next_attempt_at).limit(1)
-        due: datetime | None = connection.execute(query).scalar()
-        return due
+        row = self._next_due.first(connection, {})
+        return None if row is None else row[0]
 
     def take_due(
         self, connection: Connection, now: datetime, until: datetime, limit: int

@@ -385,6 +385,33 @@ def test_what_is_under_way_is_not_begun_again_though_its_lease_is_over(kit: Kit)
         kit.wait_for(DeliveryState.DELIVERED, "share-2")
 
 
+class Counting:
+    """A writer and a way to read that count how often they are used."""
+
+    def __init__(self, kit: Kit) -> None:
+        self._kit = kit
+        self.jobs = 0
+        self.looks = 0
+
+    def run(self, job: Callable[[Connection], Any]) -> Any:
+        self.jobs += 1
+        return self._kit.writer.run(job)
+
+    def read(self) -> Connection:
+        self.looks += 1
+        return self._kit.engine.connect()
+
+
+def test_a_look_that_finds_nothing_keeps_nobody_who_writes_waiting(kit: Kit) -> None:
+    counting = Counting(kit)
+    with kit.delivering(writer=counting, reading=counting.read, refresh_seconds=0.001) as deliverer:
+        wait_until(lambda: counting.looks > 2, "it has looked by itself")
+        assert counting.jobs == 0
+        kit.share()
+        deliverer.wake()
+        kit.wait_for(DeliveryState.DELIVERED)
+
+
 class Failing:
     """A writer that loses what comes of jobs while it is told to."""
 

@@ -54,8 +54,14 @@ class Feeder:
         Raises IndexUnavailable; QueryFailed, Unavailable and SQLAlchemyError where the journal does not answer.
         """
         count = 0
-        # Each batch is a query of its own, lest a long feeding hold one transaction open.
-        while not stopping() and (rows := list(islice(self._store.index_rows(self._model, index.revision), BATCH))):
+        # Each batch is a query of its own, lest a long feeding hold one transaction open. Most of the time nothing has
+        # changed, which the newest revision tells sooner than an empty batch.
+        behind = self._store.newest_revision() > index.revision
+        while (
+            behind
+            and not stopping()
+            and (rows := list(islice(self._store.index_rows(self._model, index.revision), BATCH)))
+        ):
             index.upsert([row.decision_id for row in rows], [row.vector for row in rows], rows[-1].revision)
             count += len(rows)
         self._acknowledge(index.revision)
