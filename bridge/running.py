@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -48,8 +49,8 @@ async def running(
 ) -> AsyncIterator[Addresses]:
     """Run the bridge to a server for the length of a block; `reuse_ports` shares its ports with other bridges.
 
-    In the end it accepts nothing more, lets the requests in progress end for up to `grpc.drain_seconds`, then the work
-    on tasks for as long again, and closes the connection to the server last. Raises ConfigError and CannotListen.
+    In the end it accepts nothing more, lets the requests in progress and then the work on tasks end for up to
+    `grpc.drain_seconds` together, and closes the connection to the server last. Raises ConfigError and CannotListen.
     """
     certificate = ServerCertificate.of(settings.server.tls, "server.tls")
     async with connect(upstream.target, upstream.ca_file) as channel:
@@ -69,9 +70,14 @@ async def running(
                 secure=certificate is not None,
             )
         finally:
+            ends_at = time.monotonic() + settings.grpc.drain_seconds
             await listener.stop()
             await asyncio.gather(runner.cleanup(), grpc_server.stop(settings.grpc.drain_seconds))
-            await end_work(peer.conversations, settings.grpc.drain_seconds)
+            await end_work(peer.conversations, max(ends_at - time.monotonic(), LEAST_SECONDS))
+
+
+LEAST_SECONDS = 0.5
+"""What the work on tasks has to end in any case."""
 
 
 async def end_work(conversations: Conversations, seconds: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import os
 import runpy
 import signal
@@ -20,6 +21,8 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any, Final
+
+logger = logging.getLogger(__name__)
 
 PYTHON = (sys.executable, "-P", "-m")
 """What runs a module that is installed, never one of that name in the working folder."""
@@ -47,6 +50,10 @@ class Child:
     def wait(self, timeout: float | None = None) -> int:
         """Wait until it has ended and return its exit code. Raises subprocess.TimeoutExpired."""
         return self._process.wait(timeout)
+
+    def kill(self) -> None:
+        """End it at once, also if it is suspended."""
+        self._process.kill()
 
     def stop(self, timeout: float = GRACE_SECONDS) -> None:
         """Ask it to stop, and end it after `timeout` seconds."""
@@ -142,6 +149,20 @@ def keep_what_is_loaded() -> None:
     """Leave all present objects out of garbage collections, each of which would stop every thread for them."""
     gc.freeze()
     gc.set_threshold(*USUAL_THRESHOLDS)
+
+
+def end_after(seconds: float) -> None:
+    """End this process if it still runs after so many seconds, whatever it waits for."""
+    timer = threading.Timer(seconds, _end_at_once, [seconds])
+    timer.daemon = True
+    timer.start()
+
+
+def _end_at_once(seconds: float) -> None:
+    # What was acknowledged is on disk, so that this loses nothing.
+    names = ", ".join(sorted({thread.name for thread in threading.enumerate()} - {threading.current_thread().name}))
+    logger.error("stopping took more than %g s, so the process ends as it is; its threads are %s", seconds, names)
+    os._exit(1)
 
 
 def main() -> None:

@@ -38,8 +38,7 @@ class BridgeProcesses:
         self._settings = settings
         self._scheme = "https" if settings.server.tls else "http"
         self._reserved: list[PortReservation] = []
-        # Once for its requests, and once for its work on tasks.
-        stop_seconds = 2 * settings.grpc.drain_seconds + GRACE_SECONDS
+        stop_seconds = settings.grpc.drain_seconds + GRACE_SECONDS
         arguments = ["--config", str(config_file)] if config_file else []
         self.processes = [
             SupervisedProcess(

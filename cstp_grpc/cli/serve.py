@@ -29,13 +29,15 @@ from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.stack import Stack
 from cstp_grpc.cli.supervised_process import ChildFailed, Restarted
 from cstp_grpc.config import ConfigError, ServeSettings, Settings, count_workers
-from cstp_grpc.process import PYTHON, keep_what_is_loaded
+from cstp_grpc.process import PYTHON, end_after, keep_what_is_loaded
 from cstp_grpc.server.stderr_log import log_to_stderr
 
 logger = logging.getLogger(__name__)
 
 HANGUP = "SIGHUP is ignored: settings cannot be read anew yet, and SIGTERM stops the server"
 
+STOP_SECONDS = 20.0
+"""How long stopping may take beside the time for draining; more means that something hangs, such as a database."""
 METADATA = '{"affectsProduction": true, "codeReviewCompleted": true, "ciPassing": true, "rolloutPercent": 50}'
 JSON_HEADER = "'Content-Type: application/json'"
 QUERY = json.dumps(
@@ -93,6 +95,7 @@ def serve(dev: bool, bridge: bool, workers: str | None) -> None:
             announced.ready(stack)
             keep_what_is_loaded()
             watch(stack, announced, events)
+            end_after(settings.grpc.drain_seconds + STOP_SECONDS)
     # Everything has ended in good order, also where the terminal to say so on is gone.
     with suppress(click.ClickException):
         out.line("Stopped.")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from cstp_grpc.cli.bridge_processes import BridgeAddress, BridgeProcesses
 from cstp_grpc.cli.supervised_process import Notify, Restarted
 from cstp_grpc.cli.worker_processes import WorkerProcesses
 from cstp_grpc.config import Settings, count_bridges, count_workers
+from cstp_grpc.process import GRACE_SECONDS
+
+if TYPE_CHECKING:
+    from cstp_grpc.server.app import App
 
 
 class RunningServer(Protocol):
@@ -51,6 +56,8 @@ class Stack:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.bridge_address: BridgeAddress | None = None
+        self._drain_seconds = settings.grpc.drain_seconds
+        self._drains_until: float | None = None
         self._bridges: BridgeProcesses | None = None
         self._workers: WorkerProcesses | None = None
         with ExitStack() as opened:
@@ -74,7 +81,8 @@ class Stack:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop everything."""
+        """Stop everything, calls in progress draining."""
+        self._drains_until = time.monotonic() + self._drain_seconds
         self._opened.close()
 
     @property
@@ -108,9 +116,14 @@ class Stack:
 
         app = App(settings)
         self.server = app
-        opened.callback(app.stop)
+        opened.callback(self._stop_app, app)
         app.start(private=private)
         return app.private_target
+
+    def _stop_app(self, app: App) -> None:
+        """Stop the server of this process; what the bridge took of the time for draining is gone."""
+        left = 0.0 if self._drains_until is None else self._drains_until - time.monotonic()
+        app.stop(max(left, min(self._drain_seconds, GRACE_SECONDS)))
 
 
 def check_certificate(settings: Settings) -> None:

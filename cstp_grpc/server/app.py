@@ -108,6 +108,8 @@ class App:
         self._resources = ExitStack()
         self._start_later: list[Callable[[], None]] = []
         """Starts what no call waits for."""
+        self._stop_early: list[Callable[[], None]] = []
+        """Has things end that calls in progress do without, while those are waited for."""
         with ExitStack() as opened:
             self._server = self._build(opened, clock)
             self._resources = opened.pop_all()
@@ -142,6 +144,8 @@ class App:
 
     def stop(self, drain_seconds: float | None = None) -> None:
         """Let calls in progress end, up to the configured time, and close everything."""
+        for begin_stop in self._stop_early:
+            begin_stop()
         # Those who watch would else be waited for as if they were about to end.
         self._feed.close()
         self._server.stop(self._settings.grpc.drain_seconds if drain_seconds is None else drain_seconds)
@@ -272,6 +276,7 @@ class App:
         if index is not None:
             opened.callback(index.stop)
             self._start_later.append(index.start)
+            self._stop_early.append(index.begin_stop)
         else:
             # Nobody will take these; an index that is configured later reads the journal itself.
             outbox.clear()

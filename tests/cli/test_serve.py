@@ -196,6 +196,37 @@ def bridge_of(pid: int) -> int:
     return next(int(child) for child, parent, command in rows if int(parent) == pid and " bridge " in command)
 
 
+def children_of(pid: int) -> dict[str, int]:
+    """Return the child processes of a process by the module that they run."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            status = path.joinpath("stat").read_text().rpartition(")")[2].split()
+            command = path.joinpath("cmdline").read_text().split("\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(status[1]) == pid and "cstp_grpc.process" in command:
+            found[command[command.index("cstp_grpc.process") + 2]] = int(path.name)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds children by /proc")
+@pytest.mark.parametrize("frozen", ["bridge", "cstp_grpc.decisions.index.chroma_server"])
+def test_a_frozen_child_does_not_keep_the_server_from_stopping(frozen: str, home: Path) -> None:
+    environment = {**ENVIRONMENT, "CSTP_INDEX__MODE": "embedded", "CSTP_GRPC__DRAIN_SECONDS": "1"}
+    with started("serve", "--dev", environment=environment) as process:
+        process.wait_for(READY)
+        wait_until(lambda: frozen in children_of(process.popen.pid), "all children run")
+        pid = children_of(process.popen.pid)[frozen]
+        os.kill(pid, signal.SIGSTOP)
+        assert process.end() == 0
+        process.wait_for("Stopped.")
+        # The children hold the other end of the output, so it ends only when they all have.
+        with pytest.raises(AssertionError, match="it ended"):
+            process.wait_for("a line that is never printed")
+        assert not Path(f"/proc/{pid}").exists()
+
+
 def test_nothing_is_left_when_the_server_is_killed(invoke: Invoke) -> None:
     with started("serve", "--dev") as process:
         process.wait_for(READY)

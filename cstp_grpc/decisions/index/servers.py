@@ -57,6 +57,9 @@ class ChromaServer(Protocol):
     def check(self) -> None:
         """Raise IndexUnavailable where the process has ended."""
 
+    def kill(self) -> None:
+        """End at once what was started, from any thread, so that requests that wait for it fail; `stop` follows."""
+
     def stop(self) -> bool:
         """End what was started, and return whether it had crashed."""
 
@@ -80,6 +83,9 @@ class RemoteChroma:
 
     def check(self) -> None:
         """There is no process to look at."""
+
+    def kill(self) -> None:
+        """There is nothing to end."""
 
     def stop(self) -> bool:
         """There is nothing to end."""
@@ -156,6 +162,11 @@ class EmbeddedChroma:
         code = self._child.exit_code() if self._child else 0
         if code is not None:
             raise ended(code)
+
+    def kill(self) -> None:
+        """End the child at once; a suspended one would not hear anything else."""
+        if (child := self._child) is not None:
+            child.kill()
 
     def stop(self) -> bool:
         """End the child and give up the lock; return whether the child had crashed."""

@@ -17,6 +17,7 @@ from cstp_grpc.decisions.index.soundness import check_soundness
 from cstp_grpc.decisions.matrix import VectorMatrix
 from cstp_grpc.decisions.store import Vector
 from cstp_grpc.errors import CstpError
+from cstp_grpc.process import GRACE_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,13 @@ CHECK_INTERVAL = 60.0
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 15.0
 """Seconds before the index is started again; the pause doubles with each failure."""
+
+
+STOP_SECONDS = GRACE_SECONDS
+"""How long the thread may take to end: a request, and the server's own end."""
+
+KILLED_SECONDS = 2.0
+"""How long it may take to notice that its server was killed."""
 
 
 class IndexSupervisor:
@@ -66,6 +74,7 @@ class IndexSupervisor:
         """Whether the next start begins with an empty index."""
         self._journal_fails = False
         self._stopping = threading.Event()
+        self._stop_by: float | None = None
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
 
@@ -73,12 +82,26 @@ class IndexSupervisor:
         """Begin, without waiting for the index to be ready."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread and the server; a batch that is being fed is finished first."""
+    def begin_stop(self) -> None:
+        """Have the thread and the server end, without waiting for that."""
         self._stopping.set()
         self._wake.set()
+        if self._stop_by is None:
+            self._stop_by = time.monotonic() + STOP_SECONDS
+
+    def stop(self) -> None:
+        """End the thread and the server; a batch that is being fed has `STOP_SECONDS` to be finished first."""
+        self.begin_stop()
+        if not self._thread.is_alive():
+            return
+        assert self._stop_by is not None
+        self._thread.join(max(self._stop_by - time.monotonic(), 0))
         if self._thread.is_alive():
-            self._thread.join()
+            # It waits for a server that hangs. The index can be fed again from the journal, whatever is lost.
+            self._server.kill()
+            self._thread.join(KILLED_SECONDS)
+        if self._thread.is_alive():
+            logger.warning("the index was left to itself, because its server does not answer")
 
     def state(self) -> str:
         """Return how the index is: `ready`, `starting`, `rebuilding`, or `unavailable: ` and why."""

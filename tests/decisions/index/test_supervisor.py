@@ -9,12 +9,14 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from cstp_grpc.decisions.index import IndexUnavailable, chroma
+from cstp_grpc.decisions.index import IndexUnavailable, chroma, supervisor
 from cstp_grpc.decisions.index.chroma import ChromaIndex
+from cstp_grpc.decisions.index.chroma_http import ChromaHttp
 from cstp_grpc.decisions.index.servers import EmbeddedChroma, RemoteChroma
 from tests.decisions.index.conftest import OpenJournal
 from tests.decisions.index.indexed import IndexedJournal
@@ -208,6 +210,31 @@ def test_stopping_ends_the_child(journal: IndexedJournal) -> None:
     journal.start()
     journal.wait_for("ready")
     pid = pid_of(journal)
+    journal.supervisor.stop()
+    assert ended(pid)
+
+
+def test_stopping_does_not_wait_for_a_child_that_hangs(
+    journal: IndexedJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.record(PARROTS)
+    journal.start()
+    journal.wait_until_complete()
+    pid = pid_of(journal)
+    monkeypatch.setattr(supervisor, "STOP_SECONDS", 0.2)
+    # Longer than the test may take: a request that the child holds must not be waited for.
+    monkeypatch.setattr(chroma, "FEED_SECONDS", 600.0)
+    fed, call = threading.Event(), ChromaHttp.call
+
+    def note_feeding(http: ChromaHttp, method: str, path: str, body: object, timeout: float) -> Any:
+        if path.endswith("/upsert"):
+            fed.set()
+        return call(http, method, path, body, timeout)
+
+    monkeypatch.setattr(ChromaHttp, "call", note_feeding)
+    os.kill(pid, signal.SIGSTOP)
+    journal.record("count red parrots")
+    assert fed.wait(20)
     journal.supervisor.stop()
     assert ended(pid)
 
