@@ -158,7 +158,6 @@ def disk_steps(run: Run, opened: ExitStack) -> dict[str, Series]:
     judge = f"a check of {AIMED_AT} rules with its durable entry"
     return {
         "transaction": repeat("one durable transaction (sqlite3)", durable_transaction(run.folder)),
-        "record": repeat(f"{judge}, on a thread", repeating(lambda: checks.check(wanted, "a", None, "r"))),
         "write": repeat(
             f"{judge}, awaited on the loop", OnLoop(loop, lambda: checks.judge_and_record(wanted, "a", None, "r"))
         ),
