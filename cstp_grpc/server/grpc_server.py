@@ -40,6 +40,10 @@ LOOPBACK: Final = "127.0.0.1"
 PING_MILLISECONDS: Final = 30_000
 """How long a caller with open calls may be silent before it is asked whether it is there, and may take to answer."""
 
+IDLE_MILLISECONDS: Final = 300_000
+"""How long a connection may have no calls; clients connect again by themselves. Each holds a file descriptor, and gRPC
+cannot bound how many there are."""
+
 HANDSHAKE_MILLISECONDS: Final = 10_000
 """How long a new connection may take to say that it speaks HTTP/2, TLS included."""
 
@@ -178,6 +182,7 @@ def channel_options(settings: GrpcSettings, *, reuse_port: bool) -> list[tuple[s
         # Two servers on one port each get a part of the calls.
         ("grpc.so_reuseport", int(reuse_port)),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
+        ("grpc.max_connection_idle_ms", IDLE_MILLISECONDS),
         # A caller that vanished without a word would keep its streams, of which there are not many, for hours.
         ("grpc.keepalive_time_ms", PING_MILLISECONDS),
         ("grpc.http2.ping_timeout_ms", PING_MILLISECONDS),
