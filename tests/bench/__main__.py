@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,12 +31,15 @@ def main(given: Sequence[str]) -> int:
             path = newest_document() if arguments.source == "newest" else Path(arguments.source)
             results = read_results(path)
         else:
+            arguments.out = arguments.out or OUTPUT / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
             results = measure(arguments, usual_sections() if not arguments.only else arguments.only)
-            write(results, arguments.out or OUTPUT / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json")
+            print(f"Written to {arguments.out}", file=sys.stderr)
         if arguments.aims:
             print(aims_table(results))
             return 0
         report(results)
+        if results.failed:
+            return 1
         if arguments.check:
             return check(arguments, results)
         if arguments.accept:
@@ -87,9 +92,14 @@ def measure(arguments: argparse.Namespace, sections: Collection[str], into: Resu
         run = Run(Path(folder), rounds, calls, results, arguments.provider, small=arguments.quick)
         for number, name in enumerate(sections):
             run.title, begun = name, time.monotonic()
-            SECTIONS[name].measure(run)
-            if name not in results.sections:
-                results.sections.append(name)
+            try:
+                SECTIONS[name].measure(run)
+            except Exception:  # noqa: BLE001 - what the other sections measure shall not be lost
+                results.failed[name] = traceback.format_exc()
+            else:
+                results.sections += [name] if name not in results.sections else []
+            # After each section, so that whoever stops a run keeps what it measured.
+            write(results, arguments.out)
             run.note(f"{number + 1} of {len(sections)}: {time.monotonic() - begun:.0f} s")
     return results
 
@@ -98,7 +108,6 @@ def write(results: Results, path: Path) -> None:
     """Write the document of a run."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(results.to_json())
-    print(f"Written to {path}", file=sys.stderr)
 
 
 def newest_document() -> Path:
@@ -116,6 +125,8 @@ def report(results: Results) -> None:
     print(f"{rows_table(results)}\n\n{figures_table(results)}\n\n{aims_table(results)}")
     for beginning, reason in results.skipped.items():
         print(f"\nNot measured: {beginning}: {reason}")
+    for name, problem in results.failed.items():
+        print(f"\nFAILED {name}\n{problem}")
 
 
 def check(arguments: argparse.Namespace, results: Results) -> int:
@@ -125,7 +136,11 @@ def check(arguments: argparse.Namespace, results: Results) -> int:
     if compared.worse and not arguments.source:
         sections = sorted({change.measured.section for change in compared.worse})
         print(f"\nSeems worse, so it is measured again: {', '.join(sections)}", file=sys.stderr)
-        compared = compare(measure(arguments, sections, results), accepted)
+        results = measure(arguments, sections, results)
+        if results.failed:
+            report(results)
+            return 1
+        compared = compare(results, accepted)
     if results.machine != accepted.machine:
         print(f"\nThe accepted figures are of another kind of machine: {dict(accepted.machine)}")
     print_comparison(compared)
@@ -147,5 +162,11 @@ def print_comparison(compared: Comparison) -> None:
         print(f"WORSE   {change.describe()}")
 
 
+def leave(number: int, frame: object) -> None:
+    """End as after an error, so that what was started is stopped."""
+    sys.exit(128 + number)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, leave)
     sys.exit(main(sys.argv[1:]))

@@ -93,6 +93,8 @@ class Results:
     """The sections that ran to their end."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Why parts of a section could not be measured, by the beginning of the names of their figures."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Sections that could not be measured because of an error, with its traceback."""
     rows: list[Row] = field(default_factory=list)
     figures: dict[str, Figure] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=machine)
@@ -110,6 +112,7 @@ class Results:
             "calls": self.calls,
             "sections": self.sections,
             "skipped": self.skipped,
+            "failed": self.failed,
             "figures": figures_to_json(self.figures),
             "rows": [asdict(row) for row in self.rows],
         }
@@ -142,6 +145,7 @@ def read_results(path: Path) -> Results:
             calls=content["calls"],
             sections=content["sections"],
             skipped=content["skipped"],
+            failed=content["failed"],
             rows=[Row(**row) for row in content["rows"]],
             figures=figures_from_json(content["figures"]),
             machine=content["machine"],

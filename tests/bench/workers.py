@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from contextlib import ExitStack
 
 from tests.bench.checks import AIMED_AT, write_rulebook
@@ -14,7 +13,7 @@ from tests.bench.proc import connected_process, listeners
 from tests.bench.processes import START_TIMEOUT
 from tests.bench.results import Better
 from tests.bench.run import Run, ratios
-from tests.bench.stack import CSTP, Stack, clean_environment, configure, serving
+from tests.bench.stack import Stack, configure, serving
 from tests.waiting import wait_until
 
 WORKERS = (1, 4)
@@ -27,9 +26,6 @@ ATTEMPTS = 200
 
 def measure_workers(run: Run) -> None:
     """Measure checks with durable audit by one worker in turns with checks by four."""
-    if "--workers" not in subprocess.check_output([CSTP, "serve", "--help"], env=clean_environment(), text=True):
-        run.skip("", "this version serves from one process only")
-        return
     try:
         with ExitStack() as opened:
             one, four = (start_workers(run, opened, count) for count in WORKERS)
