@@ -161,6 +161,8 @@ class App:
         # What may be unusable comes first, before anything on disk is touched: limits, rules, projects, other agents.
         refusals = RefusalCounts(clock)
         policy = build_call_policy(settings, refusals, self._deployment)
+        requests = [method.request for method in methods().values()]
+        self._start_later.append(lambda: policy.validation.begin_to_warm(requests))
         certificate = ServerCertificate.of(settings.grpc.tls, "grpc.tls")
         rule_set = load(rulebook_path(settings), self._deployment.rulebooks)
         settings.intent_layer.check_roots()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import ssl
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime, timedelta
@@ -45,7 +44,7 @@ def build_callbacks(
     store, decisions = SqlCallbackStore(engine), SqlDecisionStore(engine, sharing)
     notifications = WebhookOutbox(
         CallbackQueue(store, decisions, allowed, settings.agent.name),
-        HttpWebhookClient(lambda _, ip: permitted(ip), ssl.create_default_context()),
+        HttpWebhookClient(lambda _, ip: permitted(ip)),
         trail,
         clock,
         Patience(timedelta(hours=wanted.delivery_hours)),

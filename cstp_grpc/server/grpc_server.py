@@ -193,13 +193,10 @@ def channel_options(settings: GrpcSettings, *, reuse_port: bool) -> list[tuple[s
 
 def build_call_policy(settings: Settings, refusals: RefusalSink, deployment: Deployment = ALONE) -> CallPolicy:
     """Return what holds for all calls; what is refused is counted in `refusals`. Raises ConfigError."""
-    validation = Validation(settings.grpc.max_depth, settings.grpc.max_values)
-    for method in methods().values():
-        validation.warm(method.request)
     return CallPolicy(
         admission_steps(settings, deployment),
         CallsInProgress(settings.grpc.max_calls_per_agent, settings.grpc.max_calls),
-        validation,
+        Validation(settings.grpc.max_depth, settings.grpc.max_values),
         ErrorAnswers(refusals),
         settings.grpc.message_seconds,
     )

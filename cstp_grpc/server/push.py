@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import ssl
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime, timedelta
@@ -65,7 +64,7 @@ def build_push(
     sender: Dispatcher[TaskNotification]
     outbox = WebhookOutbox(
         queue,
-        HttpWebhookClient(addresses.permits, ssl.create_default_context()),
+        HttpWebhookClient(addresses.permits),
         trail,
         clock,
         Patience(timedelta(hours=wanted.delivery_hours)),

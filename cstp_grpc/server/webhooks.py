@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from http.client import HTTPException
 from typing import Final
 from urllib.parse import SplitResult
@@ -34,9 +34,15 @@ class HttpWebhookClient:
     the answer only the status is read.
     """
 
-    def __init__(self, permits: Permits, tls: ssl.SSLContext, seconds: float = SECONDS) -> None:
+    def __init__(
+        self,
+        permits: Permits,
+        tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+        seconds: float = SECONDS,
+    ) -> None:
+        """Prepare to post; `tls` says whom to trust, which is read for the first notification: it takes long."""
         self._permits = permits
-        self._tls = tls
+        self._tls = cache(tls)
         self._seconds = seconds
 
     def post(self, request: WebhookRequest) -> None:
@@ -46,7 +52,7 @@ class HttpWebhookClient:
         url = SplitResult(address.scheme, address.netloc, path, query, "")
         dial = Dialler(partial(self._permits, address))
         try:
-            status = post(url, body, request.headers, self._seconds, self._tls, dial)
+            status = post(url, body, request.headers, self._seconds, self._tls(), dial)
         except AddressRefused as error:
             raise Refused(str(error)) from error
         except TimeoutError as error:

@@ -31,7 +31,7 @@ def anywhere(address: str) -> bool:
 def client(
     permitted: Callable[[str], bool] = anywhere, tls: ssl.SSLContext | None = None, seconds: float = 10.0
 ) -> HttpWebhookClient:
-    return HttpWebhookClient(lambda _, ip: permitted(ip), tls or ssl.create_default_context(), seconds)
+    return HttpWebhookClient(lambda _, ip: permitted(ip), lambda: tls or ssl.create_default_context(), seconds)
 
 
 def at(url: str) -> WebhookRequest:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Iterator
+import threading
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,9 +39,13 @@ class Validation:
         self._max_depth = max_depth
         self._max_values = max_values
 
-    def warm(self, request: type[Message]) -> None:
-        """Compile the rules of a message type, which otherwise costs its first request milliseconds."""
-        self._validator.collect_violations(request())
+    def begin_to_warm(self, requests: Iterable[type[Message]]) -> None:
+        """Have a thread compile the rules of message types, which costs the first request of each milliseconds else."""
+        threading.Thread(target=self._warm, args=(list(requests),), name="validation", daemon=True).start()
+
+    def _warm(self, requests: Iterable[type[Message]]) -> None:
+        for request in requests:
+            self._validator.collect_violations(request())
 
     def judge_numbered(self, request: Message, number: int) -> None:
         """Let a well-formed message of a stream pass. Raises InvalidArgument with its number and each field."""
