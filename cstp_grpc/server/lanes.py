@@ -48,8 +48,16 @@ SHORT: Final = frozenset({"cstp.getAccess"})
 """Methods whose plain functions only compute for microseconds, so that a thread would cost more than they do."""
 
 
+PASSES_BETWEEN: Final = 6
+"""How many passes of the event loop lie between two turns.
+
+grpc.aio accepts one call after the other, each in about three passes. With fewer passes between turns, searches wait
+unaccepted instead of for their turn, and a check waits among them.
+"""
+
+
 class LoopTurns:
-    """Turns on the event loop, one in each of its passes, in the order in which they are asked for.
+    """Turns on the event loop, in the order in which they are asked for.
 
     What became ready meanwhile runs between two of them, so that many short functions do not add up to a long one.
     """
@@ -67,16 +75,19 @@ class LoopTurns:
             await turn
         else:
             self._taken = True
-            loop.call_soon(self._pass_on, loop)
+            loop.call_soon(self._pass_on, loop, PASSES_BETWEEN)
 
-    def _pass_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Give the turn in the next pass to the first that still waits."""
+    def _pass_on(self, loop: asyncio.AbstractEventLoop, passes: int) -> None:
+        """Give the turn to the first that still waits, after so many more passes."""
+        if passes:
+            loop.call_soon(self._pass_on, loop, passes - 1)
+            return
         while self._waiting:
             turn = self._waiting.popleft()
             # Who was cancelled does not need it any more.
             if not turn.done():
                 turn.set_result(None)
-                loop.call_soon(self._pass_on, loop)
+                loop.call_soon(self._pass_on, loop, PASSES_BETWEEN)
                 return
         self._taken = False
 

@@ -37,7 +37,9 @@ def test_between_two_short_functions_runs_what_became_ready_meanwhile(lane: Lane
     asyncio.run(main())
 
     assert [event for event in events if event != "other"] == [f"short {number}" for number in range(5)]
-    assert all("other" in pair for pair in pairwise(events))
+    # A check needs several passes of the loop until it is accepted and judged.
+    turns = [place for place, event in enumerate(events) if event != "other"]
+    assert all(later - earlier > 3 for earlier, later in pairwise(turns))
 
 
 def test_who_was_cancelled_takes_no_turn_from_others(lane: Lane) -> None:
