@@ -167,6 +167,8 @@ class Writer:
         self._connection: Connection | None = None
         self._changed = threading.Condition(threading.Lock())
         self._waiting: list[Ticket[Any]] = []
+        self._arrivals: dict[asyncio.AbstractEventLoop, list[LoopTicket[Any]]] = {}
+        """Tickets of this turn of each loop, which only that loop touches."""
         self._busy = False
         """Whether somebody, thread or caller, has the connection."""
         self._closed = False
@@ -195,7 +197,7 @@ class Writer:
         """
         loop = asyncio.get_running_loop()
         ticket = LoopTicket(job, loop, alone=alone)
-        self._enter(ticket, may_commit=False)
+        self._enter_soon(ticket)
         timer = loop.call_later(self._timeout, ticket.expire, self._timeout)
         try:
             return await ticket.future
@@ -222,7 +224,7 @@ class Writer:
         """Return True where the caller has the connection now, and must leave it; else the thread gets the ticket."""
         with self._changed:
             if self._closed:
-                raise Unavailable("the server is stopping")
+                raise stopping()
             if may_commit and not self._busy and not self._waiting:
                 self._busy = True
                 return True
@@ -230,6 +232,28 @@ class Writer:
             if not self._busy:
                 self._changed.notify()
             return False
+
+    def _enter_soon(self, ticket: LoopTicket[Any]) -> None:
+        """Give the thread the ticket with all others of this turn of the loop, so that it is woken once for them."""
+        if self._closed:
+            raise stopping()
+        arrivals = self._arrivals.get(ticket.loop)
+        if arrivals is None:
+            arrivals = self._arrivals[ticket.loop] = []
+            ticket.loop.call_soon(self._enter_arrivals, ticket.loop)
+        arrivals.append(ticket)
+
+    def _enter_arrivals(self, loop: asyncio.AbstractEventLoop) -> None:
+        arrivals = self._arrivals.pop(loop)
+        with self._changed:
+            if not self._closed:
+                self._waiting += arrivals
+                if not self._busy:
+                    self._changed.notify()
+                return
+        for ticket in arrivals:
+            ticket.fail(stopping())
+            ticket.settle()
 
     def _leave(self) -> None:
         """Give the connection to the next."""
@@ -389,6 +413,11 @@ def settle_all(tickets: Sequence[LoopTicket[Any]]) -> None:
     """Let the coroutines of a batch go on; on their loop only."""
     for ticket in tickets:
         ticket.settle()
+
+
+def stopping() -> Unavailable:
+    """Return the error for a caller that comes too late."""
+    return Unavailable("the server is stopping")
 
 
 def late(timeout: float) -> Unavailable:

@@ -79,9 +79,11 @@ class Things:
 
 
 async def begin(coroutine: Coroutine[object, object, ResultT]) -> asyncio.Task[ResultT]:
-    """Start a task and return when it waits for something."""
+    """Start a task and return when it waits for the writer, which has its job."""
     task = asyncio.create_task(coroutine)
-    await asyncio.sleep(0)
+    # A job is given to the writer with all others of the same turn of the loop.
+    for _ in range(3):
+        await asyncio.sleep(0)
     return task
 
 
@@ -250,6 +252,19 @@ def test_a_commit_wakes_each_loop_once(engine: Engine, writer: Writer) -> None:
     with asyncio.Runner(loop_factory=Loop) as runner:
         assert runner.run(run()) == [str(number) for number in range(20)]
     assert len(woken) == 1
+
+
+def test_a_writer_that_closes_refuses_what_it_was_not_given_yet(engine: Engine) -> None:
+    writer = Writer(engine, timeout=BOUND)
+
+    async def run() -> None:
+        task = asyncio.create_task(writer.write(add("a")))
+        asyncio.get_running_loop().call_soon(writer.close)
+        with pytest.raises(Unavailable, match="stopping"):
+            await task
+
+    asyncio.run(run())
+    assert names(engine) == set()
 
 
 def test_two_loops_each_get_their_own_results(engine: Engine, writer: Writer) -> None:
