@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from a2a.types.a2a_pb2 import Artifact, Part, Role, Task, TaskState
-from google.protobuf import json_format
 
 from bridge.a2a.media import JSON, TEXT
 from bridge.a2a.messages import ANNOUNCE, Announcement, Request
 from bridge.a2a.prose import one_line, text_of
 from bridge.a2a.tasks import copy_of
 from bridge.status import Failure, summary, violations
+from cstp_grpc.client import json_known
 
 CHECK: Final = "cstp.checkGuardrails"
 
@@ -132,5 +132,6 @@ def text_part(text: str) -> Part:
 def data_part(content: Mapping[str, Any]) -> Part:
     """Return a part of data. Raises ValueError where it is not JSON."""
     part = Part(media_type=JSON)
-    json_format.ParseDict(dict(content), part.data)
+    part.data.struct_value.SetInParent()
+    json_known.fill_struct(part.data.struct_value, content)
     return part

@@ -10,14 +10,13 @@ from typing import Any, TypeVar
 from a2a.types import a2a_pb2
 from a2a.utils.errors import InvalidParamsError, TaskNotFoundError
 from a2a.utils.proto_utils import to_stream_response
-from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from bridge.a2a import params
 from bridge.a2a.context import CallContext
 from bridge.a2a.conversations import Conversations
+from bridge.a2a.proto_json import to_json
 from bridge.a2a.tasks import Event
-from cstp_grpc.client import json_known
 
 RequestT = TypeVar("RequestT", bound=Message)
 
@@ -64,12 +63,6 @@ def operations(handler: Conversations) -> Operations:
             "SubscribeToTask": streaming(a2a_pb2.SubscribeToTaskRequest, handler.on_subscribe_to_task),
         },
     )
-
-
-def to_json(message: Message) -> dict[str, Any]:
-    """Return a message as ProtoJSON, with the whole numbers of free-form data as such."""
-    found: dict[str, Any] = json_known.with_integers(json_format.MessageToDict(message))
-    return found
 
 
 def render(_request: Message, result: Message | None) -> object:

@@ -6,12 +6,14 @@ protobuf this one names everything that is wrong by its path, and passes over no
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from a2a.utils.errors import InvalidParamsError
-from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from bridge.a2a.errors import invalid_params
@@ -28,6 +30,37 @@ VALUE: Final = "google.protobuf.Value"
 MAX_ITEMS: Final = 1000
 """How many items a list of a request may have, free-form data aside: to judge each takes time that is everybody's."""
 TOO_MANY: Final = f"must have at most {MAX_ITEMS} items"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownField:
+    """A field of a message, and how params may give it."""
+
+    field: FieldDescriptor
+    names: tuple[str, ...]
+    """Its name in JSON, and the one in the contract if that is another."""
+    takes_null: bool
+    """Whether null is a value and does not mean that the field is absent: so it is for free-form data."""
+
+    def spellings_in(self, members: Mapping[str, object]) -> list[str]:
+        """Return the names by which an object sets the field."""
+        return [name for name in self.names if name in members and (self.takes_null or members[name] is not None)]
+
+
+@functools.cache
+def shape_of(kind: Descriptor) -> tuple[tuple[KnownField, ...], tuple[tuple[KnownField, ...], ...]]:
+    """Return the fields of a type of message, and those of which only one may be set."""
+    fields = {
+        field.name: KnownField(
+            field,
+            tuple(dict.fromkeys((field.json_name, field.name))),
+            field.message_type is not None and field.message_type.full_name == VALUE,
+        )
+        for field in kind.fields
+    }
+    # An optional field is a choice of its own to protobuf.
+    choices = [tuple(fields[field.name] for field in oneof.fields) for oneof in kind.oneofs if len(oneof.fields) > 1]
+    return tuple(fields.values()), tuple(choices)
 
 
 def read(params: object, kind: type[MessageT]) -> MessageT:
@@ -62,15 +95,15 @@ def fill(message: Message, value: object, path: str, problems: Problems) -> None
         problems.add(path, "must be an object" if path else "params must be an object")
         return
     prefix = f"{path}." if path else ""
-    for field in cast("Sequence[FieldDescriptor]", message.DESCRIPTOR.fields):
-        spellings = [name for name in dict.fromkeys((field.json_name, field.name)) if not is_absent(field, value, name)]
+    fields, choices = shape_of(cast("Descriptor", message.DESCRIPTOR))
+    for each in fields:
+        spellings = each.spellings_in(value)
         if len(spellings) > 1:
             problems.add(prefix + spellings[1], f'cannot be set beside "{spellings[0]}"')
         elif spellings:
-            fill_field(message, field, value[spellings[0]], prefix + field.json_name, problems)
-    for oneof in message.DESCRIPTOR.oneofs:
-        choices = cast("Sequence[FieldDescriptor]", oneof.fields)
-        check_choice([field for field in choices if is_given(field, value)], prefix, problems)
+            fill_field(message, each.field, value[spellings[0]], prefix + each.field.json_name, problems)
+    for choice in choices:
+        check_choice([each.field for each in choice if each.spellings_in(value)], prefix, problems)
 
 
 def fill_field(message: Message, field: FieldDescriptor, value: object, path: str, problems: Problems) -> None:
@@ -120,13 +153,18 @@ def parse(field: FieldDescriptor, value: object) -> Any:
 
 def parse_enum(enum: EnumDescriptor, value: object) -> int:
     """Return the value of an enum that is given by its name or its number. Raises Refusal."""
-    # Protobuf's own look-up raises for text that has no UTF-8.
-    numbers = {item.name: int(item.number) for item in enum.values}
+    numbers = numbers_of(enum)
     if isinstance(value, str) and value in numbers:
         return numbers[value]
     if isinstance(value, int) and not isinstance(value, bool) and value in numbers.values():
         return value
     raise Refusal("must be one of " + ", ".join(f'"{name}"' for name in numbers))
+
+
+@functools.cache
+def numbers_of(enum: EnumDescriptor) -> Mapping[str, int]:
+    """Return the values of an enum by their names; protobuf's own look-up raises for text that has no UTF-8."""
+    return {item.name: int(item.number) for item in enum.values}
 
 
 def parse_bytes(value: object) -> bytes:
@@ -141,14 +179,3 @@ def check_choice(fields: list[FieldDescriptor], prefix: str, problems: Problems)
     """Note a second member of a oneof."""
     for other in fields[1:]:
         problems.add(prefix + other.json_name, f'cannot be set beside "{fields[0].json_name}"')
-
-
-def is_given(field: FieldDescriptor, members: Mapping[str, object]) -> bool:
-    """Whether an object sets a field, by either of its names."""
-    return not (is_absent(field, members, field.json_name) and is_absent(field, members, field.name))
-
-
-def is_absent(field: FieldDescriptor, members: Mapping[str, object], name: str) -> bool:
-    """Whether an object does not set a field by a name: null means that too, except for free-form data."""
-    takes_null = field.message_type is not None and field.message_type.full_name == VALUE
-    return name not in members or (members[name] is None and not takes_null)

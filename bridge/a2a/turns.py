@@ -13,14 +13,15 @@ from typing import Final
 from a2a.types.a2a_pb2 import Message, SendMessageRequest, Task, TaskState
 from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 from a2a.utils.task import validate_history_length
-from google.protobuf import json_format
 
 from bridge.a2a import media, messages
 from bridge.a2a.context import EXTENSION_URI
 from bridge.a2a.messages import ANNOUNCE, Content, Params, Request, announced_in
+from bridge.a2a.proto_json import to_json
 from bridge.a2a.store import StoredTask, TaskQuery, TaskStore
 from bridge.a2a.tasks import WAITING, copy_of, state_name
 from bridge.methods import Metadata
+from cstp_grpc.client import json_known
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 
 MAX_BYTES: Final = 1_048_576
@@ -148,7 +149,7 @@ def key_of(message: Message) -> str:
     In a context that the sender names, that is the message id. A message that begins a context of its own is also known
     by its content, since senders count their messages from the beginning in each.
     """
-    content = None if message.context_id else json_format.MessageToDict(message)
+    content = None if message.context_id else to_json(message)
     text = json.dumps([message.context_id, message.message_id, content], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -177,7 +178,7 @@ def about(task: Task, request: Request) -> Task:
     """Return a task that says what it announces, if it does. Raises InvalidParamsError if it becomes too large."""
     if request.name == ANNOUNCE:
         task.ClearField("metadata")
-        json_format.ParseDict({EXTENSION_URI: {"method": ANNOUNCE, "params": request.params}}, task.metadata)
+        json_known.fill_struct(task.metadata, {EXTENSION_URI: {"method": ANNOUNCE, "params": request.params}})
     if task.ByteSize() > MAX_BYTES:
         raise messages.wrong("message", f"with what it refines is larger than {MAX_BYTES} bytes")
     return task

@@ -182,6 +182,33 @@ def put_value(target: Value, value: object, path: str, problems: Problems, depth
         raise Refusal("must be a JSON value")
 
 
+def fill_struct(struct: Struct, members: Mapping[str, Any]) -> None:
+    """Set the members of an object that is known to be JSON a message can hold, such as one rendered here."""
+    fields = struct.fields
+    for key, item in members.items():
+        fill_value(fields[key], item)
+
+
+def fill_value(target: Value, value: Any) -> None:
+    """Set a value that is known to be JSON a message can hold. Raises ValueError for a number that is not."""
+    if isinstance(value, str):
+        target.string_value = value
+    elif isinstance(value, bool):
+        target.bool_value = value
+    elif isinstance(value, (int, float)):
+        target.number_value = render_number(float(value))
+    elif value is None:
+        target.null_value = 0  # type: ignore[assignment]
+    elif isinstance(value, Mapping):
+        target.struct_value.SetInParent()
+        fill_struct(target.struct_value, value)
+    else:
+        target.list_value.SetInParent()
+        values = target.list_value.values
+        for item in value:
+            fill_value(values.add(), item)
+
+
 def require_depth(depth: int) -> None:
     """Refuse data that is nested too deeply."""
     if depth > MAX_DEPTH:
