@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from cstp_grpc import config
-from tests.harness import TOKENS, GrpcCaller, JsonRpcCaller, settings
+from tests.harness import TOKENS, Outcome, settings
 
 CASES = Path(__file__).parent / "cases"
 
@@ -43,7 +43,14 @@ def write_files(root: Path, files: Mapping[str, str | Mapping[str, str]]) -> Non
             path.symlink_to(content["link"])
 
 
-def prepare(case: Mapping[str, Any], caller: GrpcCaller | JsonRpcCaller) -> None:
+class Caller(Protocol):
+    """Calls methods with JSON, over whichever transport."""
+
+    def call(self, method: str, params: Mapping[str, Any], token: str | None = ...) -> Outcome:
+        """Return what a call came to."""
+
+
+def prepare(case: Mapping[str, Any], caller: Caller) -> None:
     """Record the decisions of a case and make its earlier calls."""
     for decision in case.get("decisions", []):
         content = plain({key: value for key, value in decision.items() if key != "by"})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from cstp_grpc.client.contract import methods
 from cstp_grpc.config import PILLARS
 from cstp_grpc.server.app import App
 from cstp_grpc.server.deployment import ALONE, Deployment
+from cstp_grpc.server.interceptors.moving_windows import create_shared_memory
+from cstp_grpc.storage.lock import DataLock
 from cstp_grpc.vocabulary import Permission
 
 TOKENS = {
@@ -69,6 +72,17 @@ def running(wanted: config.Settings, deployment: Deployment = ALONE) -> Iterator
         yield app
     finally:
         app.stop()
+
+
+@contextmanager
+def running_workers(wanted: config.Settings, number: int) -> Iterator[list[App]]:
+    """Run several servers on one data folder for the length of a block, as a supervisor has its workers run."""
+    memory = create_shared_memory()
+    with ExitStack() as opened:
+        opened.callback(os.close, memory)
+        opened.enter_context(DataLock(wanted.data_dir))
+        deployment = Deployment(supervised=True, limits_memory=memory)
+        yield [opened.enter_context(running(wanted, deployment)) for _ in range(number)]
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,12 @@ are stated, its `details`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,13 @@ import pytest
 import yaml
 
 from tests.case_setup import CASES, plain, prepare, settings_of, token_of
-from tests.harness import GrpcCaller, JsonRpcCaller, Outcome, bridging, running
+from tests.harness import TOKENS, GrpcCaller, JsonRpcCaller, Outcome, bridging, running, running_workers
 from tests.matching import differences
 
 OTHER_FOLDERS = {"rulebooks", "jsonrpc"}
 FILES = sorted(path for path in CASES.glob("*/*.yaml") if path.parent.name not in OTHER_FOLDERS)
 TRANSPORTS = ["grpc", "jsonrpc"]
+WORKERS = 3
 
 JOURNAL = [
     {"title": "Use a queue between the services", "confidence": 0.9, "tags": ["queue"], "visibility": "shared"},
@@ -93,6 +96,47 @@ def test_case(case: dict[str, Any], transport: str, tmp_path: Path, sqlite_templ
             outcome = caller.call(case["call"], plain(case.get("params", {})), token_of(case))
         finally:
             caller.close()
+    judge(case["expect"], outcome)
+
+
+class WorkersCaller:
+    """Calls several workers in turn: over gRPC each itself, over JSON-RPC through a bridge that does so.
+
+    Searches of the others find what was recorded a moment later, so that all are asked for it before the next call.
+    """
+
+    def __init__(self, targets: list[str], bridge: str | None) -> None:
+        self._workers = [GrpcCaller(target) for target in targets]
+        self._bridge = JsonRpcCaller(bridge) if bridge else None
+        self._turns = itertools.cycle(self._workers)
+        self.name = "jsonrpc" if bridge else "grpc"
+
+    def call(self, method: str, params: Mapping[str, Any], token: str | None = TOKENS["alice"]) -> Outcome:
+        caller = self._bridge or next(self._turns)
+        outcome = caller.call(method, params, token)
+        result = outcome.result or {}
+        if revision := result.get("journalRevision") or result.get("decision", {}).get("journalRevision"):
+            for worker in self._workers:
+                found = worker.call("cstp.queryDecisions", {"query": "anything", "minJournalRevision": revision})
+                assert found.reason is None, found
+        return outcome
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "transport"), list(runs()))
+def test_case_with_workers(case: dict[str, Any], transport: str, tmp_path: Path, sqlite_template: Path) -> None:
+    wanted = settings_of(case, tmp_path)
+    shutil.copyfile(sqlite_template, tmp_path / "journal.db")
+    with ExitStack() as opened:
+        targets = [app.target for app in opened.enter_context(running_workers(wanted, WORKERS))]
+        url = opened.enter_context(bridging(wanted, ",".join(targets))) if transport == "jsonrpc" else None
+        caller = opened.enter_context(closing(WorkersCaller(targets, url)))
+        prepare(case, caller)
+        outcome = caller.call(case["call"], plain(case.get("params", {})), token_of(case))
     judge(case["expect"], outcome)
 
 
