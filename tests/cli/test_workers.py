@@ -24,6 +24,8 @@ from cstp_grpc.guardrails.rulebook import default_rulebook
 from cstp_grpc.vocabulary import Permission
 from tests.cli.conftest import Invoke, Server
 from tests.cli.test_serve import BOUND, ENVIRONMENT, READY, Process, answers, get, started
+from tests.conftest import PostgresServer
+from tests.databases import unique_name
 from tests.harness import GrpcCaller, JsonRpcCaller, Outcome
 from tests.waiting import wait_until
 
@@ -101,6 +103,27 @@ def test_workers_serve_one_journal_on_one_port_over_all_transports(home: Path) -
         assert answers(process.value("A2A").split(", gRPC ")[1])
         assert process.end() == 0
         process.wait_for("Stopped.")
+
+
+def test_workers_serve_one_postgresql(home: Path, postgres: PostgresServer) -> None:
+    name = unique_name()
+    postgres.create(name, migrated=False)
+    try:
+        with serving(home, 2, "--no-bridge", storage={"url": postgres.url(name)}) as process:
+            target = process.value("gRPC")
+            with closing(connect(target)) as caller:
+                ok(caller.call("cstp.recordDecision", {"decision": {"title": "Keep sessions in Redis"}}, TOKEN))
+
+            def find() -> bool:
+                with closing(connect(target)) as caller:
+                    found = ok(caller.call("cstp.queryDecisions", {"query": "sessions in redis"}, TOKEN))
+                return len(found["decisions"]) == 1
+
+            for _ in range(8):
+                wait_until(find, "every worker finds what one of them recorded")
+            assert process.end() == 0
+    finally:
+        postgres.drop(name)
 
 
 def test_a_developer_gets_examples_and_a_token_once(home: Path, invoke: Invoke) -> None:
