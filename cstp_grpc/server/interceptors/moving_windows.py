@@ -8,8 +8,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 VALUE_BYTES: Final = 8
@@ -45,30 +44,28 @@ class MovingWindows:
         `start` is where the window lies, the same each time. Returns None, or the instant from which a call would be
         admitted if this one is not.
         """
-        values = self._values
-        with self._lock, self._sole_access(start):
-            now = self._clock()
-            place = int(values[start])
-            oldest = values[start + 1 + place]
-            if oldest >= now - seconds:
-                return oldest + seconds
-            # In this order a process that dies in between leaves a call uncounted, not a window that looks full.
-            values[start] = (place + 1) % most
-            values[start + 1 + place] = now
-            return None
+        with self._lock:
+            if self._descriptor is None:
+                return self._take(start, most, seconds)
+            # Without it, where another process does not let go of the window, a call may be counted too little.
+            locked = self._try_lock(self._descriptor, start * VALUE_BYTES)
+            try:
+                return self._take(start, most, seconds)
+            finally:
+                if locked:
+                    fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, start * VALUE_BYTES)
 
-    @contextmanager
-    def _sole_access(self, start: int) -> Iterator[None]:
-        """Keep other processes from a window, unless one of them does not let go of it."""
-        if self._descriptor is None:
-            yield
-            return
-        locked = self._try_lock(self._descriptor, start * VALUE_BYTES)
-        try:
-            yield
-        finally:
-            if locked:
-                fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, start * VALUE_BYTES)
+    def _take(self, start: int, most: int, seconds: float) -> float | None:
+        values = self._values
+        now = self._clock()
+        place = int(values[start])
+        oldest = values[start + 1 + place]
+        if oldest >= now - seconds:
+            return oldest + seconds
+        # In this order a process that dies in between leaves a call uncounted, not a window that looks full.
+        values[start] = (place + 1) % most
+        values[start + 1 + place] = now
+        return None
 
     @staticmethod
     def _try_lock(descriptor: int, offset: int) -> bool:
