@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import grpc
 import pytest
 
 from cstp_grpc.gen.cstp.v1 import journal_pb2, journal_pb2_grpc
+from cstp_grpc.server.interceptors.moving_windows import create_shared_memory
 from tests.test_kill import PERMISSIONS, TOKEN, Acknowledged, everything, verify, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -30,16 +32,17 @@ WRITERS = 3
 class Worker:
     """A server process that can be started again and again."""
 
-    def __init__(self, settings: Path) -> None:
+    def __init__(self, settings: Path, memory: int) -> None:
         self._settings = settings
+        self._memory = memory
         self._process: subprocess.Popen[str] | None = None
         self.channel: grpc.Channel | None = None
 
     def start(self) -> grpc.Channel:
-        command = [sys.executable, "-m", "tests.worker", str(self._settings)]
+        command = [sys.executable, "-m", "tests.worker", str(self._settings), str(self._memory)]
         with self._settings.with_suffix(".log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, pass_fds=[self._memory]
             )
         assert self._process.stdout is not None
         self.channel = grpc.insecure_channel(f"127.0.0.1:{int(self._process.stdout.readline())}")
@@ -86,9 +89,11 @@ def workers(tmp_path: Path) -> Iterator[list[Worker]]:
     }
     settings = tmp_path / "settings.json"
     settings.write_text(json.dumps(wanted))
-    made = [Worker(settings) for _ in range(WORKERS)]
+    memory = create_shared_memory()
+    made = [Worker(settings, memory) for _ in range(WORKERS)]
     with ending(made):
         yield made
+    os.close(memory)
 
 
 def lacks_nothing(channel: grpc.Channel, decisions: dict[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""One of several server processes on one data folder: `python -m tests.worker SETTINGS.json`.
+"""One of several server processes on one data folder: `python -m tests.worker SETTINGS.json DESCRIPTOR`.
 
 It prints its port, and stops when its standard input ends.
 """
@@ -17,7 +17,7 @@ from cstp_grpc.server.deployment import Deployment
 def main() -> None:
     """Serve until standard input ends."""
     wanted = config.load(None, **json.loads(Path(sys.argv[1]).read_text()))
-    app = App(wanted, deployment=Deployment(supervised=True))
+    app = App(wanted, deployment=Deployment(supervised=True, vectors_memory=int(sys.argv[2])))
     app.start()
     print(app.port, flush=True)
     sys.stdin.read()

@@ -38,8 +38,9 @@ class WorkerProcesses:
             self._private = [PortReservation(LOOPBACK, 0, "grpc.port") for _ in range(number)]
             for reservation in self._private:
                 opened.callback(reservation.release)
-            self._limits_memory = create_shared_memory()
-            opened.callback(os.close, self._limits_memory)
+            self._limits_memory, self._vectors_memory = create_shared_memory(), create_shared_memory()
+            for memory in (self._limits_memory, self._vectors_memory):
+                opened.callback(os.close, memory)
             self._index_url = start_index(opened, settings)
             self._opened = opened.pop_all()
         self._rulebooks = read_rulebooks(settings)
@@ -52,7 +53,7 @@ class WorkerProcesses:
                     f"Worker {index + 1}",
                     "cstp_grpc.server.worker",
                     # As long as one of them lives, nobody else has the data folder.
-                    inherit=[lock.fileno(), self._limits_memory],
+                    inherit=[lock.fileno(), self._limits_memory, self._vectors_memory],
                     start_seconds=START_SECONDS,
                     stop_seconds=max(stop_seconds, GRACE_SECONDS),
                 )
@@ -110,6 +111,7 @@ class WorkerProcesses:
             supervised=True,
             private_port=self._private[index].port,
             limits_memory=self._limits_memory,
+            vectors_memory=self._vectors_memory,
             index_url=self._index_url,
             feeds_index=index == 0,
             rulebooks=self._rulebooks,

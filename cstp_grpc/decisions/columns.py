@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 
 from cstp_grpc.decisions.model import DecisionFilter
 from cstp_grpc.decisions.store import IndexRow
+from cstp_grpc.decisions.vectors import Rows, RowVectors
 from cstp_grpc.vocabulary import DecisionStatus, Outcome, Stakes, Visibility
-
-Rows = NDArray[np.intp]
-"""Numbers of rows."""
 
 Selector = slice | Rows
 """Which rows are looked at; a slice costs no copy."""
@@ -49,11 +47,11 @@ class Codes:
 class Columns:
     """Arrays of the same length, most of which is room for rows to come; a row is written once.
 
-    `vectors` has the shape (capacity, dimensions); `confidences` has NaN for None; `stakes`, `statuses` and
+    `vectors` are elsewhere where processes share them; `confidences` has NaN for None; `stakes`, `statuses` and
     `outcomes` have one bit for each member and none for None; texts are numbers of `Codes`.
     """
 
-    vectors: NDArray[np.float32]
+    vectors: RowVectors
     revisions: NDArray[np.int64]
     dates: NDArray[np.float64]
     confidences: NDArray[np.float64]
@@ -66,10 +64,10 @@ class Columns:
     shared: Mask
 
     @classmethod
-    def empty(cls, capacity: int, dimensions: int) -> Columns:
-        """Return columns without rows."""
+    def empty(cls, capacity: int, vectors: RowVectors) -> Columns:
+        """Return columns without rows; `vectors` has as much room."""
         return cls(
-            vectors=np.zeros((capacity, dimensions), np.float32),
+            vectors=vectors,
             revisions=np.zeros(capacity, np.int64),
             dates=np.zeros(capacity, np.float64),
             confidences=np.zeros(capacity, np.float64),
@@ -89,11 +87,12 @@ class Columns:
 
     def copy(self, kept: Selector, capacity: int) -> Columns:
         """Return new columns that begin with the rows that are kept."""
-        return Columns(*(moved(getattr(self, field.name), kept, capacity) for field in fields(self)))
+        arrays = (moved(getattr(self, field.name), kept, capacity) for field in fields(self)[1:])
+        return Columns(self.vectors.copy(kept, capacity), *arrays)
 
     def write(self, place: int, row: IndexRow, codes: Codes) -> None:
         """Set the row at a place that no reader knows yet. Raises ValueError where the vector has another length."""
-        self.vectors[place] = row.vector
+        self.vectors.write(place, row.vector)
         self.revisions[place] = row.revision
         self.dates[place] = row.date
         self.confidences[place] = np.nan if row.confidence is None else row.confidence

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cstp_grpc.decisions.columns import Codes, Columns, Mask, Rows, Selector, TagColumns
+from cstp_grpc.decisions.columns import Codes, Columns, Mask, Selector, TagColumns
 from cstp_grpc.decisions.model import DecisionFilter
-from cstp_grpc.decisions.scoring import Scorer, gathered_products, products
+from cstp_grpc.decisions.scoring import Scorer, products
 from cstp_grpc.decisions.sharing import Sharing
 from cstp_grpc.decisions.store import IndexRow, Vector
+from cstp_grpc.decisions.vectors import OwnVectors, PooledVectors, Rows, RowVectors, VectorPool
 
 FIRST_CAPACITY = 256
 """Rows that there is room for at first; the room is doubled when it is full."""
@@ -89,14 +90,14 @@ class Candidates:
     def _first_pass(self, query: Vector) -> NDArray[np.float32]:
         vectors, size = self._snapshot.columns.vectors, self._snapshot.size
         if len(self._rows) < DENSE_SHARE * size:
-            return gathered_products(vectors, self._rows, query)
-        scores = self._scorer.products(vectors[:size], query)
+            return vectors.products_of(self._rows, query)
+        scores = vectors.products(size, query, self._scorer)
         return scores if len(self._rows) == size else scores[self._rows]
 
     def _exactly(self, query: Vector, rows: Rows) -> list[tuple[float, float, str]]:
         """Return what the rows are ordered by: the negative of their exact score, that of their date, and their id."""
         columns, ids = self._snapshot.columns, self._snapshot.ids
-        exact = products(columns.vectors[rows].astype(np.float64), query.astype(np.float64)).round(DECIMALS)
+        exact = products(columns.vectors.take(rows).astype(np.float64), query.astype(np.float64)).round(DECIMALS)
         # In the place of np.clip, which takes as long as the products.
         scores = np.minimum(np.maximum(exact, -1.0), 1.0)
         keys = [ids[row] for row in rows.tolist()]
@@ -106,7 +107,8 @@ class Candidates:
 class VectorMatrix:
     """The vectors of all decisions and what filters look at. Safe for many threads."""
 
-    def __init__(self, dimensions: int, sharing: Sharing) -> None:
+    def __init__(self, dimensions: int, sharing: Sharing, pool: VectorPool | None = None) -> None:
+        """Prepare for vectors of so many dimensions, which are kept in `pool` if other processes use them too."""
         self._sharing = sharing
         self._lock = threading.Lock()
         self._scorer = Scorer()
@@ -114,7 +116,7 @@ class VectorMatrix:
         self._places: dict[str, int] = {}
         """The row of each decision; read and written under the lock, as all that follows from it."""
         self._snapshot = Snapshot(
-            Columns.empty(FIRST_CAPACITY, dimensions),
+            Columns.empty(FIRST_CAPACITY, empty_vectors(FIRST_CAPACITY, dimensions, pool)),
             TagColumns.empty(FIRST_CAPACITY),
             ids=[],
             size=0,
@@ -162,14 +164,14 @@ class VectorMatrix:
         """Return the cosine similarity of a decision to a query; None where there is no such decision."""
         with self._lock:
             snapshot, place = self._snapshot, self._places.get(decision_id)
-        return None if place is None else float(snapshot.columns.vectors[place] @ query)
+        return None if place is None else float(snapshot.columns.vectors.take(np.array([place]))[0] @ query)
 
     def sample(self, count: int) -> list[Vector]:
         """Return the vectors of at most `count` decisions, evenly spread over all."""
         snapshot = self._snapshot
         live = np.flatnonzero(snapshot.alive[: snapshot.size])
         chosen = live[np.linspace(0, len(live) - 1, min(count, len(live)), dtype=np.intp)]
-        return list(snapshot.columns.vectors[chosen])
+        return list(snapshot.columns.vectors.take(chosen))
 
     def _passing(self, snapshot: Snapshot, rows: Selector, caller: str, filters: DecisionFilter) -> Mask:
         mask = snapshot.columns.passing(rows, caller, filters, self._codes)
@@ -255,6 +257,13 @@ class Change:
         self._tags.rows[self._entries : end] = self._size
         self._tags.tags[self._entries : end] = tags
         self._entries = end
+
+
+def empty_vectors(capacity: int, dimensions: int, pool: VectorPool | None) -> RowVectors:
+    """Return vectors of no rows, with room for `capacity` rows."""
+    if pool is None:
+        return OwnVectors(np.zeros((capacity, dimensions), np.float32))
+    return PooledVectors(pool, np.zeros(capacity, np.int32))
 
 
 def compacted(snapshot: Snapshot) -> Snapshot:

@@ -13,8 +13,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cstp_grpc.decisions.columns import Rows
-
+Numbers = NDArray[np.intp] | NDArray[np.int32]
 Float = TypeVar("Float", np.float32, np.float64)
 
 SPLIT_FROM = 3000
@@ -30,7 +29,7 @@ def products(vectors: NDArray[Float], query: NDArray[Float]) -> NDArray[Float]:
     return scores
 
 
-def gathered_products(vectors: NDArray[Float], rows: Rows, query: NDArray[Float]) -> NDArray[Float]:
+def gathered_products(vectors: NDArray[Float], rows: Numbers, query: NDArray[Float]) -> NDArray[Float]:
     """Return the dot products of some of the vectors with a query."""
     scores = np.empty(len(rows), vectors.dtype)
     for start in range(0, len(rows), GATHERED):

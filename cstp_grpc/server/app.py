@@ -31,6 +31,7 @@ from cstp_grpc.decisions.search import DecisionSearch
 from cstp_grpc.decisions.sharing import Sharing
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.decisions.store import DecisionStore
+from cstp_grpc.decisions.vectors import VectorPool
 from cstp_grpc.gen.cstp.v1 import access_pb2_grpc, audit_pb2_grpc, cstp_pb2_grpc, journal_pb2_grpc, tasks_pb2_grpc
 from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2_grpc
 from cstp_grpc.gen.liaison.v1 import liaison_pb2_grpc
@@ -270,7 +271,9 @@ class App:
         settings = self._settings
         store = SqlDecisionStore(engine, sharing)
         outbox = Outbox(engine, writer)
-        matrix = VectorMatrix(embedder.dimensions, sharing)
+        memory = self._deployment.vectors_memory
+        pool = None if memory is None else VectorPool(memory, embedder.dimensions)
+        matrix = VectorMatrix(embedder.dimensions, sharing, pool)
         embed_missing(store, embedder, writer)
         mirror = Mirror(store, embedder.model, matrix)
         mirror.refresh()

@@ -31,6 +31,8 @@ class Deployment:
 
     limits_memory: int | None = None
     """The descriptor of the memory in which all of them count calls; None if limits are this one's alone."""
+    vectors_memory: int | None = None
+    """The descriptor of the memory in which all of them have the vectors once; None if this one keeps its own."""
     index_url: str | None = None
     """Where the supervisor keeps a Chroma server alive, in mode `embedded`; None if this one does so itself."""
     feeds_index: bool = True

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -15,6 +16,8 @@ from cstp_grpc.decisions.matrix import Candidates, Scored, VectorMatrix
 from cstp_grpc.decisions.model import DecisionFilter
 from cstp_grpc.decisions.sharing import WITH_ALL, Sharing
 from cstp_grpc.decisions.store import IndexRow, Vector
+from cstp_grpc.decisions.vectors import VectorPool
+from cstp_grpc.server.interceptors.moving_windows import create_shared_memory
 from tests.decisions.rows import AGENTS, IDS, SlowMatrix, filters, row, rows, unit, vectors
 from tests.decisions.strategies import sharings
 
@@ -22,8 +25,25 @@ EVERYTHING = DecisionFilter()
 X = unit(1, 0, 0)
 
 
+MEMORY: int | None = None
+"""The descriptor of the memory that matrices have their vectors in; None if each has its own."""
+
+
+@pytest.fixture(params=["own", "shared"], scope="module", autouse=True)
+def memory(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run each test with vectors of a process alone, and with those that processes share."""
+    global MEMORY
+    if request.param == "own":
+        yield
+        return
+    MEMORY = create_shared_memory()
+    yield
+    os.close(MEMORY)
+    MEMORY = None
+
+
 def matrix_of(*batches: Sequence[IndexRow], sharing: Sharing = WITH_ALL) -> VectorMatrix:
-    matrix = VectorMatrix(3, sharing)
+    matrix = VectorMatrix(3, sharing, None if MEMORY is None else VectorPool(MEMORY, 3))
     for batch in batches:
         matrix.apply(batch)
     return matrix
@@ -129,7 +149,7 @@ def test_many_changes_of_few_decisions_leave_each_once_and_old_readers_undisturb
 
 
 def test_a_vector_of_another_length_is_refused_without_losing_those_before() -> None:
-    matrix = VectorMatrix(3, WITH_ALL)
+    matrix = matrix_of()
     with pytest.raises(ValueError, match="shape"):
         matrix.apply([row("dec-0", 0), row("dec-1", 1, np.ones(4, np.float32)), row("dec-2", 2)])
     matrix.apply([row("dec-3", 3)])
@@ -143,7 +163,7 @@ def test_similarity_and_samples_come_from_the_present_vectors() -> None:
     assert matrix.similarity("dec-2", X) is None
     assert {tuple(vector) for vector in matrix.sample(5)} == {(1, 0, 0), (0, 0, 1)}
     assert len(matrix.sample(1)) == 1
-    assert VectorMatrix(3, WITH_ALL).sample(5) == []
+    assert matrix_of().sample(5) == []
 
 
 def test_readers_see_each_decision_once_while_others_write() -> None:
