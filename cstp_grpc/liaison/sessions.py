@@ -95,6 +95,12 @@ class Sessions:
         with self._store.reading() as connection:
             return self._store.page(connection, conditions, bounded(request))
 
+    async def append_on_loop(
+        self, caller: Caller, session_id: str, said: MessageContent, claim_number: int | None = None
+    ) -> Message:
+        """Return what `append` does, on an event loop, which is not held; the message must be small."""
+        return await self._recorder.write(self._appending(caller, session_id, said, claim_number))
+
     def append(self, caller: Caller, session_id: str, said: MessageContent, claim_number: int | None = None) -> Message:
         """Return a message in its place once it is on disk; one whose message_id is known is not appended again.
 
@@ -102,6 +108,12 @@ class Sessions:
         content, SessionWithAnotherAgent if the caller does not have the session (any more), and InvalidArgument for
         metadata that is too large.
         """
+        return self._recorder.run(self._appending(caller, session_id, said, claim_number))
+
+    def _appending(
+        self, caller: Caller, session_id: str, said: MessageContent, claim_number: int | None
+    ) -> Callable[[Connection], Message]:
+        """Return the transaction that appends a message. Raises InvalidArgument for metadata that is too large."""
         self._check_size("metadata", said.metadata or {})
 
         def job(connection: Connection) -> Message:
@@ -123,7 +135,7 @@ class Sessions:
             self._recorder.event(connection, appended(session, message))
             return message
 
-        return self._recorder.run(job)
+        return job
 
     def messages(self, caller: Caller, session_id: str, request: PageRequest) -> Page[Message]:
         """Return the messages of a session in their order; a page holds at most 100.

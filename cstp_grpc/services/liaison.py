@@ -119,19 +119,17 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
             chat_sessions=map(session_message, page.items), next_page_token=page.next_token
         )
 
-    def AppendMessage(
+    async def AppendMessage(
         self, request: liaison_pb2.AppendMessageRequest, context: grpc.ServicerContext
     ) -> liaison_pb2.AppendMessageResponse:
         """Append a message."""
-        said = MessageContent(
-            role=MESSAGE_ROLE.required(request.role),
-            content=request.content,
-            metadata=optional_json(request, "metadata"),
-            message_id=convert.optional(request, "message_id"),
-        )
-        claim_number = convert.optional(request, "claim_number")
-        message = self._liaison.sessions.append(calling(), request.chat_session_id, said, claim_number)
-        return liaison_pb2.AppendMessageResponse(message=message_message(message))
+        if request.ByteSize() > SHORT_BYTES:
+            return await self._run_blocking(self._append, request)
+        return append_response(await self._liaison.sessions.append_on_loop(*append_arguments(request)))
+
+    def _append(self, request: liaison_pb2.AppendMessageRequest) -> liaison_pb2.AppendMessageResponse:
+        """Append a message, on a thread."""
+        return append_response(self._liaison.sessions.append(*append_arguments(request)))
 
     def ListMessages(
         self, request: liaison_pb2.ListMessagesRequest, context: grpc.ServicerContext
@@ -301,6 +299,24 @@ def optional_json(request: Any, field: str) -> dict[str, Any] | None:
 def optional_struct(value: Mapping[str, Any] | None) -> struct_pb2.Struct | None:
     """Return a JSON object as a Struct, None for None."""
     return None if value is None else convert.dict_to_struct(value)
+
+
+def append_arguments(
+    request: liaison_pb2.AppendMessageRequest,
+) -> tuple[Caller, str, MessageContent, int | None]:
+    """Return who says what in which session, by which claim."""
+    said = MessageContent(
+        role=MESSAGE_ROLE.required(request.role),
+        content=request.content,
+        metadata=optional_json(request, "metadata"),
+        message_id=convert.optional(request, "message_id"),
+    )
+    return calling(), request.chat_session_id, said, convert.optional(request, "claim_number")
+
+
+def append_response(message: Message) -> liaison_pb2.AppendMessageResponse:
+    """Return the answer to an appended message."""
+    return liaison_pb2.AppendMessageResponse(message=message_message(message))
 
 
 def routing_request(request: liaison_pb2.RouteToLiaisonAgentRequest, caller: Caller) -> RoutingRequest:

@@ -1,4 +1,4 @@
-"""Routings that wait for the disk hold no thread; what they answer and write down is tried by the cases."""
+"""Routings and messages that wait for the disk hold no thread; what they answer is tried by the cases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.harness import TIMEOUT, TOKENS, GrpcCaller, running, settings
 
 ROUTE = "liaison.routeToLiaisonAgent"
 WAITING = 12
-"""More than the lane of routings has threads."""
+"""More than any lane has threads."""
 CONTEXT = {"topic": "files"}
 
 
@@ -38,9 +38,9 @@ def routing(session_id: str, **params: Any) -> dict[str, Any]:
     return {"target_pillar": "content", "chat_session_id": session_id, "context_to_share": CONTEXT, **params}
 
 
-def begin(caller: GrpcCaller, params: dict[str, Any]) -> Any:
-    """Begin a routing, and return its future."""
-    rpc = methods()[ROUTE]
+def begin(caller: GrpcCaller, method: str, params: dict[str, Any]) -> Any:
+    """Begin a call, and return its future."""
+    rpc = methods()[method]
     invoke = caller.channel.unary_unary(rpc.path, rpc.request.SerializeToString, rpc.response.FromString)
     metadata = (("authorization", f"Bearer {TOKENS['alice']}"),)
     return invoke.future(from_json(params, rpc.request), timeout=TIMEOUT, metadata=metadata)
@@ -55,11 +55,26 @@ def test_a_routing_is_repeated_while_others_wait_for_the_disk(tmp_path: Path) ->
         open_session(caller, "again")
         first = caller.call(ROUTE, routing("again")).result
         with locked(Path(wanted.storage_url.removeprefix("sqlite:///"))):
-            begun = [begin(caller, routing(f"s-{number}")) for number in range(WAITING)]
+            begun = [begin(caller, ROUTE, routing(f"s-{number}")) for number in range(WAITING)]
             assert caller.call(ROUTE, routing("again")).result == first
             assert not any(call.done() for call in begun)
         sequences = [call.result().events[0].sequence for call in begun]
     assert len(set(sequences)) == WAITING
+
+
+def test_sessions_are_listed_while_messages_wait_for_the_disk(tmp_path: Path) -> None:
+    wanted = settings(tmp_path)
+    said = {"chat_session_id": "s-1", "role": "user", "content": "Hello"}
+    with running(wanted) as app, closing(GrpcCaller(app.target)) as caller:
+        open_session(caller, "s-1")
+        with locked(Path(wanted.storage_url.removeprefix("sqlite:///"))):
+            begun = [begin(caller, "liaison.appendMessage", said) for _ in range(WAITING)]
+            listed = caller.call("liaison.listSessions", {}).result
+            assert listed is not None
+            assert [session["message_count"] for session in listed["chat_sessions"]] == [0]
+            assert not any(call.done() for call in begun)
+        sequences = [call.result().message.sequence for call in begun]
+    assert sorted(sequences) == list(range(1, WAITING + 1))
 
 
 @pytest.mark.parametrize("size", [10, 20_000])
