@@ -44,7 +44,7 @@ def main(given: Sequence[str]) -> int:
             return check(arguments, results)
         if arguments.accept:
             accept(results, whole=set(usual_sections()) <= set(results.sections))
-            print(f"Accepted in {ACCEPTED.name}: {len(results.figures)} figures.")
+            print(f"Accepted in {ACCEPTED.name}: {sum(each.is_compared for each in results.figures.values())} figures.")
     except UnreadableResults as error:
         print(error, file=sys.stderr)
         return 2

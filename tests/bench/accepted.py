@@ -41,7 +41,7 @@ def read_accepted(path: Path | None = None) -> Accepted:
             raise UnreadableResults(f"{path}: format {content['format']} is not {FORMAT}; accept anew")
         return Accepted(figures_from_json(content["figures"]), content["machine"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UnreadableResults(f"{path}: no accepted figures: {error}") from error
+        raise UnreadableResults(f"{path}: no accepted figures; `make bench-accept` keeps some: {error}") from error
 
 
 def accept(results: Results, path: Path | None = None, *, whole: bool) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.bench.accepted import Accepted, accept, compare, read_accepted
 from tests.bench.results import Better, Figure, Results, UnreadableResults
+from tests.bench.sections import SECTIONS
 
 P50, RATE = "checks/50-rules.p50", "checks/50-rules.throughput"
 
@@ -122,3 +123,7 @@ def test_a_file_that_holds_no_accepted_figures_is_refused(tmp_path: Path, conten
     path.write_text(content)
     with pytest.raises(UnreadableResults):
         read_accepted(path)
+
+
+def test_the_accepted_figures_of_the_tree_are_of_sections_that_exist() -> None:
+    assert {figure.section for figure in read_accepted().figures.values()} <= set(SECTIONS)
