@@ -18,10 +18,12 @@ def lazy_exports(package: str, modules: Mapping[str, Sequence[str]]) -> Callable
     def find(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(places[name]), name)
-        # The next use finds it without coming here.
-        setattr(sys.modules[package], name, value)
-        return value
+        module = importlib.import_module(places[name])
+        # The next use finds them without coming here. All of them, since importing a module puts it into its package
+        # under its own name, which one of them may have.
+        for offered in modules[places[name]]:
+            setattr(sys.modules[package], offered, getattr(module, offered))
+        return getattr(module, name)
 
     return find
 
