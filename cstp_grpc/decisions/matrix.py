@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,12 @@ BATCH = 512
 
 DENSE_SHARE = 0.5
 """The share of passing rows from which on scoring all rows is faster than gathering those that pass."""
+
+RECENT = 16
+"""For how many callers and filters the rows of a snapshot are kept; most searches of an agent have the same filters."""
+
+RECENT_ROWS = 20_000
+"""How many rows are kept at the most: where there are more, scoring them takes much longer than finding them."""
 
 MARGIN = 1e-5
 """How far a score may be from its exact value in the first pass, in which float32 rounds."""
@@ -104,6 +110,14 @@ class Candidates:
         return list(zip((-scores).tolist(), (-columns.dates[rows]).tolist(), keys, strict=True))
 
 
+@dataclass(frozen=True, slots=True)
+class RecentRows:
+    """The rows of one snapshot that passed filters for callers; they are as good as long as the snapshot is."""
+
+    snapshot: Snapshot
+    rows: dict[tuple[str, DecisionFilter], Rows] = field(default_factory=dict)
+
+
 class VectorMatrix:
     """The vectors of all decisions and what filters look at. Safe for many threads."""
 
@@ -124,6 +138,7 @@ class VectorMatrix:
             dead=0,
             alive=np.ones(FIRST_CAPACITY, np.bool_),
         )
+        self._recent = RecentRows(self._snapshot)
 
     @property
     def size(self) -> int:
@@ -143,11 +158,17 @@ class VectorMatrix:
 
     def candidates(self, caller: str, filters: DecisionFilter) -> Candidates:
         """Return the decisions that the caller may read and that pass the filters."""
-        snapshot = self._snapshot
-        mask = self._passing(snapshot, slice(0, snapshot.size), caller, filters)
-        if snapshot.dead:
-            mask &= snapshot.alive[: snapshot.size]
-        return Candidates(snapshot, np.flatnonzero(mask), self._scorer)
+        recent = self._recent
+        snapshot = recent.snapshot
+        rows = recent.rows.get((caller, filters))
+        if rows is None:
+            mask = self._passing(snapshot, slice(0, snapshot.size), caller, filters)
+            if snapshot.dead:
+                mask &= snapshot.alive[: snapshot.size]
+            rows = np.flatnonzero(mask)
+            if len(recent.rows) < RECENT and len(rows) <= RECENT_ROWS:
+                recent.rows[caller, filters] = rows
+        return Candidates(snapshot, rows, self._scorer)
 
     def among(self, ids: Iterable[str], after_revision: int, caller: str, filters: DecisionFilter) -> Candidates:
         """Return those of `candidates` that are among `ids` or changed after a revision."""
@@ -206,6 +227,7 @@ class VectorMatrix:
             snapshot = compacted(snapshot)
             self._places = {decision_id: place for place, decision_id in enumerate(snapshot.ids)}
         self._snapshot = snapshot
+        self._recent = RecentRows(snapshot)
 
 
 class Change:

@@ -171,8 +171,9 @@ class RecordReader:
     def read(self, ids: Iterable[str]) -> None:
         """Add those of `ids` to `found` that were not asked for before and that the caller may read."""
         unknown = [decision_id for decision_id in ids if decision_id not in self._asked]
-        self._asked.update(unknown)
-        self.found.update(self._store.readable(unknown, self._caller, UNRESTRICTED))
+        if unknown:
+            self._asked.update(unknown)
+            self.found.update(self._store.readable(unknown, self._caller, UNRESTRICTED))
 
 
 class Ranking:

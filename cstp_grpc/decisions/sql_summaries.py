@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from cachetools import LRUCache
-from sqlalchemy import Engine, Select, bindparam, select
+from sqlalchemy import ColumnElement, Engine, Select, bindparam, func, select
 
 from cstp_grpc.decisions.model import Decision
-from cstp_grpc.decisions.sql_rows import SUMMARY, chunks, summary
+from cstp_grpc.decisions.sql_rows import CHUNK, SUMMARY, chunks, summary
 from cstp_grpc.storage.driver_statement import DriverStatement
 from cstp_grpc.storage.engine import Driver
 from cstp_grpc.storage.paging import estimated_size
@@ -24,12 +24,19 @@ REMEMBERED_BYTES = 8 * 1024 * 1024
 OBJECT_BYTES = 1000
 """What a decision takes beside its texts."""
 
+PARAMETERS = tuple(f"id_{place}" for place in range(2 * CHUNK))
+"""The names of the parameters for ids."""
+
+Columns = tuple[ColumnElement[Any], ...]
+WITH_REVISION: Columns = (*SUMMARY, decisions.c.revision)
+REVISIONS: Columns = (func.count(), func.sum(decisions.c.revision))
+
 
 class SummaryReader:
     """Reads decisions without context, texts of reasons, source and links. Safe for many threads.
 
-    Those that were read last are remembered with their revision, which no other state of the decision ever has. The
-    database is asked for the present revision each time, and for the decision only if that is another one.
+    Those that were read last are remembered with their revision, which grows with every change. The database is asked
+    each time whether it still has these revisions, and for the decisions themselves only if it does not.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -38,7 +45,7 @@ class SummaryReader:
         self._remembered: LRUCache[str, tuple[int, Decision]] = LRUCache(
             REMEMBERED_BYTES, getsizeof=lambda known: memory_size(known[1])
         )
-        self._statement = cache(lambda whole, count: DriverStatement(reading_of(whole, count), engine.dialect))
+        self._statement = cache(lambda columns, count: DriverStatement(reading_of(columns, count), engine.dialect))
 
     def read(self, ids: Sequence[str]) -> list[Decision]:
         """Return the decisions that exist, whoever may read them. Raises QueryFailed."""
@@ -48,35 +55,38 @@ class SummaryReader:
     def _read(self, driver: Driver, ids: Sequence[str]) -> list[Decision]:
         with self._lock:
             known = {key: found for key in ids if (found := self._remembered.get(key)) is not None}
-        present = self._rows(driver, list(known), whole=False)
-        current = {key: known[key][1] for key, revision in present if known[key][0] == revision}
-        missing = [key for key in ids if key not in current]
-        read = [(row[-1], summary(row)) for row in self._rows(driver, missing, whole=True)]
+        if not self._are_current(driver, known):
+            known = {}
+        missing = [key for key in ids if key not in known]
+        read = [(row[-1], summary(row)) for row in self._rows(driver, missing, WITH_REVISION)]
         if read:
             with self._lock:
                 self._remembered.update((decision.id, (revision, decision)) for revision, decision in read)
-        return [*current.values(), *(decision for _, decision in read)]
+        return [decision for _, decision in (*known.values(), *read)]
 
-    def _rows(self, driver: Driver, ids: Sequence[str], *, whole: bool) -> list[Sequence[Any]]:
-        """Return the rows of those that exist: what `summary` reads, or only the id, and the revision."""
+    def _are_current(self, driver: Driver, known: Mapping[str, tuple[int, Decision]]) -> bool:
+        """Whether all decisions exist in the revisions that are remembered.
+
+        Revisions only grow, so that their sum tells. It takes one row, which matters on the event loop: the driver
+        gives the interpreter's lock away for every row.
+        """
+        present = self._rows(driver, list(known), REVISIONS)
+        return not present or list(present[0]) == [len(known), sum(revision for revision, _ in known.values())]
+
+    def _rows(self, driver: Driver, ids: Sequence[str], columns: Columns) -> list[Sequence[Any]]:
+        """Return what `columns` say of the decisions that exist; nothing without `ids`."""
         if not ids:
             return []
         # Few statements serve all lengths, each prepared once, because an identifier that is named twice is found once.
         count = 1 << (len(ids) - 1).bit_length()
-        named = {parameter(place): key for place, key in enumerate([*ids, *[ids[-1]] * (count - len(ids))])}
-        return self._statement(whole, count).fetch(driver, named)
+        named = dict(zip(PARAMETERS, [*ids, *[ids[-1]] * (count - len(ids))], strict=False))
+        return self._statement(columns, count).fetch(driver, named)
 
 
-def reading_of(whole: bool, count: int) -> Select[Any]:
+def reading_of(columns: Columns, count: int) -> Select[Any]:
     """Return the statement that reads so many decisions by their ids."""
-    columns = SUMMARY if whole else (decisions.c.id,)
-    ids = [bindparam(parameter(place), type_=decisions.c.id.type) for place in range(count)]
-    return select(*columns, decisions.c.revision).where(decisions.c.id.in_(ids))
-
-
-def parameter(place: int) -> str:
-    """Return the name of the parameter for an id."""
-    return f"id_{place}"
+    ids = [bindparam(name, type_=decisions.c.id.type) for name in PARAMETERS[:count]]
+    return select(*columns).where(decisions.c.id.in_(ids))
 
 
 def memory_size(decision: Decision) -> int:

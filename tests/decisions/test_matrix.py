@@ -18,6 +18,7 @@ from cstp_grpc.decisions.sharing import WITH_ALL, Sharing
 from cstp_grpc.decisions.store import IndexRow, Vector
 from cstp_grpc.decisions.vectors import VectorPool
 from cstp_grpc.server.interceptors.moving_windows import create_shared_memory
+from cstp_grpc.vocabulary import Visibility
 from tests.decisions.rows import AGENTS, IDS, SlowMatrix, filters, row, rows, unit, vectors
 from tests.decisions.strategies import sharings
 
@@ -126,6 +127,16 @@ def test_an_older_revision_changes_nothing() -> None:
         matrix.apply([row("dec-0", revision, category="old")])
     assert len(matrix.candidates("bob", DecisionFilter(category="new"))) == 1
     assert len(matrix.candidates("bob", DecisionFilter(category="old"))) == 0
+
+
+def test_what_was_found_before_a_change_is_not_found_again() -> None:
+    matrix = matrix_of([row("dec-0", 0, agent="alice", visibility=Visibility.SHARED)])
+    for revision in range(1, 6):
+        assert ids(matrix.candidates("bob", EVERYTHING)) == ["dec-0"]
+        matrix.apply([row("dec-0", 2 * revision, visibility=Visibility.PRIVATE)])
+        assert ids(matrix.candidates("bob", EVERYTHING)) == []
+        assert ids(matrix.candidates("alice", EVERYTHING)) == ["dec-0"]
+        matrix.apply([row("dec-0", 2 * revision + 1)])
 
 
 def test_what_changed_several_times_is_newly_changed_once() -> None:
