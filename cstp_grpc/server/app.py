@@ -246,7 +246,10 @@ class App:
                 access_pb2_grpc.add_AccessServiceServicer_to_server,
                 AccessService(settings, rule_set, VERSION),
             ),
-            (tasks_pb2_grpc.add_TaskServiceServicer_to_server, TaskService(tasks, Permissions(methods().values()))),
+            (
+                tasks_pb2_grpc.add_TaskServiceServicer_to_server,
+                TaskService(tasks, Permissions(methods().values()), lanes[LaneName.OTHERS]),
+            ),
             (intent_layer_pb2_grpc.add_IntentLayerServiceServicer_to_server, IntentLayerService(projects)),
             (
                 liaison_pb2_grpc.add_LiaisonServiceServicer_to_server,

@@ -11,6 +11,7 @@ from cstp_grpc.gen.cstp.v1 import tasks_pb2, tasks_pb2_grpc
 from cstp_grpc.services import convert
 from cstp_grpc.services.caller import current_caller
 from cstp_grpc.services.permissions import Permissions
+from cstp_grpc.storage.blocking import WorkLane
 from cstp_grpc.storage.paging import PageRequest
 from cstp_grpc.tasks.keeper import TaskContent, TaskKeeper
 from cstp_grpc.tasks.push_store import PushConfig
@@ -22,28 +23,37 @@ TASK_STATE = convert.EnumWords(tasks_pb2.TaskState, TaskState)
 
 
 class TaskService(tasks_pb2_grpc.TaskServiceServicer):
-    """Serves cstp.v1.TaskService."""
+    """Serves cstp.v1.TaskService. Tasks are read on `lane`."""
 
-    def __init__(self, keeper: TaskKeeper, permissions: Permissions) -> None:
+    def __init__(self, keeper: TaskKeeper, permissions: Permissions, lane: WorkLane) -> None:
         self._keeper = keeper
         self._permissions = permissions
+        self._read = lane.run_short if keeper.reads_are_short else lane.run
 
-    def SaveTask(self, request: tasks_pb2.SaveTaskRequest, context: grpc.ServicerContext) -> tasks_pb2.SaveTaskResponse:
+    async def SaveTask(
+        self, request: tasks_pb2.SaveTaskRequest, context: grpc.ServicerContext
+    ) -> tasks_pb2.SaveTaskResponse:
         """Keep a task, or another state of one."""
         caller = current_caller.get()
         self._permissions.require(request.method, caller.agent, caller.permissions)
         config = push_config(request.push_config) if request.HasField("push_config") else None
-        saved = self._keeper.save(caller.agent, task_content(request.task), request.version, time_left(request), config)
+        saved = await self._keeper.write(
+            caller.agent, task_content(request.task), request.version, time_left(request), config
+        )
         return tasks_pb2.SaveTaskResponse(version=saved.version, updated_at=convert.timestamp(saved.updated_at))
 
-    def FindTask(self, request: tasks_pb2.FindTaskRequest, context: grpc.ServicerContext) -> tasks_pb2.FindTaskResponse:
+    async def FindTask(
+        self, request: tasks_pb2.FindTaskRequest, context: grpc.ServicerContext
+    ) -> tasks_pb2.FindTaskResponse:
         """Say which task a message begins."""
-        task_id, task = self._keeper.find(current_caller.get().agent, request.key)
+        task_id, task = await self._read(self._keeper.find, current_caller.get().agent, request.key)
         return tasks_pb2.FindTaskResponse(id=task_id, task=None if task is None else task_message(task))
 
-    def GetTask(self, request: tasks_pb2.GetTaskRequest, context: grpc.ServicerContext) -> tasks_pb2.GetTaskResponse:
+    async def GetTask(
+        self, request: tasks_pb2.GetTaskRequest, context: grpc.ServicerContext
+    ) -> tasks_pb2.GetTaskResponse:
         """Read a task."""
-        task = self._keeper.get(current_caller.get().agent, request.id)
+        task = await self._read(self._keeper.get, current_caller.get().agent, request.id)
         return tasks_pb2.GetTaskResponse(task=task_message(task))
 
     def ListTasks(

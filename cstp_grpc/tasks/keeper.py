@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from cstp_grpc.errors import Conflict, MethodNotFound, NotFound
 from cstp_grpc.storage.paging import Page, PageRequest
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.writer import Job, Writer
 from cstp_grpc.tasks.push import PushNotifications
 from cstp_grpc.tasks.push_store import PushConfig
 from cstp_grpc.tasks.states import LAPSED
@@ -78,9 +78,25 @@ class TaskKeeper:
 
         `time_left` is for a task that can still change; None is 5 minutes, or a day if it waits for input. `config`
         says where its owner is notified from this version on. Raises Conflict if a task of the id exists already, or
-        none that may change to this state in that version; InvalidArgument for the config, MethodNotFound if push
         notifications are off; Unavailable.
         """
+        return self._writer.run(self._saving(agent, content, version, time_left, config))
+
+    async def write(
+        self,
+        agent: str,
+        content: TaskContent,
+        version: int,
+        time_left: timedelta | None = None,
+        config: PushConfig | None = None,
+    ) -> Task:
+        """Return a task once it is on disk, as `save` does, without holding the event loop."""
+        return await self._writer.write(self._saving(agent, content, version, time_left, config))
+
+    def _saving(
+        self, agent: str, content: TaskContent, version: int, time_left: timedelta | None, config: PushConfig | None
+    ) -> Job[Task]:
+        """Return what saves a task within a transaction. Raises MethodNotFound."""
         push = self._push if config is None else self._required_push()
 
         def job(connection: Connection) -> Task:
@@ -96,7 +112,12 @@ class TaskKeeper:
                 push.record_change(connection, agent, TaskRecord(task, settles_at), config, moment.now)
             return task
 
-        return self._writer.run(job)
+        return job
+
+    @property
+    def reads_are_short(self) -> bool:
+        """Whether reading a task waits for nothing but a file of this machine."""
+        return self._store.is_local
 
     def get(self, agent: str, task_id: str) -> Task:
         """Return a task of the agent's. Raises NotFound and QueryFailed."""

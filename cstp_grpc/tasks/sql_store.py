@@ -62,6 +62,11 @@ class SqlTaskStore:
         self._load_locked = DriverStatement(TASK.with_for_update(), dialect)
         self._get = DriverStatement(KEPT_TASK, dialect)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the database is a file of this machine."""
+        return self._engine.dialect.name == "sqlite"
+
     def add(self, connection: Connection, agent: str, task: Task, settles_at: datetime, moment: Moment) -> bool:
         """Add a task within a transaction, and return whether there was none of its id.
 

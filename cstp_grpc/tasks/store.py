@@ -74,6 +74,10 @@ class TaskStore(Protocol):
     A task settles when it ends or else when its time runs out.
     """
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the database is a file of this machine."""
+
     def add(self, connection: Connection, agent: str, task: Task, settles_at: datetime, moment: Moment) -> bool:
         """Add a task within a transaction, and return whether there was none of its id.
 
