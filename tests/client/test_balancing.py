@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from cstp_grpc import gen
 from cstp_grpc.client.contract import methods
@@ -19,7 +19,6 @@ from cstp_grpc.client.retry import RetryPolicy
 from cstp_grpc.client.service_config import service_config
 from cstp_grpc.client.transport import balancing_options, channel_options
 from cstp_grpc.gen.cstp.v1 import access_pb2
-from cstp_grpc.server.health import Health
 from tests.grpc_servers import grpc_server
 from tests.waiting import wait_until
 
@@ -35,7 +34,7 @@ class Server:
     """Tells its name, and is as well as it is told."""
 
     name: str
-    health: Health = field(default_factory=lambda: Health({}))
+    health: Any = field(default_factory=health.HealthServicer)
     failures: int = 0
     calls: int = 0
     port: int = 0
