@@ -13,6 +13,7 @@ from cstp_grpc.decisions.index import IndexUnavailable, Proposals
 from cstp_grpc.decisions.matrix import MARGIN, Candidates, Scored, VectorMatrix
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.decisions.revisions import NO_REVISIONS, RequiredRevisions
+from cstp_grpc.decisions.scoring import SPLIT_FROM
 from cstp_grpc.decisions.store import DecisionStore, Vector
 
 logger = logging.getLogger(__name__)
@@ -127,7 +128,8 @@ class DecisionSearch:
         """
         size = self._matrix.size
         work = sum(size * (1 + len(filters.tags)) for filters in preferences) + RESULT_WORK * limit
-        exact = self._index is None or size <= self._exact_limit
+        # From SPLIT_FROM rows on, scoring waits for another thread.
+        exact = size < SPLIT_FROM and (self._index is None or size <= self._exact_limit)
         return work <= SHORT_WORK and exact and self._store.is_local and self._embedder.is_cached(text)
 
     def rank(self, inquiry: Inquiry, candidates: Candidates, limit: int) -> list[Scored]:

@@ -292,6 +292,10 @@ def test_what_waits_or_takes_long_is_not_short(kit: JournalKit, monkeypatch: pyt
     assert not is_short(kit, "another text")
     assert not is_short(kit, is_local=False)
     assert not is_short(kit, index=MemoryIndex(), exact_limit=1)
+    with monkeypatch.context() as changed:
+        # From so many on, the rows are divided with a thread that would be waited for.
+        changed.setattr(search_module, "SPLIT_FROM", 2)
+        assert not is_short(kit)
     monkeypatch.setattr(search_module, "SHORT_WORK", 3 * search_module.RESULT_WORK + 4)
     assert is_short(kit, limit=3, preferences=(ANY, ANY))
     assert not is_short(kit, limit=4)
