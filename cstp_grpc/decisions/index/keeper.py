@@ -6,14 +6,11 @@ import logging
 import threading
 
 from cstp_grpc.decisions.index import IndexBroken, IndexUnavailable
-from cstp_grpc.decisions.index.servers import ChromaServer
+from cstp_grpc.decisions.index.servers import ChromaServer, pause_after
 
 logger = logging.getLogger(__name__)
 
 CHECK_SECONDS = 0.2
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 15.0
-"""Seconds before the server is started again; the pause doubles with each failure."""
 SOUND_CHECKS = 300
 """After so many checks in a row, a minute, earlier failures no longer count."""
 
@@ -56,7 +53,7 @@ class ChromaKeeper:
             except Exception:
                 logger.exception("the Chroma server failed for an unforeseen reason")
                 self._note_failure(IndexUnavailable("the log says why"), crashed=self._server.stop(), was_ready=True)
-            self._stopping.wait(min(FIRST_PAUSE * 2**self._failures, LONGEST_PAUSE))
+            self._stopping.wait(pause_after(self._failures))
         self._server.stop()
 
     def _watch(self) -> None:

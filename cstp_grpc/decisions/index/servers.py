@@ -34,6 +34,10 @@ HEARTBEAT_SECONDS = 5.0
 WIPE_SECONDS = 60.0
 """How long the removal of a collection may take."""
 
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 15.0
+"""Seconds before a server that failed is started again; the pause doubles with each failure in a row."""
+
 PORT_TRIES = 5
 """How often a port may turn out to be taken between its choice and its use."""
 
@@ -42,6 +46,11 @@ MAX_LOG_BYTES = 1_000_000
 
 ENDED_BY_OTHERS = {0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
 """Exit codes that say nothing against the folder."""
+
+
+def pause_after(failures: int) -> float:
+    """Return how many seconds to wait after so many failures in a row."""
+    return min(FIRST_PAUSE * 2.0 ** min(failures, 30), LONGEST_PAUSE)
 
 
 class ChromaServer(Protocol):

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from cstp_grpc.decisions.index import IndexBroken, IndexUnavailable
 from cstp_grpc.decisions.index.chroma import ChromaIndex
 from cstp_grpc.decisions.index.feeder import IndexBehind, IndexFeeding
-from cstp_grpc.decisions.index.servers import ChromaServer
+from cstp_grpc.decisions.index.servers import ChromaServer, pause_after
 from cstp_grpc.decisions.index.soundness import check_soundness
 from cstp_grpc.decisions.matrix import VectorMatrix
 from cstp_grpc.decisions.store import Vector
@@ -26,10 +26,6 @@ FEED_INTERVAL = 1.0
 
 CHECK_INTERVAL = 60.0
 """Seconds between two checks of an index that seems well."""
-
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 15.0
-"""Seconds before the index is started again; the pause doubles with each failure."""
 
 
 STOP_SECONDS = GRACE_SECONDS
@@ -143,7 +139,7 @@ class IndexSupervisor:
             except Exception:
                 logger.exception("the index failed for an unforeseen reason")
                 self._note_failure(IndexUnavailable("it failed; the log says why"), crashed=self._server.stop())
-            self._stopping.wait(min(FIRST_PAUSE * 2**self._failures, LONGEST_PAUSE))
+            self._stopping.wait(pause_after(self._failures))
         self._index = None
         self._server.stop()
 

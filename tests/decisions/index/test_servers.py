@@ -17,7 +17,7 @@ import pytest
 
 from cstp_grpc.decisions.index import IndexBroken, IndexUnavailable, servers
 from cstp_grpc.decisions.index.chroma_http import ChromaHttp
-from cstp_grpc.decisions.index.servers import EmbeddedChroma, RemoteChroma
+from cstp_grpc.decisions.index.servers import LONGEST_PAUSE, EmbeddedChroma, RemoteChroma, pause_after
 from tests.waiting import wait_until
 
 PARENT = """
@@ -192,3 +192,9 @@ def test_what_answers_at_a_url_must_be_chroma() -> None:
         with pytest.raises(IndexUnavailable, match="not a Chroma server"):
             RemoteChroma(f"http://127.0.0.1:{listener.getsockname()[1]}").start(threading.Event())
         thread.join()
+
+
+def test_the_pause_before_another_start_stays_bounded_however_often_it_failed() -> None:
+    pauses = [pause_after(failures) for failures in range(1, 2000)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == LONGEST_PAUSE
