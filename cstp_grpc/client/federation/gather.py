@@ -104,7 +104,7 @@ class Asking:
         return self._end(self._cancels)
 
     async def await_replies(self) -> list[Reply]:
-        """Return what `replies` does, waiting on the running event loop."""
+        """Return what `replies` does, waiting on the running event loop; who is cancelled asks nobody any more."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
         with self._changed:
             self._notify = lambda: loop.call_soon_threadsafe(changed.set)
@@ -115,7 +115,16 @@ class Asking:
                     await changed.wait()
             except TimeoutError:
                 continue
+            except asyncio.CancelledError:
+                self.abandon()
+                raise
         return self._end(self._cancels)
+
+    def abandon(self) -> None:
+        """Wait no longer for anybody; replies that are wanted late still come."""
+        with self._changed:
+            self._over = True
+        self._end(self._cancels)
 
     def _take(self, at: int) -> Callable[[Result], None]:
         """Return what takes the result of one peer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
@@ -70,10 +71,14 @@ class Round:
         asking = self._ask(method, request, None)
         try:
             answer = await own
-        finally:
+        except Exception:
             # Calls that fail here keep their places too: peers are asked all the same.
-            replies = await asking.await_replies()
-        return answer, self._read(replies)
+            await asking.await_replies()
+            raise
+        except asyncio.CancelledError:
+            asking.abandon()
+            raise
+        return answer, self._read(await asking.await_replies())
 
     def _ask(self, method: str, request: Message, late: Late | None) -> Asking:
         metadata = ((METADATA_KEY, self.journey.encode()),)

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from cstp_grpc.client.contract import Method
 from cstp_grpc.client.errors import DETAILS
+from cstp_grpc.client.federation.gather import Reply
 from cstp_grpc.client.federation.links import Cancel, Done
 from cstp_grpc.client.federation.policy import Matter, Matters, Policy
 from cstp_grpc.client.federation.results import Metadata, answered
@@ -22,6 +23,7 @@ from cstp_grpc.server.status import to_status
 from cstp_grpc.vocabulary import PeerStatus
 from tests.client.federation.answers import query
 from tests.client.federation.servers import REQUEST, SECONDS
+from tests.waiting import wait_until
 
 NOWHERE = Matters(frozenset(), frozenset())
 ARRIVED = Arrival(None, lambda: None)
@@ -37,6 +39,7 @@ class WaitingPeer:
     timeout: float = SECONDS
     may: threading.Event = field(default_factory=threading.Event)
     answered: bool = False
+    cancelled: bool = False
 
     def speaks_for(self, category: str) -> bool:
         return True
@@ -48,10 +51,27 @@ class WaitingPeer:
             done(answered(query()))
 
         threading.Thread(target=answer).start()
-        return lambda: None
+        return self.cancel
+
+    def cancel(self) -> None:
+        self.cancelled = True
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+@dataclass
+class LateReplies:
+    """Keeps what comes late."""
+
+    seconds: float = SECONDS
+    taken: list[Reply] = field(default_factory=list)
+
+    def awaits(self, agent: str) -> bool:
+        return True
+
+    def take(self, reply: Reply) -> None:
+        self.taken.append(reply)
 
 
 def rounds(peer: WaitingPeer) -> Rounds:
@@ -86,6 +106,40 @@ def test_a_call_that_fails_here_keeps_its_place_until_the_peers_have_answered() 
         with pytest.raises(QueryFailed):
             asyncio.run(asked.answers_beside("cstp.queryDecisions", REQUEST, own()))
         assert peer.answered
+
+
+def test_a_call_that_is_cancelled_asks_nobody_any_more() -> None:
+    peer = WaitingPeer()
+
+    async def cancel() -> None:
+        with rounds(peer).begin("1", Matter(None), (), ARRIVED, judging=False) as asked:
+            assert asked is not None
+            answers = asyncio.ensure_future(asked.answers("cstp.queryDecisions", REQUEST))
+            await asyncio.sleep(0)
+            answers.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await answers
+
+    asyncio.run(cancel())
+    assert peer.cancelled
+    peer.may.set()
+
+
+def test_what_comes_late_to_a_call_that_was_cancelled_is_taken() -> None:
+    peer, late = WaitingPeer(), LateReplies()
+
+    async def cancel() -> None:
+        with rounds(peer).begin("1", Matter(None), (), ARRIVED, judging=False) as asked:
+            assert asked is not None
+            answers = asyncio.ensure_future(asked.answers("cstp.queryDecisions", REQUEST, late))
+            await asyncio.sleep(0)
+            answers.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await answers
+
+    asyncio.run(cancel())
+    peer.may.set()
+    wait_until(lambda: [reply.agent for reply in late.taken] == ["peer"], "the late reply is taken")
 
 
 def test_where_nobody_has_the_names_of_a_call_its_error_can_be_sent() -> None:
