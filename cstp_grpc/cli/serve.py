@@ -95,7 +95,9 @@ def serve(dev: bool, bridge: bool, workers: str | None) -> None:
             announced.ready(stack)
             keep_what_is_loaded()
             watch(stack, announced, events)
-            end_after(settings.grpc.drain_seconds + STOP_SECONDS)
+            # Bridges and workers drain one after the other.
+            drains = 2 if count_workers(settings.serve) > 1 else 1
+            end_after(drains * settings.grpc.drain_seconds + STOP_SECONDS)
     # Everything has ended in good order, also where the terminal to say so on is gone.
     with suppress(click.ClickException):
         out.line("Stopped.")
