@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 from google.protobuf.message import Message
@@ -33,6 +33,9 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 Servicer: TypeAlias = tuple[Callable[[Any, grpc.Server], None], object]
 """The generated function that adds a servicer to a server, and the servicer."""
+
+LARGE_BYTES: Final = 16_384
+"""Bytes from which on a message may take milliseconds to read, which is too long for the event loop."""
 
 Answering: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
 """Answers a request: a message, or an asynchronous generator of them for methods that answer with a stream."""
@@ -147,7 +150,17 @@ class CallHandlers(grpc.GenericRpcHandler):
         data = await receive_bytes(call.context, self._policy.message_seconds)
         if data is None:
             raise InvalidArgument("The method takes one message, and none was sent")
-        message = parse_message(call.method, data)
+        if len(data) <= LARGE_BYTES:
+            return self._read_message(call.method, data)
+        lane = self._lanes.of_method(call.method.name)
+        message = await lane.run(self._read_message, call.method, data)
+        # What the servicer makes of it takes long too, so that others get their turn between two of them.
+        await lane.take_turn()
+        return message
+
+    def _read_message(self, method: Method, data: bytes) -> Message:
+        """Return bytes as a valid message. Raises InvalidArgument."""
+        message = parse_message(method, data)
         self._policy.validation.judge(message)
         return message
 

@@ -26,7 +26,7 @@ from cstp_grpc.server.interceptors.errors import ErrorAnswers, RefusalSink, refu
 from cstp_grpc.server.interceptors.rate_limit import RateLimiting
 from cstp_grpc.server.interceptors.validation import Validation
 from cstp_grpc.server.lanes import Lanes
-from cstp_grpc.server.open_handlers import OpenHandlers
+from cstp_grpc.server.open_handlers import MOST_STREAMS, OpenHandlers
 from cstp_grpc.server.open_streams import OpenStreams
 
 STREAM_GRACE: Final = 1.0
@@ -83,7 +83,7 @@ class GrpcServer:
         self._lanes = lanes
         self._in_progress = policy.in_progress
         self._streams = OpenStreams()
-        self._open_streams = OpenStreams()
+        self._open_streams = OpenStreams(MOST_STREAMS)
         self._services = sorted({method.service for method in methods().values()})
         self._health = Health(details)
         self._handlers = [

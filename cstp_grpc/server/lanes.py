@@ -22,9 +22,11 @@ class LaneName(StrEnum):
     """The kinds of calls that must not wait for each other."""
 
     CHECKS = "checks"
-    """What agents wait for before they act: checks, announcements, routings."""
+    """What agents wait for before they act: checks and announcements."""
     QUERIES = "queries"
     """Searches."""
+    ROUTINGS = "routings"
+    """Handing chat sessions over, some of which wait for a remote agent to confirm."""
     OTHERS = "others"
     """All else: recording, imports, listings, nodes, sessions, tasks."""
 
@@ -32,12 +34,17 @@ class LaneName(StrEnum):
 LANES: Final[Mapping[str, LaneName]] = {
     "cstp.checkGuardrails": LaneName.CHECKS,
     "cstp.announceIntent": LaneName.CHECKS,
-    "liaison.routeToLiaisonAgent": LaneName.CHECKS,
+    "liaison.routeToLiaisonAgent": LaneName.ROUTINGS,
     "cstp.queryDecisions": LaneName.QUERIES,
 }
 """The lane of each method that is not one of the others, by its JSON-RPC name."""
 
-THREADS: Final[Mapping[LaneName, int]] = {LaneName.CHECKS: 4, LaneName.QUERIES: 2, LaneName.OTHERS: 8}
+THREADS: Final[Mapping[LaneName, int]] = {
+    LaneName.CHECKS: 4,
+    LaneName.QUERIES: 2,
+    LaneName.ROUTINGS: 8,
+    LaneName.OTHERS: 8,
+}
 """How many threads each lane has. More than two for searches would only compete for the interpreter's lock; the others
 mostly wait for the database."""
 
@@ -110,6 +117,10 @@ class Lane:
         self._begun.add(future)
         future.add_done_callback(self._begun.discard)
         return await asyncio.wrap_future(future)
+
+    async def take_turn(self) -> None:
+        """Return when it is the caller's turn on the event loop, which lasts until it waits for something."""
+        await self._turns.take()
 
     async def run_short(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a function returns that takes less than a millisecond, run on the event loop when it is its turn.

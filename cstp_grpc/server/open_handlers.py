@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
-from cstp_grpc.errors import CstpError, DeadlineExceeded, InvalidArgument, RateLimited
+from cstp_grpc.errors import CstpError, DeadlineExceeded, InvalidArgument
 from cstp_grpc.server.call_handlers import RegisteredHandlers
 from cstp_grpc.server.interceptors.call import Context
 from cstp_grpc.server.interceptors.calls_in_progress import WaitingCalls
@@ -18,7 +18,8 @@ from cstp_grpc.server.status import to_status
 MOST_WAITING: Final = 256
 """How many calls may wait for messages at once; each costs some kilobytes."""
 MOST_STREAMS: Final = 1000
-"""How many streams may be open at once. Each client of a load balancer watches the health of each server."""
+"""How many streams may be open at once, of which the oldest makes room for a new one. Each client that chooses among
+servers watches the health of each."""
 IDLE_SECONDS: Final = 60.0
 """How long a stream may go without a question; tools that ask by hand pause between two."""
 
@@ -53,8 +54,6 @@ class OpenHandlers(grpc.GenericRpcHandler):
 
         async def stream(_: object, context: Context) -> None:
             try:
-                if len(self._streams) >= MOST_STREAMS:
-                    raise RateLimited(f"No more than {MOST_STREAMS} streams may be open; try again later")
                 with self._streams.track():
                     if watch:
                         await watch(await self._receive_one(context, decode), context)

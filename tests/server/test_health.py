@@ -17,6 +17,7 @@ from cstp_grpc.client import CstpClient
 from cstp_grpc.server.app import App
 from cstp_grpc.server.event_loop import EventLoopThread
 from cstp_grpc.server.health import Health
+from cstp_grpc.server.open_handlers import MOST_STREAMS
 from tests.harness import TIMEOUT, TOKENS, settings
 
 SERVICE = "cstp.v1.CstpService"
@@ -151,3 +152,11 @@ def health_of(target: str) -> int:
     with grpc.insecure_channel(target) as channel:
         status: int = health_pb2_grpc.HealthStub(channel).Check(REQUEST, timeout=TIMEOUT).status
     return status
+
+
+def test_a_watch_beyond_the_bound_takes_the_place_of_the_oldest(app: App) -> None:
+    with watching(app.target, MOST_STREAMS) as streams, watching(app.target, 1):
+        with pytest.raises(grpc.RpcError) as caught:
+            next(streams[0])
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
+        assert streams[1].is_active()

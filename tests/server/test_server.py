@@ -23,6 +23,7 @@ from cstp_grpc.config import ConfigError, Settings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc
 from cstp_grpc.guardrails.rulebook import RulebookError
 from cstp_grpc.server.app import App
+from cstp_grpc.server.call_handlers import LARGE_BYTES
 from cstp_grpc.server.grpc_server import CannotListen
 from cstp_grpc.server.open_handlers import MOST_WAITING
 from cstp_grpc.storage.lock import AlreadyRunning
@@ -371,6 +372,17 @@ def test_more_values_than_a_message_may_hold_are_refused_by_name(tmp_path: Path)
         ("action.context",),
         "action.context: holds more than 1000 values",
     )
+
+
+def test_a_large_message_is_judged_like_any_other(channel: grpc.Channel) -> None:
+    check = cstp_pb2_grpc.CstpServiceStub(channel).CheckGuardrails
+    large = cstp_pb2.CheckGuardrailsRequest(action=cstp_pb2.Action(description="deploy"))
+    large.action.context["text"] = "x" * (2 * LARGE_BYTES)
+    assert check(large, metadata=ALICE, timeout=TIMEOUT).evaluated > 0
+    large.action.context["number"] = float("nan")
+    with pytest.raises(grpc.RpcError) as caught:
+        check(large, metadata=ALICE, timeout=TIMEOUT)
+    assert decoded(caught.value).fields == ("action.context",)
 
 
 @pytest.mark.parametrize("key", ["workers", "stream_workers"])
