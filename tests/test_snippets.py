@@ -24,7 +24,9 @@ NOT_RUN = {
     ("docs/a2a.md", "AgentCard card = "): "needs the SDK for Java, from the network",
     ("docs/a2a.md", "public PayloadAndHeaders"): "needs the SDK for Java, from the network",
     ("docs/architecture.md", "agent --JSON-RPC--> bridge/"): "a drawing",
+    ("docs/benchmarks.md", "make bench"): "takes ten minutes: its parts are tried by tests/bench",
     ("docs/callbacks.md", "{"): "sent by a server: compared by tests/callbacks/test_guide.py",
+    ("docs/deployment.md", "$ cstp serve --config cstp.yaml --workers auto"): "tried by tests/cli/test_workers.py",
     **{
         ("docs/importing.md", title): "imported by tests/decisions/importing/test_documentation.py"
         for title in ("shop/docs/adr/", "shop/decisions.yaml", "mapping.yaml", "rfcs.jsonl", "result")

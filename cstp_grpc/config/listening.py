@@ -138,8 +138,8 @@ class GrpcSettings(Section):
     """The same for the calls of all agents."""
     max_message_bytes: int = Field(default=4_194_304, ge=65_536)
     """The largest message, in and out."""
-    max_values: int = Field(default=20_000, ge=1000)
-    """The most values in the structured data of one message."""
+    max_values: int = Field(default=200_000, ge=1000)
+    """The most values in each piece of structured data of a message; the context of a chat session may hold 130000."""
     message_seconds: float = Field(default=10.0, gt=0)
     """How long a message of a call may take to arrive, each one of a stream."""
     max_depth: int = Field(default=24, ge=1, le=24)
