@@ -237,7 +237,7 @@ class App:
             limits,
             queries=lanes[LaneName.QUERIES],
         )
-        cstp = federated(settings, peers, alone, sharing, trail, clock, limits, callbacks, run_blocking)
+        cstp = federated(settings, peers, alone, sharing, trail, clock, limits, callbacks)
         servicers: list[Servicer] = [
             (cstp_pb2_grpc.add_CstpServiceServicer_to_server, cstp),
             (journal_pb2_grpc.add_JournalServiceServicer_to_server, JournalService(memory.journal, run_blocking)),

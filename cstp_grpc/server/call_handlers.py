@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -28,6 +28,8 @@ from cstp_grpc.server.lanes import SHORT, Lanes
 from cstp_grpc.server.open_streams import OpenStreams
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -160,7 +162,7 @@ class CallHandlers(grpc.GenericRpcHandler):
 
     def _read_message(self, method: Method, data: bytes) -> Message:
         """Return bytes as a valid message. Raises InvalidArgument."""
-        message = parse_message(method, data)
+        message = parse_message(method.request.FromString, data)
         self._policy.validation.judge(message)
         return message
 
@@ -168,10 +170,18 @@ class CallHandlers(grpc.GenericRpcHandler):
         """Yield the messages of a stream. Raises as `_receive` does, with the number of the message."""
         number = 0
         while (data := await receive_bytes(call.context, self._policy.message_seconds)) is not None:
-            message = parse_message(call.method, data)
-            self._policy.validation.judge_numbered(message, number)
-            yield message
+            if len(data) <= LARGE_BYTES:
+                yield self._read_numbered(call.method, data, number)
+            else:
+                lane = self._lanes.of_method(call.method.name)
+                yield await lane.run(self._read_numbered, call.method, data, number)
             number += 1
+
+    def _read_numbered(self, method: Method, data: bytes, number: int) -> Message:
+        """Return the bytes of a stream's message as a valid one. Raises InvalidArgument with its number."""
+        message = parse_message(method.request.FromString, data)
+        self._policy.validation.judge_numbered(message, number)
+        return message
 
 
 class RegisteredHandlers:
@@ -230,10 +240,10 @@ async def receive_bytes(context: Context, seconds: float) -> bytes | None:
     return None if data is grpc.aio.EOF else data
 
 
-def parse_message(method: Method, data: bytes) -> Message:
+def parse_message(decode: Callable[[bytes], T], data: bytes) -> T:
     """Return bytes as the message that a method takes. Raises InvalidArgument."""
     try:
-        return method.request.FromString(data)
+        return decode(data)
     except Exception as error:  # what protobuf raises differs between its implementations
         raise InvalidArgument("The request cannot be decoded as the message that the method takes") from error
 

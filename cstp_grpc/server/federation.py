@@ -17,7 +17,6 @@ from cstp_grpc.server.trails import Trail
 from cstp_grpc.services.cstp import QueryLimits
 from cstp_grpc.services.federation import Alone, FederatedCstpService
 from cstp_grpc.services.federation_late import Callbacks, LateAnswers
-from cstp_grpc.storage.blocking import RunBlocking
 
 
 def open_peers(opened: ExitStack, settings: FederationSettings) -> list[Peer]:
@@ -57,7 +56,6 @@ def federated(
     clock: Callable[[], datetime],
     limits: QueryLimits,
     callbacks: Callbacks | None,
-    run_blocking: RunBlocking,
 ) -> FederatedCstpService:
     """Return the servicer that asks the peers too, where calls or the settings want it.
 
@@ -83,7 +81,6 @@ def federated(
         clock,
         limits,
         stores_content=stores_content,
-        run_blocking=run_blocking,
         late=late,
     )
 

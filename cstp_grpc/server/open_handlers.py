@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 
 from cstp_grpc.errors import CstpError, DeadlineExceeded, InvalidArgument
-from cstp_grpc.server.call_handlers import RegisteredHandlers
+from cstp_grpc.server.call_handlers import RegisteredHandlers, parse_message
 from cstp_grpc.server.interceptors.call import Context
 from cstp_grpc.server.interceptors.calls_in_progress import WaitingCalls
 from cstp_grpc.server.open_streams import OpenStreams
@@ -83,12 +83,12 @@ class OpenHandlers(grpc.GenericRpcHandler):
         data = await self._receive(context, self._message_seconds)
         if data is None:
             raise InvalidArgument("The method takes one message, and none was sent")
-        return parse(data, decode)
+        return parse_message(decode, data)
 
     async def _receive_each(self, context: Context, decode: Callable[[bytes], Any]) -> AsyncIterator[Any]:
         """Yield the messages of a stream. Raises InvalidArgument, DeadlineExceeded."""
         while (data := await self._receive(context, IDLE_SECONDS)) is not None:
-            yield parse(data, decode)
+            yield parse_message(decode, data)
 
     async def _receive(self, context: Context, seconds: float) -> bytes | None:
         """Return the next message; None after the last. Raises DeadlineExceeded, also to make room for other calls."""
@@ -99,11 +99,3 @@ class OpenHandlers(grpc.GenericRpcHandler):
         except TimeoutError:
             raise DeadlineExceeded("No message arrived in time") from None
         return None if data is grpc.aio.EOF else data
-
-
-def parse(data: bytes, decode: Callable[[bytes], Any]) -> Any:
-    """Return bytes as a message. Raises InvalidArgument."""
-    try:
-        return decode(data)
-    except Exception as error:  # what protobuf raises differs between its implementations
-        raise InvalidArgument("The request cannot be decoded as the message that the method takes") from error

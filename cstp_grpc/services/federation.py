@@ -25,7 +25,6 @@ from cstp_grpc.services import convert
 from cstp_grpc.services.caller import current_caller
 from cstp_grpc.services.cstp import QueryLimits, query_limit
 from cstp_grpc.services.federation_late import LateAnswers
-from cstp_grpc.storage.blocking import RunBlocking
 from cstp_grpc.vocabulary import Stakes
 
 RequestT = TypeVar(
@@ -36,8 +35,8 @@ RequestT = TypeVar(
 class Trail(Protocol):
     """Keeps audit entries."""
 
-    def record(self, entry: AuditEntry) -> None:
-        """Add an entry and return when it is on disk. Raises Unavailable."""
+    async def write(self, entry: AuditEntry) -> None:
+        """Add an entry and return when it is on disk, without holding the event loop. Raises Unavailable."""
 
 
 class Alone(Protocol):
@@ -77,7 +76,6 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         limits: QueryLimits,
         *,
         stores_content: bool,
-        run_blocking: RunBlocking,
         late: LateAnswers | None = None,
     ) -> None:
         self._name = name
@@ -88,7 +86,6 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         self._clock = clock
         self._limits = limits
         self._stores_content = stores_content
-        self._run_blocking = run_blocking
         self._late = late
 
     async def AnnounceIntent(
@@ -203,7 +200,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             intent_revision=announced.revision if announced else None,
             peers=tuple(audited(peer) for peer in peers),
         )
-        await self._run_blocking(self._trail.record, entry)
+        await self._trail.write(entry)
 
     def _guardrails(self, findings: Iterable[Finding]) -> tuple[str, ...]:
         """Return the guardrails of findings, those of peers with the names of these before them."""
