@@ -2,7 +2,8 @@
 
 `settings` change those of tests/harness.py, `rulebook` is a file under cases/rulebooks or `default`, `project` are the
 files of a project called shop, by their paths (`{link: TARGET}` is a link), `decisions` are recorded by `by` (alice
-unless stated), and `before` are earlier exchanges, each with the `reason` that it fails for.
+unless stated), and `before` are earlier exchanges, each with the `reason` that it fails for. tests/case_servers.py
+says which cases share a server, and what `alone` is for.
 """
 
 from __future__ import annotations
@@ -13,22 +14,30 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cstp_grpc import config
+from cstp_grpc.config.sections import ProjectSettings
 from tests.harness import TOKENS, Outcome, settings
 
 CASES = Path(__file__).parent / "cases"
+PROJECT = "shop"
 
 
 def settings_of(case: Mapping[str, Any], data_dir: Path) -> config.Settings:
+    """Return the settings of a case without those of its project."""
     overrides = case.get("settings", {})
     rulebook = case.get("rulebook", "default")
     if rulebook != "default":
         guardrails = {"config_path": str(CASES / "rulebooks" / rulebook)}
         overrides = config.merge(overrides, {"cstp": {**overrides.get("cstp", {}), "guardrails": guardrails}})
-    if "project" in case:
-        root = data_dir / "projects" / "shop"
-        write_files(root, case["project"])
-        overrides = config.merge(overrides, {"intent_layer": {"projects": [{"name": "shop", "root": str(root)}]}})
     return settings(data_dir, **overrides)
+
+
+def write_project(case: Mapping[str, Any], folder: Path, ending: str = "") -> list[ProjectSettings]:
+    """Write the files of a case's project, and return its settings."""
+    if "project" not in case:
+        return []
+    name = f"{PROJECT}{ending}"
+    write_files(folder / name, case["project"])
+    return [ProjectSettings(name=name, root=folder / name)]
 
 
 def write_files(root: Path, files: Mapping[str, str | Mapping[str, str]]) -> None:

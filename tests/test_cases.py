@@ -14,12 +14,13 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from tests.case_servers import CaseRun, CaseServers, assign_servers, read_case, shared_settings
 from tests.case_setup import CASES, plain, prepare, settings_of, token_of
 from tests.harness import TOKENS, GrpcCaller, JsonRpcCaller, Outcome, bridging, running, running_workers
 from tests.matching import differences
@@ -75,28 +76,28 @@ def snake(path: str) -> str:
     return re.sub(r"([A-Z])", lambda match: "_" + match[1].lower(), path)
 
 
-def runs() -> Iterator[Any]:
+def case_runs() -> Iterator[CaseRun]:
     """Yield every case with each transport that it is about."""
     for path in FILES:
-        case = yaml.safe_load(path.read_text(encoding="utf-8"))
-        assert case["requirement"], path
+        case = read_case(path)
         for transport in case.get("transports", TRANSPORTS):
-            yield pytest.param(case, transport, id=f"{path.parent.name}/{path.stem}-{transport}")
+            yield CaseRun(f"{path.parent.name}/{path.stem}-{transport}", case, transport)
 
 
-@pytest.mark.parametrize(("case", "transport"), list(runs()))
-def test_case(case: dict[str, Any], transport: str, tmp_path: Path, sqlite_template: Path) -> None:
-    wanted = settings_of(case, tmp_path)
-    # Making the tables each time takes longer than the rest of a case.
-    shutil.copyfile(sqlite_template, tmp_path / "journal.db")
-    with running(wanted) as app, bridging(wanted, app.target) as url:
-        caller = GrpcCaller(app.target) if transport == "grpc" else JsonRpcCaller(url)
-        try:
-            prepare(case, caller)
-            outcome = caller.call(case["call"], plain(case.get("params", {})), token_of(case))
-        finally:
-            caller.close()
-    judge(case["expect"], outcome)
+RUNS = assign_servers(case_runs())
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> Iterator[CaseServers]:
+    with closing(CaseServers(RUNS, tmp_path_factory.mktemp("cases"), sqlite_template)) as servers:
+        yield servers
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_case(run: CaseRun, servers: CaseServers) -> None:
+    case, caller = run.case, servers.caller(run)
+    prepare(case, caller)
+    judge(case["expect"], caller.call(case["call"], plain(case.get("params", {})), token_of(case)))
 
 
 class WorkersCaller:
@@ -127,13 +128,14 @@ class WorkersCaller:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "transport"), list(runs()))
-def test_case_with_workers(case: dict[str, Any], transport: str, tmp_path: Path, sqlite_template: Path) -> None:
-    wanted = settings_of(case, tmp_path)
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_case_with_workers(run: CaseRun, tmp_path: Path, sqlite_template: Path) -> None:
+    case = run.case
+    wanted = shared_settings([replace(run, ending="")], tmp_path)
     shutil.copyfile(sqlite_template, tmp_path / "journal.db")
     with ExitStack() as opened:
         targets = [app.target for app in opened.enter_context(running_workers(wanted, WORKERS))]
-        url = opened.enter_context(bridging(wanted, ",".join(targets))) if transport == "jsonrpc" else None
+        url = opened.enter_context(bridging(wanted, ",".join(targets))) if run.transport == "jsonrpc" else None
         caller = opened.enter_context(closing(WorkersCaller(targets, url)))
         prepare(case, caller)
         outcome = caller.call(case["call"], plain(case.get("params", {})), token_of(case))

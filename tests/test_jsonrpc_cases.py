@@ -10,32 +10,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.case_setup import CASES, prepare, settings_of, token_of
-from tests.harness import HttpAnswer, JsonRpcCaller, bridging, running
+from tests.case_servers import CaseRun, CaseServers, assign_servers, read_case
+from tests.case_setup import CASES, prepare, token_of
+from tests.harness import HttpAnswer
 from tests.matching import differences
 
 FILES = sorted((CASES / "jsonrpc").glob("*.yaml"))
+RUNS = assign_servers(CaseRun(path.stem, read_case(path), "jsonrpc") for path in FILES)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_exchange(path: Path, tmp_path: Path) -> None:
-    case = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert case["requirement"]
-    wanted = settings_of(case, tmp_path)
-    with running(wanted) as app, bridging(wanted, app.target) as url:
-        caller = JsonRpcCaller(url)
-        prepare(case, caller)
-        answer = caller.post(case["body"].encode(), token_of(case))
-        judge(case, answer)
-        for later in case.get("after", []):
-            result = caller.call(later["call"], later["params"], token_of(later)).result
-            agree(differences(later["result"], result))
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> Iterator[CaseServers]:
+    with closing(CaseServers(RUNS, tmp_path_factory.mktemp("cases"), sqlite_template)) as servers:
+        yield servers
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_exchange(run: CaseRun, servers: CaseServers) -> None:
+    case, caller = run.case, servers.caller(run)
+    prepare(case, caller)
+    judge(case, caller.post(case["body"], token_of(case)))
+    for later in case.get("after", []):
+        result = caller.call(later["call"], later["params"], token_of(later)).result
+        agree(differences(later["result"], result))
 
 
 def judge(case: dict[str, Any], answer: HttpAnswer) -> None:

@@ -1,0 +1,173 @@
+"""Servers that cases share: one for each distinct setting.
+
+Each run of a case has agents, tenants and a project of its own there, so that it finds nothing of the others: their
+names have an ending, which is added to what the run sends and removed from what it is answered. A case that is about
+all that a server holds says `alone: true` and has a server for itself.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import SecretStr
+
+from cstp_grpc import config
+from tests.case_setup import PROJECT, settings_of, write_project
+from tests.harness import TOKENS, GrpcCaller, HttpAnswer, JsonRpcCaller, Outcome, bridging, running
+
+Case = dict[str, Any]
+
+RUNS_PER_SERVER = 100
+"""A refusal may name the agents of all tenants, and gRPC takes no more than 16 KiB of it."""
+
+
+@dataclass(frozen=True)
+class CaseRun:
+    """A case over a transport. Runs with the same `server` share one, on which `ending` tells them apart."""
+
+    name: str
+    case: Case
+    transport: str
+    server: str = ""
+    ending: str = ""
+
+
+def read_case(path: Path) -> Case:
+    """Return the case in a file."""
+    case: Case = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert case["requirement"], path
+    return case
+
+
+def assign_servers(runs: Iterable[CaseRun]) -> list[CaseRun]:
+    """Return the runs with their servers and endings, those of a server one after the other."""
+    assigned = []
+    sharing: Counter[str] = Counter()
+    for run in runs:
+        setting = setting_of(run)
+        number = sharing[setting]
+        sharing[setting] += 1
+        ending = "" if run.case.get("alone") else f".c{number % RUNS_PER_SERVER:02}"
+        assigned.append(replace(run, server=f"{setting} {number // RUNS_PER_SERVER}", ending=ending))
+    return sorted(assigned, key=lambda run: run.server)
+
+
+def setting_of(run: CaseRun) -> str:
+    """Return what the server of a run must have in common with those of others.
+
+    What nodes of a project say is found by all agents, so that projects are among themselves.
+    """
+    case = run.case
+    alone = run.name if case.get("alone") else None
+    return json.dumps([alone, case.get("settings"), case.get("rulebook"), "project" in case], sort_keys=True)
+
+
+def shared_settings(runs: Sequence[CaseRun], data_dir: Path) -> config.Settings:
+    """Return the settings of the server that some runs share, and write their projects."""
+    wanted = settings_of(runs[0].case, data_dir)
+    endings = [run.ending for run in runs]
+    tokens = [with_ending(token, ending) for token in wanted.auth.tokens for ending in endings]
+    pillars = {name: served_by_all(pillar, endings) for name, pillar in wanted.liaison.pillars.items()}
+    projects = [project for run in runs for project in write_project(run.case, data_dir / "projects", run.ending)]
+    return wanted.model_copy(
+        update={
+            "auth": wanted.auth.model_copy(update={"tokens": tokens}),
+            "liaison": wanted.liaison.model_copy(update={"pillars": pillars}),
+            "intent_layer": wanted.intent_layer.model_copy(update={"projects": projects}),
+        }
+    )
+
+
+def with_ending(token: config.TokenSettings, ending: str) -> config.TokenSettings:
+    """Return the token of an agent of one run."""
+    secret = SecretStr(token.token.get_secret_value() + ending)
+    return token.model_copy(update={"name": token.name + ending, "token": secret, "tenant": token.tenant + ending})
+
+
+def served_by_all(pillar: config.PillarSettings, endings: Sequence[str]) -> config.PillarSettings:
+    """Return a pillar with the agents of all runs."""
+    if not pillar.agent:
+        return pillar
+    agents = [pillar.agent] if isinstance(pillar.agent, str) else pillar.agent
+    return pillar.model_copy(update={"agent": [agent + ending for agent in agents for ending in endings]})
+
+
+@dataclass(frozen=True)
+class RunCaller:
+    """Calls as the agents of one run, in the names of its case."""
+
+    caller: GrpcCaller | JsonRpcCaller
+    ending: str
+    names: frozenset[str]
+
+    def call(self, method: str, params: Mapping[str, Any], token: str | None = TOKENS["alice"]) -> Outcome:
+        """Return what a call came to."""
+        outcome = self.caller.call(method, self._sent(params), token and token + self.ending)
+        return Outcome(**self._received(vars(outcome)))
+
+    def post(self, body: str, token: str | None) -> HttpAnswer:
+        """Return the answer to a body, which names no agent."""
+        assert isinstance(self.caller, JsonRpcCaller)
+        answer = self.caller.post(body.encode(), token and token + self.ending)
+        return replace(answer, content=answer.content.replace(self.ending.encode(), b""))
+
+    def _sent(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: self._sent(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._sent(item) for item in value]
+        return value + self.ending if isinstance(value, str) and value in self.names else value
+
+    def _received(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: self._received(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(map(self._received, value))
+        return value.replace(self.ending, "") if isinstance(value, str) else value
+
+
+class CaseServers:
+    """Runs the server that a run needs, with a bridge, and keeps it until a run needs another."""
+
+    def __init__(self, runs: Sequence[CaseRun], folder: Path, journal: Path) -> None:
+        self._runs = runs
+        self._folder = folder
+        self._journal = journal
+        self._opened = ExitStack()
+        self._server: str | None = None
+        self._names: frozenset[str] = frozenset()
+        self._callers: dict[str, GrpcCaller | JsonRpcCaller] = {}
+
+    def caller(self, run: CaseRun) -> RunCaller:
+        """Return what makes the calls of a run, which may be done once."""
+        if run.server != self._server:
+            self.close()
+            self._start(run.server)
+        return RunCaller(self._callers[run.transport], run.ending, self._names)
+
+    def close(self) -> None:
+        """Stop the server."""
+        self._opened.close()
+        self._server = None
+
+    def _start(self, server: str) -> None:
+        data_dir = Path(tempfile.mkdtemp(dir=self._folder))
+        # Making the tables takes longer than starting the server.
+        shutil.copyfile(self._journal, data_dir / "journal.db")
+        runs = [run for run in self._runs if run.server == server]
+        wanted = shared_settings(runs, data_dir)
+        app = self._opened.enter_context(running(wanted))
+        url = self._opened.enter_context(bridging(wanted, app.target))
+        over_grpc = self._opened.enter_context(closing(GrpcCaller(app.target)))
+        self._callers = {"grpc": over_grpc, "jsonrpc": JsonRpcCaller(url)}
+        self._names = frozenset({PROJECT, *(token.name for token in settings_of(runs[0].case, data_dir).auth.tokens)})
+        self._server = server
