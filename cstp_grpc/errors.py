@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
+
+REQUEST_ID: Final = "requestId"
+"""The key of an error's metadata that holds the request id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,11 @@ class CstpError(Exception):
         self.final = False
         """Whether whoever answered asks not to repeat the call, although the reason may pass."""
 
+    @property
+    def request_id(self) -> str | None:
+        """The id of the call in the server's log; None if no server answered."""
+        return self.metadata.get(REQUEST_ID)
+
 
 class ConfigError(Exception):
     """The settings cannot be used; the message names each key and what is wrong with it. No caller ever sees it."""
@@ -75,6 +83,18 @@ class InvalidArgument(CstpError):
     def field(cls, field: str, description: str) -> InvalidArgument:
         """Return the error for a single field."""
         return cls(f"{field}: {description}", violations=[FieldViolation(field, description)])
+
+
+class JsonParseError(InvalidArgument):
+    """The bridge could not read the call as JSON."""
+
+    reason = "PARSE_ERROR"
+
+
+class InvalidJsonRpcRequest(InvalidArgument):
+    """The bridge read JSON that is no JSON-RPC call."""
+
+    reason = "INVALID_REQUEST"
 
 
 class InternalError(CstpError):
@@ -135,6 +155,10 @@ class Unavailable(CstpError):
     """The server cannot answer now; trying again may help."""
 
     reason = "UNAVAILABLE"
+
+
+class ServerUnreachable(Unavailable):
+    """There is no server at the address, or the network between fails."""
 
 
 class MissingParameter(InvalidArgument):

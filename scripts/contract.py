@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor import (
+    Descriptor,
+    EnumDescriptor,
+    EnumValueDescriptor,
+    FieldDescriptor,
+    MethodDescriptor,
+    ServiceDescriptor,
+)
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-MESSAGES, SERVICES = 4, 6
-"""The fields of a file that hold its messages and services: the beginning of a path to a comment."""
+MESSAGES, ENUMS, SERVICES = 4, 5, 6
+"""The fields of a file that hold its messages, enums and services: the beginning of a path to a comment."""
 
 
 class Contract:
@@ -35,9 +42,18 @@ class Contract:
                 if not self.option(service, "google.protobuf.ServiceOptions", "cstp.v1.internal"):
                     yield service
 
+    def enum(self, name: str) -> EnumDescriptor:
+        """Return the enum of a full name."""
+        return self._pool.FindEnumTypeByName(name)
+
     def comment(self, described: FieldDescriptor | MethodDescriptor) -> str:
         """Return the comment before a field or an rpc, on one line."""
         return self._comments[described.full_name]
+
+    def value_comment(self, value: EnumValueDescriptor) -> str:
+        """Return the comment before a value of an enum, on one line."""
+        # Not full_name: protoc puts values beside their enum, and the descriptor has no full name of its own.
+        return self._comments[f"{value.type.full_name}.{value.name}"]
 
     def rules(self, field: FieldDescriptor) -> Any:
         """Return the validation rules of a field."""
@@ -51,12 +67,15 @@ class Contract:
 
 
 def comments(file: FileDescriptorProto) -> dict[str, str]:
-    """Return the comments before the fields of messages and before rpcs, by full name."""
+    """Return the comments before fields and rpcs by full name, and those before values of enums by enum and name."""
     texts = {tuple(at.path): " ".join(at.leading_comments.split()) for at in file.source_code_info.location}
     found = {}
     for place, message in enumerate(file.message_type):
         for number, field in enumerate(message.field):
             found[f"{file.package}.{message.name}.{field.name}"] = texts.get((MESSAGES, place, 2, number), "")
+    for place, enum in enumerate(file.enum_type):
+        for number, value in enumerate(enum.value):
+            found[f"{file.package}.{enum.name}.{value.name}"] = texts.get((ENUMS, place, 2, number), "")
     for place, service in enumerate(file.service):
         for number, rpc in enumerate(service.method):
             found[f"{file.package}.{service.name}.{rpc.name}"] = texts.get((SERVICES, place, 2, number), "")

@@ -11,6 +11,8 @@ from importlib import resources
 from pathlib import Path
 
 import generate_client
+import generate_errors
+from generate_errors import Reason
 from google.protobuf.descriptor_pb2 import FileDescriptorSet, MethodDescriptorProto, MethodOptions
 from grpc_tools import protoc
 
@@ -35,7 +37,6 @@ RETRY_POLICY = {
     "initialBackoff": "0.1s",
     "maxBackoff": "5s",
     "backoffMultiplier": 2,
-    "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
 }
 
 
@@ -54,11 +55,13 @@ def generate(target: Path) -> None:
         path.write_text(relocate(path.read_text()))
     prune_empty_stubs(target)
     files = FileDescriptorSet.FromString(described.read_bytes())
+    reasons = generate_errors.read_reasons(files)
     (target / "comments.py").write_text(comments_module(files))
     (target / "places.py").write_text(places_module(files))
     for name, text in generate_client.modules(files).items():
         (target / name).write_text(text)
-    (target / "service_config.json").write_text(json.dumps(service_config(files), indent=2) + "\n")
+    (target / "error_reasons.py").write_text(generate_errors.python_module(reasons))
+    (target / "service_config.json").write_text(json.dumps(service_config(files, reasons), indent=2) + "\n")
     for folder in [target, *(p for p in target.rglob("*") if p.is_dir())]:
         (folder / "__init__.py").touch()
 
@@ -91,7 +94,7 @@ def places_module(files: FileDescriptorSet) -> str:
     return f"{head}\n\nMETHOD_MODULES: dict[str, str] = {{\n{lines}}}\n"
 
 
-def service_config(files: FileDescriptorSet) -> dict[str, object]:
+def service_config(files: FileDescriptorSet, reasons: list[Reason]) -> dict[str, object]:
     """Return how every client calls the contract: the gRPC service config.
 
     What the contract declares idempotent is repeated. A server that knows how long to wait, or that waiting is of no
@@ -103,6 +106,7 @@ def service_config(files: FileDescriptorSet) -> dict[str, object]:
         for service in file.service
         for rpc in service.method
     ]
+    retried = sorted({reason.grpc_code for reason in reasons if reason.retriable}, reverse=True)
     bounded = [(name, rpc) for name, rpc in rpcs if not rpc.server_streaming]
     return {
         "loadBalancingConfig": [{"round_robin": {}}],
@@ -111,7 +115,7 @@ def service_config(files: FileDescriptorSet) -> dict[str, object]:
             {
                 "name": [name for name, rpc in bounded if repeatable(rpc)],
                 "timeout": TIMEOUT,
-                "retryPolicy": RETRY_POLICY,
+                "retryPolicy": {**RETRY_POLICY, "retryableStatusCodes": retried},
             },
             {"name": [name for name, rpc in bounded if not repeatable(rpc)], "timeout": TIMEOUT},
         ],

@@ -1,0 +1,1 @@
+"""What the server, the bridge and the clients share about the contract."""
