@@ -57,5 +57,5 @@ async def answer_batch(calls: Sequence[Entry], answer: Answer) -> list[Outcome]:
 
 def silent(outcomes: Sequence[Outcome], request_id: str, marks: Mapping[str, str] | None) -> web.Response:
     """Answer notifications alone: without a body, and with 401 for a caller that the server does not know."""
-    strangers = [found.failure for found in outcomes if found.failure and found.failure.row.http_status == 401]
+    strangers = [found.failure for found in outcomes if found.failure and found.failure.codes.http_status == 401]
     return headers.respond(None, request_id, strangers[0] if strangers else None, marks)

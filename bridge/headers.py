@@ -6,13 +6,16 @@ import asyncio
 import random
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from aiohttp import hdrs, web
 
 from bridge.methods import Metadata
-from bridge.status import REQUEST_ID, Failure, Row
+from bridge.status import Failure
 from cstp_grpc.client.federation.hops import MAX_CHARACTERS, METADATA_KEY
+from cstp_grpc.contract.error_reasons import REASON_CODES
+from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
 REQUEST_ID_FORM: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -50,7 +53,7 @@ def forwarded(values_of: Callable[[str], Sequence[str]], request_id: str) -> Met
     once stay so, without their values, for the server to refuse. The header of a journey between agents becomes one
     that is not understood, which ends it.
     """
-    metadata = [(REQUEST_ID, request_id)]
+    metadata = [(REQUEST_ID_KEY, request_id)]
     for name, longest in FORWARDED.items():
         values = values_of(name)
         if len(values) == 1 and len(values[0]) <= longest and PRINTABLE.fullmatch(values[0]):
@@ -97,7 +100,8 @@ def too_large() -> Failure:
 
 def unacceptable(http_status: int, detail: str) -> Failure:
     """Return the failure of a request that HTTP itself has an answer for."""
-    return Failure("INVALID_REQUEST", "Invalid Request", row=Row(-32600, http_status), details={"detail": detail})
+    codes = replace(REASON_CODES["INVALID_REQUEST"], http_status=http_status)
+    return Failure("INVALID_REQUEST", "Invalid Request", codes=codes, details={"detail": detail})
 
 
 def respond(
@@ -107,7 +111,7 @@ def respond(
 
     `marks` are further headers.
     """
-    status = failure.row.http_status if failure else 200
+    status = failure.codes.http_status if failure else 200
     headers = {REQUEST_ID_HEADER: request_id, **(marks or {})}
     if status == 415:
         headers["Accept-Post"] = JSON

@@ -131,7 +131,7 @@ def error(
                 **data.get("metadata", {}),
             },
         }
-    return refusal(call_id, {"code": failure.row.code, "message": failure.message, "data": data})
+    return refusal(call_id, {"code": failure.codes.json_rpc_code, "message": failure.message, "data": data})
 
 
 def refusal(call_id: str, content: Mapping[str, Any]) -> str:

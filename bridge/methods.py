@@ -10,9 +10,10 @@ from typing import Any, Final, Protocol
 import grpc
 from google.protobuf.message import Message
 
-from bridge.status import REQUEST_ID, UNFORESEEN, Failure, from_rpc_error, summary, violations
+from bridge.status import UNFORESEEN, Failure, failure_from_rpc, summary, violations
 from cstp_grpc.client.codec import CodecError, from_json, json_path, to_json
 from cstp_grpc.client.contract import Method
+from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
 
 Metadata = Sequence[tuple[str, str]]
 
@@ -115,7 +116,7 @@ class Forwarder:
         try:
             answer = await route.invoke(request, timeout=self._timeout, metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error, route.method.request) from error
+            raise failure_from_rpc(error, route.method.request) from error
         return to_json(answer)
 
     async def open_stream(
@@ -133,7 +134,7 @@ class Forwarder:
         try:
             async with asyncio.timeout(self._timeout):
                 admitted = dict(await call.initial_metadata())
-                if REQUEST_ID not in admitted:
+                if REQUEST_ID_KEY not in admitted:
                     # A refused call has no messages: asking for one raises the reason.
                     await anext(results, None)
         except TimeoutError as error:
@@ -162,7 +163,7 @@ class Forwarder:
             await route.invoke_malformed(MALFORMED, timeout=self._timeout, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.INVALID_ARGUMENT:
-                raise from_rpc_error(error, route.method.request) from error
+                raise failure_from_rpc(error, route.method.request) from error
             return error
         raise Failure(*UNFORESEEN)
 
@@ -194,7 +195,7 @@ async def read_stream(call: ServerStream, method: Method) -> AsyncGenerator[dict
         async for answer in call:
             yield to_json(answer)
     except grpc.aio.AioRpcError as error:
-        raise from_rpc_error(error, method.request) from error
+        raise failure_from_rpc(error, method.request) from error
     finally:
         call.cancel()
 

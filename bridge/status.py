@@ -1,93 +1,58 @@
-"""The one table of errors: from the reason of a failure to its JSON-RPC code and HTTP status."""
+"""Failures of calls, as the bridge tells its callers of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import grpc
-from google.protobuf.message import DecodeError, Message
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
+from google.protobuf.message import Message
 
 from cstp_grpc.client.codec import json_path
-from cstp_grpc.client.errors import DOMAIN
+from cstp_grpc.contract.error_reasons import REASON_CODES, ReasonCodes
+from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY, read_error_details, reason_for_status
+from cstp_grpc.errors import REQUEST_ID
 
-REQUEST_ID: Final = "x-request-id"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """How the failures of one reason are answered."""
-
-    code: int
-    """The code of the JSON-RPC error."""
-    http_status: int = 200
-    """The HTTP status where the failed call came alone and not in a batch."""
-
-
-REASONS: Final[Mapping[str, Row]] = {
-    "PARSE_ERROR": Row(-32700),
-    "INVALID_REQUEST": Row(-32600),
-    "METHOD_NOT_FOUND": Row(-32601),
-    "INVALID_ARGUMENT": Row(-32602),
-    "INTERNAL": Row(-32603),
-    "AUTHENTICATION_REQUIRED": Row(-32001, 401),
-    "RATE_LIMITED": Row(-32002, 429),
-    "QUERY_FAILED": Row(-32003),
-    "GUARDRAIL_EVAL_FAILED": Row(-32004),
-    "PERMISSION_DENIED": Row(-32010, 403),
-    "NOT_FOUND": Row(-32011),
-    "CONFLICT": Row(-32012),
-    "DEADLINE_EXCEEDED": Row(-32013),
-    "UNAVAILABLE": Row(-32013),
-    "MISSING_PARAMETER": Row(-32602),
-    "INVALID_PILLAR": Row(-32602),
-    "SESSION_NOT_FOUND": Row(-32011),
-    "CONTEXT_SHARING_FAILED": Row(-32013),
-    "SESSION_UPDATE_FAILED": Row(-32012),
-    "LIAISON_AGENT_UNAVAILABLE": Row(-32013),
-    "SESSION_WITH_ANOTHER_AGENT": Row(-32012),
+STATUS_MESSAGES: Final[Mapping[grpc.StatusCode, str]] = {
+    grpc.StatusCode.UNIMPLEMENTED: "The server does not have this method",
+    grpc.StatusCode.INVALID_ARGUMENT: "The server refused the request as malformed",
+    grpc.StatusCode.OUT_OF_RANGE: "The server refused the request as out of range",
+    grpc.StatusCode.UNAUTHENTICATED: "A valid bearer token is needed",
+    grpc.StatusCode.PERMISSION_DENIED: "The call is not permitted",
+    grpc.StatusCode.NOT_FOUND: "There is nothing of that name",
+    grpc.StatusCode.ALREADY_EXISTS: "It exists already with another content",
+    grpc.StatusCode.ABORTED: "Another call changed the same thing",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "The server did not answer in time",
+    grpc.StatusCode.UNAVAILABLE: "The server cannot be reached; try again later",
+    grpc.StatusCode.CANCELLED: "The server broke the call off; try again later",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "The server has no room for the call; try again later",
 }
-"""By the values of the contract's ErrorReason without their prefix."""
-
-BARE: Final[Mapping[grpc.StatusCode, tuple[str, str]]] = {
-    grpc.StatusCode.UNIMPLEMENTED: ("METHOD_NOT_FOUND", "The server does not have this method"),
-    grpc.StatusCode.INVALID_ARGUMENT: ("INVALID_ARGUMENT", "The server refused the request as malformed"),
-    grpc.StatusCode.OUT_OF_RANGE: ("INVALID_ARGUMENT", "The server refused the request as out of range"),
-    grpc.StatusCode.UNAUTHENTICATED: ("AUTHENTICATION_REQUIRED", "A valid bearer token is needed"),
-    grpc.StatusCode.PERMISSION_DENIED: ("PERMISSION_DENIED", "The call is not permitted"),
-    grpc.StatusCode.NOT_FOUND: ("NOT_FOUND", "There is nothing of that name"),
-    grpc.StatusCode.ALREADY_EXISTS: ("CONFLICT", "It exists already with another content"),
-    grpc.StatusCode.ABORTED: ("CONFLICT", "Another call changed the same thing"),
-    grpc.StatusCode.DEADLINE_EXCEEDED: ("DEADLINE_EXCEEDED", "The server did not answer in time"),
-    grpc.StatusCode.UNAVAILABLE: ("UNAVAILABLE", "The server cannot be reached; try again later"),
-    grpc.StatusCode.CANCELLED: ("UNAVAILABLE", "The server broke the call off; try again later"),
-    # Without details this is gRPC's own limit on calls in progress, not the rate limit of an agent.
-    grpc.StatusCode.RESOURCE_EXHAUSTED: ("UNAVAILABLE", "The server has no room for the call; try again later"),
-}
-"""What a gRPC status means that carries no details of ours; any other is INTERNAL."""
+"""What callers are told of a status without details, whose own text may be that of a driver."""
 
 UNFORESEEN: Final = ("INTERNAL", "Something unforeseen happened; the server's log tells more under the request id")
-TOO_LARGE: Final = {
-    "Received message larger": ("INVALID_ARGUMENT", "The request is larger than the server takes"),
-    "Sent message larger": ("INTERNAL", "The answer is larger than the server sends; ask for less"),
+SIZE_LIMIT_MESSAGES: Final = {
+    "INVALID_ARGUMENT": "The request is larger than the server takes",
+    "INTERNAL": "The answer is larger than the server sends; ask for less",
 }
-"""By what gRPC says of messages beyond its limits: nothing but the text tells them from other exhaustion."""
+"""What callers are told of messages beyond the limits of gRPC, by the reason of such a failure."""
 
 
 class Failure(Exception):
     """A call that failed, as the caller is told; `reason` is an ErrorReason without its prefix."""
 
     def __init__(
-        self, reason: str, message: str, *, row: Row | None = None, details: Mapping[str, object] | None = None
+        self,
+        reason: str,
+        message: str,
+        *,
+        codes: ReasonCodes | None = None,
+        details: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
-        self.row = row or REASONS[reason]
+        self.codes = codes or REASON_CODES[reason]
         self.details = dict(details or {})
         """What error.data holds besides the reason."""
 
@@ -121,37 +86,30 @@ class Failure(Exception):
         return found if isinstance(found, list) else []
 
 
-def from_rpc_error(error: grpc.aio.AioRpcError, request: type[Message]) -> Failure:
+def failure_from_rpc(error: grpc.aio.AioRpcError, request: type[Message]) -> Failure:
     """Return the failure that a gRPC error stands for; `request` is the class of what was sent."""
-    info = error_details_pb2.ErrorInfo()
-    bad_request = error_details_pb2.BadRequest()
-    precondition = error_details_pb2.PreconditionFailure()
-    retry = error_details_pb2.RetryInfo()
-    message = _unpack(error, (info, bad_request, precondition, retry))
-    reason, plain = _bare(error)
-    if message is None or info.domain != DOMAIN:
-        return Failure(reason, plain, details=_server_id(error))
-    # A server of a later contract may give reasons unknown here: they keep their name and get the code of the status.
-    row = REASONS.get(info.reason) or REASONS[reason]
-    details: dict[str, object] = _server_id(error)
-    metadata = dict(info.metadata)
-    if request_id := metadata.pop("requestId", None):
-        details["requestId"] = request_id
+    details = read_error_details(error)
+    reason = reason_for_status(error)
+    if details is None:
+        return Failure(reason, message_for_status(error.code(), reason), details=server_request_id(error))
+    # A server of a later contract may give reasons unknown here: they keep their name and get the codes of the status.
+    codes = REASON_CODES.get(details.reason) or REASON_CODES[reason]
+    data: dict[str, object] = server_request_id(error)
+    metadata = dict(details.metadata)
+    if request_id := metadata.pop(REQUEST_ID, None):
+        data[REQUEST_ID] = request_id
     if metadata:
-        details["metadata"] = metadata
-    fields = [(json_path(request, item.field), item.description) for item in bad_request.field_violations]
-    # The server's own words name fields as the proto does.
-    if [path for path, _ in fields] != [item.field for item in bad_request.field_violations]:
-        message = summary(fields)
-    blocks = [
-        {"guardrailId": item.type, "name": item.subject, "message": item.description}
-        for item in precondition.violations
-    ]
+        data["metadata"] = metadata
+    fields = [(json_path(request, item.field), item.description) for item in details.violations]
+    # The server's own message names fields as the proto does.
+    renamed = [path for path, _ in fields] != [item.field for item in details.violations]
+    blocks = [{"guardrailId": item.guardrail_id, "name": item.name, "message": item.message} for item in details.blocks]
     if fields or blocks:
-        details["violations"] = [*violations(fields), *blocks]
-    if retry.HasField("retry_delay"):
-        details["retryAfterMs"] = math.ceil(retry.retry_delay.ToNanoseconds() / 1e6)
-    return Failure(info.reason, message, row=row, details=details)
+        data["violations"] = [*violations(fields), *blocks]
+    if details.retry_after is not None:
+        # Rounded before, so that 2829.0000000000005 ms are not 2830.
+        data["retryAfterMs"] = math.ceil(round(details.retry_after * 1000, 6))
+    return Failure(details.reason, summary(fields) if renamed else details.message, codes=codes, details=data)
 
 
 def violations(found: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
@@ -164,34 +122,17 @@ def summary(found: Iterable[tuple[str, str]]) -> str:
     return "; ".join(f"{field}: {description}" if field else description for field, description in found)
 
 
-def _unpack(error: grpc.aio.AioRpcError, wanted: Sequence[Any]) -> str | None:
-    """Fill the wanted messages from the error's details and return its text; None where it has no usable details."""
-    try:
-        status = rpc_status.from_call(error)
-        if status is None:
-            return None
-        for detail in status.details:
-            for message in wanted:
-                if detail.Is(message.DESCRIPTOR):
-                    detail.Unpack(message)
-    except (ValueError, DecodeError):
-        return None
-    return str(status.message)
+def message_for_status(code: grpc.StatusCode, reason: str) -> str:
+    """Return what a caller is told of a status without details; `reason` is what the status was found to mean."""
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and reason in SIZE_LIMIT_MESSAGES:
+        return SIZE_LIMIT_MESSAGES[reason]
+    return STATUS_MESSAGES.get(code, UNFORESEEN[1])
 
 
-def _bare(error: grpc.aio.AioRpcError) -> tuple[str, str]:
-    """Return the reason and the sentence for the status alone; its own text may tell what is not the caller's."""
-    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        for mark, meaning in TOO_LARGE.items():
-            if mark in (error.details() or ""):
-                return meaning
-    return BARE.get(error.code(), UNFORESEEN)
-
-
-def _server_id(error: grpc.aio.AioRpcError) -> dict[str, object]:
-    """Return the request id that the server answered with, if it did."""
+def server_request_id(error: grpc.aio.AioRpcError) -> dict[str, object]:
+    """Return the request id that the server answered with, as error.data shows it; empty if it sent none."""
     for metadata in (error.trailing_metadata(), error.initial_metadata()):
         for key, value in metadata or ():
-            if key == REQUEST_ID and isinstance(value, str):
-                return {"requestId": value}
+            if key == REQUEST_ID_KEY and isinstance(value, str):
+                return {REQUEST_ID: value}
     return {}

@@ -18,6 +18,7 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 from cstp_grpc.client.contract import methods
+from cstp_grpc.contract.error_reasons import REASON_CODES
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "api.md"
@@ -38,6 +39,11 @@ absent. [ErrorReason](#errorreason) says how calls fail. Over JSON-RPC, `error.d
 | `retryAfterMs` | waiting helps | RetryInfo over gRPC. |
 | `error`, `error_code`, `execution_id` | the method has an intent type | The message, `reason` and `requestId` again. |
 | `intent_type`, `details` | the method has an intent type | The type, and `metadata` again or an empty object. |
+"""
+
+REASON_COLUMNS = """The columns are the gRPC status, the code of the JSON-RPC error and the HTTP status of its answer,
+the code of the JSON-RPC error over A2A, the HTTP status over HTTP+JSON of A2A, and whether clients may repeat the call,
+after RESOURCE_EXHAUSTED only if RetryInfo says how long to wait. Only bridges give reasons without a gRPC status.
 """
 
 SCALARS = {
@@ -78,8 +84,10 @@ def render(files: list[FileDescriptorProto]) -> str:
     parts.append("## Messages\n")
     for file in files:
         comments = Comments(file)
+        options = {local(extension.type_name) for extension in file.extension}
         for number, message in enumerate(file.message_type):
-            parts.append("\n".join(message_lines(message, number, comments)))
+            if message.name not in options:
+                parts.append("\n".join(message_lines(message, number, comments)))
     parts.append("## Words\n")
     for file in files:
         comments = Comments(file)
@@ -129,14 +137,34 @@ def message_lines(message: DescriptorProto, number: int, comments: Comments) -> 
     yield ""
 
 
+def reason_lines(enum: EnumDescriptorProto, number: int, comments: Comments) -> Iterator[str]:
+    """Yield the section of ErrorReason, with the codes of each reason."""
+    yield f"### {enum.name}\n\n{comments.at(ENUMS, number)}\n"
+    yield REASON_COLUMNS
+    yield "| reason | gRPC | JSON-RPC | HTTP | A2A | HTTP+JSON | retriable | |\n|---|---|---|---|---|---|---|---|"
+    for index, value in enumerate(enum.value):
+        reason = value.name.removeprefix("ERROR_REASON_")
+        if codes := REASON_CODES.get(reason):
+            cells = [
+                "" if codes.bridge_only else codes.grpc_code,
+                *(codes.json_rpc_code, codes.http_status, codes.a2a_code, codes.a2a_http_status),
+                "yes" if codes.retriable else "",
+                comments.at(ENUMS, number, VALUES, index),
+            ]
+            yield f"| `{reason}` | {' | '.join(map(str, cells))} |"
+    yield ""
+
+
 def enum_lines(enum: EnumDescriptorProto, number: int, comments: Comments) -> Iterator[str]:
     """Yield the section of an enum."""
+    if enum.name == "ErrorReason":
+        yield from reason_lines(enum, number, comments)
+        return
     prefix = enum.value[0].name.removesuffix("UNSPECIFIED")
     yield f"### {enum.name}\n\n{comments.at(ENUMS, number)}\n\n| word | |\n|---|---|"
     for index, value in enumerate(enum.value):
-        word = value.name.removeprefix(prefix)
-        spelled = word if enum.name == "ErrorReason" else word.lower()
-        yield f"| `{spelled}` | {comments.at(ENUMS, number, VALUES, index)} |"
+        word = value.name.removeprefix(prefix).lower()
+        yield f"| `{word}` | {comments.at(ENUMS, number, VALUES, index)} |"
     yield ""
 
 

@@ -113,7 +113,7 @@ def placed_in_message(failure: Failure, request: Request) -> Failure:
         return failure
     moved = [(place_of(field, request.places), description) for field, description in found]
     details = {**failure.details, "violations": violations(moved)}
-    return Failure(failure.reason, summary(moved), row=failure.row, details=details)
+    return Failure(failure.reason, summary(moved), codes=failure.codes, details=details)
 
 
 def place_of(path: str, places: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 from a2a.utils.errors import VersionNotSupportedError
 
 from bridge.methods import Metadata
-from bridge.status import REQUEST_ID
+from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
 
 EXTENSION_URI: Final = "urn:cstp:extension:v1"
 EXTENSIONS: Final = "A2A-Extensions"
@@ -61,7 +61,7 @@ def version_in(context: CallContext) -> str:
 
 def request_id_in(metadata: Metadata) -> str:
     """Return the request id that metadata carries."""
-    return dict(metadata)[REQUEST_ID]
+    return dict(metadata)[REQUEST_ID_KEY]
 
 
 def is_activated(context: CallContext) -> bool:

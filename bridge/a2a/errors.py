@@ -20,41 +20,15 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from bridge import status
 from bridge.status import Failure
-from cstp_grpc.client.errors import DOMAIN
+from cstp_grpc.contract.error_reasons import REASON_CODES
+from cstp_grpc.contract.rpc_errors import DOMAIN
 
 A2A_DOMAIN: Final = "a2a-protocol.org"
-SHIFT: Final = 1000
-"""Added to the codes of CSTP that A2A has given another meaning: -32001 is -31001 here."""
-A2A_CODES: Final = range(-32099, -32000)
 INTERNAL: Final = ErrorMapping(500, "INTERNAL", "INTERNAL_ERROR")
 MAPPINGS: Final[Mapping[type[A2AError], ErrorMapping]] = {
     **A2A_ERROR_MAPPING,
     # The SDK has none for it.
     JSONParseError: ErrorMapping(400, "INVALID_ARGUMENT", "JSON_PARSE"),
-}
-
-# By the reasons of failures: the gRPC status and the HTTP status of HTTP+JSON.
-CORE: Final[Mapping[str, tuple[str, int]]] = {
-    "PARSE_ERROR": ("INVALID_ARGUMENT", 400),
-    "INVALID_REQUEST": ("INVALID_ARGUMENT", 400),
-    "METHOD_NOT_FOUND": ("UNIMPLEMENTED", 404),
-    "INVALID_ARGUMENT": ("INVALID_ARGUMENT", 400),
-    "AUTHENTICATION_REQUIRED": ("UNAUTHENTICATED", 401),
-    "RATE_LIMITED": ("RESOURCE_EXHAUSTED", 429),
-    "QUERY_FAILED": ("UNAVAILABLE", 503),
-    "GUARDRAIL_EVAL_FAILED": ("FAILED_PRECONDITION", 400),
-    "PERMISSION_DENIED": ("PERMISSION_DENIED", 403),
-    "NOT_FOUND": ("NOT_FOUND", 404),
-    "CONFLICT": ("ABORTED", 409),
-    "DEADLINE_EXCEEDED": ("DEADLINE_EXCEEDED", 504),
-    "UNAVAILABLE": ("UNAVAILABLE", 503),
-    "MISSING_PARAMETER": ("INVALID_ARGUMENT", 400),
-    "INVALID_PILLAR": ("INVALID_ARGUMENT", 400),
-    "SESSION_NOT_FOUND": ("NOT_FOUND", 404),
-    "CONTEXT_SHARING_FAILED": ("FAILED_PRECONDITION", 400),
-    "SESSION_UPDATE_FAILED": ("ABORTED", 409),
-    "LIAISON_AGENT_UNAVAILABLE": ("UNAVAILABLE", 503),
-    "SESSION_WITH_ANOTHER_AGENT": ("FAILED_PRECONDITION", 400),
 }
 
 
@@ -87,11 +61,10 @@ def jsonrpc_error(error: A2AError, request_id: str) -> dict[str, Any]:
 
 
 def code_of(error: A2AError) -> int:
-    """Return the JSON-RPC code; those of CSTP that mean something else to A2A are moved out of its range."""
+    """Return the JSON-RPC code of an error."""
     if isinstance(error, Refused):
-        code = error.failure.row.code
-        return code + SHIFT if code in A2A_CODES else code
-    return JSON_RPC_ERROR_CODE_MAP.get(type(error), -32603)
+        return error.failure.codes.a2a_code
+    return JSON_RPC_ERROR_CODE_MAP.get(type(error), REASON_CODES[status.UNFORESEEN[0]].a2a_code)
 
 
 def jsonrpc_failure(error: A2AError) -> Failure | None:
@@ -125,9 +98,8 @@ def mapping_of(error: A2AError) -> ErrorMapping:
     """Return the HTTP status, the gRPC status and the reason of an error."""
     if not isinstance(error, Refused):
         return MAPPINGS.get(type(error), INTERNAL)
-    # A reason unknown here comes from a server of a later contract.
-    grpc_status, http_status = CORE.get(error.failure.reason, (INTERNAL.grpc_status, INTERNAL.http_code))
-    return ErrorMapping(http_status, grpc_status, error.failure.reason)
+    codes = error.failure.codes
+    return ErrorMapping(codes.a2a_http_status, codes.grpc_code, error.failure.reason)
 
 
 def details(error: A2AError, request_id: str) -> list[Message]:

@@ -91,7 +91,7 @@ class Exchange:
 def unreadable(failure: Failure) -> A2AError:
     """Return the error of a body that HTTP or JSON has an answer for."""
     detail = failure.details.get("detail", failure.message)
-    if failure.row.http_status == 415:
+    if failure.codes.http_status == 415:
         return ContentTypeNotSupportedError(f"Incompatible content types: {detail}")
     if failure.reason == "PARSE_ERROR":
         return JSONParseError(f"Invalid JSON payload: {detail}")

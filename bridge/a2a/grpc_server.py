@@ -44,9 +44,10 @@ from bridge.a2a.open_services import Health, Places, Reflection
 from bridge.a2a.peer import Peer
 from bridge.listening import CannotListen
 from bridge.methods import Metadata
-from bridge.status import REQUEST_ID, Failure
+from bridge.status import Failure
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.config import Settings, join
+from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
 from cstp_grpc.reflection import SERVICE_NAMES, build_reflection_handlers
 
 logger = logging.getLogger(__name__)
@@ -164,7 +165,7 @@ class Call:
         found = grpc_error(error, self.request_id)
         found.message = text
         status = rpc_status.to_status(fitting(found))
-        trailing = (*status.trailing_metadata, (REQUEST_ID, self.request_id))
+        trailing = (*status.trailing_metadata, (REQUEST_ID_KEY, self.request_id))
         await self.context.abort(status.code, status.details, trailing)
 
 
@@ -219,8 +220,8 @@ class Service(grpc.GenericRpcHandler):
 
     def _begin(self, rpc: str, context: Context) -> Call:
         """Return a call with what it says around its message."""
-        request_id = headers.request_id_from(next(iter(texts(context, REQUEST_ID)), ""))
-        context.set_trailing_metadata(((REQUEST_ID, request_id),))
+        request_id = headers.request_id_from(next(iter(texts(context, REQUEST_ID_KEY)), ""))
+        context.set_trailing_metadata(((REQUEST_ID_KEY, request_id),))
         metadata = headers.forwarded(lambda name: texts(context, name), request_id)
         extensions = [*texts(context, EXTENSIONS), *texts(context, OLD_EXTENSIONS)]
         told = call_context(metadata, self._address, extensions, self._dialect.version)

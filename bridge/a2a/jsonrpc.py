@@ -154,7 +154,7 @@ class JsonRpc:
         except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
             outcome = await failed(call_id, error, exchange, call.method)
             content = jsonrpc.to_bytes(outcome.response or "")
-            status = outcome.failure.row.http_status if outcome.failure else 200
+            status = outcome.failure.codes.http_status if outcome.failure else 200
             if status == 200 and self._wants_stream_of_error(call.method, error):
                 return await sse.respond_once(exchange.request, content.decode(), marks)
             return headers.respond(content, exchange.request_id, outcome.failure, exchange.marks)

@@ -137,7 +137,7 @@ class Rest:
 
 def status_of(failure: Failure) -> int | None:
     """Return the HTTP status of a request that HTTP itself has an answer for, None where A2A has the status."""
-    return failure.row.http_status if failure.row.http_status >= 400 else None
+    return failure.codes.http_status if failure.codes.http_status >= 400 else None
 
 
 def params_of(request: web.Request, body: object) -> dict[str, object]:

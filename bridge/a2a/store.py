@@ -19,7 +19,7 @@ from bridge.a2a.errors import Refused, invalid_params
 from bridge.a2a.push_errors import INLINE, push_error
 from bridge.a2a.tasks import copy_of
 from bridge.methods import Metadata
-from bridge.status import Failure, from_rpc_error
+from bridge.status import Failure, failure_from_rpc
 from cstp_grpc.client import a2a_tasks
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
@@ -189,13 +189,13 @@ async def answer_of(call: Awaitable[ResponseT], request: type[Message]) -> Respo
     try:
         return await call
     except grpc.aio.AioRpcError as error:
-        raise reworded(from_rpc_error(error, request)) from error
+        raise reworded(failure_from_rpc(error, request)) from error
 
 
 def reworded(failure: Failure) -> Failure:
     """Return a failure without the name of the method that was called, which no caller of A2A's has heard of."""
     message = CALLS.sub("operations on tasks", failure.message)
-    return Failure(failure.reason, message, row=failure.row, details=failure.details)
+    return Failure(failure.reason, message, codes=failure.codes, details=failure.details)
 
 
 def read_task(kept: tasks_pb2.Task) -> Task | None:

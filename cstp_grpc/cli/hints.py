@@ -7,8 +7,7 @@ from typing import Any
 
 from cstp_grpc import errors
 from cstp_grpc.cli.endpoint import Endpoint
-from cstp_grpc.client.errors import ServerUnreachable, request_id
-from cstp_grpc.errors import CstpError
+from cstp_grpc.errors import REQUEST_ID, CstpError, ServerUnreachable
 from cstp_grpc.liaison.model import GUIDE
 
 SECURE = {"grpc": "grpcs", "http": "https"}
@@ -46,8 +45,8 @@ def hint(error: CstpError, endpoint: Endpoint | None) -> str | None:
             return converse(error)
         case errors.Conflict() if endpoint is not None:
             return "Use another id, or repeat exactly what was sent with this one."
-        case errors.InternalError() | errors.QueryFailed() | errors.Unavailable() if request_id(error):
-            return f"The server's log tells more under the request id {request_id(error)}."
+        case errors.InternalError() | errors.QueryFailed() | errors.Unavailable() if error.request_id:
+            return f"The server's log tells more under the request id {error.request_id}."
     return None
 
 
@@ -111,9 +110,9 @@ def converse(error: CstpError) -> str | None:
 def as_json(error: CstpError, next_step: str | None) -> dict[str, Any]:
     """Return an error as programs read it."""
     found: dict[str, Any] = {"reason": error.reason, "message": error.message}
-    if identifier := request_id(error):
-        found["requestId"] = identifier
-    if metadata := {key: value for key, value in error.metadata.items() if key != "requestId"}:
+    if identifier := error.request_id:
+        found[REQUEST_ID] = identifier
+    if metadata := {key: value for key, value in error.metadata.items() if key != REQUEST_ID}:
         found["metadata"] = metadata
     fields = [{"field": v.field, "description": v.description} for v in error.violations]
     blocks = [{"guardrailId": b.guardrail_id, "name": b.name, "message": b.message} for b in error.blocks]

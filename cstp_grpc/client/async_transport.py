@@ -10,7 +10,6 @@ from typing import Any, Self
 import grpc
 from google.protobuf.message import Message
 
-from cstp_grpc.client import errors
 from cstp_grpc.client.contract import Method
 from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.client.transport import (
@@ -21,6 +20,7 @@ from cstp_grpc.client.transport import (
     grpc_address,
     scheme_of,
 )
+from cstp_grpc.contract.rpc_errors import error_from_rpc
 from cstp_grpc.errors import InternalError, InvalidArgument
 
 
@@ -54,7 +54,7 @@ class AsyncAnswers:
         try:
             answer: Message | None = await anext(self._answers)
         except grpc.RpcError as error:
-            raise errors.from_rpc(error, self._target) from error
+            raise error_from_rpc(error, self._target) from error
         except asyncio.CancelledError:
             if not self._call.cancelled() or is_cancelled():
                 raise
@@ -135,7 +135,7 @@ class AsyncTransport:
             call = self._callable(kind, method)(request, timeout=timeout, metadata=self._metadata)
             answer: Message | None = await self._waited(call)
         except grpc.RpcError as error:
-            raise errors.from_rpc(error, self._target) from error
+            raise error_from_rpc(error, self._target) from error
         return readable(answer, self._target)
 
     async def _waited(self, call: Awaitable[Any]) -> Any:

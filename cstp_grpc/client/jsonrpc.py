@@ -17,45 +17,21 @@ from google.protobuf.message import Message
 from cstp_grpc import errors
 from cstp_grpc.client import codec
 from cstp_grpc.client.contract import Method
-from cstp_grpc.client.errors import REQUEST_ID, InvalidRequest, ParseError, ServerUnreachable, build
 from cstp_grpc.client.fetching import HttpAnswer, TooLarge, fetch
 from cstp_grpc.client.tls import trusting
 from cstp_grpc.client.transport import MAX_ANSWER_BYTES, Answers, authorization, split_target
-from cstp_grpc.errors import Block, CstpError, FieldViolation, InvalidArgument
+from cstp_grpc.contract.error_reasons import (
+    error_class_for_http_status,
+    error_for_reason,
+    reason_for_json_rpc_code,
+)
+from cstp_grpc.errors import REQUEST_ID, Block, CstpError, FieldViolation, InvalidArgument, ServerUnreachable
 
 ENDPOINT = "/cstp"
 GUARDRAIL_ID = "guardrailId"
 """The member by which a violation of a guardrail is told from one of a field."""
 LONGEST_WAIT = 365 * 86_400_000
 """The longest time that is taken for one to wait before the next call, in milliseconds."""
-
-BY_CODE: Mapping[int, type[CstpError]] = {
-    -32700: ParseError,
-    -32600: InvalidRequest,
-    -32601: errors.MethodNotFound,
-    -32602: errors.InvalidArgument,
-    -32603: errors.InternalError,
-    -32001: errors.AuthenticationRequired,
-    -32002: errors.RateLimited,
-    -32003: errors.QueryFailed,
-    -32004: errors.GuardrailEvalFailed,
-    -32010: errors.PermissionDenied,
-    -32011: errors.NotFound,
-    -32012: errors.Conflict,
-    -32013: errors.Unavailable,
-}
-"""What an error without a reason means: servers of others send the protocol's codes alone."""
-
-BY_HTTP: Mapping[int, type[CstpError]] = {
-    401: errors.AuthenticationRequired,
-    403: errors.PermissionDenied,
-    413: errors.InvalidArgument,
-    429: errors.RateLimited,
-    502: errors.Unavailable,
-    503: errors.Unavailable,
-    504: errors.Unavailable,
-}
-"""What an HTTP status means where the body is no JSON-RPC answer. Others are InternalError."""
 
 
 class JsonRpcTransport:
@@ -200,8 +176,9 @@ def http_error(answer: HttpAnswer, where: str) -> CstpError:
     if 300 <= answer.status < 400:
         place = answer.headers.get("location", "elsewhere")
         return errors.InternalError(f"{where} redirects to {place}; call that address if you trust it")
-    error = BY_HTTP.get(answer.status, errors.InternalError)
-    return error(f"{where} answered HTTP {answer.status} instead of JSON-RPC", retry_after=retry_after_header(answer))
+    error_class = error_class_for_http_status(answer.status) or errors.InternalError
+    message = f"{where} answered HTTP {answer.status} instead of JSON-RPC"
+    return error_class(message, retry_after=retry_after_header(answer))
 
 
 def retry_after_header(answer: HttpAnswer) -> float | None:
@@ -214,12 +191,11 @@ def answered_error(error: Mapping[str, Any], retry_after: float | None = None) -
     """Return the exception for a JSON-RPC error object; `retry_after` holds if the object says no time to wait."""
     data = error.get("data")
     details: Mapping[str, Any] = data if isinstance(data, dict) else {}
-    code, waits, listed = error.get("code"), details.get("retryAfterMs"), details.get("violations")
+    waits, listed = details.get("retryAfterMs"), details.get("violations")
     wait = wait_of(waits) if isinstance(waits, int | float) else None
-    by_code = BY_CODE.get(code, errors.InternalError) if isinstance(code, int) else errors.InternalError
     found = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
-    return build(
-        str(details.get("reason") or by_code.reason),
+    return error_for_reason(
+        str(details.get("reason") or reason_for_json_rpc_code(error.get("code"))),
         str(error.get("message", "")),
         metadata=error_metadata(details),
         violations=[

@@ -10,7 +10,8 @@ from typing import TypedDict, TypeVar
 from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception
 
 from cstp_grpc.client.service_config import service_config
-from cstp_grpc.errors import CstpError, DeadlineExceeded, RateLimited, Unavailable
+from cstp_grpc.contract.error_reasons import is_retriable
+from cstp_grpc.errors import CstpError, DeadlineExceeded
 
 T = TypeVar("T")
 
@@ -156,10 +157,8 @@ def time_left(clock: Callable[[], float], deadline: float, timeout: float) -> fl
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the same call may succeed later: the server is unavailable, or the caller calls too often.
+    """Return whether the same call may succeed later: the contract declares its reason retriable.
 
     Whether to wait for a liaison agent, or to hand over what has changed meanwhile, is for the guide to decide.
     """
-    if not isinstance(error, CstpError) or error.final:
-        return False
-    return isinstance(error, (Unavailable, RateLimited))
+    return isinstance(error, CstpError) and not error.final and is_retriable(error.reason)

@@ -10,10 +10,10 @@ from urllib.parse import SplitResult, urlsplit
 import grpc
 from google.protobuf.message import Message
 
-from cstp_grpc.client import errors
 from cstp_grpc.client.contract import Method
 from cstp_grpc.client.service_config import service_config
 from cstp_grpc.client.tls import channel_credentials
+from cstp_grpc.contract.rpc_errors import error_from_rpc
 from cstp_grpc.errors import InvalidArgument, Unavailable
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -54,7 +54,7 @@ class Answers:
         except grpc.RpcError as error:
             if self._closed:
                 raise StopIteration from None
-            raise errors.from_rpc(error, self._target) from error
+            raise error_from_rpc(error, self._target) from error
         return answer
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class GrpcTransport:
         except grpc.RpcError as error:
             if self._closed:
                 raise closed() from error
-            raise errors.from_rpc(error, self._target) from error
+            raise error_from_rpc(error, self._target) from error
         return answer
 
     def _begin(self, kind: Any, method: Method, request: Any, timeout: float | None) -> Any:

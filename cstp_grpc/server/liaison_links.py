@@ -11,7 +11,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cstp_grpc import errors
 from cstp_grpc.client import CstpClient, RetryPolicy
-from cstp_grpc.client.errors import REQUEST_ID, ServerUnreachable
 from cstp_grpc.client.jsonrpc import ENDPOINT, endpoint, exchange, tls_context
 from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.client.transport import channel_options, grpc_address, scheme_of
@@ -272,8 +271,8 @@ def passed_on(share: Share) -> str:
 
 def words_of(error: CstpError) -> str:
     """Return what callers are told of a failed call; only what a server itself says is told on."""
-    if isinstance(error, ServerUnreachable):
+    if isinstance(error, errors.ServerUnreachable):
         return NOT_REACHABLE
     if isinstance(error, errors.DeadlineExceeded):
         return NOT_IN_TIME
-    return told(f"answered {error.reason}", error.message if REQUEST_ID in error.metadata else "")
+    return told(f"answered {error.reason}", error.message if error.request_id else "")

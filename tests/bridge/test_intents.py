@@ -9,8 +9,8 @@ import pytest
 from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 
-from bridge.status import REASONS
 from cstp_grpc.client.contract import methods
+from cstp_grpc.contract.error_reasons import REASON_CODES
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
 from tests.bridge.support import Client, Scripted, call, fail
 
@@ -37,7 +37,7 @@ def worded(error: dict[str, Any], intent_type: str, details: dict[str, str]) -> 
     }
 
 
-@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize("reason", REASON_CODES)
 def test_a_failure_is_also_told_as_the_intents_contract_words_it(bridge: Client, server: Scripted, reason: str) -> None:
     details = {"target_pillar": "content", "reason": "The agent refused it"}
     play = fail(grpc.StatusCode.INTERNAL, reason, "In plain words", requestId="of-the-server", **details)

@@ -65,7 +65,7 @@ def test_ids_come_back_as_they_were_sent(call_id: str) -> None:
 def test_ids_of_other_types_are_refused_and_not_echoed(call_id: str) -> None:
     found = read_one(f'{{"jsonrpc": "2.0", "method": "m", "id": {call_id}}}')
     assert isinstance(found, jsonrpc.Invalid)
-    assert (found.id, found.failure.row.code) == ("null", -32600)
+    assert (found.id, found.failure.codes.json_rpc_code) == ("null", -32600)
 
 
 def test_a_call_without_an_id_is_a_notification_and_one_with_null_is_none() -> None:
@@ -95,7 +95,7 @@ def test_a_call_without_an_id_is_a_notification_and_one_with_null_is_none() -> N
 def test_what_is_no_call_is_refused_under_the_id_that_it_has(members: str) -> None:
     found = read_one(f'{{{members}, "id": 1.0}}')
     assert isinstance(found, jsonrpc.Invalid)
-    assert (found.id, found.failure.row.code) == ("1.0", -32600)
+    assert (found.id, found.failure.codes.json_rpc_code) == ("1.0", -32600)
     without = read_one(f"{{{members}}}")
     assert isinstance(without, jsonrpc.Invalid)
     assert without.id == "null"
@@ -131,14 +131,14 @@ def test_members_that_the_specification_does_not_know_are_ignored() -> None:
 )
 def test_what_is_no_json_is_a_parse_error(content: bytes) -> None:
     failure = refused(content)
-    assert (failure.row.code, failure.reason, failure.message) == (-32700, "PARSE_ERROR", "Parse error")
+    assert (failure.codes.json_rpc_code, failure.reason, failure.message) == (-32700, "PARSE_ERROR", "Parse error")
     assert failure.details["detail"]
 
 
 @pytest.mark.parametrize("text", ['{"id": 1, "id": 2}', '{"params": {"a": {"b": 1, "b": 1}}}', '[{"x": 1, "x": 1}]'])
 def test_a_member_that_is_there_twice_is_refused(text: str) -> None:
     failure = refused(text.encode())
-    assert failure.row.code == -32600
+    assert failure.codes.json_rpc_code == -32600
     assert "twice" in str(failure.details["detail"])
 
 

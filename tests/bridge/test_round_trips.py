@@ -14,20 +14,19 @@ from hypothesis import strategies as st
 
 from cstp_grpc.client import CstpClient, RetryPolicy
 from cstp_grpc.client.contract import methods
-from cstp_grpc.client.errors import CLASSES, InvalidRequest, ParseError
 from cstp_grpc.config import ServerSettings
 from cstp_grpc.errors import Block, CstpError, FieldViolation
 from cstp_grpc.server.status import to_status
 from tests.bridge.support import TOKEN, Client, Play, Scripted, bridging, serving
+from tests.error_classes import SERVER_ERRORS
 
 ROUTE = methods()["liaison.routeToLiaisonAgent"]
-KINDS = [kind for kind in CLASSES if kind not in (ParseError, InvalidRequest)]
 
 texts = st.text(st.characters(codec="utf-8"), max_size=40)
 names = st.from_regex(r"[a-z_]{1,20}", fullmatch=True).filter(lambda name: name != "requestId")
 failures = st.builds(
     lambda kind, message, **details: kind(message, **details),
-    st.sampled_from(KINDS),
+    st.sampled_from(SERVER_ERRORS),
     texts,
     metadata=st.dictionaries(names, texts, max_size=3),
     violations=st.lists(
@@ -77,7 +76,7 @@ def raised() -> Iterator[Raising]:
         yield Raising(scripted, clients)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.reason)
+@pytest.mark.parametrize("kind", SERVER_ERRORS, ids=lambda kind: kind.reason)
 def test_every_failure_is_the_same_exception_over_both_transports(raised: Raising, kind: type[CstpError]) -> None:
     for failure in raised.caught(kind("In plain words", metadata={"target_pillar": "content"})):
         assert type(failure) is kind

@@ -5,51 +5,22 @@ import pytest
 from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 
-from bridge.status import REASONS
 from cstp_grpc.config import ServerSettings
-from cstp_grpc.gen.cstp.v1 import cstp_pb2, errors_pb2
+from cstp_grpc.contract.error_reasons import REASON_CODES
+from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from tests.bridge.support import Client, Scripted, bare, bridging, call, fail, serving
 
 QUERY = call("cstp.queryDecisions", {"query": "x"})
 
-CONTRACT = {
-    "PARSE_ERROR": (-32700, 200),
-    "INVALID_REQUEST": (-32600, 200),
-    "METHOD_NOT_FOUND": (-32601, 200),
-    "INVALID_ARGUMENT": (-32602, 200),
-    "INTERNAL": (-32603, 200),
-    "AUTHENTICATION_REQUIRED": (-32001, 401),
-    "RATE_LIMITED": (-32002, 429),
-    "QUERY_FAILED": (-32003, 200),
-    "GUARDRAIL_EVAL_FAILED": (-32004, 200),
-    "PERMISSION_DENIED": (-32010, 403),
-    "NOT_FOUND": (-32011, 200),
-    "CONFLICT": (-32012, 200),
-    "DEADLINE_EXCEEDED": (-32013, 200),
-    "UNAVAILABLE": (-32013, 200),
-    "MISSING_PARAMETER": (-32602, 200),
-    "INVALID_PILLAR": (-32602, 200),
-    "SESSION_NOT_FOUND": (-32011, 200),
-    "CONTEXT_SHARING_FAILED": (-32013, 200),
-    "SESSION_UPDATE_FAILED": (-32012, 200),
-    "LIAISON_AGENT_UNAVAILABLE": (-32013, 200),
-    "SESSION_WITH_ANOTHER_AGENT": (-32012, 200),
-}
 
-
-def test_every_reason_of_the_contract_has_a_row() -> None:
-    names = [name.removeprefix("ERROR_REASON_") for name, number in errors_pb2.ErrorReason.items() if number]
-    assert sorted(names) == sorted(REASONS) == sorted(CONTRACT)
-
-
-@pytest.mark.parametrize("reason", CONTRACT)
+@pytest.mark.parametrize("reason", REASON_CODES)
 def test_a_reason_becomes_its_code_and_http_status(bridge: Client, server: Scripted, reason: str) -> None:
     server.plays["cstp.queryDecisions"] = fail(
         grpc.StatusCode.INTERNAL, reason, "In plain words", requestId="of-the-server", permission="announce"
     )
     answer = bridge.post(QUERY)
     error = answer.json["error"]
-    assert (error["code"], answer.status) == CONTRACT[reason]
+    assert (error["code"], answer.status) == (REASON_CODES[reason].json_rpc_code, REASON_CODES[reason].http_status)
     assert error["message"] == "In plain words"
     assert error["data"] == {"reason": reason, "requestId": "of-the-server", "metadata": {"permission": "announce"}}
 
@@ -164,7 +135,7 @@ def test_a_status_without_details_is_told_in_our_own_words(
     answer = bridge.post(QUERY)
     error = answer.json["error"]
     assert error["data"] == {"reason": reason, "requestId": answer.headers["X-Request-Id"]}
-    assert (error["code"], answer.status) == CONTRACT[reason]
+    assert (error["code"], answer.status) == (REASON_CODES[reason].json_rpc_code, REASON_CODES[reason].http_status)
     assert "secret" not in error["message"]
 
 

@@ -18,9 +18,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cstp_grpc.client import CstpClient, RetryPolicy
-from cstp_grpc.client.errors import ServerUnreachable
 from cstp_grpc.config import ConfigError
-from cstp_grpc.errors import Unavailable
+from cstp_grpc.errors import ServerUnreachable, Unavailable
 from cstp_grpc.server.app import App
 from tests.certificates import Authority, Certificate
 from tests.harness import TIMEOUT, TOKENS, Peers, peering, running, settings

@@ -27,7 +27,7 @@ from cstp_grpc.client import (
     RetryPolicy,
 )
 from cstp_grpc.client.contract import methods
-from cstp_grpc.client.errors import CLASSES, PUSHBACK, InvalidRequest, ParseError, ServerUnreachable
+from cstp_grpc.contract.rpc_errors import PUSHBACK_KEY
 from cstp_grpc.errors import (
     CstpError,
     DeadlineExceeded,
@@ -35,6 +35,7 @@ from cstp_grpc.errors import (
     InvalidArgument,
     QueryFailed,
     RateLimited,
+    ServerUnreachable,
     Unavailable,
 )
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, journal_pb2, types_pb2
@@ -43,6 +44,7 @@ from cstp_grpc.gen.liaison.v1 import liaison_pb2
 from tests.client.both import BOTH, Time, in_loop
 from tests.client.conversing import event, watched
 from tests.client.scripted import Answer, ScriptedServer, scripted_server
+from tests.error_classes import SERVER_ERRORS
 from tests.grpc_servers import grpc_server
 from tests.waiting import SECONDS
 
@@ -50,7 +52,6 @@ Run = Callable[..., None]
 
 both = pytest.mark.parametrize("run", BOTH, ids=lambda run: run.__name__)
 TWINS = [(Cstp, AsyncCstp), (Liaison, AsyncLiaison), (IntentLayer, AsyncIntentLayer)]
-OF_THE_SERVER = [kind for kind in CLASSES if kind not in (ParseError, InvalidRequest)]
 
 
 def methods_of(kind: type) -> dict[str, Any]:
@@ -185,7 +186,7 @@ def test_a_watch_goes_on_behind_what_it_saw(run: Run) -> None:
 
 
 @both
-@pytest.mark.parametrize("kind", OF_THE_SERVER, ids=lambda kind: kind.reason)
+@pytest.mark.parametrize("kind", SERVER_ERRORS, ids=lambda kind: kind.reason)
 def test_failures_are_exceptions_of_their_own(run: Run, kind: type[CstpError]) -> None:
     async def call(client: Any) -> None:
         with pytest.raises(kind, match="In words") as caught:
@@ -250,7 +251,7 @@ def test_what_the_contract_does_not_call_idempotent_is_made_once(run: Run) -> No
 @pytest.mark.parametrize(("pushback", "pauses"), [("-1", []), ("soon", []), ("1500", [1.5])])
 def test_a_server_without_reasons_is_obeyed_too(run: Run, pushback: str, pauses: list[float]) -> None:
     def push_back(request: Any, context: grpc.ServicerContext) -> None:
-        context.set_trailing_metadata(((PUSHBACK, pushback),))
+        context.set_trailing_metadata(((PUSHBACK_KEY, pushback),))
 
     async def call(client: Any) -> None:
         with pytest.raises(ServerUnreachable):

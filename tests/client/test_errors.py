@@ -12,29 +12,20 @@ from google.rpc import error_details_pb2, status_pb2
 
 from cstp_grpc import errors
 from cstp_grpc.client import CstpClient, RetryPolicy
-from cstp_grpc.client.errors import (
-    BY_REASON,
-    CLASSES,
-    DETAILS,
-    InvalidRequest,
-    ParseError,
-    ServerUnreachable,
-    build,
-    request_id,
-)
-from cstp_grpc.errors import Block, CstpError, FieldViolation
-from cstp_grpc.gen.cstp.v1 import errors_pb2
-from cstp_grpc.server.status import packed
+from cstp_grpc.contract.error_reasons import error_for_reason
+from cstp_grpc.contract.rpc_errors import STATUS_KEY
+from cstp_grpc.errors import Block, CstpError, FieldViolation, ServerUnreachable
+from cstp_grpc.server.status import pack_any
 from tests.client.scripted import scripted_server
+from tests.error_classes import SERVER_ERRORS
 
 ONCE = RetryPolicy(attempts=1)
-OF_THE_SERVER = [kind for kind in CLASSES if kind not in (ParseError, InvalidRequest)]
 
 
 def failure_of(answer: CstpError | grpc.StatusCode, details: bytes | None = None) -> CstpError:
     def sent_along(request: Any, context: grpc.ServicerContext) -> None:
         if details is not None:
-            context.set_trailing_metadata(((DETAILS, details),))
+            context.set_trailing_metadata(((STATUS_KEY, details),))
 
     with (
         scripted_server(answer, before=sent_along) as server,
@@ -45,19 +36,13 @@ def failure_of(answer: CstpError | grpc.StatusCode, details: bytes | None = None
     return caught.value
 
 
-def test_every_reason_of_the_contract_has_an_exception() -> None:
-    values = errors_pb2.ErrorReason.DESCRIPTOR.values_by_name
-    assert set(BY_REASON) == {name.removeprefix("ERROR_REASON_") for name in values} - {"UNSPECIFIED"}
-    assert len(CLASSES) == len(BY_REASON)
-
-
-@pytest.mark.parametrize("kind", OF_THE_SERVER, ids=lambda kind: kind.reason)
+@pytest.mark.parametrize("kind", SERVER_ERRORS, ids=lambda kind: kind.reason)
 def test_every_error_of_the_server_arrives_as_its_exception(kind: type[CstpError]) -> None:
     failure = failure_of(kind("No such thing", metadata={"permission": "query"}))
     assert type(failure) is kind
     assert failure.message == "No such thing"
     assert failure.metadata == {"permission": "query", "requestId": "req-1"}
-    assert request_id(failure) == "req-1"
+    assert failure.request_id == "req-1"
     assert failure.violations == ()
     assert failure.retry_after is None
     assert failure.blocks == ()
@@ -89,7 +74,7 @@ def test_the_time_to_wait_arrives() -> None:
 
 
 def test_a_reason_of_a_later_contract_is_internal_and_keeps_its_name() -> None:
-    failure = build("TOO_CURIOUS", "Please stop")
+    failure = error_for_reason("TOO_CURIOUS", "Please stop")
     assert type(failure) is errors.InternalError
     assert failure.message == "Please stop"
     assert failure.metadata == {"reason": "TOO_CURIOUS"}
@@ -109,13 +94,13 @@ def test_a_reason_of_a_later_contract_is_internal_and_keeps_its_name() -> None:
 def test_a_status_without_details_is_read_by_its_code(status: grpc.StatusCode, kind: type[CstpError]) -> None:
     failure = failure_of(status)
     assert type(failure) is kind
-    assert request_id(failure) is None
+    assert failure.request_id is None
 
 
 def details_of(reason: str, *details: Message, domain: str = "cstp") -> bytes:
     info = error_details_pb2.ErrorInfo(reason=reason, domain=domain)
     return status_pb2.Status(
-        message="In words", details=[packed(each) for each in (info, *details)]
+        message="In words", details=[pack_any(each) for each in (info, *details)]
     ).SerializeToString()
 
 
@@ -138,7 +123,7 @@ def broken(kind: type[Message]) -> bytes:
 def test_details_that_cannot_be_read_are_those_of_no_server(details: bytes) -> None:
     failure = failure_of(grpc.StatusCode.NOT_FOUND, details)
     assert type(failure) in (errors.NotFound, errors.Unavailable)
-    assert request_id(failure) is None
+    assert failure.request_id is None
 
 
 @pytest.mark.parametrize(

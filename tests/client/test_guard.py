@@ -15,8 +15,7 @@ import pytest
 
 from cstp_grpc.calling import Call
 from cstp_grpc.client import Agent, AsyncCstpClient, Blocked, CstpClient, FederatedClient, RetryPolicy, guard
-from cstp_grpc.client.errors import ServerUnreachable
-from cstp_grpc.errors import PermissionDenied
+from cstp_grpc.errors import PermissionDenied, ServerUnreachable
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, types_pb2
 from cstp_grpc.server.app import App
 from cstp_grpc.vocabulary import Permission

@@ -13,9 +13,9 @@ import pytest
 
 from cstp_grpc import errors
 from cstp_grpc.client import CstpClient, RetryPolicy
-from cstp_grpc.client.errors import CLASSES, ServerUnreachable, request_id
 from cstp_grpc.client.jsonrpc import endpoint
-from cstp_grpc.errors import Block, CstpError, FieldViolation, InvalidArgument
+from cstp_grpc.contract.error_reasons import ERROR_CLASSES
+from cstp_grpc.errors import Block, CstpError, FieldViolation, InvalidArgument, ServerUnreachable
 from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
 from tests.client.federation.servers import SOON, tcp_server
 from tests.client.scripted import HttpReply, http_server
@@ -80,10 +80,10 @@ def test_an_error_tells_reason_fields_and_request() -> None:
     assert type(error) is InvalidArgument
     assert error.message == "id: empty"
     assert error.violations == (FieldViolation("id", "empty"),)
-    assert request_id(error) == "r1"
+    assert error.request_id == "r1"
 
 
-@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.reason)
+@pytest.mark.parametrize("kind", ERROR_CLASSES.values(), ids=lambda kind: kind.reason)
 def test_the_reason_decides_which_error_it_is(kind: type[CstpError]) -> None:
     data = {"reason": kind.reason, "requestId": "r1", "metadata": {"target_pillar": "content"}}
     error = failure_of(failure(-32000, "no", data))

@@ -12,9 +12,16 @@ from google.protobuf.message import Message
 
 from cstp_grpc.client import CstpClient
 from cstp_grpc.client.contract import methods
-from cstp_grpc.client.errors import ServerUnreachable, request_id
 from cstp_grpc.client.transport import Answers
-from cstp_grpc.errors import AuthenticationRequired, CstpError, DeadlineExceeded, MethodNotFound, NotFound, Unavailable
+from cstp_grpc.errors import (
+    AuthenticationRequired,
+    CstpError,
+    DeadlineExceeded,
+    MethodNotFound,
+    NotFound,
+    ServerUnreachable,
+    Unavailable,
+)
 from cstp_grpc.gen.cstp.v1 import access_pb2
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
 from tests.client.conversing import Stream, Watched, event, watched
@@ -59,7 +66,7 @@ def test_a_failure_in_the_middle_is_raised_after_what_came_before(
         with pytest.raises(kind) as caught:
             next(answers)
     if isinstance(failure, CstpError):
-        assert (caught.value.message, request_id(caught.value)) == (failure.message, "req-1")
+        assert (caught.value.message, caught.value.request_id) == (failure.message, "req-1")
 
 
 def test_a_server_that_is_not_there_is_unreachable(free_port: int) -> None:

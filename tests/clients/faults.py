@@ -12,8 +12,9 @@ from typing import Any
 
 import grpc
 
-from cstp_grpc.client.errors import BY_REASON, PUSHBACK
-from cstp_grpc.errors import Block, CstpError, FieldViolation
+from cstp_grpc.contract.error_reasons import ERROR_CLASSES
+from cstp_grpc.contract.rpc_errors import PUSHBACK_KEY
+from cstp_grpc.errors import Block, CstpError, FieldViolation, InternalError
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc
 from cstp_grpc.server.status import RichStatus, to_status
 from tests.grpc_servers import grpc_server
@@ -81,13 +82,15 @@ def failed_status(told: dict[str, Any], remaining: float | None) -> RichStatus:
     status = to_status(error_of(told), "req-1", remaining)
     if told.get("pushback", True):
         return status
-    return replace(status, trailing_metadata=tuple(pair for pair in status.trailing_metadata if pair[0] != PUSHBACK))
+    return replace(
+        status, trailing_metadata=tuple(pair for pair in status.trailing_metadata if pair[0] != PUSHBACK_KEY)
+    )
 
 
 def error_of(told: dict[str, Any]) -> CstpError:
     """Return the error that a text describes."""
     reason = told["reason"]
-    kind = BY_REASON.get(reason) or type("Later", (BY_REASON["INTERNAL"],), {"reason": reason})
+    kind = ERROR_CLASSES.get(reason) or type("Later", (InternalError,), {"reason": reason})
     wait = told.get("retryAfterMs")
     return kind(
         "Something went wrong",

@@ -24,8 +24,8 @@ from aiohttp import web
 from pydantic import SecretStr
 
 from cstp_grpc.client import CstpClient
-from cstp_grpc.client.errors import DETAILS
 from cstp_grpc.config import LiaisonSettings, PillarSettings
+from cstp_grpc.contract.rpc_errors import STATUS_KEY
 from cstp_grpc.errors import ConfigError, ContextSharingFailed, LiaisonAgentUnavailable
 from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryRefused, Parcel, RemoteLiaisonAgent
 from cstp_grpc.liaison.canonical import digest
@@ -343,7 +343,7 @@ def test_what_a_server_says_has_room_in_an_error(a2a: Agent) -> None:
         agent.deliver(ROUTED)
     words = str(refused.value)
     error = ContextSharingFailed(words, metadata={"reason": words})
-    [details] = [value for name, value in to_status(error, "").trailing_metadata if name == DETAILS]
+    [details] = [value for name, value in to_status(error, "").trailing_metadata if name == STATUS_KEY]
     assert len(quote(words)) + len(base64.b64encode(bytes(details))) < 7_000
 
 

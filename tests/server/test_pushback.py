@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from cstp_grpc.audit.refusals import RefusalCounts
-from cstp_grpc.client.errors import PUSHBACK
+from cstp_grpc.contract.rpc_errors import PUSHBACK_KEY
 from cstp_grpc.errors import CstpError, LiaisonAgentUnavailable, QueryFailed, RateLimited, Unavailable
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
 from cstp_grpc.server.app import now
@@ -80,7 +80,7 @@ def test_a_failure_that_waiting_does_not_mend_in_time_is_not_repeated(tmp_path: 
         check(CHECK, timeout=TIMEOUT, metadata=ALICE)
     assert servicer.calls == 1
     assert decoded(caught.value).reason == failure.reason
-    assert (PUSHBACK, "-1") in caught.value.trailing_metadata()  # type: ignore[attr-defined]
+    assert (PUSHBACK_KEY, "-1") in caught.value.trailing_metadata()  # type: ignore[attr-defined]
 
 
 def test_a_caller_without_a_deadline_waits_as_long_as_it_is_told(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from cstp_grpc.client import CstpClient, RetryPolicy
 from cstp_grpc.client.contract import methods
-from cstp_grpc.client.errors import request_id
 from cstp_grpc.client.transport import Answers
 from cstp_grpc.errors import (
     AuthenticationRequired,
@@ -109,7 +108,7 @@ def test_no_more_watch_than_may_while_everybody_else_is_served(tmp_path: Path) -
                 error = refused(bob)
                 assert isinstance(error, RateLimited)
                 assert "the limit is 2" in error.message
-                assert request_id(error)
+                assert error.request_id
             record = journal_pb2.ImportDecisionsRequest(source="a", decision=journal_pb2.DecisionContent(title="A"))
             assert len(list(alice.import_decisions([record]))) == 1
             assert bob.check_guardrails("deploy").evaluated > 0
@@ -148,7 +147,7 @@ def test_a_server_that_stops_ends_all_who_watch_and_says_why(tmp_path: Path) -> 
         for answers in held:
             with pytest.raises(Unavailable, match="the server is stopping") as caught:
                 next(answers)
-            assert request_id(caught.value)
+            assert caught.value.request_id
         stopping.join(TIMEOUT)
         assert not stopping.is_alive()
 

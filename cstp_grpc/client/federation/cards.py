@@ -10,13 +10,13 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, urlsplit
 
-from cstp_grpc.client.errors import ServerUnreachable
 from cstp_grpc.client.federation.results import MAX_ANSWER_BYTES
 from cstp_grpc.client.fetching import HttpAnswer, TooLarge, fetch
-from cstp_grpc.client.jsonrpc import BY_HTTP, endpoint, tls_context
+from cstp_grpc.client.jsonrpc import endpoint, tls_context
 from cstp_grpc.client.transport import authorization, grpc_address, scheme_of
 from cstp_grpc.client.words import MAX_CHARACTERS, one_line
-from cstp_grpc.errors import DeadlineExceeded, InternalError, InvalidArgument
+from cstp_grpc.contract.error_reasons import error_class_for_http_status
+from cstp_grpc.errors import DeadlineExceeded, InternalError, InvalidArgument, ServerUnreachable
 
 if TYPE_CHECKING:
     from cstp_grpc.card_keys import PublicKey
@@ -138,8 +138,8 @@ def is_usable(address: SplitResult) -> bool:
 def content_of(answer: HttpAnswer) -> Mapping[str, Any]:
     """Return the JSON object in an answer. Raises what its HTTP status means, and NoAgentCard."""
     if answer.status != 200:
-        error = BY_HTTP.get(answer.status, NoAgentCard)
-        raise error(f"HTTP {answer.status} instead of an agent card")
+        error_class = error_class_for_http_status(answer.status) or NoAgentCard
+        raise error_class(f"HTTP {answer.status} instead of an agent card")
     try:
         content = json.loads(answer.body)
     except (ValueError, RecursionError):

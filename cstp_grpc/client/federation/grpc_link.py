@@ -7,14 +7,14 @@ from typing import Any, Final, cast
 
 import grpc
 from google.protobuf.message import DecodeError, Message
-from google.rpc import error_details_pb2
 
-from cstp_grpc.client import errors
 from cstp_grpc.client.contract import Method
 from cstp_grpc.client.federation import results
 from cstp_grpc.client.federation.results import MAX_ANSWER_BYTES, Metadata, Result
 from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.client.transport import authorization, channel_options, grpc_address
+from cstp_grpc.contract.rpc_errors import error_from_rpc, read_error_details
+from cstp_grpc.errors import ServerUnreachable
 
 OPTIONS: Final[Mapping[str, int]] = {
     "grpc.max_receive_message_length": MAX_ANSWER_BYTES,
@@ -69,10 +69,9 @@ def of_failure(error: grpc.RpcError) -> Result:
     details = call.details() or ""
     if garbled := next((words for mark, words in GARBLED.items() if mark in details), None):
         return results.not_understood(garbled, details)
-    status = errors.rich_status(call)
-    found = errors.from_rpc(error, "it")
-    if status is not None and errors.unpack(status, error_details_pb2.ErrorInfo()):
+    found = error_from_rpc(error, "it")
+    if read_error_details(call) is not None:
         return results.of_error(found)
-    if isinstance(found, errors.ServerUnreachable):
+    if isinstance(found, ServerUnreachable):
         return results.not_there(details)
     return results.of_error(type(found)(f"gRPC status {call.code().name}"))

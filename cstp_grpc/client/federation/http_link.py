@@ -18,7 +18,6 @@ from cstp_grpc.client.federation import results
 from cstp_grpc.client.federation.results import MAX_ANSWER_BYTES, Metadata, Result
 from cstp_grpc.client.fetching import HttpAnswer, TooLarge, fetch
 from cstp_grpc.client.jsonrpc import (
-    BY_HTTP,
     answered_error,
     call_body,
     endpoint,
@@ -26,6 +25,7 @@ from cstp_grpc.client.jsonrpc import (
     tls_context,
 )
 from cstp_grpc.client.transport import authorization
+from cstp_grpc.contract.error_reasons import error_class_for_http_status
 
 JSON: Final = "application/json"
 
@@ -97,6 +97,6 @@ def json_of(answer: HttpAnswer) -> Any:
 def of_status(status: int) -> Result:
     """Return the result of a peer that answered no JSON-RPC."""
     words = f"HTTP {status} without JSON-RPC"
-    if status in BY_HTTP:
-        return results.of_error(BY_HTTP[status](words))
+    if error_class := error_class_for_http_status(status):
+        return results.of_error(error_class(words))
     return results.unreachable(words) if status >= 500 else results.not_understood(words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 
-from cstp_grpc.server.status import REQUEST_ID
+from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY as REQUEST_ID
 
 __all__ = ["REQUEST_ID", "choose_request_id"]
 

@@ -10,10 +10,9 @@ import pytest
 
 from cstp_grpc import errors
 from cstp_grpc.card_keys import PublicKey, read_public_keys
-from cstp_grpc.client.errors import ServerUnreachable
 from cstp_grpc.client.federation.cards import Card, NoAgentCard, UntrustedCard, read_card
 from cstp_grpc.client.federation.results import MAX_ANSWER_BYTES
-from cstp_grpc.errors import CstpError, InvalidArgument
+from cstp_grpc.errors import CstpError, InvalidArgument, ServerUnreachable
 from cstp_grpc.vocabulary import PeerStatus
 from tests.certificates import Certificate
 from tests.client.federation.servers import (

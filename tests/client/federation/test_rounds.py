@@ -12,12 +12,12 @@ import pytest
 from google.protobuf.message import Message
 
 from cstp_grpc.client.contract import Method
-from cstp_grpc.client.errors import DETAILS
 from cstp_grpc.client.federation.gather import Reply
 from cstp_grpc.client.federation.links import Cancel, Done
 from cstp_grpc.client.federation.policy import Matter, Matters, Policy
 from cstp_grpc.client.federation.results import Metadata, answered
 from cstp_grpc.client.federation.rounds import Arrival, Rounds
+from cstp_grpc.contract.rpc_errors import STATUS_KEY
 from cstp_grpc.errors import InvalidArgument, QueryFailed, RateLimited
 from cstp_grpc.server.status import to_status
 from cstp_grpc.vocabulary import PeerStatus
@@ -150,4 +150,4 @@ def test_where_nobody_has_the_names_of_a_call_its_error_can_be_sent() -> None:
     assert [each.field for each in raised.value.violations] == [f"agents[{number}]" for number in range(32)]
     status = to_status(raised.value, "req-1")
     # Many clients refuse more than 8 KiB of what errors travel in.
-    assert len(quote(status.details)) + len(b64encode(dict(status.trailing_metadata)[DETAILS])) < 8192  # type: ignore[arg-type]
+    assert len(quote(status.details)) + len(b64encode(dict(status.trailing_metadata)[STATUS_KEY])) < 8192  # type: ignore[arg-type]
