@@ -71,11 +71,11 @@ def test_the_commands_of_the_readme_exist() -> None:
 
 
 def test_every_decision_record_is_one_our_importer_reads() -> None:
-    from cstp_grpc.decisions.importing import Parsed, read
+    from cstp_grpc.importing import ParsedRecord, read_records
 
-    found = list(read([ROOT / "docs" / "adr"]))
+    found = list(read_records([ROOT / "docs" / "adr"]))
     assert found
-    assert all(isinstance(result, Parsed) for result in found), found
+    assert all(isinstance(result, ParsedRecord) for result in found), found
 
 
 @needs_git

@@ -28,7 +28,7 @@ NOT_RUN = {
     ("docs/callbacks.md", "{"): "sent by a server: compared by tests/callbacks/test_guide.py",
     ("docs/deployment.md", "$ cstp serve --config cstp.yaml --workers auto"): "tried by tests/cli/test_workers.py",
     **{
-        ("docs/importing.md", title): "imported by tests/decisions/importing/test_documentation.py"
+        ("docs/importing.md", title): "imported by tests/importing/test_documentation.py"
         for title in ("shop/docs/adr/", "shop/decisions.yaml", "mapping.yaml", "rfcs.jsonl", "result")
     },
     (

@@ -121,10 +121,10 @@ def import_examples(client: CstpClient) -> int:
 def examples() -> Iterator[ImportRecord]:
     """Yield the example decisions. Raises ValueError where one cannot be read."""
     # Not loaded before it is needed: only the first start of a developer's server imports anything.
-    from cstp_grpc.decisions.importing import Parsed, read
+    from cstp_grpc.importing import ParsedRecord, read_records
 
-    for found in read([EXAMPLES]):
-        if not isinstance(found, Parsed):
+    for found in read_records([EXAMPLES]):
+        if not isinstance(found, ParsedRecord):
             raise ValueError(f"{found.path}:{found.line}: {found.reason}")  # noqa: TRY004 - the file is wrong
         record, links = found.record, found.record.links
         # Wherever the package is installed, its examples are the same decisions.

@@ -14,8 +14,8 @@ from rich.text import Text
 from cstp_grpc.cli.output import printable
 from cstp_grpc.cli.render import word
 from cstp_grpc.client import codec
-from cstp_grpc.decisions.importing import Parsed, Skipped
 from cstp_grpc.gen.cstp.v1 import journal_pb2
+from cstp_grpc.importing import ParsedRecord, SkippedRecord
 
 READ = "read"
 """What a dry run does with a record."""
@@ -27,8 +27,8 @@ STYLES = {"imported": "green", "updated": "yellow", "unchanged": "dim", READ: "g
 class ImportReport:
     """Gathers what was read, what was skipped, and what the server did with each record, in their order."""
 
-    parsed: list[Parsed] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
+    parsed: list[ParsedRecord] = field(default_factory=list)
+    skipped: list[SkippedRecord] = field(default_factory=list)
     results: list[journal_pb2.ImportResult] = field(default_factory=list)
     dry_run: bool = False
 
@@ -37,7 +37,7 @@ class ImportReport:
         """Whether anything was skipped for an error."""
         return any(skipped.error for skipped in self.skipped)
 
-    def actions(self) -> Iterator[tuple[Parsed, str]]:
+    def actions(self) -> Iterator[tuple[ParsedRecord, str]]:
         """Yield what was done with each record."""
         if self.dry_run:
             yield from ((parsed, READ) for parsed in self.parsed)
@@ -70,7 +70,7 @@ class ImportReport:
         actions: dict[Path, Counter[str]] = defaultdict(Counter)
         for parsed, action in self.actions():
             actions[parsed.path][action] += 1
-        skipped: dict[Path, list[Skipped]] = defaultdict(list)
+        skipped: dict[Path, list[SkippedRecord]] = defaultdict(list)
         for item in self.skipped:
             skipped[item.path].append(item)
         dates, remarks = self._dates(), self._remarks()
@@ -119,7 +119,7 @@ def told(path: Path, actions: Counter[str], dates: Counter[str]) -> Text:
     return text.append(f"  (dated by {origins.replace('by ', '', 1)})", style="dim")
 
 
-def refused(item: Skipped) -> Text:
+def refused(item: SkippedRecord) -> Text:
     """Return the line of something that was skipped."""
     where = f"{item.path}:{item.line}" if item.line else str(item.path)
     style = "red" if item.error else "dim"

@@ -20,9 +20,9 @@ from cstp_grpc.cli.output import Output
 from cstp_grpc.cli.own_server import importer_of, own_server
 from cstp_grpc.cli.records import to_request
 from cstp_grpc.config import Settings
-from cstp_grpc.decisions.importing import FieldMapping, MappingError, Skipped, discover, load_mapping, read
 from cstp_grpc.decisions.model import DecisionContent
 from cstp_grpc.gen.cstp.v1 import journal_pb2
+from cstp_grpc.importing import FieldMapping, MappingError, SkippedRecord, find_record_files, load_mapping, read_records
 from cstp_grpc.storage.lock import AlreadyRunning, DataLock
 from cstp_grpc.vocabulary import Visibility
 
@@ -94,15 +94,15 @@ def read_all(
     """Return what is in the files, and the messages for the records that the server will take."""
     report, requests = ImportReport(), []
     validator = protovalidate.Validator()
-    with progress(out, "Reading", len(discover(paths))) as advance:
-        for found in read(paths, mapping=mapping, on_file=lambda _: advance()):
-            if isinstance(found, Skipped):
+    with progress(out, "Reading", len(find_record_files(paths))) as advance:
+        for found in read_records(paths, mapping=mapping, on_file=lambda _: advance()):
+            if isinstance(found, SkippedRecord):
                 report.skipped.append(found)
                 continue
             content = adjusted(found.record.content, share=share, project=project)
             request = to_request(replace(found.record, content=content))
             if wrong := violations(validator, request):
-                report.skipped.append(Skipped(found.path, found.line, wrong, error=True))
+                report.skipped.append(SkippedRecord(found.path, found.line, wrong, error=True))
             else:
                 report.parsed.append(found)
                 requests.append(request)

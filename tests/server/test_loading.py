@@ -38,7 +38,7 @@ SELDOM_NEEDED = {
     "rich": "only commands print",
     "onnx": "only weights that are new are converted",
     "chromadb": "it runs in a process of its own",
-    "cstp_grpc.decisions.importing": "importing is for commands",
+    "cstp_grpc.importing": "importing is for commands",
 }
 
 

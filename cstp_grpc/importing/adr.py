@@ -1,0 +1,419 @@
+"""Architecture decision records in Markdown: Nygard's format, MADR and their many variations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+
+from cstp_grpc.decisions.model import DecisionContent, ImportRecord, Reason, SourceLinks
+from cstp_grpc.importing import adr_file_names as names
+from cstp_grpc.importing.adr_status_and_links import (
+    LONGEST_LINE,
+    VERB,
+    LinkResolver,
+    RecordReference,
+    RecordRelation,
+    RelationKind,
+    StatusMeaning,
+    names_a_record,
+    parse_relations,
+    parse_status,
+)
+from cstp_grpc.importing.adr_words import ADR_WORDS, SectionKind, section_kind
+from cstp_grpc.importing.decision_fields import FieldReader, check_field
+from cstp_grpc.importing.markdown_sections import (
+    MarkdownBlock,
+    MarkdownLine,
+    MarkdownReader,
+    MarkdownSection,
+    parse_front_matter,
+)
+from cstp_grpc.importing.model import (
+    MAX_LENGTHS,
+    MAX_LINKS,
+    MAX_REASONS,
+    DateOrigin,
+    NotADecisionRecord,
+    ParsedRecord,
+    RecordError,
+    collapse_spaces,
+    is_blank,
+    quote_start,
+    truncate,
+)
+from cstp_grpc.importing.record_dates import DateError, FileDates, RecordDate, find_date
+from cstp_grpc.importing.record_files import SourceNames, read_text, real_path
+from cstp_grpc.yaml_with_lines import PlainValue
+
+MAX_BYTES = 1024 * 1024
+DEFAULT_CATEGORY = "architecture"
+STATED_FIELDS = ("stakes", "confidence", "outcome", "visibility")
+"""Fields of a decision that only a front matter may state."""
+NOTES_LENGTH = 1000
+"""How long the notes grow before they take no further paragraph; answers quote them, the context has everything."""
+FRONT_FIELDS = ADR_WORDS["front_matter"]
+LINE_KEYS = ADR_WORDS["line_keys"]
+KNOWN_KEYS = frozenset(key for keys in LINE_KEYS.values() for key in keys)
+KEYED_LINE = re.compile(r"\W*(?P<key>[A-Za-z][A-Za-z /-]{1,40}?)\W*?::?\s*(?P<value>.*)", re.DOTALL)
+UNFILLED = re.compile(
+    r"\W*(?:tbc|tbd|todo|to do|to be (?:confirmed|decided|done|determined)|n/?a|none|unknown)?\W*", re.IGNORECASE
+)
+
+
+class AdrReader:
+    """Reads Markdown decision records; remembers which files are records."""
+
+    def __init__(self, sources: SourceNames, dates: FileDates) -> None:
+        self._sources = sources
+        self._dates = dates
+        self._markdown = MarkdownReader()
+        self._resolver = LinkResolver(sources, self._is_record)
+        self._known: dict[Path, bool] = {}
+
+    def read(self, path: Path) -> ParsedRecord:
+        """Return the record in a file. Raises NotADecisionRecord and RecordError."""
+        real = real_path(path)
+        source = self._sources.source_of(real)
+        self._known[real] = False
+        adr = AdrDocument(read_text(real, MAX_BYTES), real, self._markdown)
+        self._known[real] = True
+        remarks = adr.remarks
+        links = self._resolve_links(real, adr.relations, remarks)
+        content = _read_content(adr, _status_meaning(adr, links, remarks), remarks)
+        date = adr.date or self._dates.date_of(real)
+        remarks += [date.remark] if date.remark else []
+        record = ImportRecord(source, replace(content, date=date.date), links)
+        return ParsedRecord(record, path, None, date.origin, tuple(dict.fromkeys(remarks)))
+
+    def _is_record(self, path: Path) -> bool:
+        """Return whether a file, by its path without symbolic links, is a decision record."""
+        if path not in self._known:
+            try:
+                AdrDocument(read_text(path, MAX_BYTES), path, self._markdown)
+                self._known[path] = True
+            except RecordError:
+                self._known[path] = False
+        return self._known[path]
+
+    def _resolve_links(self, path: Path, relations: Sequence[RecordRelation], remarks: list[str]) -> SourceLinks:
+        """Return the links to the records that exist; a record that is named twice gets the stronger link."""
+        kinds: dict[str, RelationKind] = {}
+        strength = list(RelationKind).index
+        for relation in sorted(dict.fromkeys(relations), key=lambda each: strength(each.link_kind())):
+            if relation.reference is None:
+                continue
+            source = self._resolver.source_of(path, relation.reference)
+            if source:
+                kinds.setdefault(source, relation.link_kind())
+            elif relation.kind is not RelationKind.RELATES_TO and names_a_record(relation.reference):
+                verb = relation.kind.replace("_", " ")
+                remarks.append(f"{verb} {relation.reference.text!r}: there is no such record")
+        by_kind = {kind: [source for source, each in kinds.items() if each is kind] for kind in RelationKind}
+        for kind, found in by_kind.items():
+            if len(found) > MAX_LINKS:
+                remarks.append(f"links: the first {MAX_LINKS} of {len(found)} of {kind} are taken")
+        return SourceLinks(**{kind.value: tuple(found[:MAX_LINKS]) for kind, found in by_kind.items()})
+
+
+def _status_meaning(adr: AdrDocument, links: SourceLinks, remarks: list[str]) -> StatusMeaning:
+    """Return what the status says of the decision, and add to the remarks what is not literally written."""
+    status = adr.status
+    if status is None:
+        remarks.append("no status: taken as decided")
+    elif status.meaning is None and status.chosen:
+        remarks.append(f"the status {status.text!r} is unknown: taken as decided")
+    elif status.meaning is None:
+        remarks.append(f"the status {status.text!r} still lists the choices of a template: taken as decided")
+    meaning = (status.meaning if status else None) or StatusMeaning.DECIDED
+    if links.superseded_by and meaning is not StatusMeaning.SUPERSEDED:
+        remarks.append("taken as superseded, since a link says by what")
+        return StatusMeaning.SUPERSEDED
+    if meaning.outcome and status:
+        remarks.append(f"outcome {meaning.outcome}: taken from the status {status.text!r}")
+    return meaning
+
+
+def _read_content(adr: AdrDocument, meaning: StatusMeaning, remarks: list[str]) -> DecisionContent:
+    tags: list[PlainValue] = [*([str(adr.number)] if adr.number else []), *adr.tags]
+    stated: dict[str, PlainValue] = {name: adr.front.text(name) for name in STATED_FIELDS}
+    stated |= {"tags": tags, "category": adr.category, "project": adr.project}
+    values: dict[str, PlainValue] = {"title": adr.title, "context": adr.context, "notes": adr.notes}
+    for name, value in stated.items():
+        if problem := check_field(name, value):
+            remarks.append(f"front matter, {problem}: left out")
+        else:
+            values[name] = value
+    reader = FieldReader(values)
+    content = reader.read_content()
+    remarks += reader.remarks
+    return replace(
+        content,
+        category=content.category or DEFAULT_CATEGORY,
+        status=meaning.status,
+        outcome=content.outcome or meaning.outcome,
+        reasons=adr.reasons,
+    )
+
+
+class AdrDocument:
+    """The parts of a Markdown decision record; `remarks` lists what was guessed or left out."""
+
+    def __init__(self, text: str, path: Path, markdown: MarkdownReader) -> None:
+        """Take the text of a file apart; `path` is absolute. Raises NotADecisionRecord and RecordError."""
+        if names.is_template_name(path):
+            raise NotADecisionRecord("it is a template, by its name")
+        if is_blank(text):
+            raise NotADecisionRecord("it is empty")
+        self.remarks: list[str] = []
+        lines = text.split("\n")
+        self.front = parse_front_matter(lines)
+        self._path = path
+        self._markdown = markdown
+        self._sections = markdown.read_sections("\n".join(lines[self.front.end :]))
+        self._preamble = _preamble(self._sections)
+        self._status_lines = self._lines_of(SectionKind.STATUS)
+        described = [line for section in self._preamble for line in section.lines()]
+        self._keyed = _keyed_lines([*described, *self._status_lines])
+        self.status = parse_status(self._all_status_lines())
+        self._check_is_record()
+        self.number = names.number_in_name(path)
+        title = self._read_title()
+        self.title = title.text
+        self.number = self.number or title.written
+        self.date = self._read_date()
+        self.context = _read_context(lines[self.front.end :], self._sections, self._preamble, self._people())
+        self.notes = _read_notes(self._sections)
+        self.reasons = _read_reasons(self._sections)
+        self.relations = self._read_relations()
+        tags = [text for name in FRONT_FIELDS["tags"] for text in self.front.texts(name)] + self._line_values("tags")
+        self.tags = [part.strip() for text in tags for part in text.split(",") if part.strip()]
+        self.category = self._stated("category")
+        self.project = self._stated("project")
+
+    def _check_is_record(self) -> None:
+        kinds = {kind for section in self._sections if (kind := _kind_of(section))}
+        if self.status and (self.status.meaning or not self.status.chosen):
+            kinds.add(SectionKind.STATUS)
+        if any(line.key in LINE_KEYS["date"] for line in self._keyed):
+            kinds.add(SectionKind.DATE)
+        if not names.is_record(self._path, kinds):
+            raise NotADecisionRecord("it is no decision record: it has neither a status nor the sections of one")
+
+    def _read_title(self) -> names.AdrTitle:
+        heading = self._preamble[-1].heading
+        generic = heading is None or names.is_generic_title(heading.text)
+        written = self.front.text("title") if generic or heading is None else heading.text
+        if written is None:
+            return self._title_from_name()
+        title = names.parse_title(written, self.number)
+        unfilled = self.status is not None and not self.status.chosen and "template" in title.text.lower()
+        if unfilled or names.is_placeholder(title.text):
+            if not names.is_record_name(self._path):
+                raise NotADecisionRecord(f"it is a template, by its title {quote_start(title.text)}")
+            return self._title_from_name()
+        if self.number and title.written and title.written.number != self.number.number:
+            self._remark(f"its title says {title.written.number}; {self.number.number} is taken from the file name")
+        return title
+
+    def _title_from_name(self) -> names.AdrTitle:
+        self._remark("the title is taken from the file name")
+        return names.parse_title(names.title_from_name(self._path), self.number)
+
+    def _all_status_lines(self) -> list[MarkdownLine]:
+        front = [line for text in self.front.texts(*FRONT_FIELDS["status"]) for line in self._inline_lines(text)]
+        keyed = [line.line for line in self._keyed if line.key in LINE_KEYS["status"]]
+        others = [line for line in self._status_lines if not any(each.key for each in _keyed_lines([line]))]
+        return [*front, *keyed, *others]
+
+    def _inline_lines(self, text: str) -> list[MarkdownLine]:
+        return [line for section in self._markdown.read_sections(text) for line in section.lines()]
+
+    def _lines_of(self, wanted: SectionKind) -> list[MarkdownLine]:
+        """Return the lines of the sections of a kind, and their headings if they say something after a colon."""
+        lines: list[MarkdownLine] = []
+        for group in _section_groups(self._sections, wanted):
+            heading = group[0].heading
+            lines += [heading] if heading and ":" in heading.text else []
+            lines += [line for section in group for line in section.lines()]
+        return lines
+
+    def _read_date(self) -> RecordDate | None:
+        dated = [*self._line_values("date"), *(line.text for line in self._lines_of(SectionKind.DATE))]
+        stated = [*([self.status.text] if self.status else []), *(line.text for line in self._status_lines)]
+        for origin, texts in (
+            (DateOrigin.FRONT_MATTER, self.front.texts(*FRONT_FIELDS["date"])),
+            (DateOrigin.DATE_LINE, dated),
+            (DateOrigin.STATUS, stated),
+        ):
+            for text in texts:
+                try:
+                    if date := find_date(text):
+                        return RecordDate(date, origin)
+                    if origin is not DateOrigin.STATUS:
+                        self._remark(f"{quote_start(collapse_spaces(text))} is no date; it is not used")
+                except DateError as error:
+                    self._remark(f"{error}; it is not used as the date")
+        date = names.date_in_name(self._path)
+        return RecordDate(date, DateOrigin.FILE_NAME) if date else None
+
+    def _remark(self, remark: str) -> None:
+        if remark not in self.remarks:
+            self.remarks.append(remark)
+
+    def _read_relations(self) -> list[RecordRelation]:
+        relations = list(self.status.relations) if self.status else []
+        for name, kind in ADR_WORDS["front_matter_links"].items():
+            for text in self.front.texts(name):
+                relations += [RecordRelation(RelationKind(kind), reference) for reference in self._references(text)]
+        lines = [line.line for line in self._keyed if not line.key]
+        for group in _section_groups(self._sections, SectionKind.LINKS):
+            lines += [group[0].heading] if group[0].heading else []
+            lines += [line for section in group for line in section.lines()]
+        relations += parse_relations(lines)
+        links = [link for section in self._sections for line in section.lines() for link in line.links]
+        return relations + [RecordRelation(RelationKind.RELATES_TO, RecordReference(link.href)) for link in links]
+
+    def _references(self, text: str) -> list[RecordReference]:
+        """Return the records that a field of the front matter names: links, numbers or paths, separated by commas."""
+        references: list[RecordReference] = []
+        for part in text.split(","):
+            # Behind a verb a number alone counts as the name of a record.
+            line = MarkdownLine(f"supersedes {part.strip()}")
+            line = self._inline_lines(f"supersedes {part}")[0] if "](" in part else line
+            named = [relation.reference for relation in parse_relations([line]) if relation.reference]
+            references += named or [RecordReference(part.strip(), text=part.strip())]
+        return references
+
+    def _people(self) -> list[str]:
+        found = {name: self.front.texts(name) for name in FRONT_FIELDS["people"]}
+        return [f"{name.replace('_', ' ').capitalize()}: {', '.join(texts)}" for name, texts in found.items() if texts]
+
+    def _stated(self, name: str) -> str | None:
+        """Return the text of a field of the front matter, otherwise that of a line with its key."""
+        return next(iter(self.front.texts(*FRONT_FIELDS[name]) or self._line_values(name)), None)
+
+    def _line_values(self, name: str) -> list[str]:
+        """Return the values of the lines with the keys of a field that are not blank, those of the first key first."""
+        return [
+            line.value.strip()
+            for key in LINE_KEYS[name]
+            for line in self._keyed
+            if line.key == key and line.value.strip(" -–—?")
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedLine:
+    """A line such as `Date: 2017-09-04`; `key` is in lower case, and empty if it says how records relate."""
+
+    key: str
+    value: str
+    line: MarkdownLine
+
+
+def _keyed_lines(lines: Sequence[MarkdownLine]) -> list[KeyedLine]:
+    """Return the lines that have a known key."""
+    found = []
+    for line in lines:
+        match = KEYED_LINE.fullmatch(line.text) if len(line.text) <= LONGEST_LINE else None
+        key = " ".join(match["key"].lower().split()) if match else ""
+        if match and (key in KNOWN_KEYS or VERB.fullmatch(key)):
+            found.append(KeyedLine(key if key in KNOWN_KEYS else "", match["value"], line))
+    return found
+
+
+def _kind_of(section: MarkdownSection) -> SectionKind | None:
+    return section_kind(section.heading.text) if section.heading else None
+
+
+def _preamble(sections: Sequence[MarkdownSection]) -> Sequence[MarkdownSection]:
+    """Return the sections up to the one whose heading is the title, or only what comes before any heading.
+
+    The title is the first heading of the first level before the usual sections of records, otherwise the first of any.
+    """
+    leading = list(takewhile(lambda section: not _kind_of(section), sections))
+    titles = [
+        number
+        for number, section in enumerate(leading)
+        if section.heading and not is_blank(section.heading.text) and not names.is_generic_title(section.heading.text)
+    ]
+    best = min(titles, key=lambda number: (leading[number].level > 1, number), default=0)
+    return sections[: best + 1]
+
+
+def _section_groups(sections: Sequence[MarkdownSection], wanted: SectionKind) -> Iterator[list[MarkdownSection]]:
+    """Yield each section of a kind together with those beneath it that are of no kind themselves."""
+    group: list[MarkdownSection] = []
+    for section in sections:
+        if group and section.level > group[0].level and not _kind_of(section):
+            group.append(section)
+            continue
+        if group:
+            yield group
+        group = [section] if _kind_of(section) is wanted else []
+    if group:
+        yield group
+
+
+def _read_context(
+    lines: Sequence[str],
+    sections: Sequence[MarkdownSection],
+    preamble: Sequence[MarkdownSection],
+    people: Sequence[str],
+) -> str:
+    """Return the body as it is written, without its title, so that it begins with the matter.
+
+    What merely describes the record comes last. Hashes of contents depend on this order: another one would update
+    every record that is imported again.
+    """
+    title = preamble[-1]
+    describing = (SectionKind.STATUS, SectionKind.DATE, SectionKind.LINKS)
+    last = [(section.start, section.end) for section in sections if _kind_of(section) in describing]
+    last += [(block.start, block.end) for section in preamble for block in section.blocks if _describes_record(block)]
+    moved = {number for start, end in last for number in range(start, end)}
+    moved.update(range(title.start, title.body))
+    matter = "\n".join(line for number, line in enumerate(lines) if number not in moved)
+    parts = [matter, *("\n".join(lines[start:end]) for start, end in sorted(last)), "\n".join(people)]
+    return truncate("\n\n".join(part.strip() for part in parts if part.strip()), MAX_LENGTHS["context"])
+
+
+def _describes_record(block: MarkdownBlock) -> bool:
+    return block.kind == "html_block" or bool(_keyed_lines(block.lines()[:1]))
+
+
+def _read_notes(sections: Sequence[MarkdownSection]) -> str | None:
+    """Return the first paragraphs of the consequences as plain text, or None if there are none."""
+    groups = _section_groups(sections, SectionKind.CONSEQUENCES)
+    taken: list[str] = []
+    for paragraph in (paragraph for group in groups for paragraph in _filled_paragraphs(group)):
+        if taken and sum(map(len, taken)) + len(paragraph) > NOTES_LENGTH:
+            break
+        taken.append(paragraph)
+    return truncate("\n".join(taken), MAX_LENGTHS["notes"]) or None
+
+
+def _read_reasons(sections: Sequence[MarkdownSection]) -> tuple[Reason, ...]:
+    """Return the decision drivers and the considered options, if they are listed or have headings of their own."""
+    found = []
+    for name, kind in (("driver", SectionKind.DRIVERS), ("option", SectionKind.OPTIONS)):
+        for group in _section_groups(sections, kind):
+            listed = [text.removeprefix("- ") for text in _filled_paragraphs(group[:1]) if text.startswith("- ")]
+            level = min((section.level for section in group[1:]), default=0)
+            headings = [section.heading.text for section in group[1:] if section.heading and section.level == level]
+            texts = listed or [collapse_spaces(heading) for heading in headings]
+            found += [Reason(name, truncate(text, MAX_LENGTHS["reasons.text"])) for text in texts]
+    return tuple(found[:MAX_REASONS])
+
+
+def _filled_paragraphs(sections: Sequence[MarkdownSection]) -> Iterator[str]:
+    """Yield the paragraphs that say something, those that begin an item of a list with a dash before them."""
+    for section in sections:
+        for block in section.blocks:
+            for lines in block.paragraphs:
+                text = collapse_spaces(" ".join(line.text for line in lines))
+                text = f"- {text}" if text and lines[0].item else text
+                if text and not UNFILLED.fullmatch(text):
+                    yield text

@@ -1,0 +1,279 @@
+"""Statuses of decision records, what their lines say of other records, and the files that these are in."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from cstp_grpc.importing.adr_file_names import number_in_name
+from cstp_grpc.importing.adr_words import ADR_WORDS
+from cstp_grpc.importing.markdown_sections import MarkdownLine
+from cstp_grpc.importing.model import RecordError, collapse_spaces
+from cstp_grpc.importing.record_files import MARKDOWN_SUFFIXES, SourceNames, real_path
+from cstp_grpc.vocabulary import DecisionStatus, Outcome
+
+LONGEST_LINE = 1000
+"""How many characters of a line are searched; a longer one is prose."""
+
+PARTLY = r"(?:partially|partly|in\s+part)"
+VERB = re.compile(
+    rf"(?P<before>\b{PARTLY}\W{{1,3}})?(?:"
+    rf"(?P<superseded_by>\b(?:super[sc]eded|replaced|obsoleted|overridden|deprecated|retired)"
+    rf"(?P<inside>\W{{1,3}}{PARTLY}\)?)?\s+by\b|\bsuper[sc]eded\b)"
+    r"|(?P<supersedes>\b(?:super[sc]edes?|superseding|replaces|obsoletes|overrides|deprecates)\b)"
+    r"|(?P<depends_on>\b(?:depends\s+on|requires|builds\s+(?:up)?on|based\s+on)\b)"
+    r"|(?P<relates_to>\b(?:amend(?:ed\s+by|s)|clarifie(?:d\s+by|s)|refine(?:d\s+by|s)|extend(?:ed\s+by|s)"
+    r"|update(?:d\s+by|s)|required\s+by|relate(?:d|s)(?:\s+to)?|linked\s+to|conflicts\s+with|see(?:\s+also)?)\b)"
+    rf")(?P<after>\W{{1,3}}{PARTLY}\b)?",
+    re.IGNORECASE,
+)
+"""A verb that relates a record to another; its groups are named after RelationKind."""
+NAMED_RECORD = re.compile(r"\bADR[-_ #]{0,2}0*(?P<number>\d{1,5})\b", re.IGNORECASE)
+BARE_NUMBER = re.compile(r"[:\s]*#?0*(?P<number>\d{1,5})\b(?![-/.:]\d)")
+
+
+class RelationKind(StrEnum):
+    """How a record relates to another; of several relations to one record the first of these counts."""
+
+    SUPERSEDES = "supersedes"
+    SUPERSEDED_BY = "superseded_by"
+    DEPENDS_ON = "depends_on"
+    RELATES_TO = "relates_to"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordReference:
+    """Another record, by a link's address or by its number."""
+
+    href: str | None = None
+    number: int | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRelation:
+    """How a record relates to another, which may not be named; `partly` says that `kind` holds only in part."""
+
+    kind: RelationKind
+    reference: RecordReference | None = None
+    partly: bool = False
+
+    def link_kind(self) -> RelationKind:
+        """Return the kind of the link that the journal keeps: what holds in part only relates the two."""
+        return RelationKind.RELATES_TO if self.partly else self.kind
+
+
+def parse_relations(lines: Sequence[MarkdownLine]) -> list[RecordRelation]:
+    """Return what lines say of other records.
+
+    A verb at the end of a line, as in `Supersedes:`, holds for the following lines up to the next one with a verb.
+    """
+    relations: list[RecordRelation] = []
+    carried: RecordRelation | None = None
+    for line in (each.truncated(LONGEST_LINE) for each in lines):
+        verbs = list(VERB.finditer(line.text))
+        ends = [*(verb.start() for verb in verbs), len(line.text)]
+        leading = carried if carried and not verbs else RecordRelation(RelationKind.RELATES_TO)
+        relations += _relate(leading, _references(line, 0, ends[0], bare=False))
+        for verb, end in zip(verbs, ends[1:], strict=True):
+            kind = next(kind for kind in RelationKind if verb[kind.value])
+            relation = RecordRelation(kind, partly=bool(verb["before"] or verb["inside"] or verb["after"]))
+            named = _relate(relation, _references(line, verb.end(), end, bare=True))
+            relations += named or [relation]
+            carried = None if named else relation
+    return relations
+
+
+def _relate(relation: RecordRelation, references: Iterator[RecordReference]) -> list[RecordRelation]:
+    return [RecordRelation(relation.kind, reference, relation.partly) for reference in references]
+
+
+def _references(line: MarkdownLine, start: int, end: int, *, bare: bool) -> Iterator[RecordReference]:
+    """Yield the records named in a part of a line; a number alone counts only right after a verb."""
+    links = [link for link in line.links if start <= link.start < end]
+    for link in links:
+        yield RecordReference(link.href, text=line.text[link.start : link.end])
+    for match in NAMED_RECORD.finditer(line.text, start, end):
+        if not any(link.start <= match.start() < link.end for link in links):
+            yield RecordReference(number=int(match["number"]), text=match[0])
+    if bare and not links and (number := BARE_NUMBER.match(line.text, start, end)):
+        yield RecordReference(number=int(number["number"]), text=number[0].strip(": "))
+
+
+class StatusMeaning(Enum):
+    """What a status says of a decision and of its outcome.
+
+    Of several in one record the one with the highest rank counts: decisions are proposed, taken, dropped and replaced
+    in this order, and a list of them may be written in either direction.
+    """
+
+    PROPOSED = (DecisionStatus.PROPOSED, None, 1)
+    DECIDED = (DecisionStatus.DECIDED, None, 2)
+    IN_PART = (DecisionStatus.DECIDED, Outcome.PARTIAL, 3)
+    DROPPED = (DecisionStatus.DECIDED, Outcome.ABANDONED, 4)
+    OUTDATED = (DecisionStatus.DECIDED, Outcome.PARTIAL, 5)
+    SUPERSEDED = (DecisionStatus.SUPERSEDED, Outcome.PARTIAL, 6)
+
+    def __init__(self, status: DecisionStatus, outcome: Outcome | None, rank: int) -> None:
+        self.status = status
+        self.outcome = outcome
+        self.rank = rank
+
+
+MEANINGS = {word: StatusMeaning[name.upper()] for name, words in ADR_WORDS["statuses"].items() for word in words}
+IGNORED_WORDS = (
+    "status|currently|now|on|as|of|the|was|is|tentatively|provisionally|unanimously|partially|partly"
+    "|jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
+    "|nov(?:ember)?|dec(?:ember)?"
+)
+STATUS_WORDS = "|".join(re.escape(word) for word in sorted(MEANINGS, key=len, reverse=True))
+STATUS_BEGINNING = re.compile(
+    rf"(?:[\W\d_]|\b(?:{IGNORED_WORDS})\b)*?(?<!\w)(?P<word>{STATUS_WORDS})(?!\w)", re.IGNORECASE
+)
+AFTER_STATUS = re.compile(
+    r"\s*(?:$|[^\w\s]|\d|(?:by|on|in|at|for|as|since|and|but|with|until|from|after|due)\b)", re.IGNORECASE
+)
+"""What follows a status word that does not merely begin a sentence, as in `New services are`."""
+STATUS_ANYWHERE = re.compile(rf"(?<!\w)(?:{STATUS_WORDS})(?!\w)")
+CHOICE_SEPARATOR = re.compile(r"\s*[|/]\s*|\s+or\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class AdrStatus:
+    """The status of a record.
+
+    `meaning` is None if no known word is found; `text` is the line that counts, as written; `chosen` is False if the
+    status is still the list of choices of a template.
+    """
+
+    meaning: StatusMeaning | None
+    text: str
+    relations: tuple[RecordRelation, ...] = ()
+    chosen: bool = True
+
+
+def parse_status(lines: Sequence[MarkdownLine]) -> AdrStatus | None:
+    """Return the status that lines state, or None if they are blank."""
+    written = [line.truncated(LONGEST_LINE) for line in lines if line.text.strip()]
+    if not written:
+        return None
+    if any(_is_choice(line.text) for line in written):
+        return AdrStatus(None, collapse_spaces(written[0].text), chosen=False)
+    best, text = None, written[0].text
+    for number, line in enumerate(written):
+        meaning = _meaning_of(line, first=number == 0)
+        if meaning and (best is None or meaning.rank > best.rank):
+            best, text = meaning, line.text
+    return AdrStatus(best, collapse_spaces(text), tuple(parse_relations(written)))
+
+
+def _is_choice(text: str) -> bool:
+    """Return whether a status is the list that a template begins with, such as `proposed | accepted | rejected`."""
+    parts = CHOICE_SEPARATOR.split(text.strip(" {}[]<>().?\"'"))
+    beginnings = sum(bool(STATUS_BEGINNING.match(part)) for part in parts)
+    return beginnings > 2 or len(set(STATUS_ANYWHERE.findall(text.lower()))) > 3
+
+
+def _meaning_of(line: MarkdownLine, *, first: bool) -> StatusMeaning | None:
+    match = STATUS_BEGINNING.match(line.text)
+    counts = match and (first or AFTER_STATUS.match(line.text, match.end()))
+    worded = MEANINGS[match["word"].lower()] if match and counts else None
+    replacing = [each for each in parse_relations([line]) if each.kind is RelationKind.SUPERSEDED_BY]
+    if not replacing:
+        return worded
+    in_part = all(relation.partly for relation in replacing)
+    replaced = StatusMeaning.IN_PART if in_part else StatusMeaning.SUPERSEDED
+    if worded in (None, StatusMeaning.SUPERSEDED):
+        return replaced
+    return max(worded, replaced, key=lambda meaning: meaning.rank)
+
+
+class LinkResolver:
+    """Finds the sources of the Markdown records that others refer to.
+
+    `is_record` tells whether a file is a record, independent of what is being imported: the links of a record must be
+    the same whichever files are imported with it.
+    """
+
+    def __init__(self, sources: SourceNames, is_record: Callable[[Path], bool]) -> None:
+        self._sources = sources
+        self._is_record = is_record
+        self._numbers: dict[Path, dict[int, list[Path]]] = {}
+
+    def source_of(self, origin: Path, reference: RecordReference) -> str | None:
+        """Return the source of the record to which `origin`, a path without symbolic links, refers."""
+        for path in self._candidates(origin, reference):
+            if path != origin and self._is_record(path):
+                try:
+                    return self._sources.source_of(path)
+                except RecordError:
+                    return None
+        return None
+
+    def _candidates(self, origin: Path, reference: RecordReference) -> Iterator[Path]:
+        if reference.number is not None:
+            yield from self._files_with_number(origin.parent, reference.number)
+        path = _local_path(reference.href) if reference.href else ""
+        if not path:
+            return
+        base = origin.parent
+        if path.startswith("/"):
+            base = self._sources.work_tree(origin) or base
+        target = Path(os.path.normpath(base / path.lstrip("/")))
+        if target.suffix.lower() not in ("", ".html", *MARKDOWN_SUFFIXES):
+            return
+        # Sites leave the ending out of links, or make it .html.
+        spellings = [target, *([target.with_name(target.name.removesuffix(".html") + ".md")] if target.name else [])]
+        for name in spellings:
+            if name.suffix.lower() in MARKDOWN_SUFFIXES and (file := _existing_file(name)):
+                yield file
+        # A record may have been renamed since; its number stays.
+        if found := number_in_name(target):
+            yield from self._files_with_number(target.parent, found.number)
+
+    def _files_with_number(self, folder: Path, number: int) -> list[Path]:
+        """Return the file with a number in a folder, or nothing if there are several."""
+        if folder not in self._numbers:
+            self._numbers[folder] = _numbered_files(folder)
+        files = self._numbers[folder].get(number, [])
+        return files if len(files) == 1 else []
+
+
+def names_a_record(reference: RecordReference) -> bool:
+    """Return whether a reference is a number or an address of a Markdown file, so that its record should exist."""
+    return reference.href is None or _local_path(reference.href).lower().endswith(MARKDOWN_SUFFIXES)
+
+
+def _local_path(href: str) -> str:
+    """Return the path of a link to a file, empty for any other link."""
+    try:
+        parts = urlsplit(href)
+    except ValueError:
+        return ""
+    path = unquote(parts.path)
+    return "" if parts.scheme or parts.netloc or "\0" in path else path
+
+
+def _existing_file(path: Path) -> Path | None:
+    """Return the path of a file without symbolic links, or None if it does not exist."""
+    try:
+        return real_path(path) if path.is_file() else None
+    except (OSError, RecordError):
+        return None
+
+
+def _numbered_files(folder: Path) -> dict[int, list[Path]]:
+    numbers: dict[int, list[Path]] = {}
+    try:
+        files = sorted(path for path in folder.iterdir() if path.suffix.lower() in MARKDOWN_SUFFIXES)
+    except OSError:
+        return numbers
+    for path in files:
+        if (found := number_in_name(path)) and (file := _existing_file(path)):
+            numbers.setdefault(found.number, []).append(file)
+    return numbers

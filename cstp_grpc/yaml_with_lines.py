@@ -1,0 +1,151 @@
+"""YAML as plain values with line numbers: the core schema of YAML 1.2, in which `0012`, `no` and dates are texts.
+
+Values are built from the parser's events instead of its constructors, so that deep nesting, tags and repeated aliases
+in a file of unknown origin can neither exhaust memory nor run anything, and a repeated key is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import yaml
+
+YamlScalar = str | int | float | bool | None
+PlainValue = YamlScalar | list["PlainValue"] | dict[str, "PlainValue"]
+
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+MERGE_KEY = "<<"
+"""A key of YAML 1.1 that may be repeated; it has no meaning here."""
+INTEGER = re.compile(r"[-+]?(?:0|[1-9]\d{0,17})")
+NUMBER = re.compile(r"[-+]?(?:0|[1-9]\d*)?(?:\.\d+|(?<=\d)\.|(?<=\d))(?:[eE][-+]?\d{1,3})?")
+NULLS = frozenset(("", "~", "null", "Null", "NULL"))
+BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+
+
+class YamlError(Exception):
+    """A text is not the YAML that is expected; `line` counts from 1 and is None if it is unknown."""
+
+    def __init__(self, reason: str, line: int | None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.line = line
+
+
+@dataclass(slots=True)
+class YamlNode:
+    """A value and the line that it, or its key in a mapping, is on.
+
+    `plain` is the value without lines. It is built together with the node, because building it later would write out
+    every use of an alias, which grows exponentially in a hostile file.
+    """
+
+    line: int
+    value: YamlScalar | list[YamlNode] | dict[str, YamlNode]
+    plain: PlainValue
+
+
+class YamlReader:
+    """Reads the documents of one text; a subclass decides what else is an error."""
+
+    max_depth = 24
+    key_problem = "a key must be a plain text"
+
+    def __init__(self, first_line: int = 1) -> None:
+        """Prepare to read a text whose first line is counted as `first_line`."""
+        self._first_line = first_line
+        self._anchors: dict[str, YamlNode] = {}
+
+    def read(self, text: str) -> list[YamlNode]:
+        """Return the documents of a text. Raises YamlError."""
+        events = yaml.parse(text, Loader=LOADER)
+        documents: list[YamlNode] = []
+        try:
+            for event in events:
+                if isinstance(event, yaml.DocumentStartEvent):
+                    self.start_document(len(documents), self.line_of(event))
+                    documents.append(self._node(next(events), events, 0))
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line = None if mark is None else mark.line + self._first_line
+            raise YamlError(f"broken YAML: {error.problem or error.context}", line) from None
+        except yaml.YAMLError as error:
+            raise YamlError(f"broken YAML: {str(error).splitlines()[0]}", None) from None
+        return documents
+
+    def line_of(self, event: yaml.Event) -> int:
+        """Return the line on which an event starts."""
+        return self._first_line + (event.start_mark.line if event.start_mark else 0)
+
+    def start_document(self, number: int, line: int) -> None:  # noqa: ARG002 - for subclasses
+        """Prepare for a document, numbered from 0. Raises YamlError if it may not be there."""
+        self._anchors.clear()
+
+    def read_alias(self, name: str, line: int) -> YamlNode:
+        """Return the node that an alias repeats. Raises YamlError."""
+        # An alias within its own anchor is unknown as well, because a node is registered once it is complete.
+        if name not in self._anchors:
+            raise YamlError(f"the alias *{name} stands for nothing", line)
+        return self._anchors[name]
+
+    def check_properties(self, anchor: str | None, tag: str | None, line: int) -> None:
+        """Accept the anchor and the tag of a value; tags have no meaning here."""
+
+    def accepts_repeated_key(self, key: str, line: int, first_line: int) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether a repeated key replaces the first one. Raises YamlError."""
+        if key == MERGE_KEY:
+            return True
+        raise YamlError(f"the key {key!r} is given twice", line)
+
+    def read_scalar(self, text: str, line: int) -> YamlScalar:  # noqa: ARG002 - for subclasses
+        """Return the value of a scalar without quotes."""
+        if text in NULLS:
+            return None
+        if text in BOOLEANS:
+            return BOOLEANS[text]
+        if INTEGER.fullmatch(text):
+            return int(text)
+        return float(text) if NUMBER.fullmatch(text) else text
+
+    def _node(self, event: yaml.Event, events: Iterator[yaml.Event], depth: int) -> YamlNode:
+        line = self.line_of(event)
+        if depth > self.max_depth:
+            raise YamlError(f"it is nested deeper than {self.max_depth} levels", line)
+        if isinstance(event, yaml.AliasEvent):
+            node = self.read_alias(event.anchor or "", line)
+            return YamlNode(line, node.value, node.plain)
+        if not isinstance(event, yaml.ScalarEvent | yaml.MappingStartEvent | yaml.SequenceStartEvent):
+            raise TypeError(f"no value starts with {event}")
+        self.check_properties(event.anchor, event.tag, line)
+        if isinstance(event, yaml.ScalarEvent):
+            scalar = self.read_scalar(event.value, line) if event.implicit[0] else event.value
+            node = YamlNode(line, scalar, scalar)
+        elif isinstance(event, yaml.MappingStartEvent):
+            entries = self._entries(events, depth)
+            node = YamlNode(line, entries, {key: entry.plain for key, entry in entries.items()})
+        else:
+            items = self._items(events, depth)
+            node = YamlNode(line, items, [item.plain for item in items])
+        if event.anchor:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _entries(self, events: Iterator[yaml.Event], depth: int) -> dict[str, YamlNode]:
+        entries: dict[str, YamlNode] = {}
+        while not isinstance(key := next(events), yaml.MappingEndEvent):
+            line = self.line_of(key)
+            if not isinstance(key, yaml.ScalarEvent):
+                raise YamlError(self.key_problem, line)
+            known = entries.get(key.value)
+            replaces = known is None or self.accepts_repeated_key(key.value, line, known.line)
+            node = self._node(next(events), events, depth + 1)
+            if replaces:
+                entries[key.value] = YamlNode(line, node.value, node.plain)
+        return entries
+
+    def _items(self, events: Iterator[yaml.Event], depth: int) -> list[YamlNode]:
+        items = []
+        while not isinstance(event := next(events), yaml.SequenceEndEvent):
+            items.append(self._node(event, events, depth + 1))
+        return items
