@@ -1,4 +1,4 @@
-"""Generate `cstp_grpc/gen` from the contract, or check with `--check` that it is fresh."""
+"""Generate from the contract `cstp_grpc/gen` and the error reasons of the clients, or check with `--check`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 import generate_client
+import generate_client_errors
 import generate_errors
 from generate_errors import Reason
 from google.protobuf.descriptor_pb2 import FileDescriptorSet, MethodDescriptorProto, MethodOptions
@@ -40,8 +41,8 @@ RETRY_POLICY = {
 }
 
 
-def generate(target: Path) -> None:
-    """Write the generated package into the empty folder `target`."""
+def generate(target: Path) -> dict[str, str]:
+    """Write the generated package into the empty folder `target` and return the files of the clients by their paths."""
     protos = sorted(str(p.relative_to(base)) for base in SOURCES for p in base.rglob("*.proto"))
     outputs = [f"--{kind}={target}" for kind in ("python_out", "grpc_python_out")]
     outputs += [f"--{kind}=quiet:{target}" for kind in ("mypy_out", "mypy_grpc_out")]
@@ -64,6 +65,7 @@ def generate(target: Path) -> None:
     (target / "service_config.json").write_text(json.dumps(service_config(files, reasons), indent=2) + "\n")
     for folder in [target, *(p for p in target.rglob("*") if p.is_dir())]:
         (folder / "__init__.py").touch()
+    return generate_client_errors.client_files(reasons)
 
 
 def comments_module(files: FileDescriptorSet) -> str:
@@ -163,17 +165,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder) / "gen"
         fresh.mkdir()
-        generate(fresh)
-        wanted = contents(fresh)
-    present = contents(OUT) if OUT.exists() else {}
+        for_clients = generate(fresh)
+        wanted = {str(OUT.relative_to(ROOT) / name): data for name, data in contents(fresh).items()}
+    wanted |= {path: text.encode() for path, text in for_clients.items()}
+    present = {str(OUT.relative_to(ROOT) / name): data for name, data in contents(OUT).items()} if OUT.exists() else {}
+    present |= {path: (ROOT / path).read_bytes() for path in for_clients if (ROOT / path).exists()}
     if check:
         stale = sorted(name for name in wanted.keys() | present.keys() if wanted.get(name) != present.get(name))
         sys.exit(f"generated code is stale, run `make generate`: {', '.join(stale)}" if stale else 0)
     for name in present.keys() - wanted.keys():
-        (OUT / name).unlink()
+        (ROOT / name).unlink()
     for name, data in wanted.items():
-        (OUT / name).parent.mkdir(parents=True, exist_ok=True)
-        (OUT / name).write_bytes(data)
+        (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / name).write_bytes(data)
 
 
 if __name__ == "__main__":

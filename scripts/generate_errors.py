@@ -85,6 +85,9 @@ def find_problem(reason: Reason, reasons: Iterable[Reason]) -> str | None:
     if not 400 <= reason.a2a_http_status <= 599:
         return "a2a_http_status is required and must be from 400 to 599"
     for earlier in reasons:
+        if earlier.name == reason.parent and earlier.parent:
+            return f"parent must not have a parent itself, which {earlier.name} has"
+    for earlier in reasons:
         if earlier is reason:
             return None
         shared = bare_codes(earlier) & bare_codes(reason)

@@ -22,29 +22,6 @@ const (
 // Reason is why a call failed. It is an error itself, for errors.Is.
 type Reason cstpv1.ErrorReason
 
-// The reasons that servers answer with over gRPC; the contract tells the meaning of each.
-const (
-	ErrMethodNotFound          = Reason(cstpv1.ErrorReason_ERROR_REASON_METHOD_NOT_FOUND)
-	ErrInvalidArgument         = Reason(cstpv1.ErrorReason_ERROR_REASON_INVALID_ARGUMENT)
-	ErrInternal                = Reason(cstpv1.ErrorReason_ERROR_REASON_INTERNAL)
-	ErrAuthenticationRequired  = Reason(cstpv1.ErrorReason_ERROR_REASON_AUTHENTICATION_REQUIRED)
-	ErrRateLimited             = Reason(cstpv1.ErrorReason_ERROR_REASON_RATE_LIMITED)
-	ErrQueryFailed             = Reason(cstpv1.ErrorReason_ERROR_REASON_QUERY_FAILED)
-	ErrGuardrailEvalFailed     = Reason(cstpv1.ErrorReason_ERROR_REASON_GUARDRAIL_EVAL_FAILED)
-	ErrPermissionDenied        = Reason(cstpv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED)
-	ErrNotFound                = Reason(cstpv1.ErrorReason_ERROR_REASON_NOT_FOUND)
-	ErrConflict                = Reason(cstpv1.ErrorReason_ERROR_REASON_CONFLICT)
-	ErrDeadlineExceeded        = Reason(cstpv1.ErrorReason_ERROR_REASON_DEADLINE_EXCEEDED)
-	ErrUnavailable             = Reason(cstpv1.ErrorReason_ERROR_REASON_UNAVAILABLE)
-	ErrMissingParameter        = Reason(cstpv1.ErrorReason_ERROR_REASON_MISSING_PARAMETER)
-	ErrInvalidPillar           = Reason(cstpv1.ErrorReason_ERROR_REASON_INVALID_PILLAR)
-	ErrSessionNotFound         = Reason(cstpv1.ErrorReason_ERROR_REASON_SESSION_NOT_FOUND)
-	ErrContextSharingFailed    = Reason(cstpv1.ErrorReason_ERROR_REASON_CONTEXT_SHARING_FAILED)
-	ErrSessionUpdateFailed     = Reason(cstpv1.ErrorReason_ERROR_REASON_SESSION_UPDATE_FAILED)
-	ErrLiaisonAgentUnavailable = Reason(cstpv1.ErrorReason_ERROR_REASON_LIAISON_AGENT_UNAVAILABLE)
-	ErrSessionWithAnotherAgent = Reason(cstpv1.ErrorReason_ERROR_REASON_SESSION_WITH_ANOTHER_AGENT)
-)
-
 // String returns the reason as the contract writes it, for instance RATE_LIMITED.
 func (r Reason) String() string {
 	return strings.TrimPrefix(cstpv1.ErrorReason(r).String(), reasonPrefix)
@@ -122,7 +99,7 @@ func errorOf(found *status.Status, target string) *Error {
 		}
 	}
 	if !explained {
-		failed.Reason, failed.Message = bare(found, target)
+		failed.Reason, failed.Message = describeStatus(found, target)
 		return failed
 	}
 	failed.Message, failed.RequestID = found.Message(), failed.Metadata[requestID]
@@ -141,42 +118,31 @@ func reasonOf(info *errdetails.ErrorInfo, metadata map[string]string) Reason {
 	return ErrInternal
 }
 
-// bare returns what a status means that gives no reason: gRPC itself answered, or something between.
-func bare(found *status.Status, target string) (Reason, string) {
+// describeStatus returns what a status means that gives no reason: gRPC itself answered, or something between.
+func describeStatus(found *status.Status, target string) (Reason, string) {
 	message := fmt.Sprintf("%s answered %s: %s", target, found.Code(), found.Message())
 	switch found.Code() {
-	case codes.Unauthenticated:
-		return ErrAuthenticationRequired, message
-	case codes.PermissionDenied:
-		return ErrPermissionDenied, message
 	case codes.ResourceExhausted:
-		return exhausted(found.Message()), message
-	case codes.NotFound:
-		return ErrNotFound, message
-	case codes.Unimplemented:
-		return ErrMethodNotFound, message
-	case codes.InvalidArgument, codes.OutOfRange:
-		return ErrInvalidArgument, message
-	case codes.AlreadyExists, codes.Aborted:
-		return ErrConflict, message
+		return reasonForExhaustion(found.Message()), message
 	case codes.DeadlineExceeded:
-		return ErrDeadlineExceeded, target + " did not answer in time"
+		message = target + " did not answer in time"
 	case codes.Unavailable:
-		return ErrUnavailable, fmt.Sprintf("No server answers at %s: %s", target, found.Message())
-	case codes.Canceled:
-		return ErrUnavailable, message // A server that stops cancels the calls that it could not finish.
+		message = fmt.Sprintf("No server answers at %s: %s", target, found.Message())
+	}
+	if reason, known := bareReasons[found.Code()]; known {
+		return reason, message
 	}
 	return ErrInternal, message
 }
 
-// exhausted returns what exhaustion without details means; only its text tells messages beyond a limit, which are no
+// reasonForExhaustion returns what exhaustion without details means; only its text tells messages beyond a limit, which are no
 // passing failure, from the server's limit on calls in progress.
-func exhausted(message string) Reason {
+func reasonForExhaustion(message string) Reason {
 	switch {
 	case strings.Contains(message, "Received message larger"):
 		return ErrInvalidArgument
 	case strings.Contains(message, "message larger"):
 		return ErrInternal
 	}
-	return ErrUnavailable
+	return bareReasons[codes.ResourceExhausted]
 }

@@ -9,6 +9,7 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt;
 use tower::BoxError;
 
+use crate::error_reasons::reason_for_code;
 use crate::v1::ErrorReason;
 
 /// What a call comes to.
@@ -67,29 +68,19 @@ impl Error {
     }
 
     /// The error of a status without details: gRPC itself answered, or something between.
-    fn bare(status: &Status) -> Self {
+    fn from_bare_status(status: &Status) -> Self {
+        let message = status.message();
         let reason = match status.code() {
-            Code::Unauthenticated => ErrorReason::AuthenticationRequired,
-            Code::PermissionDenied => ErrorReason::PermissionDenied,
-            Code::NotFound => ErrorReason::NotFound,
-            Code::Unimplemented => ErrorReason::MethodNotFound,
             // What tonic says of an answer that is longer than it takes.
-            Code::OutOfRange if status.message().contains("message length too large") => ErrorReason::Internal,
-            Code::InvalidArgument | Code::OutOfRange => ErrorReason::InvalidArgument,
-            Code::AlreadyExists | Code::Aborted => ErrorReason::Conflict,
-            Code::DeadlineExceeded => ErrorReason::DeadlineExceeded,
-            // Without details this is no rate limit of an agent, and only the text tells what is too large.
-            Code::ResourceExhausted if status.message().contains("Received message larger") => {
-                ErrorReason::InvalidArgument
-            }
-            Code::ResourceExhausted if status.message().contains("Sent message larger") => ErrorReason::Internal,
-            // A server that stops cancels the calls that it could not finish.
-            Code::Unavailable | Code::ResourceExhausted | Code::Cancelled => ErrorReason::Unavailable,
+            Code::OutOfRange if message.contains("message length too large") => ErrorReason::Internal,
+            // Only the text tells messages beyond a limit of gRPC from other exhaustion.
+            Code::ResourceExhausted if message.contains("Received message larger") => ErrorReason::InvalidArgument,
+            Code::ResourceExhausted if message.contains("Sent message larger") => ErrorReason::Internal,
             // A stream that is reset comes to an end without a status.
-            Code::Unknown if status.message().contains("missing grpc-status") => ErrorReason::Unavailable,
-            _ => ErrorReason::Internal,
+            Code::Unknown if message.contains("missing grpc-status") => ErrorReason::Unavailable,
+            code => reason_for_code(code),
         };
-        Self::new(reason, status.message())
+        Self::new(reason, message)
     }
 }
 
@@ -139,7 +130,7 @@ impl From<Status> for Error {
     fn from(status: Status) -> Self {
         let details = status.get_error_details();
         let Some(info) = details.error_info().filter(|info| info.domain == DOMAIN) else {
-            return Self::bare(&status);
+            return Self::from_bare_status(&status);
         };
         let mut metadata: BTreeMap<_, _> = info.metadata.clone().into_iter().collect();
         let known = ErrorReason::from_str_name(&format!("{PREFIX}{}", info.reason));

@@ -3,6 +3,7 @@
 mod client;
 mod endpoint;
 mod error;
+mod error_reasons;
 mod identifiers;
 mod service_config;
 mod timeout;

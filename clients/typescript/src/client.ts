@@ -4,7 +4,8 @@ import type { CallOptions, Client as Stub, Interceptor, Transport } from "@conne
 import { createAsyncIterable } from "@connectrpc/connect/protocol";
 import { createGrpcTransport } from "@connectrpc/connect-node";
 import { Connection } from "./connection.js";
-import { InvalidArgument, typed, Unavailable } from "./errors.js";
+import { InvalidArgument, Unavailable } from "./error_classes.js";
+import { typed } from "./errors.js";
 import { CstpService } from "./gen/cstp/v1/cstp_pb.js";
 import { JournalService, type ImportDecisionsRequestSchema as ImportDecisions } from "./gen/cstp/v1/journal_pb.js";
 import { LiaisonService, type WatchEventsRequestSchema as WatchEvents } from "./gen/liaison/v1/liaison_pb.js";

@@ -58,7 +58,7 @@ public final class CstpException extends RuntimeException {
         return detail(details, ErrorInfo.class)
                 .filter(info -> info.getDomain().equals(DOMAIN))
                 .map(info -> told(info, status, details, failure))
-                .orElseGet(() -> bare(status, failure));
+                .orElseGet(() -> ofBareStatus(status, failure));
     }
 
     /** Returns why the call failed; INTERNAL for reasons of a later contract, which the metadata names. */
@@ -119,32 +119,24 @@ public final class CstpException extends RuntimeException {
     }
 
     /** Returns what a status without details means: gRPC itself or something between answered. */
-    private static CstpException bare(Status status, Throwable failure) {
+    private static CstpException ofBareStatus(Status status, Throwable failure) {
         String said = String.valueOf(status.getDescription());
-        ErrorReason reason = switch (status.getCode()) {
-            case UNAUTHENTICATED -> ErrorReason.ERROR_REASON_AUTHENTICATION_REQUIRED;
-            case PERMISSION_DENIED -> ErrorReason.ERROR_REASON_PERMISSION_DENIED;
-            case NOT_FOUND -> ErrorReason.ERROR_REASON_NOT_FOUND;
-            case UNIMPLEMENTED -> ErrorReason.ERROR_REASON_METHOD_NOT_FOUND;
-            case INVALID_ARGUMENT, OUT_OF_RANGE -> ErrorReason.ERROR_REASON_INVALID_ARGUMENT;
-            case ALREADY_EXISTS, ABORTED -> ErrorReason.ERROR_REASON_CONFLICT;
-            case DEADLINE_EXCEEDED -> ErrorReason.ERROR_REASON_DEADLINE_EXCEEDED;
-            // A server that stops cancels the calls that it could not finish.
-            case UNAVAILABLE, CANCELLED -> ErrorReason.ERROR_REASON_UNAVAILABLE;
-            case RESOURCE_EXHAUSTED -> exhausted(said);
-            default -> ErrorReason.ERROR_REASON_INTERNAL;
-        };
+        ErrorReason reason = status.getCode() == Status.Code.RESOURCE_EXHAUSTED
+                ? reasonForExhaustion(said)
+                : StatusReasons.reasonForCode(status.getCode());
         String message = status.getCode() + ": " + said + causes(status.getCause());
         return new CstpException(reason, message, Map.of(), List.of(), List.of(), null, failure);
     }
 
     /** Returns what exhaustion without details means: only its text tells which limit, of sizes or of calls. */
-    private static ErrorReason exhausted(String said) {
+    private static ErrorReason reasonForExhaustion(String said) {
         if (said.contains("Received message larger") || said.contains("exceeds maximum size")) {
             return ErrorReason.ERROR_REASON_INVALID_ARGUMENT;
         }
         boolean answer = said.contains("Sent message larger");
-        return answer ? ErrorReason.ERROR_REASON_INTERNAL : ErrorReason.ERROR_REASON_UNAVAILABLE;
+        return answer
+                ? ErrorReason.ERROR_REASON_INTERNAL
+                : StatusReasons.reasonForCode(Status.Code.RESOURCE_EXHAUSTED);
     }
 
     private static String causes(Throwable first) {
