@@ -6,7 +6,9 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
@@ -19,6 +21,7 @@ from google.protobuf.descriptor_pb2 import (
 
 from cstp_grpc.client.contract import methods
 from cstp_grpc.contract.error_reasons import REASON_CODES
+from cstp_grpc.gen.error_reasons import BARE_GRPC_CODES, BARE_HTTP_STATUSES, BARE_JSON_RPC_CODES
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "api.md"
@@ -44,6 +47,10 @@ absent. [ErrorReason](#errorreason) says how calls fail. Over JSON-RPC, `error.d
 REASON_COLUMNS = """The columns are the gRPC status, the code of the JSON-RPC error and the HTTP status of its answer,
 the code of the JSON-RPC error over A2A, the HTTP status over HTTP+JSON of A2A, and whether clients may repeat the call,
 after RESOURCE_EXHAUSTED only if RetryInfo says how long to wait. Only bridges give reasons without a gRPC status.
+"""
+
+BARE_CODES = """Answers without a reason come from gRPC itself, from a proxy or from another server. The bridge and the
+clients take them as follows; anything else is `INTERNAL`.
 """
 
 SCALARS = {
@@ -152,7 +159,19 @@ def reason_lines(enum: EnumDescriptorProto, number: int, comments: Comments) -> 
                 comments.at(ENUMS, number, VALUES, index),
             ]
             yield f"| `{reason}` | {' | '.join(map(str, cells))} |"
+    yield f"\n{BARE_CODES}\n| gRPC status without ErrorInfo | reason |\n|---|---|"
+    yield from reasons_by_codes(BARE_GRPC_CODES)
+    yield "\n| JSON-RPC error without `data.reason` | reason |\n|---|---|"
+    yield from reasons_by_codes(BARE_JSON_RPC_CODES)
+    yield "\n| HTTP status without JSON-RPC | reason |\n|---|---|"
+    yield from reasons_by_codes(BARE_HTTP_STATUSES)
     yield ""
+
+
+def reasons_by_codes(table: Mapping[Any, str]) -> Iterator[str]:
+    """Yield a row for each reason with the codes that mean it on their own."""
+    for reason, codes in groupby(table, key=lambda code: table[code]):
+        yield f"| {', '.join(map(str, codes))} | `{reason}` |"
 
 
 def enum_lines(enum: EnumDescriptorProto, number: int, comments: Comments) -> Iterator[str]:

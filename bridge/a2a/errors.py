@@ -14,14 +14,15 @@ from a2a.utils.errors import (
     InvalidParamsError,
     JSONParseError,
 )
-from google.protobuf import any_pb2, json_format
+from google.protobuf import json_format
 from google.protobuf.message import Message
-from google.rpc import code_pb2, error_details_pb2, status_pb2
+from google.rpc import code_pb2, status_pb2
 
 from bridge import status
 from bridge.status import Failure
+from cstp_grpc.contract.error_details import make_error_details, pack_any
 from cstp_grpc.contract.error_reasons import REASON_CODES
-from cstp_grpc.contract.rpc_errors import DOMAIN
+from cstp_grpc.errors import REQUEST_ID, Block, FieldViolation
 
 A2A_DOMAIN: Final = "a2a-protocol.org"
 INTERNAL: Final = ErrorMapping(500, "INTERNAL", "INTERNAL_ERROR")
@@ -87,10 +88,7 @@ def rest_error(error: A2AError, request_id: str) -> tuple[int, dict[str, Any]]:
 def grpc_error(error: A2AError, request_id: str) -> status_pb2.Status:
     """Return the status of a gRPC answer, with its details."""
     found = status_pb2.Status(code=code_pb2.Code.Value(mapping_of(error).grpc_status), message=error.message)
-    for detail in details(error, request_id):
-        packed = any_pb2.Any()
-        packed.Pack(detail)
-        found.details.append(packed)
+    found.details.extend(map(pack_any, details(error, request_id)))
     return found
 
 
@@ -106,52 +104,25 @@ def details(error: A2AError, request_id: str) -> list[Message]:
     """Return what an error says besides its text: ErrorInfo first, then wrong fields, what blocks, the time to wait."""
     if isinstance(error, Refused):
         return failure_details(error.failure, request_id)
-    info = error_details_pb2.ErrorInfo(reason=mapping_of(error).reason, domain=A2A_DOMAIN)
-    info.metadata["requestId"] = request_id
-    fields = [(item["field"], item["message"]) for item in (error.data or {}).get("errors", ())]
-    return [info, *bad_request(fields)]
+    fields = [FieldViolation(item["field"], item["message"]) for item in (error.data or {}).get("errors", ())]
+    return make_error_details(mapping_of(error).reason, {REQUEST_ID: request_id}, domain=A2A_DOMAIN, violations=fields)
 
 
 def failure_details(failure: Failure, request_id: str) -> list[Message]:
-    """Return the details of a failure of the gRPC server's."""
-    told = failure.details
-    info = error_details_pb2.ErrorInfo(reason=failure.reason, domain=DOMAIN)
-    extra = told.get("metadata")
-    if isinstance(extra, Mapping):
-        info.metadata.update({str(key): str(value) for key, value in extra.items()})
-    info.metadata["requestId"] = str(told.get("requestId", request_id))
-    found: list[Message] = [info, *bad_request(failure.wrong_fields), *precondition_failure(failure.blocks)]
-    wait = told.get("retryAfterMs")
-    if isinstance(wait, int):
-        retry = error_details_pb2.RetryInfo()
-        retry.retry_delay.FromMilliseconds(wait)
-        found.append(retry)
-    return found
-
-
-def bad_request(fields: list[tuple[str, str]]) -> list[Message]:
-    """Return the detail that names wrong fields, or nothing where there are none."""
-    if not fields:
-        return []
-    detail = error_details_pb2.BadRequest()
-    for field, description in fields:
-        detail.field_violations.add(field=field, description=description)
-    return [detail]
-
-
-def precondition_failure(blocks: list[tuple[str, str, str]]) -> list[Message]:
-    """Return the detail that names guardrails that block, or nothing where there are none."""
-    if not blocks:
-        return []
-    detail = error_details_pb2.PreconditionFailure()
-    for guardrail_id, name, message in blocks:
-        detail.violations.add(type=guardrail_id, subject=name, description=message)
-    return [detail]
+    """Return the details of a failure of the gRPC server's; `request_id` is used if the failure has none."""
+    extra, wait = failure.details.get("metadata"), failure.details.get("retryAfterMs")
+    metadata = {str(key): str(value) for key, value in extra.items()} if isinstance(extra, Mapping) else {}
+    metadata[REQUEST_ID] = str(failure.details.get(REQUEST_ID, request_id))
+    return make_error_details(
+        failure.reason,
+        metadata,
+        violations=[FieldViolation(*pair) for pair in failure.wrong_fields],
+        blocks=[Block(*named) for named in failure.blocks],
+        retry_after_ms=wait if isinstance(wait, int) else None,
+    )
 
 
 def to_any_json(detail: Message) -> dict[str, Any]:
     """Return a detail as ProtoJSON writes an Any."""
-    packed = any_pb2.Any()
-    packed.Pack(detail)
-    found: dict[str, Any] = json_format.MessageToDict(packed)
+    found: dict[str, Any] = json_format.MessageToDict(pack_any(detail))
     return found

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import grpc
-from google.protobuf import any_pb2, duration_pb2
-from google.protobuf.message import Message
-from google.rpc import code_pb2, error_details_pb2, status_pb2
+from google.rpc import code_pb2, status_pb2
 
 from cstp_grpc import errors
+from cstp_grpc.contract.error_details import make_error_details, pack_any
 from cstp_grpc.contract.error_reasons import RETRIED_GRPC_CODES, codes_for_error
-from cstp_grpc.contract.rpc_errors import DOMAIN, PUSHBACK_KEY, REQUEST_ID_KEY, STATUS_KEY
+from cstp_grpc.contract.rpc_errors import PUSHBACK_KEY, REQUEST_ID_KEY, STATUS_KEY
 
 NO_RETRY = "-1"
 """The pushback that forbids a retry."""
@@ -37,8 +36,16 @@ def to_status(error: errors.CstpError, request_id: str, remaining: float | None 
     `remaining` is the seconds until the caller's deadline; None where it has none.
     """
     code = grpc.StatusCode[codes_for_error(error).grpc_code]
-    details = [pack_any(detail) for detail in error_details(error, request_id)]
-    status = status_pb2.Status(code=code_pb2.Code.Value(code.name), message=error.message, details=details)
+    details = make_error_details(
+        error.reason,
+        {**error.metadata, errors.REQUEST_ID: request_id},
+        violations=error.violations,
+        blocks=blocks_within_limit(error.blocks),
+        retry_after_ms=None if error.retry_after is None else round(error.retry_after * 1000),
+    )
+    status = status_pb2.Status(
+        code=code_pb2.Code.Value(code.name), message=error.message, details=map(pack_any, details)
+    )
     trailing = (
         (STATUS_KEY, status.SerializeToString()),
         (REQUEST_ID_KEY, request_id),
@@ -60,29 +67,6 @@ def retry_pushback_metadata(error: errors.CstpError, remaining: float | None) ->
     return ((PUSHBACK_KEY, str(math.ceil(delay * 1000))),)
 
 
-def error_details(error: errors.CstpError, request_id: str) -> list[Message]:
-    """Return the google.rpc details of an error."""
-    metadata = {**error.metadata, errors.REQUEST_ID: request_id}
-    found: list[Message] = [error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)]
-    if error.violations:
-        fields = [
-            error_details_pb2.BadRequest.FieldViolation(field=v.field, description=v.description)
-            for v in error.violations
-        ]
-        found.append(error_details_pb2.BadRequest(field_violations=fields))
-    if error.blocks:
-        guardrails = [
-            error_details_pb2.PreconditionFailure.Violation(type=b.guardrail_id, subject=b.name, description=b.message)
-            for b in blocks_within_limit(error.blocks)
-        ]
-        found.append(error_details_pb2.PreconditionFailure(violations=guardrails))
-    if error.retry_after is not None:
-        delay = duration_pb2.Duration()
-        delay.FromMilliseconds(round(error.retry_after * 1000))
-        found.append(error_details_pb2.RetryInfo(retry_delay=delay))
-    return found
-
-
 def blocks_within_limit(blocks: Sequence[errors.Block]) -> Iterator[errors.Block]:
     """Yield the blocks that there is room for."""
     taken = 0
@@ -91,10 +75,3 @@ def blocks_within_limit(blocks: Sequence[errors.Block]) -> Iterator[errors.Block
         if taken > BLOCKS_BYTES and block is not blocks[0]:
             return
         yield block
-
-
-def pack_any(detail: Message) -> any_pb2.Any:
-    """Return a detail in its envelope."""
-    envelope = any_pb2.Any()
-    envelope.Pack(detail)
-    return envelope
