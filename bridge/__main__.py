@@ -1,4 +1,4 @@
-"""`python -m bridge`: runs the bridge as a process of its own until it is told to stop."""
+"""`python -m bridge`: run the bridge as a process of its own until it receives a stop signal."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from bridge.channel import SECURE, Upstream
-from bridge.connections import allow_descriptors
-from bridge.listening import CannotListen
-from bridge.running import Addresses, running
+from bridge.http_listener import BridgeCannotListen, raise_descriptor_limit
+from bridge.server import ListenAddresses, run_bridge
+from bridge.upstream import SECURE_SCHEME, Upstream
 from cstp_grpc import config
-from cstp_grpc.config import ConfigError, Settings, join, reachable
-from cstp_grpc.process import TaskChannel, keep_what_is_loaded
+from cstp_grpc.child_process import TaskChannel, freeze_loaded_objects
+from cstp_grpc.config import ConfigError, Settings, dial_host, join_host_port
 from cstp_grpc.version import VERSION
 
 logger = logging.getLogger("bridge")
 
-HANGUP = "SIGHUP is ignored: settings cannot be read anew yet, and SIGTERM stops the bridge"
+SIGHUP_MESSAGE = "SIGHUP is ignored: settings cannot be read anew yet, and SIGTERM stops the bridge"
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """Which server a bridge is for, and how it serves."""
+class BridgeTask:
+    """The server that a bridge forwards to, and how the bridge listens."""
 
     target: str | None = None
     """The gRPC server; None for the one of the settings."""
@@ -41,41 +40,43 @@ class Task:
     """The ports of `http` and `a2a` that several bridges listen on; None for those of the settings."""
 
     @classmethod
-    def parse(cls, text: bytes) -> Task:
-        """Return the task that a parent sent."""
+    def parse(cls, text: bytes) -> BridgeTask:
+        """Return the task from the JSON that a parent process sent."""
         return cls(**json.loads(text))
 
 
-class Readiness(Protocol):
-    """Is told where the bridge listens."""
+class AddressReporter(Protocol):
+    """Receive the addresses on which the bridge listens."""
 
-    def __call__(self, addresses: Addresses) -> object:
-        """Take the addresses. Raises OSError."""
+    def __call__(self, addresses: ListenAddresses) -> object:
+        """Report the addresses. Raises OSError."""
 
 
 def main() -> int:
-    """Run the bridge and return the exit code: 0 after a stop signal, 1 where it cannot run."""
+    """Run the bridge and return the exit code: 0 after a stop signal, 1 if it cannot run."""
     arguments = read_arguments()
     if arguments.task_fd is None:
         files = ((arguments.a2a_port_file, "grpc"), (arguments.port_file, "http"))
-        task = Task(target=arguments.grpc_target)
-        return run(arguments.config, task, functools.partial(write_port_files, files), print_error)
+        task = BridgeTask(target=arguments.grpc_target)
+        return run_bridge_process(arguments.config, task, functools.partial(write_port_files, files), print_error)
     channel = TaskChannel(arguments.task_fd)
     received = channel.receive()
     if not received:
         return 0
-    return run(
+    return run_bridge_process(
         arguments.config,
-        Task.parse(received),
+        BridgeTask.parse(received),
         lambda addresses: channel.report(http=addresses.http, a2a=addresses.grpc),
         lambda error: channel.report(error=error),
     )
 
 
-def run(config_file: Path | None, task: Task, ready: Readiness, fail: Callable[[str], object]) -> int:
-    """Serve until a stop signal and return the exit code; `fail` takes the reason why the bridge cannot run."""
+def run_bridge_process(
+    config_file: Path | None, task: BridgeTask, ready: AddressReporter, fail: Callable[[str], object]
+) -> int:
+    """Serve until a stop signal and return the exit code; `fail` receives the reason if the bridge cannot run."""
     try:
-        settings = config.load(config_file)
+        settings = config.load_settings(config_file)
         logging.basicConfig(
             level=settings.logging.level.upper(),
             stream=sys.stderr,
@@ -83,13 +84,13 @@ def run(config_file: Path | None, task: Task, ready: Readiness, fail: Callable[[
         )
         if task.shared_ports:
             settings = with_ports(settings, task.shared_ports)
-        upstream = upstream_of(settings, task.target, task.announced)
-        allow_descriptors(settings.server.max_connections)
-        asyncio.run(serve(settings, upstream, ready, reuse_ports=task.shared_ports is not None))
+        upstream = resolve_upstream(settings, task.target, task.announced)
+        raise_descriptor_limit(settings.server.max_connections)
+        asyncio.run(serve_until_stopped(settings, upstream, ready, reuse_ports=task.shared_ports is not None))
     except ConfigError as error:
         fail(str(error))
         return 1
-    except CannotListen as error:
+    except BridgeCannotListen as error:
         fail(f"The bridge {error}")
         return 1
     except OSError as error:
@@ -99,19 +100,19 @@ def run(config_file: Path | None, task: Task, ready: Readiness, fail: Callable[[
 
 
 def print_error(message: str) -> None:
-    """Print why the bridge cannot run."""
+    """Print the reason why the bridge cannot run to stderr."""
     print(message, file=sys.stderr)
 
 
 def with_ports(settings: Settings, ports: Mapping[str, int]) -> Settings:
-    """Return the settings with other ports to listen on."""
+    """Return a copy of the settings that listens on other ports."""
     server = settings.server.model_copy(update={"port": ports["http"]})
     a2a = settings.a2a.model_copy(update={"grpc_port": ports["a2a"]})
     return settings.model_copy(update={"server": server, "a2a": a2a})
 
 
 def read_arguments() -> argparse.Namespace:
-    """Return what the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m bridge", description="JSON-RPC 2.0 and A2A for the CSTP server.")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the settings, a YAML file")
     parser.add_argument(
@@ -125,24 +126,28 @@ def read_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def upstream_of(settings: Settings, target: str | None, announced: str | None) -> Upstream:
-    """Return the gRPC server that the command line or else the settings name.
+def resolve_upstream(settings: Settings, target: str | None, announced: str | None) -> Upstream:
+    """Return the gRPC server given by the command line, or else by the settings.
 
-    Raises ConfigError where neither does and its port is left open.
+    Raises ConfigError if neither names one and the settings leave its port open.
     """
     configured = target or settings.server.grpc_target
     if configured:
         return Upstream(configured, settings.server.grpc_ca_file, announced)
     if settings.grpc.port == 0:
         raise ConfigError("server.grpc_target: is needed where grpc.port is 0")
-    address = join(reachable(settings.grpc.host), settings.grpc.port)
+    address = join_host_port(dial_host(settings.grpc.host), settings.grpc.port)
     if settings.grpc.tls is None:
         return Upstream(address, announced=announced)
     # Our own server has the certificate that the settings name, whoever certifies it.
-    return Upstream(f"{SECURE}://{address}", settings.server.grpc_ca_file or settings.grpc.tls.certificate, announced)
+    return Upstream(
+        f"{SECURE_SCHEME}://{address}", settings.server.grpc_ca_file or settings.grpc.tls.certificate, announced
+    )
 
 
-async def serve(settings: Settings, upstream: Upstream, ready: Readiness, *, reuse_ports: bool = False) -> None:
+async def serve_until_stopped(
+    settings: Settings, upstream: Upstream, ready: AddressReporter, *, reuse_ports: bool = False
+) -> None:
     """Serve until SIGTERM or SIGINT, then let the requests in progress end; SIGHUP is ignored.
 
     Raises OSError, ConfigError and CannotListen.
@@ -150,25 +155,25 @@ async def serve(settings: Settings, upstream: Upstream, ready: Readiness, *, reu
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, logger.warning, HANGUP)
-    async with running(settings, upstream, VERSION, reuse_ports=reuse_ports) as addresses:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, logger.warning, SIGHUP_MESSAGE)
+    async with run_bridge(settings, upstream, VERSION, reuse_ports=reuse_ports) as addresses:
         ready(addresses)
-        keep_what_is_loaded()
+        freeze_loaded_objects()
         logger.info("listening on %s, forwarding to %s", addresses.url, upstream.announced or upstream.target)
         logger.info("A2A over gRPC on %s", addresses.grpc)
         await stop.wait()
         logger.info("stopping")
 
 
-def write_port_files(files: Sequence[tuple[Path | None, str]], addresses: Addresses) -> None:
-    """Write addresses to files in their order: who waits for the last one finds the others too."""
+def write_port_files(files: Sequence[tuple[Path | None, str]], addresses: ListenAddresses) -> None:
+    """Write the addresses to files in the given order, so that the last file implies the others exist."""
     for path, name in files:
         if path:
             write_atomically(path, getattr(addresses, name))
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file that is either absent or whole to whoever reads it."""
+    """Write a file so that readers see either no file or the complete text."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)

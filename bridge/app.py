@@ -1,4 +1,4 @@
-"""The HTTP application: JSON-RPC at /cstp, A2A, the agent cards, health."""
+"""The HTTP application: JSON-RPC at /cstp, A2A, the agent cards and health."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ import grpc
 from aiohttp import hdrs, web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from bridge import calls, headers, jsonrpc, liaison_events
-from bridge.a2a import rest
-from bridge.a2a.errors import Refused
-from bridge.a2a.gate import Gate
-from bridge.a2a.jsonrpc import JsonRpc
-from bridge.a2a.peer import Peer
-from bridge.a2a.rest import Rest
-from bridge.agent_card import CardPages
-from bridge.bodies import BodyReader
-from bridge.calls import Entry, Outcome
-from bridge.connections import hide_versions
-from bridge.cors import Cors
-from bridge.liaison_events import LiaisonEvents
-from bridge.methods import Forwarder, Metadata
-from bridge.status import UNFORESEEN, Failure
+from bridge import http_headers, jsonrpc, liaison_events
+from bridge.a2a import rest_endpoint
+from bridge.a2a.agent_card import AgentCardEndpoint
+from bridge.a2a.errors import UpstreamError
+from bridge.a2a.jsonrpc_endpoint import A2aJsonRpcEndpoint
+from bridge.a2a.rest_endpoint import A2aRestEndpoint
+from bridge.a2a.services import A2aServices
+from bridge.admission import AccessCheck, BodyReader
+from bridge.call_failures import UNEXPECTED_FAILURE, CallFailure
+from bridge.http_headers import Cors
+from bridge.http_listener import set_server_header
+from bridge.jsonrpc import JsonRpcEntry, JsonRpcOutcome
+from bridge.liaison_events import LiaisonEventEndpoint
+from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.config import Settings
 
 logger = logging.getLogger(__name__)
@@ -34,65 +33,65 @@ CARD_PATH: Final = "/.well-known/agent-card.json"
 OLD_CARD_PATH: Final = "/.well-known/agent.json"
 """Where the CSTP design has the card, and A2A had it before 0.3."""
 HEALTH_PATH: Final = "/health"
-READ: Final = ("GET", "HEAD")
+READ_METHODS: Final = ("GET", "HEAD")
 A2A_PATHS: Final = ("/a2a", "/a2a/", "/")
 """Where A2A is spoken over JSON-RPC; the last is the `url` of the card at the old path."""
-PATHS: Final = {
+HTTP_PATHS: Final = {
     RPC_PATH: ("POST",),
     **dict.fromkeys(A2A_PATHS, ("POST",)),
-    **rest.PATHS,
-    CARD_PATH: READ,
-    OLD_CARD_PATH: READ,
-    HEALTH_PATH: READ,
-    liaison_events.PATH: ("GET",),
+    **rest_endpoint.REST_PATHS,
+    CARD_PATH: READ_METHODS,
+    OLD_CARD_PATH: READ_METHODS,
+    HEALTH_PATH: READ_METHODS,
+    liaison_events.EVENTS_PATH: ("GET",),
 }
 
-INDEX: Final = "index"
+INDEX_SERVICE: Final = "index"
 """The name by which the server's health service knows its vector index."""
 TARGET_PILLAR: Final = "target_pillar"
-MAX_PILLAR: Final = 63
+MAX_PILLAR_LENGTH: Final = 63
 """Characters of the longest name that a pillar can be configured with."""
 HEALTH_TIMEOUT: Final = 2.0
 """Seconds the server has to say that it is well."""
 
 
-def create_app(settings: Settings, channel: grpc.aio.Channel, peer: Peer) -> web.Application:
-    """Return the application, which forwards to the server at the other end of the channel.
+def create_app(settings: Settings, channel: grpc.aio.Channel, peer: A2aServices) -> web.Application:
+    """Build the application, which forwards to the server at the other end of the channel.
 
-    The channel and the peer stay the caller's to close.
+    The caller closes the channel and the A2A services.
     """
     server = settings.server
-    bridge = Bridge(
+    bridge = JsonRpcEndpoint(
         forwarder=peer.forwarder,
         gate=peer.gate,
         bodies=peer.bodies,
         health=health_pb2_grpc.HealthStub(channel),
         max_batch=server.max_batch,
     )
-    pages = CardPages(peer.cards, peer.address)
+    pages = AgentCardEndpoint(peer.cards, peer.address)
     app = web.Application(client_max_size=server.max_body_bytes)
-    app.on_response_prepare.append(hide_versions)
-    app.router.add_post(RPC_PATH, bridge.rpc)
-    a2a = JsonRpc(peer, server)
+    app.on_response_prepare.append(set_server_header)
+    app.router.add_post(RPC_PATH, bridge.answer_rpc)
+    a2a = A2aJsonRpcEndpoint(peer, server)
     for path in A2A_PATHS:
         app.router.add_post(path, a2a.respond)
-    Rest(peer).install(app)
+    A2aRestEndpoint(peer).install(app)
     app.router.add_get(CARD_PATH, pages.agent_card)
     app.router.add_get(OLD_CARD_PATH, pages.agent_json)
-    app.router.add_get(HEALTH_PATH, bridge.health)
-    LiaisonEvents(peer.forwarder, peer.gate).install(app)
+    app.router.add_get(HEALTH_PATH, bridge.answer_health)
+    LiaisonEventEndpoint(peer.forwarder, peer.gate).install(app)
     if server.cors_origins:
-        Cors(server.cors_origins).install(app, PATHS)
+        Cors(server.cors_origins).install(app, HTTP_PATHS)
     return app
 
 
-class Bridge:
-    """Answers HTTP requests."""
+class JsonRpcEndpoint:
+    """Answer JSON-RPC and health requests over HTTP."""
 
     def __init__(
         self,
         forwarder: Forwarder,
-        gate: Gate,
+        gate: AccessCheck,
         bodies: BodyReader,
         health: health_pb2_grpc.HealthStub,
         max_batch: int,
@@ -103,25 +102,25 @@ class Bridge:
         self._health = health
         self._max_batch = max_batch
 
-    async def rpc(self, request: web.Request) -> web.Response:
+    async def answer_rpc(self, request: web.Request) -> web.Response:
         """Answer a JSON-RPC body."""
-        request_id = headers.request_id_of(request)
-        metadata = headers.metadata_of(request, request_id)
+        request_id = http_headers.read_request_id(request)
+        metadata = http_headers.request_metadata(request, request_id)
         try:
-            body = jsonrpc.read(await self._bodies.read(request, metadata), self._max_batch)
-        except Failure as failure:
-            return refuse_body(failure, request_id)
-        except Refused as refused:
-            return refuse_body(refused.failure, request_id)
+            body = jsonrpc.parse_body(await self._bodies.read(request, metadata), self._max_batch)
+        except CallFailure as failure:
+            return body_error_response(failure, request_id)
+        except UpstreamError as refused:
+            return body_error_response(refused.failure, request_id)
 
-        async def answer(call: Entry) -> Outcome:
+        async def answer(call: JsonRpcEntry) -> JsonRpcOutcome:
             return await self._answer(call, metadata, request_id)
 
-        return await calls.respond(body, answer, request_id)
+        return await jsonrpc.respond_to_body(body, answer, request_id)
 
-    async def health(self, _: web.Request) -> web.Response:
-        """Answer whether the server behind the bridge is well, and its index, without which it is only slower."""
-        server, index = await asyncio.gather(self._state(""), self._state(INDEX))
+    async def answer_health(self, _: web.Request) -> web.Response:
+        """Report the health of the gRPC server and of its index; without the index the server is only slower."""
+        server, index = await asyncio.gather(self._state(""), self._state(INDEX_SERVICE))
         details = {"index": index} if index else {}
         return web.json_response(
             {"status": server or "unavailable", **details},
@@ -130,7 +129,7 @@ class Bridge:
         )
 
     async def _state(self, service: str) -> str | None:
-        """Return `ok` or `unavailable` for a service of the server; None where it does not know it."""
+        """Return `ok` or `unavailable` for a service of the server, or None if the server does not know it."""
         try:
             answer = await self._health.Check(health_pb2.HealthCheckRequest(service=service), timeout=HEALTH_TIMEOUT)
         except grpc.aio.AioRpcError as error:
@@ -140,31 +139,33 @@ class Bridge:
             return "unavailable"
         return "ok" if answer.status == health_pb2.HealthCheckResponse.SERVING else "unavailable"
 
-    async def _answer(self, call: Entry, metadata: Metadata, request_id: str) -> Outcome:
-        """Return what became of a call."""
-        if isinstance(call, jsonrpc.Invalid):
-            return Outcome(jsonrpc.error(call.id, call.failure, request_id), call.failure)
+    async def _answer(self, call: JsonRpcEntry, metadata: Metadata, request_id: str) -> JsonRpcOutcome:
+        """Execute a call and return its outcome."""
+        if isinstance(call, jsonrpc.MalformedJsonRpcRequest):
+            return JsonRpcOutcome(jsonrpc.encode_failure(call.id, call.failure, request_id), call.failure)
         try:
             value = await self._forwarder.call(call.method, call.params, metadata)
-            return Outcome(None if call.id is None else jsonrpc.result(call.id, value))
-        except Failure as caught:
-            failure = await self._gate.judge_failure(caught, metadata)
+            return JsonRpcOutcome(None if call.id is None else jsonrpc.encode_result(call.id, value))
+        except CallFailure as caught:
+            failure = await self._gate.visible_failure(caught, metadata)
         except Exception:
             logger.exception("%s %s failed in the bridge", request_id, call.method)
-            failure = Failure(*UNFORESEEN)
+            failure = CallFailure(*UNEXPECTED_FAILURE)
         if call.id is None:
-            return Outcome(None, failure)
+            return JsonRpcOutcome(None, failure)
         intent_type = self._forwarder.intent_type(call.method)
         target_pillar = read_target_pillar(call.params)
-        return Outcome(jsonrpc.error(call.id, failure, request_id, intent_type, target_pillar), failure)
+        return JsonRpcOutcome(jsonrpc.encode_failure(call.id, failure, request_id, intent_type, target_pillar), failure)
 
 
-def refuse_body(failure: Failure, request_id: str) -> web.Response:
-    """Return the answer to a body of which no call can be read."""
-    return headers.respond(jsonrpc.to_bytes(jsonrpc.error("null", failure, request_id)), request_id, failure)
+def body_error_response(failure: CallFailure, request_id: str) -> web.Response:
+    """Return the response to a body from which no call can be parsed."""
+    return http_headers.json_response(
+        jsonrpc.encode_utf8(jsonrpc.encode_failure("null", failure, request_id)), request_id, failure
+    )
 
 
 def read_target_pillar(params: dict[str, object] | list[object]) -> str | None:
-    """Return the pillar that a call names; None if it names none that could be one."""
+    """Return the pillar that a call names, or None if it names none that could be one."""
     pillar = params.get(TARGET_PILLAR) if isinstance(params, dict) else None
-    return pillar if isinstance(pillar, str) and len(pillar) <= MAX_PILLAR else None
+    return pillar if isinstance(pillar, str) and len(pillar) <= MAX_PILLAR_LENGTH else None

@@ -1,37 +1,41 @@
-"""JSON-RPC 2.0: from the bytes of a body to calls, and from results and failures to bytes. Knows neither HTTP nor gRPC.
+"""JSON-RPC 2.0: parse bodies into calls, execute them alone or as a batch, and encode results and failures.
 
-Numbers keep the spelling that they were sent with, because an id must come back exactly. Bodies are read strictly: no
-NaN or Infinity, no member twice, no invalid UTF-8.
+Numbers keep their spelling, because an id must be returned exactly. Bodies are parsed strictly: no NaN or Infinity,
+no repeated member, no invalid UTF-8.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bridge.status import Failure
+from aiohttp import web
+
+from bridge import http_headers
+from bridge.call_failures import CallFailure
 
 MAX_DIGITS: Final = 400
 """An integer of more digits is beyond every double; Python refuses to convert some thousands of them."""
 
 
-class Number(float):
-    """A number that remembers how it was written."""
+class SpelledNumber(float):
+    """A number that keeps its original spelling."""
 
     text: str
 
     @classmethod
-    def read(cls, text: str) -> Number:
-        """Return the number with its spelling; infinite where it is beyond a double."""
+    def parse(cls, text: str) -> SpelledNumber:
+        """Return the number with its spelling; infinite if it is beyond a double."""
         number = cls(text)
         number.text = text
         return number
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class JsonRpcRequest:
     """A request to call a method."""
 
     id: str | None
@@ -41,82 +45,82 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Invalid:
-    """What should have been a call and is none."""
+class MalformedJsonRpcRequest:
+    """An element of a body that is not a valid request."""
 
     id: str
     """The id as JSON text, `null` where there is none to read."""
-    failure: Failure
+    failure: CallFailure
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
-    """The calls of one body in their order; a body that is no batch has exactly one."""
+class JsonRpcBody:
+    """The calls of one body in their order; a body that is not a batch has exactly one."""
 
-    calls: Sequence[Call | Invalid]
+    calls: Sequence[JsonRpcRequest | MalformedJsonRpcRequest]
     is_batch: bool
 
 
-def read(content: bytes, max_batch: int) -> Body:
-    """Return the calls of a body. Raises Failure where there is nothing to read or the batch is empty or too large."""
-    document = parse(content)
+def parse_body(content: bytes, max_batch: int) -> JsonRpcBody:
+    """Parse the calls of a body. Raises CallFailure if it is not JSON, or the batch is empty or too large."""
+    document = parse_json(content)
     if not isinstance(document, list):
-        return Body([read_call(document)], is_batch=False)
+        return JsonRpcBody([parse_request(document)], is_batch=False)
     if not document:
-        raise invalid("a batch must hold at least one call")
+        raise invalid_request("a batch must hold at least one call")
     if len(document) > max_batch:
-        raise invalid(f"a batch must hold at most {max_batch} calls; this one holds {len(document)}")
-    return Body([read_call(item) for item in document], is_batch=True)
+        raise invalid_request(f"a batch must hold at most {max_batch} calls; this one holds {len(document)}")
+    return JsonRpcBody([parse_request(item) for item in document], is_batch=True)
 
 
-def parse(content: bytes) -> object:
-    """Return the JSON value that a body holds. Raises Failure."""
+def parse_json(content: bytes) -> object:
+    """Parse the JSON value of a body. Raises CallFailure."""
     try:
         return DECODER.decode(content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise unreadable(f"the body is not valid UTF-8 at byte {error.start}") from None
+        raise parse_failure(f"the body is not valid UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
-        raise unreadable(f"{error.msg} at line {error.lineno}, column {error.colno}") from None
+        raise parse_failure(f"{error.msg} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
-        raise unreadable("the body is nested too deeply") from None
+        raise parse_failure("the body is nested too deeply") from None
 
 
-def read_call(document: object) -> Call | Invalid:
-    """Return the call that a JSON value describes."""
+def parse_request(document: object) -> JsonRpcRequest | MalformedJsonRpcRequest:
+    """Parse a JSON value as a request."""
     if not isinstance(document, dict):
-        return Invalid("null", invalid("a call must be an object"))
+        return MalformedJsonRpcRequest("null", invalid_request("a call must be an object"))
     call_id = document.get("id")
     if isinstance(call_id, (bool, dict, list)):
-        return Invalid("null", invalid("id must be a string, a number or null"))
-    text = id_text(call_id)
+        return MalformedJsonRpcRequest("null", invalid_request("id must be a string, a number or null"))
+    text = encode_id(call_id)
     if document.get("jsonrpc") != "2.0":
-        return Invalid(text, invalid('jsonrpc must be "2.0"'))
+        return MalformedJsonRpcRequest(text, invalid_request('jsonrpc must be "2.0"'))
     method = document.get("method")
     if not isinstance(method, str):
-        return Invalid(text, invalid("method must be a string"))
+        return MalformedJsonRpcRequest(text, invalid_request("method must be a string"))
     params = document.get("params", {})
     if not isinstance(params, (dict, list)):
-        return Invalid(text, invalid("params must be an object where it is present"))
-    return Call(text if "id" in document else None, method, params)
+        return MalformedJsonRpcRequest(text, invalid_request("params must be an object where it is present"))
+    return JsonRpcRequest(text if "id" in document else None, method, params)
 
 
-def id_text(value: object) -> str:
+def encode_id(value: object) -> str:
     """Return an id as the JSON text that it was sent as."""
-    return value.text if isinstance(value, Number) else json.dumps(value)
+    return value.text if isinstance(value, SpelledNumber) else json.dumps(value)
 
 
-def result(call_id: str, value: object) -> str:
-    """Return the response to a call that succeeded. Raises ValueError for a number that JSON cannot express."""
+def encode_result(call_id: str, value: object) -> str:
+    """Encode the response to a call that succeeded. Raises ValueError for a number that JSON cannot express."""
     return f'{{"jsonrpc":"2.0","id":{call_id},"result":{ENCODER.encode(value)}}}'
 
 
-def error(
-    call_id: str, failure: Failure, request_id: str, intent_type: str = "", target_pillar: str | None = None
+def encode_failure(
+    call_id: str, failure: CallFailure, request_id: str, intent_type: str = "", target_pillar: str | None = None
 ) -> str:
-    """Return the response to a call that failed; `request_id` is used where the failure does not bring its own.
+    """Encode the response to a call that failed; `request_id` is used if the failure has none of its own.
 
-    With the type of an intent, its data also says what failed in the words of the intents' own contract, whose details
-    name the reason, and the pillar that the call is about.
+    With an intent type, its data also holds the fields of the intents' own error contract, whose details name the
+    reason and the target pillar of the call.
     """
     data: dict[str, Any] = {"reason": failure.reason, "requestId": request_id, **failure.details}
     if intent_type:
@@ -131,51 +135,102 @@ def error(
                 **data.get("metadata", {}),
             },
         }
-    return refusal(call_id, {"code": failure.codes.json_rpc_code, "message": failure.message, "data": data})
+    return encode_error(call_id, {"code": failure.codes.json_rpc_code, "message": failure.message, "data": data})
 
 
-def refusal(call_id: str, content: Mapping[str, Any]) -> str:
-    """Return the response to a call that failed; `content` is its `error` member."""
+def encode_error(call_id: str, content: Mapping[str, Any]) -> str:
+    """Encode the response to a call that failed, from its `error` member."""
     return f'{{"jsonrpc":"2.0","id":{call_id},"error":{ENCODER.encode(content)}}}'
 
 
-def to_bytes(text: str) -> bytes:
-    """Return a response as UTF-8; a lone surrogate, which has no UTF-8, stays the JSON escape that it came as."""
+def encode_utf8(text: str) -> bytes:
+    """Encode a response as UTF-8; a lone surrogate, which has no UTF-8, stays a JSON escape."""
     return text.encode("utf-8", "backslashreplace")
 
 
-def unreadable(detail: str) -> Failure:
-    """Return the failure of a body that is no JSON."""
-    return Failure("PARSE_ERROR", "Parse error", details={"detail": detail})
+def parse_failure(detail: str) -> CallFailure:
+    """Return the failure of a body that is not JSON."""
+    return CallFailure("PARSE_ERROR", "Parse error", details={"detail": detail})
 
 
-def invalid(detail: str) -> Failure:
-    """Return the failure of JSON that is no call."""
-    return Failure("INVALID_REQUEST", "Invalid Request", details={"detail": detail})
+def invalid_request(detail: str) -> CallFailure:
+    """Return the failure of JSON that is not a request."""
+    return CallFailure("INVALID_REQUEST", "Invalid Request", details={"detail": detail})
 
 
-def read_integer(text: str) -> int | Number:
-    """Return an integer exactly; those that an int cannot spell as they came keep their text."""
-    return Number.read(text) if text == "-0" or len(text) > MAX_DIGITS else int(text)
+def parse_integer(text: str) -> int | SpelledNumber:
+    """Parse an integer exactly; one whose spelling an int would lose keeps its text."""
+    return SpelledNumber.parse(text) if text == "-0" or len(text) > MAX_DIGITS else int(text)
 
 
-def read_object(members: list[tuple[str, object]]) -> dict[str, object]:
-    """Return an object. Raises Failure for a member that is there twice: which one counts would be a guess."""
+def build_object(members: list[tuple[str, object]]) -> dict[str, object]:
+    """Return an object. Raises CallFailure for a repeated member, because which one counts would be a guess."""
     found = dict(members)
     if len(found) != len(members):
-        raise invalid("an object must not hold the same member twice")
+        raise invalid_request("an object must not hold the same member twice")
     return found
 
 
-def refuse_constant(text: str) -> object:
-    """Raise Failure for NaN and Infinity, which Python reads and JSON does not have."""
-    raise unreadable(f"{text} is not JSON")
+def reject_constant(text: str) -> object:
+    """Raise CallFailure for NaN and Infinity, which Python parses although JSON does not have them."""
+    raise parse_failure(f"{text} is not JSON")
 
 
 DECODER: Final = json.JSONDecoder(
-    parse_int=read_integer,
-    parse_float=Number.read,
-    parse_constant=refuse_constant,
-    object_pairs_hook=read_object,
+    parse_int=parse_integer,
+    parse_float=SpelledNumber.parse,
+    parse_constant=reject_constant,
+    object_pairs_hook=build_object,
 )
 ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+BATCH_CONCURRENCY: Final = 4
+"""How many calls of one batch are in progress at once: half of the threads that a server has unless configured."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRpcOutcome:
+    """The outcome of one call: its response, None for a notification, and its failure."""
+
+    response: str | None
+    failure: CallFailure | None = None
+
+
+JsonRpcEntry = JsonRpcRequest | MalformedJsonRpcRequest
+CallHandler = Callable[[JsonRpcEntry], Awaitable[JsonRpcOutcome]]
+
+
+async def respond_to_body(
+    body: JsonRpcBody, answer: CallHandler, request_id: str, marks: Mapping[str, str] | None = None
+) -> web.Response:
+    """Execute the calls of a body with `answer` and return the HTTP response with the headers `marks`."""
+    if body.is_batch:
+        outcomes = await answer_batch(body.calls, answer)
+        responses = [outcome.response for outcome in outcomes if outcome.response is not None]
+        if responses:
+            return http_headers.json_response(encode_utf8(f"[{','.join(responses)}]"), request_id, marks=marks)
+        return respond_without_body(outcomes, request_id, marks)
+    outcome = await answer(body.calls[0])
+    if outcome.response is None:
+        return respond_without_body([outcome], request_id, marks)
+    return http_headers.json_response(encode_utf8(outcome.response), request_id, outcome.failure, marks)
+
+
+async def answer_batch(calls: Sequence[JsonRpcEntry], answer: CallHandler) -> list[JsonRpcOutcome]:
+    """Execute the calls of a batch concurrently and return their outcomes in order."""
+    places = asyncio.Semaphore(BATCH_CONCURRENCY)
+
+    async def answer_in_turn(call: JsonRpcEntry) -> JsonRpcOutcome:
+        async with places:
+            return await answer(call)
+
+    return await asyncio.gather(*map(answer_in_turn, calls))
+
+
+def respond_without_body(
+    outcomes: Sequence[JsonRpcOutcome], request_id: str, marks: Mapping[str, str] | None
+) -> web.Response:
+    """Respond to notifications without a body, with HTTP 401 if the server does not know the caller."""
+    strangers = [found.failure for found in outcomes if found.failure and found.failure.codes.http_status == 401]
+    return http_headers.json_response(None, request_id, strangers[0] if strangers else None, marks)

@@ -1,4 +1,4 @@
-"""Server-sent events: how the bridge streams over HTTP."""
+"""Server-sent events, with which the bridge streams over HTTP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 PING_SECONDS: Final = 10.0
 """How often a stream that has nothing to say shows that it is alive, and learns whether its reader still is."""
 
-DEPARTURE_SECONDS: Final = 0.5
+DISCONNECT_POLL_SECONDS: Final = 0.5
 """How often a stream looks whether its connection is closed, which nothing tells it that only sends."""
 
 LINE_BREAKS: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\x85\u2028\u2029"}
@@ -25,59 +25,61 @@ LINE_BREAKS: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\x85\u2028\u
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
-    """How a transport writes what it streams."""
+class EventEncoder:
+    """Encode the events and the final error of a stream for one transport."""
 
-    event: Callable[[object], str]
+    encode_event: Callable[[object], str]
     """Returns the JSON text of an event."""
-    error: Callable[[Exception], Awaitable[str]]
+    encode_error: Callable[[Exception], Awaitable[str]]
     """Returns the JSON text of the error that ends a stream."""
     error_name: str | None = None
     """By which name that last event is sent; None for that of all events."""
 
 
-async def respond(
+async def stream_events(
     request: web.Request,
     first: object,
     events: AsyncGenerator[object, None],
-    wording: Wording,
+    wording: EventEncoder,
     headers: Mapping[str, str],
     ping_seconds: float = PING_SECONDS,
 ) -> web.StreamResponse:
-    """Answer with the first event and what the generator yields, until it ends or the reader leaves; it is closed then.
+    """Stream the first event and those of the generator until it ends or the client disconnects.
 
-    An error of the generator becomes the last event. The first event is fetched before, so that an error before it can
-    be answered plainly.
+    The generator is closed at the end; its error becomes the last event. The first event is fetched before, so that
+    an error before it can be answered with a plain response.
     """
     async with aclosing(events):
-        response = await begin(request, headers, ping_seconds)
+        response = await start_event_stream(request, headers, ping_seconds)
         async with response:
-            await until_gone(request, response, send(response, written(first, events, wording)))
+            await run_while_connected(request, response, send_events(response, encode_events(first, events, wording)))
     return response
 
 
-async def respond_once(request: web.Request, text: str, headers: Mapping[str, str]) -> web.StreamResponse:
-    """Answer with a single event."""
-    response = await begin(request, headers, PING_SECONDS)
+async def send_single_event(request: web.Request, text: str, headers: Mapping[str, str]) -> web.StreamResponse:
+    """Send a single event."""
+    response = await start_event_stream(request, headers, PING_SECONDS)
     async with response:
-        await until_gone(request, response, send(response, alone(text)))
+        await run_while_connected(request, response, send_events(response, single_event(text)))
     return response
 
 
-async def alone(text: str) -> AsyncGenerator[tuple[str, str | None], None]:
+async def single_event(text: str) -> AsyncGenerator[tuple[str, str | None], None]:
     """Yield one event without a name."""
     yield text, None
 
 
-async def begin(request: web.Request, headers: Mapping[str, str], ping_seconds: float) -> EventSourceResponse:
-    """Return a response whose headers are sent."""
+async def start_event_stream(
+    request: web.Request, headers: Mapping[str, str], ping_seconds: float
+) -> EventSourceResponse:
+    """Send the headers of an event stream and return the response."""
     response = EventSourceResponse(headers=headers, allow_all_methods=True, ping_interval=ping_seconds)
     response.headers[hdrs.CACHE_CONTROL] = "no-store"
     await response.prepare(request)
     return response
 
 
-async def send(response: EventSourceResponse, texts: AsyncIterable[tuple[str, str | None]]) -> None:
+async def send_events(response: EventSourceResponse, texts: AsyncIterable[tuple[str, str | None]]) -> None:
     """Send events of JSON text, each with its name if it has one."""
     try:
         async for text, name in texts:
@@ -86,24 +88,26 @@ async def send(response: EventSourceResponse, texts: AsyncIterable[tuple[str, st
         logger.info("the reader of a stream left or stopped reading")
 
 
-async def written(
-    first: object, events: AsyncGenerator[object, None], wording: Wording
+async def encode_events(
+    first: object, events: AsyncGenerator[object, None], wording: EventEncoder
 ) -> AsyncGenerator[tuple[str, str | None], None]:
     """Yield the text and the name of each event."""
     try:
-        yield wording.event(first), None
+        yield wording.encode_event(first), None
         async for event in events:
-            yield wording.event(event), None
+            yield wording.encode_event(event), None
     except Exception as error:  # noqa: BLE001 - whatever it is, the transport words it for the reader
-        yield await wording.error(error), wording.error_name
+        yield await wording.encode_error(error), wording.error_name
 
 
-async def until_gone(request: web.Request, response: EventSourceResponse, work: Coroutine[Any, Any, None]) -> None:
-    """Wait for the work, but no longer than the reader stays."""
+async def run_while_connected(
+    request: web.Request, response: EventSourceResponse, work: Coroutine[Any, Any, None]
+) -> None:
+    """Run the work until it ends or the client disconnects."""
     sending = asyncio.create_task(work)
     # It ends when a ping cannot be sent: a connection that was lost without being closed shows no other way.
     reading = asyncio.create_task(response.wait())
-    leaving = asyncio.create_task(wait_for_departure(request))
+    leaving = asyncio.create_task(wait_for_disconnect(request))
     tasks = (sending, reading, leaving)
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -115,7 +119,7 @@ async def until_gone(request: web.Request, response: EventSourceResponse, work: 
         sending.result()
 
 
-async def wait_for_departure(request: web.Request) -> None:
+async def wait_for_disconnect(request: web.Request) -> None:
     """Return when the connection of a request is closed."""
     while request.transport is not None:
-        await asyncio.sleep(DEPARTURE_SECONDS)
+        await asyncio.sleep(DISCONNECT_POLL_SECONDS)

@@ -1,1 +1,1 @@
-"""CSTP: agents look before they act."""
+"""CSTP: intents, guardrail checks and a shared decision journal for agents."""

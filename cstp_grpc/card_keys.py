@@ -1,4 +1,4 @@
-"""The keys that sign agent cards and verify their signatures: JSON Web Signature (RFC 7515) by PyJWT."""
+"""Keys that sign agent cards and verify their signatures: JSON Web Signature (RFC 7515) by PyJWT."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ VerifyingKey: TypeAlias = EllipticCurvePublicKey | RSAPublicKey | Ed25519PublicK
 
 MIN_RSA_BITS: Final = 2048
 MAX_KEYS: Final = 16
-"""How many keys a file may hold: each is tried on each signature."""
-CURVES: Final[Mapping[str, str]] = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+"""Maximum number of keys in a file: each is tried on each signature."""
+CURVE_ALGORITHMS: Final[Mapping[str, str]] = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 """The algorithm for keys of each curve."""
 RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 EDDSA: Final = "EdDSA"
-KINDS: Final = f"an EC key (P-256, P-384, P-521), an RSA key of at least {MIN_RSA_BITS} bits, or an Ed25519 key"
+SUPPORTED_KEYS: Final = (
+    f"an EC key (P-256, P-384, P-521), an RSA key of at least {MIN_RSA_BITS} bits, or an Ed25519 key"
+)
 PEM_BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
 BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]+")
 THUMBPRINT_MEMBERS: Final = frozenset({"crv", "e", "kty", "n", "x", "y"})
@@ -43,11 +45,11 @@ jws: Final = jwt.PyJWS()
 
 
 class UnusableKey(ValueError):
-    """Something is not a key for agent cards; the message says why, and quotes nothing of it."""
+    """A key cannot be used for agent cards; the message says why and quotes nothing of the key."""
 
 
 class SigningKeySource(Protocol):
-    """Where the settings say that the signing key is: exactly one of `key` and `key_file` is set."""
+    """The settings that name the signing key: exactly one of `key` and `key_file` is set."""
 
     @property
     def key(self) -> SecretStr | None:
@@ -59,7 +61,7 @@ class SigningKeySource(Protocol):
 
     @property
     def key_id(self) -> str | None:
-        """What verifiers know the key by."""
+        """The key id (`kid`) that verifiers use."""
 
 
 class SigningKey:
@@ -71,9 +73,9 @@ class SigningKey:
         except (ValueError, TypeError) as error:
             raise UnusableKey("is no private key in PEM that needs no password") from error
         if not isinstance(loaded, PrivateKey):
-            raise UnusableKey(f"is none of the keys that can sign: {KINDS}")
+            raise UnusableKey(f"is none of the keys that can sign: {SUPPORTED_KEYS}")
         self._key: PrivateKey = loaded
-        self.public_key = PublicKey.of(loaded.public_key())
+        self.public_key = PublicKey.from_key(loaded.public_key())
         """What verifies its signatures."""
         self._algorithm = self.public_key.algorithms[0]
         self.thumbprint = self.public_key.thumbprint
@@ -82,8 +84,10 @@ class SigningKey:
         """What verifiers know the key by."""
 
     @classmethod
-    def of(cls, source: SigningKeySource | None, setting: str) -> Self | None:
-        """Return the key that the settings name, None without any. Raises ConfigError, which names the setting."""
+    def load(cls, source: SigningKeySource | None, setting: str) -> Self | None:
+        """Load the key that the settings name. Return None without settings. Raises ConfigError, which names the
+        setting.
+        """
         if source is None:
             return None
         if source.key_file is None:
@@ -101,7 +105,7 @@ class SigningKey:
             raise ConfigError(f"{setting}.{name}: {what} {error}") from error
 
     def sign(self, payload: bytes) -> dict[str, str]:
-        """Return the signature of a payload as an AgentCardSignature, without the payload."""
+        """Sign a payload and return an AgentCardSignature without the payload."""
         token = jws.encode(payload, self._key, self._algorithm, headers={"typ": "JOSE", "kid": self.key_id})
         protected, _, signature = token.split(".")
         return {"protected": protected, "signature": signature}
@@ -113,23 +117,25 @@ class PublicKey:
 
     key: VerifyingKey
     algorithms: Sequence[str]
-    """The algorithms that signatures by it may have, the one that we sign with first."""
+    """The accepted algorithms for its signatures; the first is used for signing."""
     thumbprint: str
     """Its thumbprint, RFC 7638."""
 
     @classmethod
-    def of(cls, key: object) -> Self:
-        """Return a public key. Raises UnusableKey."""
-        if isinstance(key, EllipticCurvePublicKey) and key.curve.name in CURVES:
-            return cls(key, (CURVES[key.curve.name],), thumbprint_of(ECAlgorithm.to_jwk(key, as_dict=True)))
+    def from_key(cls, key: object) -> Self:
+        """Build a public key from a key object of the library. Raises UnusableKey."""
+        if isinstance(key, EllipticCurvePublicKey) and key.curve.name in CURVE_ALGORITHMS:
+            return cls(
+                key, (CURVE_ALGORITHMS[key.curve.name],), compute_thumbprint(ECAlgorithm.to_jwk(key, as_dict=True))
+            )
         if isinstance(key, RSAPublicKey) and key.key_size >= MIN_RSA_BITS:
-            return cls(key, RSA_ALGORITHMS, thumbprint_of(RSAAlgorithm.to_jwk(key, as_dict=True)))
+            return cls(key, RSA_ALGORITHMS, compute_thumbprint(RSAAlgorithm.to_jwk(key, as_dict=True)))
         if isinstance(key, Ed25519PublicKey):
-            return cls(key, (EDDSA,), thumbprint_of(OKPAlgorithm.to_jwk(key, as_dict=True)))
-        raise UnusableKey(f"is none of the keys that can be used: {KINDS}")
+            return cls(key, (EDDSA,), compute_thumbprint(OKPAlgorithm.to_jwk(key, as_dict=True)))
+        raise UnusableKey(f"is none of the keys that can be used: {SUPPORTED_KEYS}")
 
     def verifies(self, protected: object, payload: bytes, signature: object) -> bool:
-        """Return whether a signature of a payload is by this key."""
+        """Return whether this key made the signature of a payload."""
         if not is_base64url(protected) or not is_base64url(signature):
             return False
         token = f"{protected}.{base64url_encode(payload).decode()}.{signature}"
@@ -141,30 +147,30 @@ class PublicKey:
 
 
 def is_base64url(value: object) -> bool:
-    """Return whether a value is text that cannot be mistaken for several parts of a JWS."""
+    """Return whether a value is base64url text, which cannot contain the separators of a JWS."""
     return isinstance(value, str) and BASE64URL.fullmatch(value) is not None
 
 
-def thumbprint_of(jwk: Mapping[str, Any]) -> str:
-    """Return the thumbprint of a public key, RFC 7638."""
+def compute_thumbprint(jwk: Mapping[str, Any]) -> str:
+    """Compute the thumbprint of a public key, RFC 7638."""
     members = {name: value for name, value in jwk.items() if name in THUMBPRINT_MEMBERS}
     text = json.dumps(members, separators=(",", ":"), sort_keys=True)
     return base64url_encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def read_public_keys(content: bytes) -> list[PublicKey]:
-    """Return the keys of a file: public keys in PEM, a JSON Web Key or a set of them.
+    """Parse the keys of a file: public keys in PEM, a JSON Web Key or a JSON Web Key Set.
 
-    Several keys serve to replace one by another. Raises UnusableKey.
+    Several keys allow for key rotation. Raises UnusableKey.
     """
-    found = keys_of_json(content) if content.lstrip().startswith(b"{") else keys_of_pem(content)
+    found = parse_json_web_keys(content) if content.lstrip().startswith(b"{") else parse_pem_keys(content)
     if not found or len(found) > MAX_KEYS:
         raise UnusableKey(f"holds {len(found) or 'no'} public keys in PEM or as JSON Web Keys; 1 to {MAX_KEYS} may be")
     return found
 
 
-def keys_of_pem(content: bytes) -> list[PublicKey]:
-    """Return the public keys in PEM blocks. Raises UnusableKey."""
+def parse_pem_keys(content: bytes) -> list[PublicKey]:
+    """Parse the public keys in PEM blocks. Raises UnusableKey."""
     found = []
     for block in PEM_BLOCK.finditer(content):
         if b"PRIVATE" in block[1]:
@@ -173,12 +179,12 @@ def keys_of_pem(content: bytes) -> list[PublicKey]:
             key = serialization.load_pem_public_key(block[0])
         except ValueError as error:
             raise UnusableKey("holds a PEM block that is no public key") from error
-        found.append(PublicKey.of(key))
+        found.append(PublicKey.from_key(key))
     return found
 
 
-def keys_of_json(content: bytes) -> list[PublicKey]:
-    """Return the public keys of a JSON Web Key or a set of them. Raises UnusableKey."""
+def parse_json_web_keys(content: bytes) -> list[PublicKey]:
+    """Parse a JSON Web Key or a JSON Web Key Set. Raises UnusableKey."""
     try:
         document = json.loads(content)
         entries = document.get("keys", [document])
@@ -187,4 +193,4 @@ def keys_of_json(content: bytes) -> list[PublicKey]:
         raise UnusableKey("holds what is no JSON Web Key") from error
     if any("d" in entry for entry, _ in found):
         raise UnusableKey("holds a private key, and only the public one belongs there")
-    return [PublicKey.of(key) for _, key in found]
+    return [PublicKey.from_key(key) for _, key in found]

@@ -1,4 +1,4 @@
-"""The certificates by which our servers show who they are, read again when their files change."""
+"""Server certificates, read again when their files change."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from cstp_grpc.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-FOREIGN = frozenset({"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"})
-"""How OpenSSL says that a key belongs to another certificate; the last one, where it is of another kind."""
-WEAK = frozenset({"EE_KEY_TOO_SMALL", "CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK"})
+KEY_MISMATCH_REASONS = frozenset({"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"})
+"""OpenSSL reasons for a key that belongs to another certificate; the last one if the key type differs."""
+WEAK_KEY_REASONS = frozenset({"EE_KEY_TOO_SMALL", "CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK"})
 
-State: TypeAlias = tuple[tuple[int, int, int] | None, ...]
-"""By what a change of files is noticed: inode, size and time of each, None where it is not there."""
+FileStamps: TypeAlias = tuple[tuple[int, int, int] | None, ...]
+"""Inode, size and modification time of each file, None for a missing one; a difference means that a file changed."""
 
 
-class Files(Protocol):
-    """Which files hold the certificate and the key, as the settings have them."""
+class CertificateFiles(Protocol):
+    """The paths of the certificate and the key, as in the settings."""
 
     @property
     def certificate(self) -> Path:
-        """The certificate, followed by those that certify it."""
+        """The certificate, followed by its issuers."""
 
     @property
     def key(self) -> Path:
@@ -37,46 +37,46 @@ class Files(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """A certificate that can be used, followed by those that certify it, and its key, both PEM."""
+class CertificateKeyPair:
+    """A valid certificate with its issuers, and its key, both PEM."""
 
     certificate: bytes
     key: bytes
     context: ssl.SSLContext
-    """How a server of HTTPS uses it."""
+    """The TLS context of an HTTPS server."""
 
 
 class ServerCertificate:
-    """A server's certificate and key, always as their files have them; safe for many threads.
+    """A server's certificate and key, reloaded when their files change. Thread-safe.
 
-    Files that cannot be used, for instance while only one of the two is new, leave the pair before in force, and the
-    log says so once. `setting` names the section of the settings in what is said: `grpc.tls`. Raises ConfigError where
-    there is nothing to begin with.
+    If the files become invalid, for instance while only one of the two has been replaced, the previous pair stays in
+    use and the log says so once. `setting` names the section of the settings in messages: `grpc.tls`. Raises
+    ConfigError if the files are invalid at the start.
     """
 
-    def __init__(self, files: Files, setting: str) -> None:
+    def __init__(self, files: CertificateFiles, setting: str) -> None:
         self._certificate = files.certificate
         self._key = files.key
         self._setting = setting
         self._lock = threading.Lock()
-        self._seen = self._state()
+        self._seen = self._file_stamps()
         self._pair = self._read(self._seen)
 
     @classmethod
-    def of(cls, files: Files | None, setting: str) -> Self | None:
-        """Return the certificate of a server; None for one that is plain. Raises ConfigError."""
+    def load(cls, files: CertificateFiles | None, setting: str) -> Self | None:
+        """Load the certificate of a server. Return None for a server without TLS. Raises ConfigError."""
         return None if files is None else cls(files, setting)
 
-    def current(self) -> Pair:
-        """Return the pair in force; one that is new in the files is from now on."""
+    def current(self) -> CertificateKeyPair:
+        """Return the pair in use, reloaded first if the files changed."""
         with self._lock:
-            state = self._state()
+            state = self._file_stamps()
             if state != self._seen:
                 self._renew(state)
             return self._pair
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """Return how a gRPC server uses it: each new connection gets the certificate that is current then."""
+        """Return the credentials for a gRPC server: each new connection gets the current certificate."""
         given = self.current()
 
         def renewed() -> grpc.ServerCertificateConfiguration | None:
@@ -85,14 +85,14 @@ class ServerCertificate:
             if found is given:
                 return None
             given = found
-            return configuration(found)
+            return certificate_configuration(found)
 
         # None keeps what gRPC has, which its types do not say.
         fetch = cast("Callable[[], grpc.ServerCertificateConfiguration]", renewed)
-        return grpc.dynamic_ssl_server_credentials(configuration(given), fetch)
+        return grpc.dynamic_ssl_server_credentials(certificate_configuration(given), fetch)
 
     def https_context(self) -> ssl.SSLContext:
-        """Return how an HTTPS server uses it: each new connection gets the certificate that is current then."""
+        """Return the context for an HTTPS server: each new connection gets the current certificate."""
         context = self.current().context
 
         def renew(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
@@ -101,7 +101,7 @@ class ServerCertificate:
         context.sni_callback = renew
         return context
 
-    def _renew(self, state: State) -> None:
+    def _renew(self, state: FileStamps) -> None:
         self._seen = state
         try:
             self._pair = self._read(state)
@@ -110,51 +110,51 @@ class ServerCertificate:
         else:
             logger.info("%s: a new certificate is in force", self._setting)
 
-    def _read(self, state: State) -> Pair:
-        """Return the pair in the files, which were in a state before. Raises ConfigError."""
-        certificate, key = self._content("certificate", self._certificate), self._content("key", self._key)
+    def _read(self, state: FileStamps) -> CertificateKeyPair:
+        """Read the pair from the files, which had these stamps before. Raises ConfigError."""
+        certificate, key = self._read_file("certificate", self._certificate), self._read_file("key", self._key)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if not has_certificate(certificate):
-            raise self._unusable("certificate", f"{self._certificate} holds no certificate in PEM")
+            raise self._setting_error("certificate", f"{self._certificate} holds no certificate in PEM")
         try:
-            context.load_cert_chain(self._certificate, self._key, password=no_password)
+            context.load_cert_chain(self._certificate, self._key, password=empty_password)
         except (ssl.SSLError, OSError) as error:
-            raise self._judged(error) from error
-        if self._state() != state:
+            raise self._load_error(error) from error
+        if self._file_stamps() != state:
             # What was read may be half of one pair and half of another.
             self._seen = ()
-            raise self._unusable("certificate", f"{self._certificate} or its key changed while they were read")
-        return Pair(certificate, key, context)
+            raise self._setting_error("certificate", f"{self._certificate} or its key changed while they were read")
+        return CertificateKeyPair(certificate, key, context)
 
-    def _judged(self, error: OSError) -> ConfigError:
+    def _load_error(self, error: OSError) -> ConfigError:
         reason = getattr(error, "reason", None)
-        if reason in FOREIGN:
-            return self._unusable("key", f"{self._key} does not belong to the certificate")
-        if reason in WEAK:
-            return self._unusable("certificate", f"{self._certificate} has a key or a signature that is too weak")
-        return self._unusable("key", f"{self._key} holds no private key in PEM that needs no password")
+        if reason in KEY_MISMATCH_REASONS:
+            return self._setting_error("key", f"{self._key} does not belong to the certificate")
+        if reason in WEAK_KEY_REASONS:
+            return self._setting_error("certificate", f"{self._certificate} has a key or a signature that is too weak")
+        return self._setting_error("key", f"{self._key} holds no private key in PEM that needs no password")
 
-    def _content(self, name: str, path: Path) -> bytes:
+    def _read_file(self, name: str, path: Path) -> bytes:
         try:
             return path.read_bytes()
         except OSError as error:
-            raise self._unusable(name, f"{path} cannot be read: {error.strerror}") from error
+            raise self._setting_error(name, f"{path} cannot be read: {error.strerror}") from error
 
-    def _unusable(self, name: str, problem: str) -> ConfigError:
+    def _setting_error(self, name: str, problem: str) -> ConfigError:
         return ConfigError(f"{self._setting}.{name}: {problem}")
 
-    def _state(self) -> State:
-        return tuple(state_of(path) for path in (self._certificate, self._key))
+    def _file_stamps(self) -> FileStamps:
+        return tuple(file_stamp(path) for path in (self._certificate, self._key))
 
 
-def configuration(pair: Pair) -> grpc.ServerCertificateConfiguration:
-    """Return a pair as gRPC takes it."""
+def certificate_configuration(pair: CertificateKeyPair) -> grpc.ServerCertificateConfiguration:
+    """Convert a pair to gRPC's certificate configuration."""
     return grpc.ssl_server_certificate_configuration([(pair.key, pair.certificate)])
 
 
-def state_of(path: Path) -> tuple[int, int, int] | None:
-    """Return by what a change of a file is noticed; None where it is not there."""
+def file_stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return inode, size and modification time of a file, or None if it is missing."""
     try:
         found = path.stat()
     except OSError:
@@ -163,7 +163,7 @@ def state_of(path: Path) -> tuple[int, int, int] | None:
 
 
 def has_certificate(content: bytes) -> bool:
-    """Whether there is a certificate in a PEM file."""
+    """Return whether PEM content has a certificate."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=content.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError):
@@ -171,6 +171,6 @@ def has_certificate(content: bytes) -> bool:
     return True
 
 
-def no_password() -> str:
-    """Return none, where OpenSSL would ask on the terminal."""
+def empty_password() -> str:
+    """Return an empty password; otherwise OpenSSL would prompt on the terminal."""
     return ""

@@ -1,4 +1,4 @@
-"""Everything that can go wrong, in words a caller may read; no transport is known here."""
+"""Errors with messages that callers may read, independent of the transport."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ REQUEST_ID: Final = "requestId"
 
 @dataclass(frozen=True, slots=True)
 class FieldViolation:
-    """What is wrong with one field of a request.
+    """An invalid field of a request.
 
-    `field` is its path as the contract writes it, for instance `filters.min_confidence`.
+    `field` is its path as in the contract, for instance `filters.min_confidence`.
     """
 
     field: str
@@ -22,8 +22,8 @@ class FieldViolation:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """A guardrail that blocks what was asked for."""
+class BlockingGuardrail:
+    """A guardrail that blocks the requested action."""
 
     guardrail_id: str
     name: str
@@ -31,7 +31,7 @@ class Block:
 
 
 class CstpError(Exception):
-    """A failure with a message fit for the caller and a reason that does not change.
+    """An error with a message for the caller and a stable reason.
 
     `reason` is a value of the contract's ErrorReason without its prefix; `metadata` adds details by name.
     """
@@ -45,7 +45,7 @@ class CstpError(Exception):
         metadata: Mapping[str, str] | None = None,
         violations: Sequence[FieldViolation] = (),
         retry_after: float | None = None,
-        blocks: Sequence[Block] = (),
+        blocks: Sequence[BlockingGuardrail] = (),
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -60,22 +60,22 @@ class CstpError(Exception):
 
     @property
     def request_id(self) -> str | None:
-        """The id of the call in the server's log; None if no server answered."""
+        """The id of the call in the server's log, or None if no server answered."""
         return self.metadata.get(REQUEST_ID)
 
 
 class ConfigError(Exception):
-    """The settings cannot be used; the message names each key and what is wrong with it. No caller ever sees it."""
+    """The settings are invalid; the message names each key and its problem. Never sent to callers."""
 
 
 class MethodNotFound(CstpError):
-    """There is no such method."""
+    """The method does not exist."""
 
     reason = "METHOD_NOT_FOUND"
 
 
 class InvalidArgument(CstpError):
-    """A field is missing, unknown or out of its range; `violations` names each."""
+    """A field is missing, unknown or out of range; `violations` names each."""
 
     reason = "INVALID_ARGUMENT"
 
@@ -86,19 +86,19 @@ class InvalidArgument(CstpError):
 
 
 class JsonParseError(InvalidArgument):
-    """The bridge could not read the call as JSON."""
+    """The bridge received a request that is not valid JSON."""
 
     reason = "PARSE_ERROR"
 
 
 class InvalidJsonRpcRequest(InvalidArgument):
-    """The bridge read JSON that is no JSON-RPC call."""
+    """The bridge received JSON that is not a JSON-RPC request."""
 
     reason = "INVALID_REQUEST"
 
 
 class InternalError(CstpError):
-    """Something unforeseen; its cause goes to the log only."""
+    """An unexpected failure; its cause goes to the log only."""
 
     reason = "INTERNAL"
 
@@ -110,7 +110,7 @@ class AuthenticationRequired(CstpError):
 
 
 class RateLimited(CstpError):
-    """Too many calls or open streams; `retry_after` says how long to wait, if the server does."""
+    """Too many calls or open streams; `retry_after` has the seconds to wait, if the server sent them."""
 
     reason = "RATE_LIMITED"
 
@@ -122,7 +122,7 @@ class QueryFailed(CstpError):
 
 
 class GuardrailEvalFailed(CstpError):
-    """There is no usable rule set."""
+    """No usable rule set is loaded."""
 
     reason = "GUARDRAIL_EVAL_FAILED"
 
@@ -134,31 +134,31 @@ class PermissionDenied(CstpError):
 
 
 class NotFound(CstpError):
-    """There is nothing of that name that the caller may see."""
+    """Nothing with this name exists that the caller may see."""
 
     reason = "NOT_FOUND"
 
 
 class Conflict(CstpError):
-    """An identifier chosen by the caller was used with another content."""
+    """An identifier chosen by the caller was used before with other content."""
 
     reason = "CONFLICT"
 
 
 class DeadlineExceeded(CstpError):
-    """The caller's deadline passed before the answer."""
+    """The caller's deadline passed before the response."""
 
     reason = "DEADLINE_EXCEEDED"
 
 
 class Unavailable(CstpError):
-    """The server cannot answer now; trying again may help."""
+    """The server cannot answer now; a retry may succeed."""
 
     reason = "UNAVAILABLE"
 
 
 class ServerUnreachable(Unavailable):
-    """There is no server at the address, or the network between fails."""
+    """The server is unreachable: nothing listens at the address, or the network fails."""
 
 
 class MissingParameter(InvalidArgument):
@@ -168,41 +168,41 @@ class MissingParameter(InvalidArgument):
 
 
 class InvalidPillar(InvalidArgument):
-    """There is no such pillar."""
+    """The pillar does not exist."""
 
     reason = "INVALID_PILLAR"
 
 
 class SessionNotFound(NotFound):
-    """The tenant has no such chat session, or it is closed."""
+    """The tenant has no chat session with this id, or it is closed."""
 
     reason = "SESSION_NOT_FOUND"
 
 
 class ContextSharingFailed(CstpError):
-    """A context may not be shared as it is, or the agent that it is for refused it."""
+    """A context may not be shared, or the target agent rejected it."""
 
     reason = "CONTEXT_SHARING_FAILED"
 
 
 class SessionUpdateFailed(CstpError):
-    """A chat session was changed at the same time; reading it again and trying again may help."""
+    """A chat session was changed concurrently; read it again and retry."""
 
     reason = "SESSION_UPDATE_FAILED"
 
 
 class LiaisonAgentUnavailable(CstpError):
-    """A liaison agent does not answer now; `retry_after` says when to try again."""
+    """A liaison agent is unavailable; `retry_after` has the seconds to wait."""
 
     reason = "LIAISON_AGENT_UNAVAILABLE"
 
 
 class SessionWithAnotherAgent(CstpError):
-    """A chat session is with another agent than the guide."""
+    """A chat session is assigned to another agent than the guide."""
 
     reason = "SESSION_WITH_ANOTHER_AGENT"
 
 
-def reason_of(error: Exception) -> str:
-    """Return the reason that a failure is recorded with; what is unforeseen is internal."""
+def error_reason(error: Exception) -> str:
+    """Return the reason of an error; unexpected errors have the reason INTERNAL."""
     return error.reason if isinstance(error, CstpError) else InternalError.reason

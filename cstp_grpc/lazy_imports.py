@@ -1,6 +1,6 @@
-"""Modules and names of packages that are imported when they are first used.
+"""Modules and package exports that are imported on first use.
 
-Whoever needs one light module of a package, or prints nothing, would else wait for all that there is.
+Otherwise a command that needs one light module of a package would wait for all of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def lazy_exports(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package, which takes names from the modules that offer them."""
+    """Return a `__getattr__` for a package that imports each name from the module that defines it."""
     places = {name: module for module, names in modules.items() for name in names}
 
     def find(name: str) -> Any:
@@ -29,11 +29,11 @@ def lazy_exports(package: str, modules: Mapping[str, Sequence[str]]) -> Callable
 
 
 class LazyModule:
-    """A module that is imported when something of it is first used."""
+    """A module that is imported on first attribute access."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the module has by a name."""
+        """Return an attribute of the module."""
         return getattr(importlib.import_module(self._name), name)

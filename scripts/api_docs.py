@@ -19,8 +19,8 @@ from google.protobuf.descriptor_pb2 import (
     ServiceDescriptorProto,
 )
 
-from cstp_grpc.client.contract import methods
 from cstp_grpc.contract.error_reasons import REASON_CODES
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.error_reasons import BARE_GRPC_CODES, BARE_HTTP_STATUSES, BARE_JSON_RPC_CODES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,7 +107,7 @@ def service_lines(
     file: FileDescriptorProto, service: ServiceDescriptorProto, number: int, comments: Comments
 ) -> Iterator[str]:
     """Yield the section of a service."""
-    known = {method.path: method for method in methods().values()}
+    known = {method.path: method for method in contract_methods().values()}
     of_service = [known[f"/{file.package}.{service.name}/{rpc.name}"] for rpc in service.method]
     public = all(method.public for method in of_service)
     internal = "" if public else " It is for bridges, and not served over JSON-RPC."

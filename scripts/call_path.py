@@ -82,12 +82,12 @@ OWN_FILES = {
 @contextmanager
 def running_servers(folder: Path) -> Iterator[tuple[str, str]]:
     """Run a server and a bridge to it; yield the gRPC target and the URL of the bridge."""
-    from bridge.channel import Upstream
-    from bridge.running import running
+    from bridge.server import run_bridge
+    from bridge.upstream import Upstream
     from cstp_grpc import config
     from cstp_grpc.server.app import App
 
-    settings = config.load(
+    settings = config.load_settings(
         None,
         data_dir=folder,
         auth={"enabled": False},
@@ -105,7 +105,7 @@ def running_servers(folder: Path) -> Iterator[tuple[str, str]]:
     listening = threading.Event()
 
     async def serve_bridge() -> None:
-        async with running(settings, Upstream(app.target), "0.0.0") as found:
+        async with run_bridge(settings, Upstream(app.target), "0.0.0") as found:
             addresses.append(found.url)
             listening.set()
             await stop.wait()
@@ -125,10 +125,10 @@ def running_servers(folder: Path) -> Iterator[tuple[str, str]]:
 def build_caller(method: str, params: Mapping[str, Any], transport: str, target: str, url: str) -> Callable[[], Any]:
     """Return a function that makes the call once over the transport and raises if it fails."""
     if transport == "grpc":
-        from cstp_grpc.client.codec import from_json
-        from cstp_grpc.client.contract import methods
+        from cstp_grpc.contract.json_codec import from_json
+        from cstp_grpc.contract.methods import contract_methods
 
-        rpc = methods()[method]
+        rpc = contract_methods()[method]
         channel = grpc.insecure_channel(target)
         invoke = channel.unary_unary(rpc.path, rpc.request.SerializeToString, rpc.response.FromString)
         request = from_json(params, rpc.request)

@@ -42,12 +42,12 @@ PAGING = {"page_token"}
 """Fields of a request that are not for the caller to set."""
 
 TIMEOUTS = {
-    "Call": "Seconds that the call may take, repetitions included; what the client was made with when absent.",
-    "Listing": "Seconds that a page may take, repetitions included; what the client was made with when absent.",
-    "Upload": "Seconds that a batch may take, repetitions included; what the client was made with when absent.",
-    "Watch": "Seconds after which it ends with DeadlineExceeded; without an end when absent.",
+    "UnaryCall": "Seconds that the call may take, repetitions included; what the client was made with when absent.",
+    "PagedCall": "Seconds that a page may take, repetitions included; what the client was made with when absent.",
+    "UploadCall": "Seconds that a batch may take, repetitions included; what the client was made with when absent.",
+    "WatchCall": "Seconds after which it ends with DeadlineExceeded; without an end when absent.",
 }
-VERBS = {"Call": "make", "Listing": "pages", "Upload": "upload", "Watch": "watch"}
+VERBS = {"UnaryCall": "make", "PagedCall": "pages", "UploadCall": "upload", "WatchCall": "watch"}
 COLLECTIONS = (
     "AsyncGenerator",
     "AsyncIterable",
@@ -59,11 +59,11 @@ COLLECTIONS = (
     "Sequence",
 )
 NOTES = {
-    "Call": "",
-    "Listing": "Yields one after another and fetches pages as they are needed.",
-    "Upload": "They travel in batches, each of which is stored when its results are yielded; over gRPC only.",
-    "Watch": "Yields each as it comes, over gRPC only. After a passing failure it goes on by itself behind the last one"
-    " that was seen, pausing as the client's RetryPolicy says, anew after each, for as long as it takes.",
+    "UnaryCall": "",
+    "PagedCall": "Yields one after another and fetches pages as they are needed.",
+    "UploadCall": "They travel in batches, each of which is stored when its results are yielded; over gRPC only.",
+    "WatchCall": "Yields each as it comes, over gRPC only. After a passing failure it goes on by itself behind the last"
+    " one that was seen, pausing as the client's RetryPolicy says, anew after each, for as long as it takes.",
 }
 
 
@@ -98,7 +98,7 @@ class Rpc:
     service: str
     name: str
     kind: str
-    """The class of `cstp_grpc.calling` that describes it."""
+    """The class of `cstp_grpc.contract.calls` that describes it."""
     types: tuple[str, ...]
     """What that class is of."""
     parameters: tuple[Parameter, ...]
@@ -149,7 +149,7 @@ class Reader:
             name=snake(rpc.name),
             kind=kind,
             types=types,
-            parameters=() if kind == "Upload" else tuple(in_order(self._parameters(rpc.input_type))),
+            parameters=() if kind == "UploadCall" else tuple(in_order(self._parameters(rpc.input_type))),
             arguments=arguments,
             comment=self._contract.comment(rpc),
         )
@@ -160,17 +160,17 @@ class Reader:
         first = response.fields[0]
         named, field, of = quoted(method), quoted(first.name), (self._element(first),)
         if rpc.client_streaming:
-            return "Upload", (self._class(request), *of), (named, field)
+            return "UploadCall", (self._class(request), *of), (named, field)
         begin = (named, self._values(request))
         if rpc.server_streaming:
-            return "Watch", of, (*begin, field, quoted(method.replace(".watch", ".list")))
+            return "WatchCall", of, (*begin, field, quoted(method.replace(".watch", ".list")))
         if "next_page_token" in response.fields_by_name:
-            return "Listing", of, (*begin, field)
+            return "PagedCall", of, (*begin, field)
         if "more" in response.fields_by_name:
-            return "Listing", of, (*begin, field, "numbered=True")
+            return "PagedCall", of, (*begin, field, "numbered=True")
         if len(response.fields) == 1 and first.message_type and not first.is_repeated:
-            return "Call", of, (*begin, field)
-        return "Call", (self._class(response),), begin
+            return "UnaryCall", of, (*begin, field)
+        return "UnaryCall", (self._class(response),), begin
 
     def _values(self, message: Descriptor) -> str:
         """Return an expression of the fields that a request is made of."""
@@ -274,8 +274,8 @@ def in_order(parameters: Iterable[Parameter]) -> list[Parameter]:
 def calls_module(rpcs: list[Rpc], imports: str) -> str:
     """Return the module of functions that describe calls."""
     functions = "".join(f"\n\n{call_function(rpc)}" for rpc in rpcs)
-    doc = '"""What every call of the contract is, as `cstp_grpc.calling` writes it."""'
-    return head(doc, ("Call", "Json", "Listing", "Upload", "Watch"), imports, functions)
+    doc = '"""What every call of the contract is, as `cstp_grpc.contract.calls` writes it."""'
+    return head(doc, ("UnaryCall", "Json", "PagedCall", "UploadCall", "WatchCall"), imports, functions)
 
 
 def call_function(rpc: Rpc) -> str:
@@ -292,14 +292,14 @@ def methods_module(rpcs: list[Rpc], imports: str, prefix: str) -> str:
     )
     where = " in an event loop" if prefix else ""
     doc = f'"""A method for every call of the contract{where}; each raises CstpError."""'
-    return head(doc, (f"{prefix}Caller", "Json", "OnFailure"), imports, classes)
+    return head(doc, (f"{prefix}CallExecutor", "Json", "OnFailure"), imports, classes)
 
 
 def methods_class(group: str, rpcs: list[Rpc], prefix: str) -> str:
     """Return the class of the methods of a group."""
     services = ", ".join(dict.fromkeys(rpc.service for rpc in rpcs))
     doc = docstring(f"The methods of {services}.", [], indent=4)
-    begin = f"    def __init__(self, caller: {prefix}Caller) -> None:\n        self._caller = caller\n"
+    begin = f"    def __init__(self, caller: {prefix}CallExecutor) -> None:\n        self._caller = caller\n"
     methods = "".join(f"\n{textwrap.indent(method(rpc, prefix), '    ')}" for rpc in rpcs)
     return f"class {prefix}{group}:\n{doc}\n\n{begin}{methods}"
 
@@ -308,7 +308,7 @@ def method(rpc: Rpc, prefix: str) -> str:
     """Return the method of an rpc."""
     around = around_call(rpc, prefix)
     told = [*rpc.parameters, *around]
-    returned, waits = returned_type(rpc, prefix), prefix and rpc.kind == "Call"
+    returned, waits = returned_type(rpc, prefix), prefix and rpc.kind == "UnaryCall"
     lines = signature("async def" if waits else "def", rpc.name, ["self", *declarations(told)], returned)
     described = invocation(f"call = calls.{rpc.name}", [parameter.passed for parameter in rpc.parameters])
     made = f"self._caller.{VERBS[rpc.kind]}({', '.join(['call', *(parameter.passed for parameter in around)])})"
@@ -319,7 +319,7 @@ def method(rpc: Rpc, prefix: str) -> str:
 def around_call(rpc: Rpc, prefix: str) -> list[Parameter]:
     """Return what a caller is told beside what the call is."""
     timeout = Parameter("timeout", "float | None", "None", positional=False, comment=TIMEOUTS[rpc.kind])
-    if rpc.kind == "Watch":
+    if rpc.kind == "WatchCall":
         failing = "Whether it goes on after a passing failure; it is else raised."
         noting = "Is told each such failure, and how many seconds the pause is."
         return [
@@ -327,7 +327,7 @@ def around_call(rpc: Rpc, prefix: str) -> list[Parameter]:
             Parameter("on_failure", "OnFailure | None", "None", positional=False, comment=noting),
             timeout,
         ]
-    if rpc.kind == "Upload":
+    if rpc.kind == "UploadCall":
         of = rpc.types[0]
         iterable = f"Iterable[{of}] | AsyncIterable[{of}]" if prefix else f"Iterable[{of}]"
         return [
@@ -341,9 +341,9 @@ def around_call(rpc: Rpc, prefix: str) -> list[Parameter]:
 def returned_type(rpc: Rpc, prefix: str) -> str:
     """Return what a method returns."""
     of = rpc.types[-1]
-    if rpc.kind == "Call":
+    if rpc.kind == "UnaryCall":
         return of
-    if rpc.kind == "Watch":
+    if rpc.kind == "WatchCall":
         return f"AsyncGenerator[{of}, None]" if prefix else f"Generator[{of}, None, None]"
     return f"{prefix}Iterator[{of}]"
 
@@ -405,7 +405,7 @@ def head(doc: str, names: Iterable[str], imports: str, body: str) -> str:
     if re.search(r"\bdatetime\b", body):
         lines.append("from datetime import datetime")
     used = [name for name in names if re.search(rf"\b{name}\b", body)]
-    lines += ["from typing import TYPE_CHECKING", "", f"from cstp_grpc.calling import {', '.join(used)}"]
+    lines += ["from typing import TYPE_CHECKING", "", f"from cstp_grpc.contract.calls import {', '.join(used)}"]
     if re.search(r"\bcalls\.", body):
         lines.append("from cstp_grpc.gen import calls")
     # The messages of a service are loaded by those who call it.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cstp_grpc import config
-from cstp_grpc.config.sections import ProjectSettings
+from cstp_grpc.config.settings import ProjectSettings
 from tests.harness import TOKENS, Outcome, settings
 
 CASES = Path(__file__).parent / "cases"
@@ -27,7 +27,7 @@ def settings_of(case: Mapping[str, Any], data_dir: Path) -> config.Settings:
     rulebook = case.get("rulebook", "default")
     if rulebook != "default":
         guardrails = {"config_path": str(CASES / "rulebooks" / rulebook)}
-        overrides = config.merge(overrides, {"cstp": {**overrides.get("cstp", {}), "guardrails": guardrails}})
+        overrides = config.deep_merge(overrides, {"cstp": {**overrides.get("cstp", {}), "guardrails": guardrails}})
     return settings(data_dir, **overrides)
 
 

@@ -12,8 +12,8 @@ from hypothesis import settings
 from sqlalchemy import Engine
 
 from cstp_grpc.storage.engine import create_engine
-from cstp_grpc.storage.migrate import migrate
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.migration import migrate_database
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.certificates import Authority, Certificate, make_certificate
 from tests.databases import POOL_SIZE, PostgresMissing, PostgresServer, ServerWriter, postgres_server, unique_name
 
@@ -37,7 +37,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated SQLite file to copy."""
     path = tmp_path_factory.mktemp("sqlite") / "template.db"
     engine = create_engine(f"sqlite:///{path}", POOL_SIZE)
-    migrate(engine)
+    migrate_database(engine)
     engine.dispose()
     return path
 
@@ -86,7 +86,7 @@ def engine(database_url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def writer(engine: Engine) -> Iterator[Writer]:
+def writer(engine: Engine) -> Iterator[GroupCommitWriter]:
     """The writer of the `engine` fixture's database."""
     writer = ServerWriter(engine)
     yield writer

@@ -16,9 +16,9 @@ import psycopg
 from sqlalchemy import Engine
 
 from cstp_grpc.storage.engine import create_engine
-from cstp_grpc.storage.migrate import migrate
-from cstp_grpc.storage.turns import WriteTurn
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.file_locks import ProcessWriteLock
+from cstp_grpc.storage.migration import migrate_database
+from cstp_grpc.storage.writer import GroupCommitWriter
 
 POOL_SIZE = 4
 TEMPLATE = "template_journal"
@@ -45,7 +45,7 @@ class PostgresServer:
         self._run("pg_ctl", "start", "-D", self._data, "-w", "-t", STARTUP_SECONDS, "-l", log, "-o", options)
         self.create(TEMPLATE, migrated=False)
         engine = create_engine(self.url(TEMPLATE), POOL_SIZE)
-        migrate(engine)
+        migrate_database(engine)
         engine.dispose()
 
     def stop(self) -> None:
@@ -86,12 +86,12 @@ class PostgresServer:
             assert code == 0, f"{program} failed with {code}:\n{output.read()}"
 
 
-class ServerWriter(Writer):
+class ServerWriter(GroupCommitWriter):
     """The writer of one of several servers on a database; on a SQLite file they write in turns."""
 
     def __init__(self, engine: Engine, timeout: float = 30.0) -> None:
         on_a_file = engine.dialect.name == "sqlite"
-        self._turns = WriteTurn(Path(str(engine.url.database))) if on_a_file else None
+        self._turns = ProcessWriteLock(Path(str(engine.url.database))) if on_a_file else None
         super().__init__(engine, timeout, self._turns)
 
     def close(self) -> None:

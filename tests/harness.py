@@ -17,18 +17,18 @@ from typing import Any
 
 import grpc
 
-from bridge.channel import Upstream
-from bridge.running import Addresses
-from bridge.running import running as running_bridge
+from bridge.server import ListenAddresses
+from bridge.server import run_bridge as running_bridge
+from bridge.upstream import Upstream
 from cstp_grpc import config
-from cstp_grpc.client.codec import from_json, to_json
-from cstp_grpc.client.contract import methods
 from cstp_grpc.config import PILLARS
+from cstp_grpc.contract.json_codec import from_json, to_json
+from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.enums import Permission
 from cstp_grpc.server.app import App
-from cstp_grpc.server.deployment import ALONE, Deployment
+from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
 from cstp_grpc.server.interceptors.moving_windows import create_shared_memory
-from cstp_grpc.storage.lock import DataLock
-from cstp_grpc.vocabulary import Permission
+from cstp_grpc.storage.file_locks import DataDirLock
 
 TOKENS = {
     "alice": "alice-secret-token",
@@ -60,11 +60,11 @@ def settings(data_dir: Path, **overrides: Any) -> config.Settings:
         "rate_limits": {"enabled": False},
         "liaison": {"pillars": {pillar: {"agent": "alice"} for pillar in PILLARS}},
     }
-    return config.load(None, **config.merge(base, overrides))
+    return config.load_settings(None, **config.deep_merge(base, overrides))
 
 
 @contextmanager
-def running(wanted: config.Settings, deployment: Deployment = ALONE) -> Iterator[App]:
+def running(wanted: config.Settings, deployment: Deployment = SINGLE_PROCESS) -> Iterator[App]:
     """Run a server for the length of a block."""
     app = App(wanted, deployment=deployment)
     app.start()
@@ -80,7 +80,7 @@ def running_workers(wanted: config.Settings, number: int) -> Iterator[list[App]]
     memory = create_shared_memory()
     with ExitStack() as opened:
         opened.callback(os.close, memory)
-        opened.enter_context(DataLock(wanted.data_dir))
+        opened.enter_context(DataDirLock(wanted.data_dir))
         deployment = Deployment(supervised=True, limits_memory=memory)
         yield [opened.enter_context(running(wanted, deployment)) for _ in range(number)]
 
@@ -96,7 +96,7 @@ class Peers:
 @contextmanager
 def peering(wanted: config.Settings, target: str) -> Iterator[Peers]:
     """Run a bridge to `target` in a thread of its own and say where it is."""
-    found: Future[Addresses] = Future()
+    found: Future[ListenAddresses] = Future()
     loops = asyncio.Runner(loop_factory=asyncio.new_event_loop)
     loop = loops.get_loop()
     stopped = asyncio.Event()
@@ -157,7 +157,7 @@ class GrpcCaller:
         self.channel = grpc.insecure_channel(target)
 
     def call(self, method: str, params: Mapping[str, Any], token: str | None = TOKENS["alice"]) -> Outcome:
-        rpc = methods()[method]
+        rpc = contract_methods()[method]
         invoke = self.channel.unary_unary(
             rpc.path,
             rpc.request.SerializeToString,

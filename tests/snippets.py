@@ -24,7 +24,7 @@ from markdown_it import MarkdownIt
 
 from cstp_grpc import config
 from cstp_grpc.cli.main import main
-from cstp_grpc.client.contract import methods
+from cstp_grpc.contract.methods import contract_methods
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -297,7 +297,7 @@ class Reader:
         if snippet.title and not set(content) <= set(config.Settings.model_fields):
             return
         with variables_set(re.findall(r"\$\{(\w+)\}", text)):
-            loaded = config.load(path)
+            loaded = config.load_settings(path)
         assert set(content) <= loaded.model_fields_set, snippet
 
     def try_request(self, snippet: Snippet) -> None:
@@ -308,7 +308,7 @@ class Reader:
             return
         path = self._folder / f"snippet-{snippet.line}.json"
         path.write_text(self._replace(snippet.text), encoding="utf-8")
-        assert request.get("method") in methods(), f"{snippet} is no request to a server"
+        assert request.get("method") in contract_methods(), f"{snippet} is no request to a server"
         self._compare(
             str(snippet),
             self.run(

@@ -14,11 +14,11 @@ SOURCES = sorted(
 )
 
 ONLY = {
-    "chromadb": {"cstp_grpc/decisions/embedding/chroma_download.py"},
-    "chromadb_rust_bindings": {"cstp_grpc/decisions/index/chroma_server.py"},
-    "cel_expr_python": {"cstp_grpc/guardrails/expression.py"},
-    "limits": {"cstp_grpc/server/interceptors/rate_limit.py"},
-    "protovalidate": {"cstp_grpc/server/interceptors/validation.py", "cstp_grpc/cli/importing.py"},
+    "chromadb": {"cstp_grpc/embedding/model_files.py"},
+    "chromadb_rust_bindings": {"cstp_grpc/decisions/search/chroma_main.py"},
+    "cel_expr_python": {"cstp_grpc/guardrails/cel_engine.py"},
+    "limits": {"cstp_grpc/server/interceptors/admission.py"},
+    "protovalidate": {"cstp_grpc/server/interceptors/validation.py", "cstp_grpc/cli/import_command.py"},
 }
 
 

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from cstp_grpc.card_keys import SigningKey, UnusableKey, read_public_keys, thumbprint_of
+from cstp_grpc.card_keys import SigningKey, UnusableKey, compute_thumbprint, read_public_keys
 from tests.signing_keys import make_key, private_pem, public_pem
 
 WRITERS = {"ES256": ECAlgorithm, "RS256": RSAAlgorithm, "EdDSA": OKPAlgorithm}
@@ -47,7 +47,7 @@ def test_the_thumbprint_is_that_of_rfc_7638() -> None:
         "n91CbOpbISD08qNLyrdkt-bFTWhAI4vMQFh6WeZu0fM4lFd2NcRwr3XPksINHaQ-G_xBniIqbw0Ls1jF44-csFCur-kEgU8awapJzKnqDKgw"
     )
     jwk = {"kty": "RSA", "n": modulus, "e": "AQAB", "alg": "RS256", "kid": "2011-04-29"}
-    assert thumbprint_of(jwk) == "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"
+    assert compute_thumbprint(jwk) == "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"
 
 
 def test_a_file_may_hold_several_keys() -> None:

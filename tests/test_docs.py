@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from cstp_grpc.cli.main import main
-from cstp_grpc.client.contract import methods
 from cstp_grpc.contract.error_reasons import REASON_CODES
+from cstp_grpc.contract.methods import contract_methods
 from tests.intent_layer.repositories import needs_git
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,13 +33,13 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 def test_every_rpc_is_documented() -> None:
     text = (ROOT / "docs" / "api.md").read_text()
-    for name in methods():
+    for name in contract_methods():
         assert f"`{name}`" in text
 
 
 def test_every_intent_type_is_documented_with_its_method() -> None:
     text = (ROOT / "docs" / "api.md").read_text()
-    for method in methods().values():
+    for method in contract_methods().values():
         if method.intent_type:
             assert f"| `{method.name}` | {method.permission} | `{method.intent_type}` |" in text
 

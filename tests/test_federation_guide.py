@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from cstp_grpc import config
-from cstp_grpc.client.federation.model import QUORUM, UNREACHABLE
-from cstp_grpc.vocabulary import PeerStatus
+from cstp_grpc.enums import PeerStatus
+from cstp_grpc.federation.merge import QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL
 from tests.snippets import ROOT
 
 GUIDE = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
@@ -14,8 +14,8 @@ GUIDE = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
 
 def test_every_status_and_guardrail_is_in_the_guide() -> None:
     assert re.findall(r"^\| `(\w+)` \|", GUIDE, re.MULTILINE) == [status.value for status in PeerStatus]
-    assert f"`{UNREACHABLE}`" in GUIDE
-    assert f"`{QUORUM}`" in GUIDE
+    assert f"`{UNREACHABLE_GUARDRAIL}`" in GUIDE
+    assert f"`{QUORUM_GUARDRAIL}`" in GUIDE
 
 
 def test_the_defaults_that_the_guide_names_are_those_of_the_settings() -> None:

@@ -9,10 +9,10 @@ import click
 import pytest
 
 from cstp_grpc.cli.main import main
-from cstp_grpc.client.contract import methods
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.intent_layer.model import LearningState
-from cstp_grpc.intent_layer.reports import read
-from cstp_grpc.intent_layer.rules import RULES
+from cstp_grpc.intent_layer.report_format import parse_report
+from cstp_grpc.intent_layer.validation_rules import RULES
 from tests.intent_layer.repositories import needs_git
 from tests.snippets import ROOT, read_snippets, reading
 
@@ -35,7 +35,7 @@ def test_the_hook_of_the_guide_keeps_errors_out(tmp_path: Path) -> None:
 def test_the_report_of_the_guide_is_read() -> None:
     (report,) = (snippet.text for snippet in read_snippets(DOCUMENT) if snippet.language == "markdown")
     identifier = re.findall(r"\*\*ID\*\*: (.*)", report)[0]
-    learning = read(
+    learning = parse_report(
         report.encode(), identifier, LearningState.PENDING, f".intent-layer/mistakes/pending/{identifier}.md"
     )
     assert (learning.id, learning.agent_id, learning.paths) == (identifier, "swarm-worker-3", ("src/api/handlers.ts",))
@@ -54,7 +54,7 @@ def test_every_rpc_is_in_the_guide_with_its_permission() -> None:
     }
     served = re.findall(r"^\| `(intentLayer\.\w+)` \| (\w+) \|", API, re.MULTILINE)
     assert written == dict(served)
-    assert set(written) == {name for name in methods() if name.startswith("intentLayer.")}
+    assert set(written) == {name for name in contract_methods() if name.startswith("intentLayer.")}
 
 
 @pytest.mark.parametrize("group", ["context", "learn"])

@@ -7,9 +7,9 @@ import sys
 
 HANGING = """
 import threading
-from cstp_grpc.process import end_after
+from cstp_grpc.child_process import exit_after
 threading.Thread(target=threading.Event().wait, name="database").start()
-end_after(0.1)
+exit_after(0.1)
 """
 
 

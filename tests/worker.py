@@ -16,7 +16,7 @@ from cstp_grpc.server.deployment import Deployment
 
 def main() -> None:
     """Serve until standard input ends."""
-    wanted = config.load(None, **json.loads(Path(sys.argv[1]).read_text()))
+    wanted = config.load_settings(None, **json.loads(Path(sys.argv[1]).read_text()))
     app = App(wanted, deployment=Deployment(supervised=True, vectors_memory=int(sys.argv[2])))
     app.start()
     print(app.port, flush=True)

@@ -1,4 +1,4 @@
-"""The errors of the A2A peer: from an A2AError to what each transport answers, in one place."""
+"""The errors of A2A: from an A2AError to the answer of each transport, and from failures of push configurations."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from a2a.utils.errors import (
     InternalError,
     InvalidParamsError,
     JSONParseError,
+    PushNotificationNotSupportedError,
+    TaskNotFoundError,
 )
 from google.protobuf import json_format
 from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
 
-from bridge import status
-from bridge.status import Failure
+from bridge import call_failures
+from bridge.call_failures import CallFailure, violation_text
 from cstp_grpc.contract.error_details import make_error_details, pack_any
 from cstp_grpc.contract.error_reasons import REASON_CODES
-from cstp_grpc.errors import REQUEST_ID, Block, FieldViolation
+from cstp_grpc.errors import REQUEST_ID, BlockingGuardrail, FieldViolation
 
 A2A_DOMAIN: Final = "a2a-protocol.org"
-INTERNAL: Final = ErrorMapping(500, "INTERNAL", "INTERNAL_ERROR")
+INTERNAL_MAPPING: Final = ErrorMapping(500, "INTERNAL", "INTERNAL_ERROR")
 MAPPINGS: Final[Mapping[type[A2AError], ErrorMapping]] = {
     **A2A_ERROR_MAPPING,
     # The SDK has none for it.
@@ -33,83 +35,85 @@ MAPPINGS: Final[Mapping[type[A2AError], ErrorMapping]] = {
 }
 
 
-class Refused(A2AError):
-    """A failure of the gRPC server's that A2A has no error for, such as a token that it does not know."""
+class UpstreamError(A2AError):
+    """A failed call for which A2A has no error of its own, such as an unknown token."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: CallFailure) -> None:
         super().__init__(failure.message)
         self.failure = failure
 
 
 def invalid_params(message: str, *violations: tuple[str, str]) -> InvalidParamsError:
-    """Return the error of params that cannot be used; `violations` are fields and what is wrong with each."""
+    """Return the error for invalid params; `violations` are fields with descriptions."""
     errors = [{"field": field, "message": description} for field, description in violations]
     return InvalidParamsError(message, {"errors": errors} if errors else None)
 
 
-def unforeseen() -> A2AError:
-    """Return the error of what nobody foresaw; its cause belongs into the log."""
-    return InternalError(status.UNFORESEEN[1])
+def unexpected_error() -> A2AError:
+    """Return the error for an unexpected exception, whose cause is logged only."""
+    return InternalError(call_failures.UNEXPECTED_FAILURE[1])
 
 
 def jsonrpc_error(error: A2AError, request_id: str) -> dict[str, Any]:
     """Return the `error` member of a JSON-RPC response."""
     return {
-        "code": code_of(error),
+        "code": jsonrpc_code(error),
         "message": error.message,
-        "data": [to_any_json(detail) for detail in details(error, request_id)],
+        "data": [to_any_json(detail) for detail in error_details(error, request_id)],
     }
 
 
-def code_of(error: A2AError) -> int:
+def jsonrpc_code(error: A2AError) -> int:
     """Return the JSON-RPC code of an error."""
-    if isinstance(error, Refused):
+    if isinstance(error, UpstreamError):
         return error.failure.codes.a2a_code
-    return JSON_RPC_ERROR_CODE_MAP.get(type(error), REASON_CODES[status.UNFORESEEN[0]].a2a_code)
+    return JSON_RPC_ERROR_CODE_MAP.get(type(error), REASON_CODES[call_failures.UNEXPECTED_FAILURE[0]].a2a_code)
 
 
-def jsonrpc_failure(error: A2AError) -> Failure | None:
-    """Return the failure whose HTTP status, challenge and waiting time a JSON-RPC answer shows; None for plain 200."""
-    return error.failure if isinstance(error, Refused) else None
+def jsonrpc_failure(error: A2AError) -> CallFailure | None:
+    """Return the failure that sets HTTP status, challenge and retry time of a JSON-RPC response, or None for 200."""
+    return error.failure if isinstance(error, UpstreamError) else None
 
 
 def rest_error(error: A2AError, request_id: str) -> tuple[int, dict[str, Any]]:
-    """Return the HTTP status and the body of an HTTP+JSON answer, a google.rpc.Status."""
-    mapping = mapping_of(error)
+    """Return the HTTP status and the body of an HTTP+JSON response, a google.rpc.Status."""
+    mapping = error_mapping(error)
     body = {
         "code": mapping.http_code,
         "status": mapping.grpc_status,
         "message": error.message,
-        "details": [to_any_json(detail) for detail in details(error, request_id)],
+        "details": [to_any_json(detail) for detail in error_details(error, request_id)],
     }
     return mapping.http_code, {"error": body}
 
 
 def grpc_error(error: A2AError, request_id: str) -> status_pb2.Status:
-    """Return the status of a gRPC answer, with its details."""
-    found = status_pb2.Status(code=code_pb2.Code.Value(mapping_of(error).grpc_status), message=error.message)
-    found.details.extend(map(pack_any, details(error, request_id)))
+    """Return the gRPC status with its details."""
+    found = status_pb2.Status(code=code_pb2.Code.Value(error_mapping(error).grpc_status), message=error.message)
+    found.details.extend(map(pack_any, error_details(error, request_id)))
     return found
 
 
-def mapping_of(error: A2AError) -> ErrorMapping:
+def error_mapping(error: A2AError) -> ErrorMapping:
     """Return the HTTP status, the gRPC status and the reason of an error."""
-    if not isinstance(error, Refused):
-        return MAPPINGS.get(type(error), INTERNAL)
+    if not isinstance(error, UpstreamError):
+        return MAPPINGS.get(type(error), INTERNAL_MAPPING)
     codes = error.failure.codes
     return ErrorMapping(codes.a2a_http_status, codes.grpc_code, error.failure.reason)
 
 
-def details(error: A2AError, request_id: str) -> list[Message]:
-    """Return what an error says besides its text: ErrorInfo first, then wrong fields, what blocks, the time to wait."""
-    if isinstance(error, Refused):
+def error_details(error: A2AError, request_id: str) -> list[Message]:
+    """Return the details of an error: ErrorInfo, then invalid fields, blocking guardrails and the retry delay."""
+    if isinstance(error, UpstreamError):
         return failure_details(error.failure, request_id)
     fields = [FieldViolation(item["field"], item["message"]) for item in (error.data or {}).get("errors", ())]
-    return make_error_details(mapping_of(error).reason, {REQUEST_ID: request_id}, domain=A2A_DOMAIN, violations=fields)
+    return make_error_details(
+        error_mapping(error).reason, {REQUEST_ID: request_id}, domain=A2A_DOMAIN, violations=fields
+    )
 
 
-def failure_details(failure: Failure, request_id: str) -> list[Message]:
-    """Return the details of a failure of the gRPC server's; `request_id` is used if the failure has none."""
+def failure_details(failure: CallFailure, request_id: str) -> list[Message]:
+    """Return the details of a failed call; `request_id` is used if the failure has none of its own."""
     extra, wait = failure.details.get("metadata"), failure.details.get("retryAfterMs")
     metadata = {str(key): str(value) for key, value in extra.items()} if isinstance(extra, Mapping) else {}
     metadata[REQUEST_ID] = str(failure.details.get(REQUEST_ID, request_id))
@@ -117,12 +121,46 @@ def failure_details(failure: Failure, request_id: str) -> list[Message]:
         failure.reason,
         metadata,
         violations=[FieldViolation(*pair) for pair in failure.wrong_fields],
-        blocks=[Block(*named) for named in failure.blocks],
+        blocks=[BlockingGuardrail(*named) for named in failure.blocks],
         retry_after_ms=wait if isinstance(wait, int) else None,
     )
 
 
 def to_any_json(detail: Message) -> dict[str, Any]:
-    """Return a detail as ProtoJSON writes an Any."""
+    """Return a detail as the ProtoJSON of an Any."""
     found: dict[str, Any] = json_format.MessageToDict(pack_any(detail))
     return found
+
+
+INLINE_CONFIG_PATH: Final = "configuration.taskPushNotificationConfig"
+"""Where a message holds a configuration."""
+SERVER_CONFIG_FIELD: Final = "pushConfig"
+MOVED_CONFIG_FIELDS: Final[Mapping[str, str]] = {
+    "scheme": "authentication.scheme",
+    "credentials": "authentication.credentials",
+}
+"""Fields of a configuration that A2A has elsewhere than the server does."""
+
+
+def push_error(failure: CallFailure, place: str = "") -> A2AError:
+    """Return the A2A error for a failure about a push configuration, which the request holds at `place`."""
+    if failure.reason == "METHOD_NOT_FOUND":
+        return PushNotificationNotSupportedError()
+    if failure.reason == "NOT_FOUND":
+        return TaskNotFoundError()
+    fields = failure.wrong_fields
+    if failure.reason != "INVALID_ARGUMENT" or not fields:
+        return UpstreamError(failure)
+    if any(field == "taskId" for field, _ in fields):
+        # An id that cannot be one is the id of no task.
+        return TaskNotFoundError()
+    named = [(push_config_path(field, place), description) for field, description in fields]
+    return invalid_params(violation_text(named), *named)
+
+
+def push_config_path(field: str, place: str) -> str:
+    """Return the path in an A2A request for a field of the server's request."""
+    outer, _, inner = field.partition(".")
+    if outer != SERVER_CONFIG_FIELD:
+        return field
+    return ".".join(part for part in (place, MOVED_CONFIG_FIELDS.get(inner, inner)) if part) or "params"

@@ -1,10 +1,10 @@
-"""A2A over gRPC: version 1.0, version 0.3 beside it, health and reflection."""
+"""A2A over gRPC: version 1.0, version 0.3, and the health and reflection services."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from operator import attrgetter
@@ -13,42 +13,145 @@ from typing import Any, Final, NoReturn
 import grpc
 from a2a.compat.v0_3 import a2a_v0_3_pb2
 from a2a.types import a2a_pb2
-from a2a.utils.errors import JSON_RPC_ERROR_CODE_MAP, A2AError
+from a2a.utils.errors import JSON_RPC_ERROR_CODE_MAP, A2AError, InvalidParamsError
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.rpc import status_pb2
 from grpc_health.v1 import health, health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 from grpc_status import rpc_status
 
-from bridge import headers
-from bridge.a2a import grpc_operations
-from bridge.a2a.arrival import LATE, USUAL_SECONDS, Arrival, Context
-from bridge.a2a.context import (
+from bridge import http_headers
+from bridge.a2a import operations
+from bridge.a2a.call_context import (
     EXTENSION_URI,
-    EXTENSIONS,
-    OLD_EXTENSIONS,
+    EXTENSIONS_HEADER,
+    EXTENSIONS_HEADER_V0_3,
     V0_3,
     V1_0,
-    VERSION,
-    CallContext,
-    call_context,
-    is_activated,
+    VERSION_HEADER,
+    A2aCallContext,
+    build_call_context,
+    is_extension_activated,
+    load_sdk_v0_3,
     require_version,
 )
-from bridge.a2a.conversations import Conversations
-from bridge.a2a.errors import Refused, grpc_error, invalid_params, unforeseen
-from bridge.a2a.grpc_operations import GrpcOperations
-from bridge.a2a.old_generation import load_old_generation
-from bridge.a2a.open_services import Health, Places, Reflection
-from bridge.a2a.peer import Peer
-from bridge.listening import CannotListen
-from bridge.methods import Metadata
-from bridge.status import Failure
+from bridge.a2a.errors import UpstreamError, grpc_error, invalid_params, unexpected_error
+from bridge.a2a.operations import GrpcOperationTable
+from bridge.a2a.request_handler import A2aRequestHandler
+from bridge.a2a.services import A2aServices
+from bridge.call_failures import CallFailure
+from bridge.http_listener import BridgeCannotListen
+from bridge.upstream import Metadata
 from cstp_grpc.certificates import ServerCertificate
-from cstp_grpc.config import Settings, join
+from cstp_grpc.config import Settings, join_host_port
+from cstp_grpc.contract.reflection import SERVICE_NAMES, SymbolPool, build_reflection_handlers
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
-from cstp_grpc.reflection import SERVICE_NAMES, build_reflection_handlers
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+ANONYMOUS_READ_SECONDS: Final = 1.0
+"""How long a request may take of which nobody asks whose it is."""
+LATE_REQUEST: Final = "The request did not arrive in time"
+
+
+class RequestReader:
+    """Read the request of a call whose handler takes a stream of bytes, so that the wait for it can be bounded."""
+
+    def __init__(self, context: Context) -> None:
+        # Reading cannot be broken off and begun again; it ends with the call, with an error that concerns nobody then.
+        self._reading = asyncio.ensure_future(context.read())
+        self._reading.add_done_callback(lambda reading: reading.cancelled() or reading.exception())
+
+    async def read_within(self, seconds: float) -> bytes | None:
+        """Return the bytes of the request, or None if they do not arrive in time.
+
+        Raises InvalidParamsError if the caller half-closed without a request.
+        """
+        await asyncio.wait([self._reading], timeout=seconds)
+        if not self._reading.done():
+            return None
+        request = self._reading.result()
+        if not isinstance(request, bytes):
+            raise invalid_params("The call holds no request")
+        return request
+
+
+class OpenStreamLimit:
+    """Bound the number of open streams that need no token, so that they cannot exhaust the server."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    @asynccontextmanager
+    async def hold(self, context: Context) -> AsyncIterator[None]:
+        """Hold a place for the length of a block, or abort the call with RESOURCE_EXHAUSTED if none is free."""
+        if not self._left:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "Too many such streams are open; try again later")
+        self._left -= 1
+        try:
+            yield
+        finally:
+            self._left += 1
+
+
+class StreamLimitedHealth(health.aio.HealthServicer):  # type: ignore[misc]
+    """The gRPC health service with a bounded number of watches."""
+
+    def __init__(self, places: OpenStreamLimit) -> None:
+        super().__init__()
+        self._places = places
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Return a handler for every rpc of the service."""
+        encode = health_pb2.HealthCheckResponse.SerializeToString
+        rpcs: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Check": grpc.stream_unary_rpc_method_handler(self._check, response_serializer=encode),
+            "Watch": grpc.stream_stream_rpc_method_handler(self._watch, response_serializer=encode),
+        }
+        return grpc.method_handlers_generic_handler(health.SERVICE_NAME, rpcs)
+
+    async def _check(self, _: AsyncIterator[bytes], context: Context) -> health_pb2.HealthCheckResponse:
+        """Return the health once."""
+        return await self.Check(await read_health_request(context), context)
+
+    async def _watch(self, _: AsyncIterator[bytes], context: Context) -> None:
+        """Stream the health whenever it changes."""
+        request = await read_health_request(context)
+        async with self._places.hold(context):
+            await self.Watch(request, context)
+
+
+class StreamLimitedReflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
+    """The gRPC reflection service for the named services, with a bounded number of streams."""
+
+    def __init__(self, names: Iterable[str], places: OpenStreamLimit) -> None:
+        super().__init__(names, SymbolPool())
+        self._places = places
+
+    async def ServerReflectionInfo(  # noqa: N802
+        self, requests: AsyncIterator[reflection_pb2.ServerReflectionRequest], context: Context
+    ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
+        """Answer reflection requests."""
+        async with (
+            self._places.hold(context),
+            aclosing(super().ServerReflectionInfo(requests, context)) as answers,
+        ):
+            async for answer in answers:
+                yield answer
+
+
+async def read_health_request(context: Context) -> health_pb2.HealthCheckRequest:
+    """Read the request of a health call, or abort the call if it is missing or invalid."""
+    try:
+        data = await RequestReader(context).read_within(ANONYMOUS_READ_SECONDS)
+        if data is None:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, LATE_REQUEST)
+        return health_pb2.HealthCheckRequest.FromString(data)
+    except (InvalidParamsError, DecodeError):
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "The request cannot be decoded")
+
 
 logger = logging.getLogger(__name__)
 
@@ -58,152 +161,152 @@ CALLS_OF_CONNECTION: Final = 100
 """Of these, the calls and streams of one connection; clients keep more of them waiting."""
 OPEN_STREAMS: Final = 64
 """Of these, the streams that need no token."""
-NOTICE_SECONDS: Final = 1.0
+HEALTH_NOTICE_SECONDS: Final = 1.0
 """How long telling the watchers of the services' health may take at the end."""
-MAX_MESSAGE: Final = 1000
-MAX_STATUS: Final = 5000
+MAX_ERROR_TEXT_BYTES: Final = 1000
+MAX_STATUS_BYTES: Final = 5000
 """Bytes of an error's text and of its details: clients take 8 KiB of trailing metadata, which holds the text twice."""
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class GrpcBinding:
     """A version of A2A as it is served over gRPC."""
 
     version: str
     service: ServiceDescriptor
-    load: Callable[[Conversations], Awaitable[GrpcOperations]]
+    load: Callable[[A2aRequestHandler], Awaitable[GrpcOperationTable]]
     """Returns its operations."""
     text: Callable[[A2AError], str]
     """Returns the text of an error."""
 
 
-async def load_current(conversations: Conversations) -> GrpcOperations:
+async def load_operations_v1_0(conversations: A2aRequestHandler) -> GrpcOperationTable:
     """Return the operations of A2A 1.0."""
-    return grpc_operations.operations(conversations)
+    return operations.build_grpc_operations(conversations)
 
 
-async def load_old(conversations: Conversations) -> GrpcOperations:
+async def load_operations_v0_3(conversations: A2aRequestHandler) -> GrpcOperationTable:
     """Return the operations of A2A 0.3."""
-    await load_old_generation()
-    from bridge.a2a import grpc_v0_3
+    await load_sdk_v0_3()
+    from bridge.a2a import v0_3_grpc
 
-    return grpc_v0_3.operations(conversations)
+    return v0_3_grpc.build_grpc_operations_v0_3(conversations)
 
 
-def old_text(error: A2AError) -> str:
-    """Return the text of an error. One of A2A's begins with its name, by which clients of 0.3 know it."""
+def error_text_v0_3(error: A2AError) -> str:
+    """Return the text of an error; an A2A error begins with its name, by which clients of 0.3 recognize it."""
     return f"{type(error).__name__}: {error.message}" if type(error) in JSON_RPC_ERROR_CODE_MAP else error.message
 
 
-DIALECTS: Final = (
-    Dialect(V1_0, a2a_pb2.DESCRIPTOR.services_by_name["A2AService"], load_current, attrgetter("message")),
-    Dialect(V0_3, a2a_v0_3_pb2.DESCRIPTOR.services_by_name["A2AService"], load_old, old_text),
+GRPC_BINDINGS: Final = (
+    GrpcBinding(V1_0, a2a_pb2.DESCRIPTOR.services_by_name["A2AService"], load_operations_v1_0, attrgetter("message")),
+    GrpcBinding(V0_3, a2a_v0_3_pb2.DESCRIPTOR.services_by_name["A2AService"], load_operations_v0_3, error_text_v0_3),
 )
 
 
 class A2aGrpcServer:
-    """Serves A2A over gRPC.
+    """Serve A2A over gRPC.
 
-    Building it takes the port, so that the agent card can name it before anything is answered; `start` begins to
-    answer. Health and reflection are open, everything else asks for what the gRPC server asks for. Requests are bounded
-    as they are over HTTP: in bytes, and in the time they take to arrive. With a certificate it speaks TLS;
-    `reuse_port` shares the port with other processes. Raises CannotListen.
+    The constructor binds the port, so that the agent card can name it; `start` begins to answer. Health and
+    reflection need no token, everything else needs what the gRPC server needs. Requests are bounded as over HTTP, in
+    bytes and in the time to arrive. With a certificate the server uses TLS; `reuse_port` shares the port with other
+    processes. Raises BridgeCannotListen.
     """
 
     def __init__(self, settings: Settings, certificate: ServerCertificate | None, *, reuse_port: bool = False) -> None:
         self._timeout = settings.server.timeout_seconds
         self._server = grpc.aio.server(
-            options=options(settings, reuse_port=reuse_port), maximum_concurrent_rpcs=CONCURRENT_CALLS
+            options=server_options(settings, reuse_port=reuse_port), maximum_concurrent_rpcs=CONCURRENT_CALLS
         )
-        self._open_streams = Places(OPEN_STREAMS)
-        self._health = Health(self._open_streams)
-        address = join(settings.a2a.grpc_host, settings.a2a.grpc_port)
+        self._open_streams = OpenStreamLimit(OPEN_STREAMS)
+        self._health = StreamLimitedHealth(self._open_streams)
+        address = join_host_port(settings.a2a.grpc_host, settings.a2a.grpc_port)
         try:
             if certificate:
                 self.port = self._server.add_secure_port(address, certificate.grpc_credentials())
             else:
                 self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise CannotListen(address, "a2a.grpc_port") from error
+            raise BridgeCannotListen(address, "a2a.grpc_port") from error
 
-    async def start(self, peer: Peer, address: str) -> None:
-        """Begin to answer.
+    async def start(self, peer: A2aServices, address: str) -> None:
+        """Start to answer.
 
-        `address` is the public one of the bridge over HTTP, for the extended card: unlike HTTP, gRPC does not tell a
+        `address` is the public HTTP URL of the bridge, for the extended card: unlike HTTP, gRPC does not tell a
         servicer by which host name it was called.
         """
-        services = [Service(dialect, peer, address, self._timeout) for dialect in DIALECTS]
+        services = [A2aGrpcService(dialect, peer, address, self._timeout) for dialect in GRPC_BINDINGS]
         self._server.add_generic_rpc_handlers([*services, self._health.handlers()])
-        names = [dialect.service.full_name for dialect in DIALECTS]
-        shown = Reflection([*names, health.SERVICE_NAME, *SERVICE_NAMES], self._open_streams)
+        names = [dialect.service.full_name for dialect in GRPC_BINDINGS]
+        shown = StreamLimitedReflection([*names, health.SERVICE_NAME, *SERVICE_NAMES], self._open_streams)
         self._server.add_generic_rpc_handlers(build_reflection_handlers(shown))
         await self._server.start()
         for name in (health.OVERALL_HEALTH, *names):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def stop(self, drain_seconds: float) -> None:
-        """Refuse new calls, let those in progress end for up to `drain_seconds`, then break them off."""
+        """Refuse new calls, let those in progress end for up to `drain_seconds`, then cancel them."""
         with suppress(TimeoutError):
             # A watcher that takes nothing must not keep the server from stopping.
-            async with asyncio.timeout(NOTICE_SECONDS):
+            async with asyncio.timeout(HEALTH_NOTICE_SECONDS):
                 await self._health.enter_graceful_shutdown()
         await self._server.stop(drain_seconds)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One call: what it says around its message, and the way to answer it."""
+class A2aGrpcCall:
+    """A call over gRPC with its metadata and A2A context."""
 
     rpc: str
     context: Context
     request_id: str
     metadata: Metadata
-    told: CallContext
+    call_context: A2aCallContext
 
     async def abort(self, error: A2AError, text: str) -> NoReturn:
-        """End the call with an error, in the words of `text`."""
+        """Abort the call with an error; `text` is its message."""
         found = grpc_error(error, self.request_id)
         found.message = text
-        status = rpc_status.to_status(fitting(found))
+        status = rpc_status.to_status(truncate_status(found))
         trailing = (*status.trailing_metadata, (REQUEST_ID_KEY, self.request_id))
         await self.context.abort(status.code, status.details, trailing)
 
 
-class Service(grpc.GenericRpcHandler):
-    """Answers the calls of one version of A2A. Their requests have `timeout` seconds to arrive."""
+class A2aGrpcService(grpc.GenericRpcHandler):
+    """Answer the calls of one version of A2A. Their requests have `timeout` seconds to arrive."""
 
-    def __init__(self, dialect: Dialect, peer: Peer, address: str, timeout: float) -> None:
+    def __init__(self, dialect: GrpcBinding, peer: A2aServices, address: str, timeout: float) -> None:
         self._dialect = dialect
         self._peer = peer
         self._address = address
         self._timeout = timeout
-        self._operations: GrpcOperations | None = None
+        self._operations: GrpcOperationTable | None = None
         """Those of the version, once they were asked for."""
         self._prefix = f"/{dialect.service.full_name}/"
         self._handlers = {self._prefix + rpc.name: self._handler(rpc) for rpc in dialect.service.methods}
         self._unknown: grpc.RpcMethodHandler[Any, Any] = grpc.stream_unary_rpc_method_handler(self._refuse)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Return what answers a call, None where it is not for this service."""
+        """Return the handler of a call, or None if the call is not for this service."""
         path = handler_call_details.method
         return self._handlers.get(path) or (self._unknown if path.startswith(self._prefix) else None)
 
     def _handler(self, rpc: MethodDescriptor) -> grpc.RpcMethodHandler[Any, Any]:
-        """Return what answers the calls of an rpc, which takes a stream of bytes because of how Arrival waits."""
+        """Build the handler of an rpc, which takes a stream of bytes because of RequestReader."""
         request, response = map(message_factory.GetMessageClass, (rpc.input_type, rpc.output_type))
 
         async def unary(_: AsyncIterator[bytes], context: Context) -> Message:
-            call = self._begin(rpc.name, context)
-            async with self._answering_errors(call):
-                given = await self._admitted(call, request)
-                answer: Message = await (await self._load()).answers[rpc.name](given, call.told)
+            call = self._open_call(rpc.name, context)
+            async with self._abort_on_error(call):
+                given = await self._read_request(call, request)
+                answer: Message = await (await self._load()).answers[rpc.name](given, call.call_context)
             return answer
 
         async def stream(_: AsyncIterator[bytes], context: Context) -> AsyncIterator[Message]:
-            call = self._begin(rpc.name, context)
-            async with self._answering_errors(call):
-                given = await self._admitted(call, request)
-                async with aclosing((await self._load()).streams[rpc.name](given, call.told)) as answers:
+            call = self._open_call(rpc.name, context)
+            async with self._abort_on_error(call):
+                given = await self._read_request(call, request)
+                async with aclosing((await self._load()).streams[rpc.name](given, call.call_context)) as answers:
                     async for answer in answers:
                         yield answer
 
@@ -212,71 +315,81 @@ class Service(grpc.GenericRpcHandler):
         return grpc.stream_unary_rpc_method_handler(unary, response_serializer=response.SerializeToString)
 
     async def _refuse(self, _: AsyncIterator[bytes], context: Context) -> bytes:
-        """End a call of an rpc that there is none of, as everything else is refused."""
-        call = self._begin("a call", context)
-        async with self._answering_errors(call):
-            await self._peer.gate.admit(call.metadata)
-            raise Refused(Failure("METHOD_NOT_FOUND", f"{self._dialect.service.full_name} has no such method"))
+        """Abort a call of an unknown rpc, after checking the caller as for any other error."""
+        call = self._open_call("a call", context)
+        async with self._abort_on_error(call):
+            await self._peer.gate.fetch_access(call.metadata)
+            raise UpstreamError(
+                CallFailure("METHOD_NOT_FOUND", f"{self._dialect.service.full_name} has no such method")
+            )
 
-    def _begin(self, rpc: str, context: Context) -> Call:
-        """Return a call with what it says around its message."""
-        request_id = headers.request_id_from(next(iter(texts(context, REQUEST_ID_KEY)), ""))
+    def _open_call(self, rpc: str, context: Context) -> A2aGrpcCall:
+        """Return the call with its metadata and A2A context."""
+        request_id = http_headers.request_id_or_new(next(iter(metadata_values(context, REQUEST_ID_KEY)), ""))
         context.set_trailing_metadata(((REQUEST_ID_KEY, request_id),))
-        metadata = headers.forwarded(lambda name: texts(context, name), request_id)
-        extensions = [*texts(context, EXTENSIONS), *texts(context, OLD_EXTENSIONS)]
-        told = call_context(metadata, self._address, extensions, self._dialect.version)
-        return Call(rpc, context, request_id, metadata, told)
+        metadata = http_headers.forwarded_metadata(lambda name: metadata_values(context, name), request_id)
+        extensions = [*metadata_values(context, EXTENSIONS_HEADER), *metadata_values(context, EXTENSIONS_HEADER_V0_3)]
+        told = build_call_context(metadata, self._address, extensions, self._dialect.version)
+        return A2aGrpcCall(rpc, context, request_id, metadata, told)
 
-    async def _admitted(self, call: Call, kind: type[Message]) -> Message:
-        """Return the request of a call that can be answered, after telling which extension is activated.
+    async def _read_request(self, call: A2aGrpcCall, kind: type[Message]) -> Message:
+        """Read and decode the request of a call, after sending the activated extension.
 
         Raises A2AError.
         """
-        data = await self._arrived(call)
-        if is_activated(call.told):
-            names = [name for name in (EXTENSIONS, OLD_EXTENSIONS) if name == EXTENSIONS or texts(call.context, name)]
+        data = await self._read_bytes(call)
+        if is_extension_activated(call.call_context):
+            names = [
+                name
+                for name in (EXTENSIONS_HEADER, EXTENSIONS_HEADER_V0_3)
+                if name == EXTENSIONS_HEADER or metadata_values(call.context, name)
+            ]
             await call.context.send_initial_metadata([(name.lower(), EXTENSION_URI) for name in names])
-        require_version(", ".join(texts(call.context, VERSION)), self._dialect.version, self._dialect.service.full_name)
-        return decoded(data, kind)
+        require_version(
+            ", ".join(metadata_values(call.context, VERSION_HEADER)),
+            self._dialect.version,
+            self._dialect.service.full_name,
+        )
+        return decode_request(data, kind)
 
-    async def _arrived(self, call: Call) -> bytes:
-        """Return the bytes of a request, which only callers whom the server knows may keep waiting for.
+    async def _read_bytes(self, call: A2aGrpcCall) -> bytes:
+        """Read the bytes of a request; only known callers may take longer than ANONYMOUS_READ_SECONDS.
 
         Raises A2AError.
         """
-        arrival = Arrival(call.context)
-        data = await arrival.within(USUAL_SECONDS)
+        arrival = RequestReader(call.context)
+        data = await arrival.read_within(ANONYMOUS_READ_SECONDS)
         if data is None:
-            await self._peer.gate.admit(call.metadata)
-            data = await arrival.within(self._timeout)
+            await self._peer.gate.fetch_access(call.metadata)
+            data = await arrival.read_within(self._timeout)
         if data is None:
-            raise Refused(Failure("DEADLINE_EXCEEDED", LATE))
-        await self._peer.gate.admit_large(data, call.metadata)
+            raise UpstreamError(CallFailure("DEADLINE_EXCEEDED", LATE_REQUEST))
+        await self._peer.gate.check_large(data, call.metadata)
         return data
 
-    async def _load(self) -> GrpcOperations:
-        """Return the operations of this version."""
+    async def _load(self) -> GrpcOperationTable:
+        """Return the operations of this version, loaded at the first call."""
         if self._operations is None:
             self._operations = await self._dialect.load(self._peer.conversations)
         return self._operations
 
     @asynccontextmanager
-    async def _answering_errors(self, call: Call) -> AsyncIterator[None]:
-        """End the call with the error that is raised; the unforeseen tells the caller nothing but the request id."""
+    async def _abort_on_error(self, call: A2aGrpcCall) -> AsyncIterator[None]:
+        """Abort the call with the raised error; an unexpected one shows the caller only the request id."""
         try:
             try:
                 yield
             except A2AError as error:
-                failure = await self._peer.gate.judge(error, call.metadata)
+                failure = await self._peer.gate.visible_error(error, call.metadata)
             else:
                 return
         except Exception:
             logger.exception("%s %s failed in the bridge", call.request_id, call.rpc)
-            failure = unforeseen()
+            failure = unexpected_error()
         await call.abort(failure, self._dialect.text(failure))
 
 
-def options(settings: Settings, *, reuse_port: bool = False) -> list[tuple[str, int]]:
+def server_options(settings: Settings, *, reuse_port: bool = False) -> list[tuple[str, int]]:
     """Return the channel options of the server."""
     return [
         ("grpc.max_receive_message_length", settings.server.max_body_bytes),
@@ -287,14 +400,14 @@ def options(settings: Settings, *, reuse_port: bool = False) -> list[tuple[str, 
     ]
 
 
-def texts(context: Context, name: str) -> Sequence[str]:
-    """Return the values of a metadata key."""
+def metadata_values(context: Context, name: str) -> Sequence[str]:
+    """Return the text values of a metadata key."""
     sent = context.invocation_metadata() or ()
     return [value for key, value in sent if key == name.lower() and isinstance(value, str)]
 
 
-def decoded(data: bytes, kind: type[Message]) -> Message:
-    """Return the request that bytes are. Raises InvalidParamsError."""
+def decode_request(data: bytes, kind: type[Message]) -> Message:
+    """Decode a request. Raises InvalidParamsError."""
     try:
         return kind.FromString(data)
     except Exception as error:
@@ -302,11 +415,11 @@ def decoded(data: bytes, kind: type[Message]) -> Message:
         raise invalid_params("The request cannot be decoded as the message that the operation takes") from error
 
 
-def fitting(status: status_pb2.Status) -> status_pb2.Status:
-    """Return a status that fits into trailing metadata: of long texts the beginning, of details the first."""
+def truncate_status(status: status_pb2.Status) -> status_pb2.Status:
+    """Truncate a status so that it fits into trailing metadata: a long text first, then the last details."""
     text = status.message.encode()
-    if len(text) > MAX_MESSAGE:
-        status.message = text[:MAX_MESSAGE].decode(errors="ignore") + "…"
-    while status.ByteSize() > MAX_STATUS and len(status.details) > 1:
+    if len(text) > MAX_ERROR_TEXT_BYTES:
+        status.message = text[:MAX_ERROR_TEXT_BYTES].decode(errors="ignore") + "…"
+    while status.ByteSize() > MAX_STATUS_BYTES and len(status.details) > 1:
         del status.details[-1]
     return status

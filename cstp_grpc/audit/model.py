@@ -1,4 +1,4 @@
-"""The entries of the audit trail."""
+"""The entries of the audit trail, and the filter on them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from cstp_grpc.vocabulary import PeerStatus
+from cstp_grpc.enums import PeerStatus
 
 
 class AuditEvent(StrEnum):
-    """What an entry is about."""
+    """The kind of event that an entry records."""
 
     GUARDRAIL_CHECK = "guardrail_check"
     INTENT_ANNOUNCED = "intent_announced"
@@ -39,7 +39,7 @@ class AuditEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditedPeer:
-    """What a peer said of an action or an intent; `allowed` is None where it gave no verdict."""
+    """A peer's answer about an action or an intent; `allowed` is None if it gave no verdict."""
 
     agent: str
     status: PeerStatus
@@ -48,7 +48,7 @@ class AuditedPeer:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One thing that happened; the fields are those of the contract's AuditEntry, which says what each means.
+    """One event; the fields are those of the contract's AuditEntry, which documents each of them.
 
     `timestamp` is aware, in UTC. `id` is None until the entry is stored.
     """

@@ -1,1 +1,1 @@
-"""Feedback on announcements that comes after their answers."""
+"""Notifications to announcing agents after their answers."""

@@ -1,16 +1,18 @@
-"""What agents are told after the answers to their announcements."""
+"""Callback notifications and citations, and the port of their store."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
+
+from sqlalchemy import Connection
 
 
-class Kind(StrEnum):
-    """What a notification tells; the value is its JSON-RPC method."""
+class NotificationKind(StrEnum):
+    """The kind of a notification; the value is its JSON-RPC method."""
 
     LATE_FEEDBACK = "cstp.lateFeedback"
     CITED_DECISION_FAILED = "cstp.citedDecisionFailed"
@@ -18,7 +20,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A decision that an announcement was answered with, and until when its failure is told; `agent` announced it."""
+    """A decision given to `agent` as a precedent; its failure is reported until `expires_at`."""
 
     decision_id: str
     agent: str
@@ -29,15 +31,14 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """Something to be sent to `url` on an announcement of `agent`; `id` is the same in every attempt.
+    """A notification to `url` about an announcement of `agent`; `id` is the same in every attempt.
 
-    `decision_id` is that of a decision that failed, `response` what a peer answered late, in the contract's JSON, and
-    `intent_revision` to which revision of the intent.
-    Instants are aware, in UTC.
+    `decision_id` is that of a failed decision, `response` the late answer of a peer, in the contract's JSON, and
+    `intent_revision` the revision of the intent that it answers. Instants are aware, in UTC.
     """
 
     id: str
-    kind: Kind
+    kind: NotificationKind
     agent: str
     correlation_id: str
     url: str
@@ -49,5 +50,42 @@ class Notification:
     attempts: int = 0
 
     def __str__(self) -> str:
-        """Return what it is called in the log, without its address."""
+        """Return its name for the log, without its URL."""
         return f"the notification {self.id} ({self.kind.value}) for {self.agent} on {self.correlation_id}"
+
+
+class CallbackStore(Protocol):
+    """Stores citations and queued notifications.
+
+    Every method belongs to the transaction of its connection and raises SQLAlchemyError.
+    """
+
+    def hold(self, connection: Connection) -> None:
+        """Make the changes of other servers wait until the transaction ends; see `GlobalWriteLock`."""
+
+    def cite(self, connection: Connection, citations: Sequence[Citation]) -> None:
+        """Insert citations; an existing one gets the new URL and expiry, and stays claimed if it was."""
+
+    def claim_citations(self, connection: Connection, decision_id: str, at: datetime) -> Sequence[Citation]:
+        """Mark the unclaimed, unexpired citations of a decision as claimed, and return them."""
+
+    def release_citation(self, connection: Connection, notification: Notification) -> None:
+        """Mark the citation of a notification as unclaimed again."""
+
+    def remove_expired(self, connection: Connection, at: datetime, limit: int) -> int:
+        """Remove up to `limit` expired citations, and return how many."""
+
+    def add(self, connection: Connection, notifications: Sequence[Notification]) -> None:
+        """Store notifications."""
+
+    def next_due(self, connection: Connection) -> datetime | None:
+        """Return when the next notification is due; None if there is none."""
+
+    def take_due(self, connection: Connection, now: datetime, until: datetime, limit: int) -> Sequence[Notification]:
+        """Return due notifications, the longest due first, leased until `until`."""
+
+    def postpone(self, connection: Connection, notification: Notification) -> None:
+        """Store the attempts of a notification and when the next is due, unless it was removed."""
+
+    def remove(self, connection: Connection, notification: Notification) -> bool:
+        """Remove a notification and return True if it existed."""

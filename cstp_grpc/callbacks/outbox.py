@@ -1,4 +1,4 @@
-"""Noting what is to be told: what causes it writes it in its own transaction."""
+"""Callback notifications: how they are queued, what is sent, and how expired citations are removed."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from cstp_grpc.callbacks.model import Citation, Kind, Notification
-from cstp_grpc.callbacks.store import CallbackStore
+from cstp_grpc.audit.model import AuditEntry, AuditEvent
+from cstp_grpc.callbacks.model import CallbackStore, Citation, Notification, NotificationKind
 from cstp_grpc.decisions.model import Decision
-from cstp_grpc.decisions.store import Entry
+from cstp_grpc.decisions.store import JournalEntry
+from cstp_grpc.enums import Outcome
 from cstp_grpc.errors import CstpError
-from cstp_grpc.storage.writer import Writer
-from cstp_grpc.vocabulary import Outcome
-from cstp_grpc.webhooks.addresses import AllowList
+from cstp_grpc.storage.background_work import PeriodicTask
+from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.webhooks.delivery import WebhookAbandoned, WebhookRequest
+from cstp_grpc.webhooks.url_allow_list import UrlAllowList
 
 logger = logging.getLogger(__name__)
 
@@ -27,30 +30,29 @@ MAX_RESPONSE = 1024 * 1024
 """How many characters of JSON a late answer may have that is told on."""
 
 
-class Decisions(Protocol):
-    """The record of decisions."""
+class CitedDecisions(Protocol):
+    """Reads cited decisions."""
 
-    def load(self, connection: Connection, ids: Sequence[str]) -> dict[str, Entry]:
+    def load(self, connection: Connection, ids: Sequence[str]) -> dict[str, JournalEntry]:
         """Return entries by id."""
 
     def may_read(self, decision: Decision, caller: str) -> bool:
-        """Whether an agent may read a decision."""
+        """Return True if an agent may read a decision."""
 
 
-class Callbacks:
-    """Notes what announcing agents are told later, where they gave an address that feedback is sent to.
+class CallbackOutbox:
+    """Queues notifications for announcing agents that gave an allowed callback URL.
 
-    `window` is for how long the failure of a decision is told that an announcement was answered with. `wake` is called
-    when there is something to send; within the transaction, which is enough because what then looks for it has to wait
-    for the same writer.
+    `window` is how long the failure of a cited decision is reported. `wake` is called within the transaction when
+    something is queued, which is safe because the reader of the queue has to wait for the same writer.
     """
 
     def __init__(
         self,
         store: CallbackStore,
-        decisions: Decisions,
-        allowed: AllowList,
-        writer: Writer,
+        decisions: CitedDecisions,
+        allowed: UrlAllowList,
+        writer: GroupCommitWriter,
         clock: Callable[[], datetime],
         window: timedelta,
         wake: Callable[[], None],
@@ -63,18 +65,18 @@ class Callbacks:
         self._window = window
         self._wake = wake
 
-    def applies(self, url: str | None) -> bool:
-        """Whether feedback is sent to an address."""
+    def is_allowed(self, url: str | None) -> bool:
+        """Return True if callbacks may be sent to a URL."""
         return url is not None and self._allowed.address(url) is not None
 
     def cite(
         self, connection: Connection, agent: str, correlation_id: str, url: str | None, decisions: Sequence[Decision]
     ) -> None:
-        """Note within a transaction which decisions an announcement is answered with, if that is of use.
+        """Record within a transaction the decisions in an answer, if its agent has an allowed callback URL.
 
-        What failed since the decisions were read is told like what fails later.
+        A decision that failed since it was read is reported like one that fails later.
         """
-        if url is None or not self.applies(url) or not decisions:
+        if url is None or not self.is_allowed(url) or not decisions:
             return
         at = self._clock()
         self._store.cite(
@@ -85,25 +87,34 @@ class Callbacks:
         for decision in decisions:
             entry = entries.get(decision.id)
             if has_failed(entry) and decision.outcome is not Outcome.FAILURE:
-                self.failed(connection, decision.id, at)
+                self.queue_failure_notices(connection, decision.id, at)
 
-    def failed(self, connection: Connection, decision_id: str, at: datetime) -> None:
-        """Note within a transaction that all are told to whom a decision was cited, since it was reviewed as failed."""
-        told = self._store.tell(connection, decision_id, at)
+    def queue_failure_notices(self, connection: Connection, decision_id: str, at: datetime) -> None:
+        """Queue within a transaction a notice to every agent to whom a failed decision was cited."""
+        told = self._store.claim_citations(connection, decision_id, at)
         self._add(
             connection,
             [
                 Notification(
-                    new_id(), Kind.CITED_DECISION_FAILED, each.agent, each.correlation_id, each.url, at, at, decision_id
+                    new_notification_id(),
+                    NotificationKind.CITED_DECISION_FAILED,
+                    each.agent,
+                    each.correlation_id,
+                    each.url,
+                    at,
+                    at,
+                    decision_id,
                 )
                 for each in told
             ],
         )
 
-    def late(self, agent: str, correlation_id: str, revision: int, url: str, response: Mapping[str, Any]) -> None:
-        """Note what a peer answered late to a revision, in the JSON of the contract; return when that is on disk.
+    def queue_late_answer(
+        self, agent: str, correlation_id: str, revision: int, url: str, response: Mapping[str, Any]
+    ) -> None:
+        """Queue the late answer of a peer, in the contract's JSON, and wait until it is on disk.
 
-        Raises nothing: where it cannot be kept, it is as if the peer had not answered at all.
+        Raises nothing: an answer that cannot be stored is dropped, as if the peer had not answered.
         """
         about = f"the late answer of {response.get('agent')} to {agent} on {correlation_id}"
         if len(json.dumps(dict(response))) > MAX_RESPONSE:
@@ -111,8 +122,8 @@ class Callbacks:
             return
         at = self._clock()
         notification = Notification(
-            new_id(),
-            Kind.LATE_FEEDBACK,
+            new_notification_id(),
+            NotificationKind.LATE_FEEDBACK,
             agent,
             correlation_id,
             url,
@@ -132,11 +143,151 @@ class Callbacks:
             self._wake()
 
 
-def has_failed(entry: Entry | None) -> bool:
-    """Whether a decision is there and failed."""
+def has_failed(entry: JournalEntry | None) -> bool:
+    """Return True if a decision exists and its outcome is failure."""
     return entry is not None and entry.decision.outcome is Outcome.FAILURE
 
 
-def new_id() -> str:
-    """Return an identifier for a notification."""
+def new_notification_id() -> str:
+    """Return a new id for a notification."""
     return str(uuid.uuid4())
+
+
+class CallbackQueue:
+    """The queue of callback notifications.
+
+    The content is what the agent may read at the time of sending: a notice about a decision that the agent may no
+    longer read, or that did not fail after all, is withdrawn. `responding_agent` is the name of this agent.
+    """
+
+    def __init__(
+        self, store: CallbackStore, decisions: CitedDecisions, allowed: UrlAllowList, responding_agent: str
+    ) -> None:
+        self._store = store
+        self._decisions = decisions
+        self._allowed = allowed
+        self._responding_agent = responding_agent
+
+    def next_due(self, connection: Connection) -> datetime | None:
+        """Return when the next notification is due; None if there is none."""
+        return self._store.next_due(connection)
+
+    def take_due(self, connection: Connection, now: datetime, until: datetime, limit: int) -> Sequence[Notification]:
+        """Return due notifications, the longest due first, leased until `until`."""
+        return self._store.take_due(connection, now, until, limit)
+
+    def postpone(self, connection: Connection, item: Notification, until: datetime, attempts: int) -> None:
+        """Store when a notification is due and how many attempts failed, unless it was removed."""
+        self._store.postpone(connection, replace(item, next_attempt_at=until, attempts=attempts))
+
+    def remove(self, connection: Connection, item: Notification) -> bool:
+        """Remove a notification and return True if it existed."""
+        return self._store.remove(connection, item)
+
+    def build_request(self, connection: Connection, item: Notification) -> WebhookRequest | None:
+        """Return the request for a notification; None if it was withdrawn.
+
+        Raises WebhookAbandoned.
+        """
+        address = self._allowed.address(item.url)
+        if address is None:
+            raise WebhookAbandoned("nothing is sent to its address any more")
+        content = self._build_content(connection, item)
+        if content is None:
+            logger.info("the notification %s for %s is withdrawn: there is nothing to tell now", item.id, item.agent)
+            self._store.remove(connection, item)
+            self._store.release_citation(connection, item)
+            return None
+        return WebhookRequest(address, lambda: self._build_message(item, content), {"content-type": "application/json"})
+
+    def audit_entry(self, item: Notification, at: datetime, error: str | None) -> AuditEntry:
+        """Return the audit entry for a notification that was delivered, or abandoned with an error."""
+        return AuditEntry(
+            timestamp=at,
+            event=AuditEvent.CALLBACK_SENT,
+            requesting_agent=item.agent,
+            request_id=item.id,
+            action=f"{item.kind.value} to {self.recipient_of(item)}",
+            correlation_id=item.correlation_id,
+            decision_id=item.decision_id,
+            error=error,
+        )
+
+    def recipient_of(self, item: Notification) -> str:
+        """Return the origin that a notification is sent to; the allow list bounds their number."""
+        address = self._allowed.address(item.url)
+        return address.origin if address else "nowhere"
+
+    def _build_content(self, connection: Connection, item: Notification) -> Mapping[str, Any] | None:
+        """Return the current content of a notification; None if there is nothing left to report."""
+        if item.kind is NotificationKind.LATE_FEEDBACK:
+            # Those that were noted before revisions were counted are on the first.
+            return {"revision": item.intent_revision or 1, "response": item.response}
+        assert item.decision_id is not None, "which decision failed is known"
+        entry = self._decisions.load(connection, [item.decision_id]).get(item.decision_id)
+        if entry is None or not has_failed(entry) or not self._decisions.may_read(entry.decision, item.agent):
+            return None
+        return failed_decision_json(entry.decision, item.caused_at)
+
+    def _build_message(self, item: Notification, content: Mapping[str, Any]) -> bytes:
+        params = {
+            "notificationId": item.id,
+            "correlationId": item.correlation_id,
+            "respondingAgent": self._responding_agent,
+            **content,
+        }
+        return json.dumps({"jsonrpc": "2.0", "method": item.kind.value, "params": params}).encode()
+
+
+def failed_decision_json(decision: Decision, reviewed_at: datetime) -> dict[str, Any]:
+    """Return the JSON of a failed decision, with no more than a query would show."""
+    told: dict[str, Any] = {"id": decision.id, "title": decision.title, "outcome": "failure"}
+    if decision.notes is not None:
+        told["notes"] = decision.notes
+    told["date"] = format_rfc3339(decision.date)
+    return {"decision": told, "reviewedAt": format_rfc3339(decision.reviewed_date or reviewed_at)}
+
+
+def format_rfc3339(instant: datetime) -> str:
+    """Return an aware instant as RFC 3339 text in UTC."""
+    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+REMOVAL_BATCH = 100
+"""Citations removed in one transaction at the most, so that announcements do not wait for long."""
+REMOVAL_SECONDS = 300.0
+"""How often old ones are looked for; they do nothing any more, so nothing hurries."""
+
+
+class ExpiredCitationRemover:
+    """Removes expired citations in a thread, batch by batch."""
+
+    def __init__(
+        self,
+        store: CallbackStore,
+        writer: GroupCommitWriter,
+        clock: Callable[[], datetime],
+        interval: float = REMOVAL_SECONDS,
+    ) -> None:
+        """Look for expired citations every `interval` seconds."""
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        self._interval = interval
+        self._removal = PeriodicTask(
+            "citation-removal", self._remove, interval, logger, "old citations are not removed"
+        )
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._removal.start()
+
+    def stop(self) -> None:
+        """Stop the thread, and wait for a batch in progress."""
+        self._removal.stop()
+
+    def _remove(self) -> float:
+        """Remove a batch and return the seconds until the next; none after a full batch."""
+        now = self._clock()
+        removed = self._writer.run(lambda connection: self._store.remove_expired(connection, now, REMOVAL_BATCH))
+        return 0.0 if removed == REMOVAL_BATCH else self._interval

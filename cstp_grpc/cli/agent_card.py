@@ -1,4 +1,4 @@
-"""The agent card of a bridge: shown, and its signature verified."""
+"""The `cstp agent-card` command: show the agent card of a bridge and verify its signature."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import click
 
 from cstp_grpc import config
 from cstp_grpc.card_keys import PublicKey, SigningKey, UnusableKey, read_public_keys
-from cstp_grpc.cli.command import FILE, ca_option, config_option, prints, state
-from cstp_grpc.cli.endpoint import AGENTS_FILE, Endpoint, authorities_of, read_agents, read_bytes
-from cstp_grpc.cli.output import Output, printable
-from cstp_grpc.client.jsonrpc import exchange, tls_context
-from cstp_grpc.client.transport import scheme_of
-from cstp_grpc.config import ConfigError, Settings, join, reachable
+from cstp_grpc.cli.command_decorators import FILE, ca_option, config_option, current_state, with_output
+from cstp_grpc.cli.output import Output, to_printable
+from cstp_grpc.cli.server_choice import AGENTS_FILE, Endpoint, ca_file_of_entry, read_agents, read_ca_file
+from cstp_grpc.client.grpc_transport import target_scheme
+from cstp_grpc.client.jsonrpc_transport import send_http_request, tls_context
+from cstp_grpc.config import ConfigError, Settings, dial_host, join_host_port
 
 CARD_PATH: Final = "/.well-known/agent-card.json"
-SUFFIX: Final = ".json"
-ENDPOINT: Final = "/cstp"
+CARD_SUFFIX: Final = ".json"
+JSONRPC_PATH: Final = "/cstp"
 CARD_TIMEOUT: Final = 10.0
-NOT_VERIFIED: Final = 3
+EXIT_NOT_VERIFIED: Final = 3
 """The exit code if a card is not signed by the key."""
 
 
@@ -37,8 +37,10 @@ NOT_VERIFIED: Final = 3
 )
 @ca_option
 @config_option
-@prints
-def agent_card(out: Output, url: str | None, wants_proof: bool, key_file: Path | None, ca_file: Path | None) -> None:
+@with_output
+def agent_card_command(
+    out: Output, url: str | None, wants_proof: bool, key_file: Path | None, ca_file: Path | None
+) -> None:
     """Show the agent card of the bridge at URL; when absent, of this machine's bridge.
 
     URL may also be that of a card, which ends with .json. With --verify, what is shown is signed by the key. Exit code
@@ -53,8 +55,8 @@ def agent_card(out: Output, url: str | None, wants_proof: bool, key_file: Path |
     if key_file and not wants_proof:
         raise click.UsageError("--key is for --verify.")
     roots = ca_file or config.command_environment().ca_file
-    keys = keys_for(url, key_file) if wants_proof else []
-    found = Endpoint(url, "URL") if url else local_bridge(state().settings())
+    keys = keys_for_bridge(url, key_file) if wants_proof else []
+    found = Endpoint(url, "URL") if url else local_bridge(current_state().settings())
     card = fetch_card(found.url, roots or found.ca_file)
     if wants_proof:
         card = require_verified(out, card, keys)
@@ -64,16 +66,16 @@ def agent_card(out: Output, url: str | None, wants_proof: bool, key_file: Path |
         out.line(json.dumps(card, indent=2, ensure_ascii=True))
 
 
-def keys_for(url: str | None, key_file: Path | None) -> list[PublicKey]:
-    """Return the keys of a file, or those that the configuration has for the bridge at a URL, its own by default.
+def keys_for_bridge(url: str | None, key_file: Path | None) -> list[PublicKey]:
+    """Return the keys of a file, or those configured for the bridge at a URL.
 
-    Raises ConfigError and click.UsageError.
+    Without a URL it is this server's own key. Raises ConfigError and click.UsageError.
     """
     if key_file is not None:
         return read_keys(key_file)
-    settings = state().settings()
+    settings = current_state().settings()
     if url is None:
-        own = SigningKey.of(settings.agent.card_signing, "agent.card_signing")
+        own = SigningKey.load(settings.agent.card_signing, "agent.card_signing")
         if own is None:
             raise click.UsageError("The configuration has no agent.card_signing: name the public key with --key FILE.")
         return [own.public_key]
@@ -86,61 +88,61 @@ def keys_for(url: str | None, key_file: Path | None) -> list[PublicKey]:
 def read_keys(path: Path) -> list[PublicKey]:
     """Return the public keys of a file. Raises ConfigError."""
     try:
-        return read_public_keys(read_bytes(path))
+        return read_public_keys(read_ca_file(path))
     except UnusableKey as error:
         raise ConfigError(f"{path} {error}") from error
 
 
 def require_verified(out: Output, card: dict[str, Any], keys: list[PublicKey]) -> dict[str, Any]:
-    """Return the members of a card that are signed by one of the keys, or end the command."""
+    """Return the members of a card that one of the keys signed, or exit."""
     # Not loaded before it is needed: it brings A2A along.
-    from cstp_grpc.client.card_signatures import SIGNATURES, verified_content
+    from cstp_grpc.contract.card_signatures import SIGNATURES_KEY, verify_card
 
-    found = verified_content(card, keys)
+    found = verify_card(card, keys)
     if found is None:
         message = (
             "The card is signed by another key. Compare the keys with its operator before you trust it."
-            if card.get(SIGNATURES)
+            if card.get(SIGNATURES_KEY)
             else "The card is not signed. Ask its operator for a signed one (agent.card_signing)."
         )
         if out.json_wanted:
-            out.problem({"reason": "CARD_NOT_VERIFIED", "message": message})
+            out.print_error({"reason": "CARD_NOT_VERIFIED", "message": message})
         else:
             out.note(f"Error: {message}")
-        click.get_current_context().exit(NOT_VERIFIED)
+        click.get_current_context().exit(EXIT_NOT_VERIFIED)
     content, key = found
-    out.note(printable(f"Verified: signed by the key {key.thumbprint}."))
+    out.note(to_printable(f"Verified: signed by the key {key.thumbprint}."))
     return content
 
 
 def local_bridge(settings: Settings) -> Endpoint:
-    """Return this machine's own bridge, as `cstp serve --dev` describes it or else as it is configured."""
+    """Return this machine's own bridge, from the developer's agents file or else from the settings."""
     described = settings.data_dir / AGENTS_FILE
     for agent in read_agents(described).agents if described.exists() else ():
-        if scheme_of(agent.url) in {"http", "https"}:
-            return Endpoint(agent.url, str(described), ca_file=authorities_of(agent, described))
-    address, tls = join(reachable(settings.server.host), settings.server.port), settings.server.tls
+        if target_scheme(agent.url) in {"http", "https"}:
+            return Endpoint(agent.url, str(described), ca_file=ca_file_of_entry(agent, described))
+    address, tls = join_host_port(dial_host(settings.server.host), settings.server.port), settings.server.tls
     url, ca_file = (f"https://{address}", tls.certificate) if tls else (f"http://{address}", None)
     return Endpoint(url, "the configuration", ca_file=ca_file)
 
 
 def card_url(url: str) -> str:
-    """Return where the card of a site, of a bridge or at an address of a card is."""
+    """Return the URL of the agent card of a site, a bridge, or a card."""
     parts = urlsplit(url)
-    if parts.path.endswith(SUFFIX):
+    if parts.path.endswith(CARD_SUFFIX):
         return url
-    path = parts.path.rstrip("/").removesuffix(ENDPOINT)
+    path = parts.path.rstrip("/").removesuffix(JSONRPC_PATH)
     return parts._replace(path=path + CARD_PATH, query="", fragment="").geturl()
 
 
 def fetch_card(url: str, ca_file: Path | None) -> dict[str, Any]:
-    """Return the agent card of a bridge. Raises CstpError, ConfigError and click.ClickException."""
+    """Fetch the agent card of a bridge. Raises CstpError, ConfigError and click.ClickException."""
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise click.UsageError(f"{url!r} is not of the form http://HOST:PORT.")
     address = urlsplit(card_url(url))
-    tls = tls_context(None if ca_file is None else read_bytes(ca_file))
-    answer = exchange("GET", address, {"accept": "application/json"}, None, CARD_TIMEOUT, tls)
+    tls = tls_context(None if ca_file is None else read_ca_file(ca_file))
+    answer = send_http_request("GET", address, {"accept": "application/json"}, None, CARD_TIMEOUT, tls)
     if answer.status != 200:
         raise click.ClickException(f"{address.geturl()} answered HTTP {answer.status}.")
     try:

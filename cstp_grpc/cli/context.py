@@ -1,30 +1,29 @@
-"""What governs the paths of a project: its nodes read, listed, judged, placed and begun.
+"""The `cstp context` commands: resolve, list, validate, place and create nodes.
 
-Agents resolve paths before each edit, so that what the other commands need is imported where it is used.
+Agents resolve paths before each edit, so what only the other commands need is imported where it is used.
 """
 
 from __future__ import annotations
 
 import click
 
-from cstp_grpc.cli.command import prints
-from cstp_grpc.cli.options import pair
-from cstp_grpc.cli.output import Output, printable
-from cstp_grpc.cli.project import OTHERWISE, Project, ProtocolGroup, in_project, now
+from cstp_grpc.cli.command_decorators import parse_key_value, with_output
+from cstp_grpc.cli.output import Output, to_printable
+from cstp_grpc.cli.project_folder import EXIT_NOT_APPLIED, ProjectCommandGroup, ProjectFolder, utc_now, with_project
+from cstp_grpc.enums import NodeRule, RuleSeverity
+from cstp_grpc.intent_layer.context_resolution import resolve_context
+from cstp_grpc.intent_layer.learning_store import LearningStore
 from cstp_grpc.intent_layer.model import ROOT, ContextRequest, PendingReports
-from cstp_grpc.intent_layer.pending import Learnings
-from cstp_grpc.intent_layer.resolution import resolve
-from cstp_grpc.vocabulary import NodeRule, RuleSeverity
 
 
-def names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Return the names that commas separate."""
+def parse_names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """Parse names separated by commas."""
     return tuple(name.strip() for name in (value or "").split(",") if name.strip())
 
 
 def parse_severity(text: str) -> tuple[NodeRule, RuleSeverity]:
-    """Return the rule and the severity in `rule=severity`. Raises click.BadParameter."""
-    name, severity = pair(text)
+    """Parse `rule=severity`. Raises click.BadParameter."""
+    name, severity = parse_key_value(text)
     try:
         return NodeRule(name), RuleSeverity(severity)
     except ValueError:
@@ -32,8 +31,8 @@ def parse_severity(text: str) -> tuple[NodeRule, RuleSeverity]:
         raise click.BadParameter(f"{text!r} is not one of {rules} with one of {severities}") from None
 
 
-@click.group(cls=ProtocolGroup)
-def context() -> None:
+@click.group(cls=ProjectCommandGroup)
+def context_group() -> None:
     """Read what governs a path in AGENTS.md and CLAUDE.md, and keep these files right.
 
     These commands work on a project's folder and need no server. The project is the git work tree around the current
@@ -42,11 +41,11 @@ def context() -> None:
     """
 
 
-@context.command(name="resolve")
+@context_group.command(name="resolve")
 @click.argument("path")
 @click.option(
     "--sections",
-    callback=names,
+    callback=parse_names,
     metavar="A,B",
     help="Only these sections, in this order; headings of level 3 count too.",
 )
@@ -57,11 +56,11 @@ def context() -> None:
     help="Take in what was reported about it, and about what is in it, and not reviewed yet.",
 )
 @click.option("--max-tokens", type=click.IntRange(50, 1_000_000), metavar="N", help="Leave out what matters least.")
-@prints
-@in_project
+@with_output
+@with_project
 def resolve_command(
     out: Output,
-    project: Project,
+    project: ProjectFolder,
     path: str,
     sections: tuple[str, ...],
     compact: bool,
@@ -79,54 +78,56 @@ def resolve_command(
       cstp context resolve src/api --with-pending --max-tokens 2000
     """
     located = project.tree.locate(project.path(path))
-    pending = Learnings(project.tree, now).governing(located) if with_pending else PendingReports()
-    resolution = resolve(project.tree, ContextRequest(located, sections, compact, with_pending, max_tokens), pending)
+    pending = LearningStore(project.tree, utc_now).pending_for_paths(located) if with_pending else PendingReports()
+    resolution = resolve_context(
+        project.tree, ContextRequest(located, sections, compact, with_pending, max_tokens), pending
+    )
     if out.json_wanted:
-        from cstp_grpc.cli import answers
+        from cstp_grpc.cli import intent_layer_responses
 
-        out.message(answers.resolved(resolution))
+        out.message(intent_layer_responses.resolve_response(resolution))
     else:
-        out.verbatim(resolution.markdown)
+        out.write_verbatim(resolution.markdown)
         if resolution.left_out:
             named = ", ".join(f"{left.section} ({left.file})" for left in resolution.left_out)
-            out.note(printable(f"Left out to keep within {max_tokens} tokens: {named}."))
+            out.note(to_printable(f"Left out to keep within {max_tokens} tokens: {named}."))
     if not resolution.nodes:
         if not out.json_wanted:
-            out.note(f"No node covers {printable(path)}. `cstp context init` begins one in the current folder.")
-        click.get_current_context().exit(OTHERWISE)
+            out.note(f"No node covers {to_printable(path)}. `cstp context init` begins one in the current folder.")
+        click.get_current_context().exit(EXIT_NOT_APPLIED)
 
 
-@context.command(name="list")
-@prints
-@in_project
-def list_command(out: Output, project: Project) -> None:
+@context_group.command(name="list")
+@with_output
+@with_project
+def list_command(out: Output, project: ProjectFolder) -> None:
     """List the nodes of the project, each with its size and its sections.
 
     \b
     Example:
       cstp context list
     """
-    from cstp_grpc.cli.nodes import node_table
-    from cstp_grpc.intent_layer.library import listed
+    from cstp_grpc.cli.node_validation import node_table
     from cstp_grpc.intent_layer.model import Node
-    from cstp_grpc.intent_layer.tree import Unreadable
+    from cstp_grpc.intent_layer.project_service import with_parents
+    from cstp_grpc.intent_layer.project_tree import UnreadableFolder
 
     found = list(project.tree.walk())
-    nodes = list(listed(each for each in found if isinstance(each, Node)))
+    nodes = list(with_parents(each for each in found if isinstance(each, Node)))
     if out.json_wanted:
-        from cstp_grpc.cli import answers
+        from cstp_grpc.cli import intent_layer_responses
 
-        out.message(answers.nodes(nodes))
+        out.message(intent_layer_responses.list_nodes_response(nodes))
     elif nodes:
         out.show(lambda console: console.print(node_table(nodes)))
     else:
         out.line("There are no nodes. `cstp context init` begins one in the current folder.")
     for each in found:
-        if isinstance(each, Unreadable):
-            out.note(f"{printable(each.folder)}: {printable(each.error.message)}")
+        if isinstance(each, UnreadableFolder):
+            out.note(f"{to_printable(each.folder)}: {to_printable(each.error.message)}")
 
 
-@context.command()
+@context_group.command()
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--strict", is_flag=True, help="Fail on warnings too.")
 @click.option("--without-history", is_flag=True, help="Do not ask git which nodes are older than what they cover.")
@@ -139,11 +140,11 @@ def list_command(out: Output, project: Project) -> None:
     metavar="NAME=SEVERITY",
     help="How severe breaches of a rule are: error, warning or off; may be repeated.",
 )
-@prints
-@in_project
-def validate(
+@with_output
+@with_project
+def validate_command(
     out: Output,
-    project: Project,
+    project: ProjectFolder,
     paths: tuple[str, ...],
     strict: bool,
     without_history: bool,
@@ -163,32 +164,31 @@ def validate(
       cstp context validate --rule missing-section=warning --rule stale=off
       cstp context validate --staged
     """
-    from cstp_grpc.cli.nodes import finding_line, judge_project, summed_up
-    from cstp_grpc.cli.staged import judge_staged
+    from cstp_grpc.cli.node_validation import finding_line, summary_line, validate_project, validate_staged
 
     if staged and paths:
         raise click.UsageError("--staged judges what is staged; leave the paths out.")
     by_rule = dict(severities)
     if staged:
-        judged = judge_staged(project.root, by_rule)
+        judged = validate_staged(project.root, by_rule)
     else:
-        judged = judge_project(project, paths, by_rule, with_history=not without_history)
+        judged = validate_project(project, paths, by_rule, with_history=not without_history)
     if out.json_wanted:
-        from cstp_grpc.cli import answers
+        from cstp_grpc.cli import intent_layer_responses
 
-        out.message(answers.judged(judged))
+        out.message(intent_layer_responses.validate_response(judged))
     for each in judged.findings:
         out.line(finding_line(each))
-    out.line(summed_up(judged))
+    out.line(summary_line(judged))
     if not judged.valid or (strict and judged.findings):
         click.get_current_context().exit(1)
 
 
-@context.command(name="place")
+@context_group.command(name="place")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@prints
-@in_project
-def place_command(out: Output, project: Project, paths: tuple[str, ...]) -> None:
+@with_output
+@with_project
+def place_command(out: Output, project: ProjectFolder, paths: tuple[str, ...]) -> None:
     """Print the file that a fact about all these paths belongs in: the node of the folder that they have in common.
 
     A path may be a pattern like `src/api/*`, in quotes, and need not exist yet.
@@ -197,26 +197,26 @@ def place_command(out: Output, project: Project, paths: tuple[str, ...]) -> None
     Example:
       cstp context place payments/charge.py billing/invoice.py
     """
-    from cstp_grpc.cli.nodes import missing
-    from cstp_grpc.intent_layer.placement import place
+    from cstp_grpc.cli.node_validation import missing_node_hint
+    from cstp_grpc.intent_layer.learning_merge import place_fact
 
-    placement = place(project.tree, project.paths(paths))
+    placement = place_fact(project.tree, project.paths(paths))
     if out.json_wanted:
-        from cstp_grpc.cli import answers
+        from cstp_grpc.cli import intent_layer_responses
 
-        out.message(answers.placed(placement))
+        out.message(intent_layer_responses.place_response(placement))
         return
-    out.line(printable(placement.file))
+    out.line(to_printable(placement.file))
     if not placement.exists:
-        out.note(printable(missing(placement)))
+        out.note(to_printable(missing_node_hint(placement)))
 
 
-@context.command()
+@context_group.command()
 @click.argument("path", default=ROOT)
 @click.option("--dry-run", is_flag=True, help="Print what would be written.")
-@prints
-@in_project
-def init(out: Output, project: Project, path: str, dry_run: bool) -> None:
+@with_output
+@with_project
+def init_command(out: Output, project: ProjectFolder, path: str, dry_run: bool) -> None:
     """Begin a node for the folder at PATH, the current one when absent, from what can be seen there.
 
     A node that exists stays as it is, and the command fails.
@@ -226,15 +226,15 @@ def init(out: Output, project: Project, path: str, dry_run: bool) -> None:
       cstp context init src/api --dry-run
       cstp context init src/api
     """
-    from cstp_grpc.intent_layer.skeleton import create, skeleton
+    from cstp_grpc.intent_layer.node_skeleton import create_node, node_skeleton
 
     folder = project.path(path)
-    made = skeleton(project.tree, folder) if dry_run else create(project.tree, folder)
+    made = node_skeleton(project.tree, folder) if dry_run else create_node(project.tree, folder)
     if out.json_wanted:
-        from cstp_grpc.cli import answers
+        from cstp_grpc.cli import intent_layer_responses
 
-        out.message(answers.begun(made))
+        out.message(intent_layer_responses.init_response(made))
     elif dry_run:
-        out.verbatim(made.content)
+        out.write_verbatim(made.content)
     else:
-        out.line(printable(f"Wrote {made.file}. Say in it what the code does not, then: cstp context validate"))
+        out.line(to_printable(f"Wrote {made.file}. Say in it what the code does not, then: cstp context validate"))

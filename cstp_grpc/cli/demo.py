@@ -1,4 +1,4 @@
-"""A demonstration from start to end: everything runs for a few seconds and leaves nothing behind."""
+"""The `cstp demo` command: it runs everything for a few seconds and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import yaml
 from rich.text import Text
 
 from cstp_grpc import config
-from cstp_grpc.cli import development, render
-from cstp_grpc.cli.failures import startup
+from cstp_grpc.cli import decision_output, developer_setup
+from cstp_grpc.cli.error_hints import startup_errors_as_failures
 from cstp_grpc.cli.output import Output
-from cstp_grpc.cli.stack import Stack
+from cstp_grpc.cli.server_stack import ServerStack
 from cstp_grpc.client import CstpClient
 from cstp_grpc.config import Settings
-from cstp_grpc.decisions.embedding.weights import WeightsMissing, resolve_weights
+from cstp_grpc.embedding.model_files import WeightsMissing, find_model_files
 
-TOKEN = "a-token-for-the-demonstration"  # noqa: S105 - it opens nothing but the demonstration
-INTENT = "Deploy the authentication service to production"
-CONTEXT = "The change is reviewed, all tests pass, and it goes out to everyone at once"
-METADATA = {"affectsProduction": True, "codeReviewCompleted": True, "ciPassing": True, "rolloutPercent": 100}
+DEMO_TOKEN = "a-token-for-the-demonstration"  # noqa: S105 - it opens nothing but the demonstration
+DEMO_INTENT = "Deploy the authentication service to production"
+DEMO_CONTEXT = "The change is reviewed, all tests pass, and it goes out to everyone at once"
+DEMO_METADATA = {"affectsProduction": True, "codeReviewCompleted": True, "ciPassing": True, "rolloutPercent": 100}
 
 
 @click.command()
-def demo() -> None:
+def demo_command() -> None:
     """Start everything, import example decisions, announce an intent over gRPC and over JSON-RPC, and stop.
 
     \b
@@ -33,48 +33,55 @@ def demo() -> None:
       cstp demo
     """
     out = Output()
-    with tempfile.TemporaryDirectory(prefix="cstp-demo-") as folder, startup():
+    with tempfile.TemporaryDirectory(prefix="cstp-demo-") as folder, startup_errors_as_failures():
         settings = demo_settings(Path(folder))
         out.line(f"Starting a server with the embedder {settings.embedding.provider} …")
         bridge_file = bridge_config(Path(folder))
-        with Stack(settings, bridge_file, bridge=True, environment=config.environment_without_settings()) as stack:
+        with ServerStack(
+            settings, bridge_file, bridge=True, environment=config.environment_without_settings()
+        ) as stack:
             grpc_target, bridge_url = stack.server.url, str(stack.bridge_url)
-            with CstpClient(grpc_target, TOKEN) as client:
-                out.line(f"{development.import_examples(client)} example decisions were imported.")
+            with CstpClient(grpc_target, DEMO_TOKEN) as client:
+                out.line(f"{developer_setup.import_examples(client)} example decisions were imported.")
             for target, transport in ((grpc_target, "gRPC"), (bridge_url, "JSON-RPC")):
-                out.line(Text(f"\n“{INTENT}”, announced over {transport} to {target}:", style="bold"))
-                announce(out, target)
+                out.line(Text(f"\n“{DEMO_INTENT}”, announced over {transport} to {target}:", style="bold"))
+                announce_example(out, target)
     out.line("\nStopped. `cstp serve --dev` starts a server that stays.")
 
 
-def announce(out: Output, target: str) -> None:
+def announce_example(out: Output, target: str) -> None:
     """Announce the intent and print the feedback."""
-    with CstpClient(target, TOKEN) as client:
+    with CstpClient(target, DEMO_TOKEN) as client:
         answer = client.announce_intent(
-            INTENT, context=CONTEXT, category="deployment", stakes="high", confidence=0.85, metadata=METADATA
+            DEMO_INTENT,
+            context=DEMO_CONTEXT,
+            category="deployment",
+            stakes="high",
+            confidence=0.85,
+            metadata=DEMO_METADATA,
         )
-    out.show(lambda console: render.announce_answer(console, answer))
+    out.show(lambda console: decision_output.print_announce_answer(console, answer))
 
 
 def demo_settings(folder: Path) -> Settings:
-    """Return the settings of a server on free ports that keeps everything in a folder.
+    """Return the settings of a server on free ports that keeps all data in a folder.
 
-    The environment has no part in them: it may be that of a server which runs beside the demonstration.
+    The environment is not read: it may be that of a server that runs at the same time.
     """
     settings = config.build_settings(
         data_dir=folder,
         agent={"name": "demo"},
         grpc={"port": 0},
         index={"mode": "off"},
-        embedding={"provider": provider()},
+        embedding={"provider": choose_embedder()},
     )
-    return development.with_agent(settings, development.DEVELOPER, TOKEN)
+    return developer_setup.with_agent(settings, developer_setup.DEVELOPER, DEMO_TOKEN)
 
 
-def provider() -> str:
-    """Return the best embedder that can be had without the network."""
+def choose_embedder() -> str:
+    """Return the best embedder that is available without the network."""
     try:
-        resolve_weights(None, download=False)
+        find_model_files(None, download=False)
     except WeightsMissing:
         return "lexical"
     return "minilm"

@@ -1,4 +1,4 @@
-"""Looking at rulebooks and running the tests they carry; no server is needed."""
+"""The commands that list the guardrails of rulebooks and run their tests, without a server."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from pathlib import Path
 import click
 from rich.text import Text
 
-from cstp_grpc.cli.command import config_option, prints, state
-from cstp_grpc.cli.listing import Listing
+from cstp_grpc.cli.command_decorators import config_option, current_state, with_output
+from cstp_grpc.cli.console import TextTable
+from cstp_grpc.cli.decision_output import entry_text
 from cstp_grpc.cli.output import Output
-from cstp_grpc.cli.render import entry
-from cstp_grpc.guardrails.rulebook import RulebookError, RuleSet, default_rulebook, load
-from cstp_grpc.guardrails.testing import TestResult, run_tests
+from cstp_grpc.guardrails.rulebook import RulebookError, RuleSet, default_rulebook_path, load_rule_set
+from cstp_grpc.guardrails.rulebook_tests import RulebookTestResult, run_rulebook_tests
 
 PATH = click.Path(path_type=Path, exists=True)
 
 
 @click.group()
-def guardrails() -> None:
+def guardrails_group() -> None:
     """Look at rulebooks and test them."""
 
 
-@guardrails.command()
+@guardrails_group.command()
 @click.argument("path", type=PATH, required=False)
 @config_option
-@prints
-def test(out: Output, path: Path | None) -> None:
+@with_output
+def test_command(out: Output, path: Path | None) -> None:
     """Run the tests in the rulebook or folder at PATH; when absent, in the configured one.
 
     \b
@@ -34,10 +34,16 @@ def test(out: Output, path: Path | None) -> None:
       cstp guardrails test
       cstp guardrails test guardrails/production.yaml
     """
-    results = run_tests(open_rules(path))
+    results = run_rulebook_tests(open_rules(path))
     failed = [result for result in results if not result.passed]
     if out.json_wanted:
-        out.document({"passed": len(results) - len(failed), "failed": len(failed), "tests": list(map(shown, results))})
+        out.document(
+            {
+                "passed": len(results) - len(failed),
+                "failed": len(failed),
+                "tests": list(map(test_result_to_json, results)),
+            }
+        )
     for result in failed:
         out.line(f"{result.file}:{result.line}: {result.rulebook}: {result.name}")
         for failure in result.failures:
@@ -47,10 +53,10 @@ def test(out: Output, path: Path | None) -> None:
         click.get_current_context().exit(1)
 
 
-@guardrails.command(name="list")
+@guardrails_group.command(name="list")
 @click.argument("path", type=PATH, required=False)
 @config_option
-@prints
+@with_output
 def list_command(out: Output, path: Path | None) -> None:
     """List the guardrails in the rulebook or folder at PATH; when absent, in the configured one.
 
@@ -61,29 +67,29 @@ def list_command(out: Output, path: Path | None) -> None:
     """
     rules = open_rules(path)
     if out.json_wanted:
-        out.document({"version": rules.version, "guardrails": described(rules)})
+        out.document({"version": rules.version, "guardrails": guardrails_to_json(rules)})
         return
-    table = Listing()
+    table = TextTable()
     for rulebook in rules.rulebooks:
         for rule in rulebook.guardrails:
             severity = Text(rule.severity, style="red" if rule.severity == "block" else "yellow")
-            table.add_row(severity, entry(f"{rule.id}: {rule.name}", [f"{rulebook.file}:{rule.line}"]))
+            table.add_row(severity, entry_text(f"{rule.id}: {rule.name}", [f"{rulebook.file}:{rule.line}"]))
     out.show(lambda console: console.print(table))
     out.line(f"{len(rules.guardrails)} guardrails, version {rules.version}")
 
 
 def open_rules(path: Path | None) -> RuleSet:
-    """Return the rules at a path, or else the configured or default ones. Raises click.ClickException."""
+    """Load the rules at a path, or else the configured or default ones. Raises click.ClickException."""
     if path is None:
-        path = state().settings().cstp.guardrails.config_path or default_rulebook()
+        path = current_state().settings().cstp.guardrails.config_path or default_rulebook_path()
     try:
-        return load(path)
+        return load_rule_set(path)
     except RulebookError as error:
         raise click.ClickException(str(error)) from error
 
 
-def described(rules: RuleSet) -> list[dict[str, object]]:
-    """Return guardrails as programs read them."""
+def guardrails_to_json(rules: RuleSet) -> list[dict[str, object]]:
+    """Return the guardrails for --json."""
     return [
         {
             "id": rule.id,
@@ -101,8 +107,8 @@ def described(rules: RuleSet) -> list[dict[str, object]]:
     ]
 
 
-def shown(result: TestResult) -> dict[str, object]:
-    """Return the result of a test as programs read it."""
+def test_result_to_json(result: RulebookTestResult) -> dict[str, object]:
+    """Return the result of a test for --json."""
     return {
         "file": result.file,
         "line": result.line,

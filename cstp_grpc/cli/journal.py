@@ -1,4 +1,4 @@
-"""The decision memory: record, show, list, review, share, unshare."""
+"""The commands on decisions: record, show, list, review, share, unshare."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cstp_grpc.cli.command import calls
-from cstp_grpc.cli.options import LIMIT, filter_options, instant, judged_options, pair, words
+from cstp_grpc.cli.command_decorators import (
+    LIMIT,
+    enum_choice,
+    filter_options,
+    judged_options,
+    parse_instant,
+    parse_key_value,
+    with_client,
+)
+from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.lazy_imports import LazyModule
-from cstp_grpc.vocabulary import DecisionStatus, Outcome, Visibility
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from cstp_grpc.cli import render
+    from cstp_grpc.cli import decision_output
     from cstp_grpc.cli.output import Output
     from cstp_grpc.client import CstpClient
     from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
 else:
-    render = LazyModule("cstp_grpc.cli.render")
+    decision_output = LazyModule("cstp_grpc.cli.decision_output")
     journal_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.journal_pb2")
 
 
@@ -28,11 +35,11 @@ else:
 @click.argument("title")
 @click.option("--context", metavar="TEXT", help="The circumstances; only you will be able to read them.")
 @judged_options
-@click.option("--status", type=words(DecisionStatus), help="Where it stands; decided when absent.")
-@click.option("--outcome", type=words(Outcome), help="How it turned out, where that is known.")
-@click.option("--date", type=instant, metavar="DATE", help="When it was decided; now when absent.")
+@click.option("--status", type=enum_choice(DecisionStatus), help="Where it stands; decided when absent.")
+@click.option("--outcome", type=enum_choice(Outcome), help="How it turned out, where that is known.")
+@click.option("--date", type=parse_instant, metavar="DATE", help="When it was decided; now when absent.")
 @click.option("--notes", metavar="TEXT", help="The lesson.")
-@click.option("--reason", "reasons", type=pair, multiple=True, metavar="TYPE=TEXT", help="Why.")
+@click.option("--reason", "reasons", type=parse_key_value, multiple=True, metavar="TYPE=TEXT", help="Why.")
 @click.option("--tag", "tags", multiple=True, help="A word to find it by.")
 @click.option("--project", help="The project it belongs to.")
 @click.option("--share", is_flag=True, help="Let every agent find it.")
@@ -40,8 +47,8 @@ else:
 @click.option("--depends-on", multiple=True, metavar="ID", help="A decision that this one builds on.")
 @click.option("--relates-to", multiple=True, metavar="ID", help="A decision worth reading beside this one.")
 @click.option("--request-id", help="Makes a repetition safe; made up when absent.")
-@calls
-def record(
+@with_client
+def record_command(
     client: CstpClient,
     out: Output,
     title: str,
@@ -87,13 +94,13 @@ def record(
         request_id=request_id,
     )
     answer = journal_pb2.RecordDecisionResponse(decision=decision)
-    out.answer(answer, lambda console: render.decision(console, decision))
+    out.answer(answer, lambda console: decision_output.print_decision(console, decision))
 
 
 @click.command()
 @click.argument("decision_id", metavar="ID")
-@calls
-def show(client: CstpClient, out: Output, decision_id: str) -> None:
+@with_client
+def show_command(client: CstpClient, out: Output, decision_id: str) -> None:
     """Show a decision: your own whole, another's shared one without its private parts.
 
     \b
@@ -102,13 +109,13 @@ def show(client: CstpClient, out: Output, decision_id: str) -> None:
     """
     decision = client.get_decision(decision_id)
     answer = journal_pb2.GetDecisionResponse(decision=decision)
-    out.answer(answer, lambda console: render.decision(console, decision))
+    out.answer(answer, lambda console: decision_output.print_decision(console, decision))
 
 
 @click.command(name="list")
 @filter_options
 @click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at the most.")
-@calls
+@with_client
 def list_command(client: CstpClient, out: Output, filters: types_pb2.DecisionFilters, limit: int) -> None:
     """List the decisions you may read, latest first.
 
@@ -119,15 +126,15 @@ def list_command(client: CstpClient, out: Output, filters: types_pb2.DecisionFil
     """
     found = list(islice(client.list_decisions(filters=filters, page_size=min(limit, 1000)), limit))
     answer = journal_pb2.ListDecisionsResponse(decisions=found)
-    out.answer(answer, lambda console: render.decisions(console, found))
+    out.answer(answer, lambda console: decision_output.print_decisions(console, found))
 
 
 @click.command()
 @click.argument("decision_id", metavar="ID")
-@click.option("--outcome", type=words(Outcome), required=True, help="How it turned out.")
+@click.option("--outcome", type=enum_choice(Outcome), required=True, help="How it turned out.")
 @click.option("--notes", metavar="TEXT", help="The lesson; the present one stays when absent.")
-@calls
-def review(client: CstpClient, out: Output, decision_id: str, outcome: str, notes: str | None) -> None:
+@with_client
+def review_command(client: CstpClient, out: Output, decision_id: str, outcome: str, notes: str | None) -> None:
     """Say how a decision turned out, and what is to be learnt from it.
 
     \b
@@ -136,13 +143,13 @@ def review(client: CstpClient, out: Output, decision_id: str, outcome: str, note
     """
     decision = client.review_decision(decision_id, outcome, notes=notes)
     answer = journal_pb2.ReviewDecisionResponse(decision=decision)
-    out.answer(answer, lambda console: render.decision(console, decision))
+    out.answer(answer, lambda console: decision_output.print_decision(console, decision))
 
 
 @click.command()
 @click.argument("decision_id", metavar="ID")
-@calls
-def share(client: CstpClient, out: Output, decision_id: str) -> None:
+@with_client
+def share_command(client: CstpClient, out: Output, decision_id: str) -> None:
     """Let every agent find a decision of yours; its context and reasoning stay private.
 
     \b
@@ -156,8 +163,8 @@ def share(client: CstpClient, out: Output, decision_id: str) -> None:
 
 @click.command()
 @click.argument("decision_id", metavar="ID")
-@calls
-def unshare(client: CstpClient, out: Output, decision_id: str) -> None:
+@with_client
+def unshare_command(client: CstpClient, out: Output, decision_id: str) -> None:
     """Take back the sharing of a decision of yours.
 
     \b

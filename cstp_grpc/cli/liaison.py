@@ -1,4 +1,4 @@
-"""Chat sessions and their routing from the guide to liaison agents."""
+"""The `cstp liaison` commands: chat sessions and their routing to liaison agents."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cstp_grpc.cli.command import calls
-from cstp_grpc.cli.options import LIMIT, Command, object_options, words
-from cstp_grpc.cli.output import printable
-from cstp_grpc.cli.protocol import BLOCKED
+from cstp_grpc.cli.command_decorators import LIMIT, Command, enum_choice, object_options, with_client
+from cstp_grpc.cli.output import to_printable
+from cstp_grpc.cli.protocol import EXIT_BLOCKED
 from cstp_grpc.errors import CstpError, PermissionDenied
 from cstp_grpc.lazy_imports import LazyModule
-from cstp_grpc.liaison.model import GUIDE, LIAISON, EventType, MessageRole, SessionStatus
+from cstp_grpc.liaison.model import AGENT_PREFIX, GUIDE, EventType, MessageRole, SessionStatus
 
 if TYPE_CHECKING:
-    from cstp_grpc.calling import Json
-    from cstp_grpc.cli import conversations as render
+    from cstp_grpc.cli import liaison_output
     from cstp_grpc.cli.output import Output
-    from cstp_grpc.client import CstpClient, codec
+    from cstp_grpc.client import CstpClient
+    from cstp_grpc.contract import json_codec
+    from cstp_grpc.contract.calls import Json
     from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
 else:
-    render = LazyModule("cstp_grpc.cli.conversations")
-    codec = LazyModule("cstp_grpc.client.codec")
+    liaison_output = LazyModule("cstp_grpc.cli.liaison_output")
+    json_codec = LazyModule("cstp_grpc.contract.json_codec")
     pb2 = LazyModule("cstp_grpc.gen.liaison.v1.liaison_pb2")
 
-SEQUENCE = click.IntRange(min=0)
-WHICH = click.option("--session", metavar="ID", help="The session; when absent, the user's active one.")
-WHOSE = click.option("--user", "user_id", metavar="ID", help="The user; you when absent.")
-CONTEXT = object_options(
+SEQUENCE_TYPE = click.IntRange(min=0)
+SESSION_OPTION = click.option("--session", metavar="ID", help="The session; when absent, the user's active one.")
+USER_OPTION = click.option("--user", "user_id", metavar="ID", help="The user; you when absent.")
+CONTEXT_OPTIONS = object_options(
     "--context",
     "context",
     "A member of the context; the value is JSON, or else a text.",
@@ -49,11 +49,11 @@ claim_number_option = click.option(
 )
 
 
-def in_session(command: Callable[..., None]) -> Command:
-    """Give a command the options that name a session; it gets the identifier as `session`."""
+def with_session(command: Callable[..., None]) -> Command:
+    """Add the options that name a session; the command gets its identifier as `session`."""
 
-    @WHICH
-    @WHOSE
+    @SESSION_OPTION
+    @USER_OPTION
     @functools.wraps(command)
     def wrapper(client: CstpClient, out: Output, session: str | None, user_id: str | None, **kwargs: Any) -> None:
         named = session or client.liaison.get_session(user_id=user_id).id
@@ -63,8 +63,8 @@ def in_session(command: Callable[..., None]) -> Command:
 
 
 @contextmanager
-def telling_blocks(out: Output) -> Iterator[None]:
-    """End the command with the exit code for it where guardrails block, after showing which do."""
+def exit_if_blocked(out: Output) -> Iterator[None]:
+    """Print the guardrails that block and exit with EXIT_BLOCKED if the call is blocked."""
     try:
         yield
     except PermissionDenied as error:
@@ -72,16 +72,16 @@ def telling_blocks(out: Output) -> Iterator[None]:
         if not blocks:
             raise
         if out.json_wanted:
-            from cstp_grpc.cli.hints import as_json
+            from cstp_grpc.cli.error_hints import error_to_json
 
-            out.problem(as_json(error, None))
+            out.print_error(error_to_json(error, None))
         else:
-            out.show(lambda console: render.blocked(console, blocks))
-        click.get_current_context().exit(BLOCKED)
+            out.show(lambda console: liaison_output.print_blocks(console, blocks))
+        click.get_current_context().exit(EXIT_BLOCKED)
 
 
 @click.group()
-def liaison() -> None:
+def liaison_group() -> None:
     """Hand a user's conversation from the guide to the liaison agent of a pillar, with its context.
 
     \b
@@ -93,11 +93,11 @@ def liaison() -> None:
     """
 
 
-@liaison.command(name="open")
-@WHOSE
+@liaison_group.command(name="open")
+@USER_OPTION
 @click.option("--session", metavar="ID", help="The identifier of the new session; made up when absent.")
-@CONTEXT
-@calls
+@CONTEXT_OPTIONS
+@with_client
 def open_command(
     client: CstpClient, out: Output, user_id: str | None, session: str | None, context: dict[str, Json] | None
 ) -> None:
@@ -109,12 +109,12 @@ def open_command(
       cstp liaison open --user ada --session s-1 --context shared_intent="migrate the reports"
     """
     answer = client.liaison.open_session(user_id=user_id, chat_session_id=session, context=context)
-    out.answer(answer, lambda console: render.opened(console, answer))
+    out.answer(answer, lambda console: liaison_output.print_opened_session(console, answer))
 
 
-@liaison.command()
+@liaison_group.command()
 @click.argument("text")
-@click.option("--role", type=words(MessageRole), default=MessageRole.USER, show_default=True, help="Who speaks.")
+@click.option("--role", type=enum_choice(MessageRole), default=MessageRole.USER, show_default=True, help="Who speaks.")
 @object_options(
     "--metadata",
     "metadata",
@@ -123,9 +123,9 @@ def open_command(
 )
 @click.option("--message-id", help="Makes a repetition safe; made up when absent.")
 @claim_number_option
-@calls
-@in_session
-def say(
+@with_client
+@with_session
+def say_command(
     client: CstpClient,
     out: Output,
     session: str,
@@ -146,13 +146,13 @@ def say(
         session, text, role=role, metadata=metadata, message_id=message_id, claim_number=claim_number
     )
     answer = pb2.AppendMessageResponse(message=message)
-    out.answer(answer, lambda console: console.print(f"Message {message.sequence} of {printable(session)}."))
+    out.answer(answer, lambda console: console.print(f"Message {message.sequence} of {to_printable(session)}."))
 
 
-@liaison.command()
+@liaison_group.command()
 @click.argument("pillar")
-@WHICH
-@WHOSE
+@SESSION_OPTION
+@USER_OPTION
 @click.option("--reason", metavar="TEXT", help="Why.")
 @object_options(
     "--context",
@@ -160,8 +160,8 @@ def say(
     "A member of the context to share, in place of the whole conversation; the value is JSON, or else a text.",
     "The context to share as one JSON object.",
 )
-@calls
-def route(
+@with_client
+def route_command(
     client: CstpClient,
     out: Output,
     pillar: str,
@@ -180,18 +180,18 @@ def route(
       cstp liaison route content --session s-1 --reason "The user wants to upload files"
       cstp liaison route insights --user ada --context shared_intent="compare the reports" --context files=3
     """
-    with telling_blocks(out):
+    with exit_if_blocked(out):
         answer = client.liaison.route_to_liaison_agent(
             pillar, chat_session_id=session, user_id=user_id, routing_reason=reason, context_to_share=context
         )
-    out.answer(answer, lambda console: render.routed(console, answer))
+    out.answer(answer, lambda console: liaison_output.print_routing_result(console, answer))
 
 
-@liaison.command(name="return")
+@liaison_group.command(name="return")
 @click.option("--reason", metavar="TEXT", help="Why.")
 @claim_number_option
-@calls
-@in_session
+@with_client
+@with_session
 def return_command(client: CstpClient, out: Output, session: str, reason: str | None, claim_number: int | None) -> None:
     """Give a session back to the guide.
 
@@ -200,14 +200,14 @@ def return_command(client: CstpClient, out: Output, session: str, reason: str | 
       cstp liaison return --session s-1 --reason "The files are uploaded"
     """
     answer = client.liaison.return_to_guide(session, reason=reason, claim_number=claim_number)
-    out.answer(answer, lambda console: console.print(f"{printable(session)} is with the guide."))
+    out.answer(answer, lambda console: console.print(f"{to_printable(session)} is with the guide."))
 
 
-@liaison.command()
-@WHICH
-@WHOSE
-@calls
-def show(client: CstpClient, out: Output, session: str | None, user_id: str | None) -> None:
+@liaison_group.command()
+@SESSION_OPTION
+@USER_OPTION
+@with_client
+def show_command(client: CstpClient, out: Output, session: str | None, user_id: str | None) -> None:
     """Show a session, its conversation and its last routing.
 
     \b
@@ -217,25 +217,25 @@ def show(client: CstpClient, out: Output, session: str | None, user_id: str | No
     """
     found = client.liaison.get_session(session, user_id=user_id)
     messages = list(client.liaison.list_messages(found.id, page_size=100))
-    routing, share = last_routing(client, found.id)
+    routing, share = find_last_routing(client, found.id)
     if out.json_wanted:
         out.document(
             {
-                **codec.to_json(pb2.GetSessionResponse(chat_session=found)),
-                "messages": [codec.to_json(message) for message in messages],
-                **({"routing": codec.to_json(routing)} if routing else {}),
-                **({"share": codec.to_json(share)} if share else {}),
+                **json_codec.to_json(pb2.GetSessionResponse(chat_session=found)),
+                "messages": [json_codec.to_json(message) for message in messages],
+                **({"routing": json_codec.to_json(routing)} if routing else {}),
+                **({"share": json_codec.to_json(share)} if share else {}),
             }
         )
         return
-    out.show(lambda console: render.session(console, found))
-    out.show(lambda console: render.conversation(console, messages))
+    out.show(lambda console: liaison_output.print_session(console, found))
+    out.show(lambda console: liaison_output.print_conversation(console, messages))
     if routing:
-        out.show(lambda console: render.routing(console, routing, share))
+        out.show(lambda console: liaison_output.print_last_routing(console, routing, share))
 
 
-def last_routing(client: CstpClient, session: str) -> tuple[pb2.Event | None, pb2.Share | None]:
-    """Return the event of a session's last routing and what it shared; None where it was never routed."""
+def find_last_routing(client: CstpClient, session: str) -> tuple[pb2.Event | None, pb2.Share | None]:
+    """Return the event of a session's last routing and its share, or None for both if it was never routed."""
     events = client.liaison.list_events(
         chat_session_id=session, types=[EventType.LIAISON_AGENT_ACTIVATED], page_size=100
     )
@@ -245,16 +245,18 @@ def last_routing(client: CstpClient, session: str) -> tuple[pb2.Event | None, pb
     return last[0], client.liaison.get_share(str(last[0].data["share_id"]))
 
 
-@liaison.command()
+@liaison_group.command()
 @click.option("--session", metavar="ID", help="Only what happens in this session.")
 @click.option(
     "--with", "concerned", metavar="AGENT", help="Only what concerns this agent, for instance liaison_content."
 )
-@click.option("--type", "types", type=words(EventType), multiple=True, help="Only this; repeatable.")
-@click.option("--after", type=SEQUENCE, metavar="N", help="From the event after this sequence on; 0 is from the first.")
+@click.option("--type", "types", type=enum_choice(EventType), multiple=True, help="Only this; repeatable.")
+@click.option(
+    "--after", type=SEQUENCE_TYPE, metavar="N", help="From the event after this sequence on; 0 is from the first."
+)
 @click.option("--limit", type=LIMIT, metavar="N", help="End after so many events.")
-@calls
-def watch(
+@with_client
+def watch_command(
     client: CstpClient,
     out: Output,
     session: str | None,
@@ -274,50 +276,50 @@ def watch(
     """
     # What keeps every call from being answered is told at once; only then is it worth waiting for the server.
     next(client.liaison.list_events(chat_session_id=session, agent=concerned, types=types, page_size=1), None)
-    interruptions = Interruptions(out)
+    interruptions = ReconnectNotices(out)
     events = client.liaison.watch_events(
         chat_session_id=session,
         agent=concerned,
         types=types,
         after=after,
-        on_failure=interruptions.tell,
+        on_failure=interruptions.report,
     )
     # Ctrl-C is how a watch is meant to end.
     with suppress(KeyboardInterrupt), closing(events):
         for event in islice(events, limit):
-            interruptions.over()
+            interruptions.reset()
             if out.json_wanted:
                 out.json_line(event)
             else:
-                out.line(render.event_line(event))
+                out.line(liaison_output.event_line(event))
 
 
-class Interruptions:
-    """Says that a watch was interrupted: each failure once, until there are events again."""
+class ReconnectNotices:
+    """Prints why a watch was interrupted, each failure once until events arrive again."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
         self._told: set[str] = set()
 
-    def tell(self, error: CstpError, _: float) -> None:
-        """Say why, unless that was said."""
+    def report(self, error: CstpError, _: float) -> None:
+        """Print the failure, unless it was printed already."""
         if error.message not in self._told:
             self._told.add(error.message)
-            self._out.note(f"{printable(error.message)}; trying again until Ctrl-C")
+            self._out.note(f"{to_printable(error.message)}; trying again until Ctrl-C")
 
-    def over(self) -> None:
-        """Say it anew from now on."""
+    def reset(self) -> None:
+        """Forget the printed failures, because events arrive again."""
         self._told.clear()
 
 
-@liaison.command(name="list")
+@liaison_group.command(name="list")
 @click.option("--user", "user_id", metavar="ID", help="Only those of this user.")
 @click.option(
     "--with", "concerned", metavar="AGENT", help="Only those that this agent has, for instance liaison_content."
 )
-@click.option("--status", type=words(SessionStatus), help="Only those that go on, or have ended.")
+@click.option("--status", type=enum_choice(SessionStatus), help="Only those that go on, or have ended.")
 @click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at the most.")
-@calls
+@with_client
 def list_command(
     client: CstpClient, out: Output, user_id: str | None, concerned: str | None, status: str | None, limit: int
 ) -> None:
@@ -333,13 +335,13 @@ def list_command(
     )
     found = list(islice(sessions, limit))
     answer = pb2.ListSessionsResponse(chat_sessions=found)
-    out.answer(answer, lambda console: render.sessions(console, found))
+    out.answer(answer, lambda console: liaison_output.print_sessions(console, found))
 
 
-@liaison.command()
-@calls
-@in_session
-def close(client: CstpClient, out: Output, session: str) -> None:
+@liaison_group.command()
+@with_client
+@with_session
+def close_command(client: CstpClient, out: Output, session: str) -> None:
     """Close a session for good.
 
     \b
@@ -348,15 +350,15 @@ def close(client: CstpClient, out: Output, session: str) -> None:
     """
     closed = client.liaison.close_session(session)
     answer = pb2.CloseSessionResponse(chat_session=closed)
-    out.answer(answer, lambda console: console.print(f"{printable(closed.id)} is closed."))
+    out.answer(answer, lambda console: console.print(f"{to_printable(closed.id)} is closed."))
 
 
-@liaison.command()
+@liaison_group.command()
 @click.option("--session", metavar="ID", help="The session to delete.")
 @click.option("--user", "user_id", metavar="ID", help="Delete all sessions of this user.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@calls
-def delete(client: CstpClient, out: Output, session: str | None, user_id: str | None, yes: bool) -> None:
+@with_client
+def delete_command(client: CstpClient, out: Output, session: str | None, user_id: str | None, yes: bool) -> None:
     """Delete a session, or all sessions of a user, with everything that was kept of them.
 
     Messages, shared contexts and events go; the audit trail says that it happened. It cannot be undone.
@@ -372,25 +374,27 @@ def delete(client: CstpClient, out: Output, session: str | None, user_id: str | 
     if not yes:
         if out.json_wanted or not (sys.stdin and sys.stdin.isatty()):
             raise click.UsageError("Pass --yes, since nobody can be asked whether to delete.")
-        click.confirm(f"Delete {printable(what)} for good?", abort=True, err=True)
+        click.confirm(f"Delete {to_printable(what)} for good?", abort=True, err=True)
     if session is not None:
         one = client.liaison.delete_session(session)
-        message = f"{printable(session)} is deleted." if one.deleted else f"There is no session {printable(session)}."
+        message = (
+            f"{to_printable(session)} is deleted." if one.deleted else f"There is no session {to_printable(session)}."
+        )
         out.answer(one, lambda console: console.print(message))
     elif user_id is not None:
         several = client.liaison.delete_user_sessions(user_id)
-        counted = f"{several.deleted} session{'' if several.deleted == 1 else 's'} of {printable(user_id)}"
+        counted = f"{several.deleted} session{'' if several.deleted == 1 else 's'} of {to_printable(user_id)}"
         out.answer(several, lambda console: console.print(f"Deleted {counted}."))
 
 
-@liaison.command()
+@liaison_group.command()
 @click.argument("pillar")
 @click.option("--from", "source", default=GUIDE, show_default=True, metavar="AGENT", help="Who shares it.")
-@CONTEXT
+@CONTEXT_OPTIONS
 @click.option("--conversation", metavar="ID", help="The conversation that it belongs to, as the source names it.")
 @click.option("--key", metavar="KEY", help="By which a repetition is known; when absent, by what is shared.")
-@calls
-def share(
+@with_client
+def share_command(
     client: CstpClient,
     out: Output,
     pillar: str,
@@ -409,23 +413,23 @@ def share(
     """
     if context is None:
         raise click.UsageError("Say with --context or --context-json what to share.")
-    with telling_blocks(out):
+    with exit_if_blocked(out):
         answer = client.liaison.share_context_to_agent(
-            source, agent_of(pillar), context, conversation_id=conversation, idempotency_key=key
+            source, liaison_agent_name(pillar), context, conversation_id=conversation, idempotency_key=key
         )
-    out.answer(answer, lambda console: render.shared(console, answer.share))
+    out.answer(answer, lambda console: liaison_output.print_share(console, answer.share))
 
 
-def agent_of(pillar: str) -> str:
-    """Return the liaison agent of a pillar, which may be named by its agent too."""
-    return pillar if pillar.startswith(LIAISON) else LIAISON + pillar
+def liaison_agent_name(pillar: str) -> str:
+    """Return the name of a pillar's liaison agent, given the pillar or the agent."""
+    return pillar if pillar.startswith(AGENT_PREFIX) else AGENT_PREFIX + pillar
 
 
-@liaison.command()
+@liaison_group.command()
 @click.option("--claimant", metavar="NAME", help="The instance that takes it; you when absent.")
-@calls
-@in_session
-def claim(client: CstpClient, out: Output, session: str, claimant: str | None) -> None:
+@with_client
+@with_session
+def claim_command(client: CstpClient, out: Output, session: str, claimant: str | None) -> None:
     """Take a session that was handed over, and show what came with it. You are the local liaison agent of its pillar.
 
     \b
@@ -433,13 +437,13 @@ def claim(client: CstpClient, out: Output, session: str, claimant: str | None) -
       cstp liaison claim --session s-1 --claimant content-agent-1
     """
     answer = client.liaison.claim_session(session, claimant=claimant)
-    out.answer(answer, lambda console: render.claimed(console, answer))
+    out.answer(answer, lambda console: liaison_output.print_claim(console, answer))
 
 
-@liaison.command()
+@liaison_group.command()
 @click.argument("pillar", required=False)
-@calls
-def agents(client: CstpClient, out: Output, pillar: str | None) -> None:
+@with_client
+def agents_command(client: CstpClient, out: Output, pillar: str | None) -> None:
     """List the liaison agents, or that of PILLAR: whether each is there, and how many sessions it has.
 
     \b
@@ -448,14 +452,14 @@ def agents(client: CstpClient, out: Output, pillar: str | None) -> None:
       cstp liaison agents content --json
     """
     answer = client.liaison.list_liaison_agents(target_pillar=pillar)
-    out.answer(answer, lambda console: render.agents(console, answer.liaison_agents))
+    out.answer(answer, lambda console: liaison_output.print_agents(console, answer.liaison_agents))
 
 
-@liaison.command()
+@liaison_group.command()
 @click.argument("pillar")
 @click.option("--leaving", is_flag=True, help="Tell that you go away.")
-@calls
-def heartbeat(client: CstpClient, out: Output, pillar: str, leaving: bool) -> None:
+@with_client
+def heartbeat_command(client: CstpClient, out: Output, pillar: str, leaving: bool) -> None:
     """Tell that the local liaison agent of PILLAR is there.
 
     You are the agent, and must tell it again and again: after some time without it, it counts as unavailable.
@@ -466,4 +470,4 @@ def heartbeat(client: CstpClient, out: Output, pillar: str, leaving: bool) -> No
       while cstp liaison heartbeat content; do sleep 10; done
     """
     answer = client.liaison.heartbeat(pillar, leaving=leaving)
-    out.answer(answer, lambda console: render.present(console, answer))
+    out.answer(answer, lambda console: liaison_output.print_heartbeat(console, answer))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ListedCommand(NamedTuple):
-    """A subcommand that need not be imported to be listed."""
+    """A subcommand as it is listed without being imported."""
 
     where: str
     """The module beside this one and the name in it, as `module:name`."""
@@ -29,71 +29,75 @@ class ListedCommand(NamedTuple):
 
 COMMANDS: Final = {
     "serve": ListedCommand(
-        "serve:serve",
+        "serve:serve_command",
         "Run the gRPC server and the HTTP bridge until Ctrl-C or SIGTERM; a closed terminal does not end them.",
     ),
     "bridge": ListedCommand(
-        "serve:bridge", "Run the HTTP bridge alone until Ctrl-C or SIGTERM, for a gRPC server elsewhere."
+        "serve:bridge_command", "Run the HTTP bridge alone until Ctrl-C or SIGTERM, for a gRPC server elsewhere."
     ),
     "demo": ListedCommand(
-        "demo:demo",
+        "demo:demo_command",
         "Start everything, import example decisions, announce an intent over gRPC and over JSON-RPC, and stop.",
     ),
-    "query": ListedCommand("protocol:query", "Find past decisions that resemble TEXT, the most similar first."),
-    "check": ListedCommand("protocol:check", "Ask the guardrails about an action."),
+    "query": ListedCommand("protocol:query_command", "Find past decisions that resemble TEXT, the most similar first."),
+    "check": ListedCommand("protocol:check_command", "Ask the guardrails about an action."),
     "announce": ListedCommand(
-        "protocol:announce", "Announce what you are about to do; get similar decisions, a verdict and suggestions."
+        "protocol:announce_command",
+        "Announce what you are about to do; get similar decisions, a verdict and suggestions.",
     ),
-    "record": ListedCommand("journal:record", "Record a decision of yours."),
-    "review": ListedCommand("journal:review", "Say how a decision turned out, and what is to be learnt from it."),
+    "record": ListedCommand("journal:record_command", "Record a decision of yours."),
+    "review": ListedCommand(
+        "journal:review_command", "Say how a decision turned out, and what is to be learnt from it."
+    ),
     "list": ListedCommand("journal:list_command", "List the decisions you may read, latest first."),
     "show": ListedCommand(
-        "journal:show", "Show a decision: your own whole, another's shared one without its private parts."
+        "journal:show_command", "Show a decision: your own whole, another's shared one without its private parts."
     ),
     "share": ListedCommand(
-        "journal:share", "Let every agent find a decision of yours; its context and reasoning stay private."
+        "journal:share_command", "Let every agent find a decision of yours; its context and reasoning stay private."
     ),
-    "unshare": ListedCommand("journal:unshare", "Take back the sharing of a decision of yours."),
+    "unshare": ListedCommand("journal:unshare_command", "Take back the sharing of a decision of yours."),
     "import": ListedCommand(
-        "importing:import_command", "Import the decision records in the files and folders at PATHS."
+        "import_command:import_command", "Import the decision records in the files and folders at PATHS."
     ),
     "agents": ListedCommand(
-        "agents:agents", "List the agents of federation.peers with their health, version, latency and card."
+        "peers:agents_group", "List the agents of federation.peers with their health, version, latency and card."
     ),
     "liaison": ListedCommand(
-        "liaison:liaison",
+        "liaison:liaison_group",
         "Hand a user's conversation from the guide to the liaison agent of a pillar, with its context.",
     ),
-    "guardrails": ListedCommand("guardrails:guardrails", "Look at rulebooks and test them."),
-    "audit": ListedCommand("auditing:audit", "List the audit trail, latest first."),
-    "intents": ListedCommand("auditing:intents", "List the announced intents of every agent, latest first."),
+    "guardrails": ListedCommand("guardrails:guardrails_group", "Look at rulebooks and test them."),
+    "audit": ListedCommand("audit:audit_command", "List the audit trail, latest first."),
+    "intents": ListedCommand("audit:intents_command", "List the announced intents of every agent, latest first."),
     "call": ListedCommand(
-        "generic:call",
+        "protocol:call_command",
         "Call any unary METHOD by its JSON-RPC name with PARAMS, a JSON object; `-` reads it from standard input.",
     ),
     "agent-card": ListedCommand(
-        "agent_card:agent_card", "Show the agent card of the bridge at URL; when absent, of this machine's bridge."
+        "agent_card:agent_card_command",
+        "Show the agent card of the bridge at URL; when absent, of this machine's bridge.",
     ),
     "context": ListedCommand(
-        "context:context", "Read what governs a path in AGENTS.md and CLAUDE.md, and keep these files right."
+        "context:context_group", "Read what governs a path in AGENTS.md and CLAUDE.md, and keep these files right."
     ),
-    "learn": ListedCommand("learning:learn", "File what was learned at work, and review what was filed."),
-    "config": ListedCommand("configuration:config", "Check and document the configuration."),
+    "learn": ListedCommand("learn:learn_group", "File what was learned at work, and review what was filed."),
+    "config": ListedCommand("config:config_group", "Check and document the configuration."),
     "migrate": ListedCommand(
-        "configuration:migrate",
+        "config:migrate_command",
         "Bring the database to the tables of this version; a server does so too when it starts.",
     ),
-    "version": ListedCommand("generic:version", "Show the version."),
+    "version": ListedCommand("protocol:version_command", "Show the version."),
 }
 """The subcommands in the order of the help."""
 
 
-COLLECT_AFTER: Final = 100_000
+GC_THRESHOLD: Final = 100_000
 """How many objects are made between two garbage collections."""
 
 
-class Cstp(click.Group):
-    """Imports a command when it is used: some need libraries that take long to load, and the others should not wait."""
+class LazyCommandGroup(click.Group):
+    """A group that imports a command when it is used, since some need libraries that take long to load."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of the commands."""
@@ -107,7 +111,7 @@ class Cstp(click.Group):
         environment.forbid_telemetry()
         environment.silence_grpc()
         # Modules are not garbage: looking for some among them again and again would take an eighth of each command.
-        gc.set_threshold(COLLECT_AFTER)
+        gc.set_threshold(GC_THRESHOLD)
         module, name = COMMANDS[cmd_name].where.split(":")
         command: click.Command = getattr(importlib.import_module(f"cstp_grpc.cli.{module}"), name)
         return command
@@ -115,7 +119,7 @@ class Cstp(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is called, and its arguments. Raises NoSuchCommand with what was likely meant."""
+        """Return the command and its arguments. Raises NoSuchCommand with likely alternatives."""
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
@@ -123,34 +127,34 @@ class Cstp(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands into the help."""
-        listed = click.Group(commands={name: listed_command(name) for name in COMMANDS})
+        listed = click.Group(commands={name: command_stub(name) for name in COMMANDS})
         # A group lists its commands by name, unless it is told otherwise.
         listed.list_commands = self.list_commands  # type: ignore[method-assign]
         listed.format_commands(ctx, formatter)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return what an incomplete word may become: the name of a command or an option."""
+        """Return the completions of a word: commands and options."""
         from click.shell_completion import CompletionItem
 
         names = [name for name in COMMANDS if name.startswith(incomplete)]
-        commands = [CompletionItem(name, help=listed_command(name).get_short_help_str()) for name in names]
+        commands = [CompletionItem(name, help=command_stub(name).get_short_help_str()) for name in names]
         return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. A known failure ends it with exit code 1 and says what to do next."""
-        from cstp_grpc.cli.command import State, known_failures
+        """Run the command; a known error ends it with exit code 1 and a hint."""
+        from cstp_grpc.cli.command_decorators import CommandState, exit_on_known_failure
 
-        ctx.obj = State()
-        with known_failures(ctx):
+        ctx.obj = CommandState()
+        with exit_on_known_failure(ctx):
             return super().invoke(ctx)
 
 
-def listed_command(name: str) -> click.Command:
-    """Return a command as lists show it, which cannot be run."""
+def command_stub(name: str) -> click.Command:
+    """Return a placeholder for a command, for listings only."""
     return click.Command(name, help=COMMANDS[name].summary)
 
 
-@click.command(cls=Cstp, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command(cls=LazyCommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(VERSION, prog_name="cstp")
 def main() -> None:
     """Look before you act: announce intents, query past decisions, check guardrails.

@@ -1,6 +1,6 @@
-"""What commands print: tables and colours for people, JSON for programs.
+"""The output of commands: tables and colours for people, JSON for programs.
 
-Consoles are loaded when something is printed on them, so that programs do not wait for what people need.
+Consoles are loaded on first use, so that programs do not wait for what only people need.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-INDENT = 2
+JSON_INDENT = 2
 """Columns by which JSON is indented."""
-STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control characters but line feeds and tabs, and what overrides the direction of writing."""
 
 
 class Output:
-    """Where a command prints; `json_wanted` asks for JSON. Colours are for terminals alone, and NO_COLOR stops them."""
+    """The output of a command; `json_wanted` selects JSON.
+
+    Colours are for terminals only, and NO_COLOR disables them.
+    """
 
     def __init__(self, *, json_wanted: bool = False) -> None:
         self.json_wanted = json_wanted
@@ -37,62 +40,62 @@ class Output:
     @functools.cached_property
     def console(self) -> Console:
         """Standard output."""
-        from cstp_grpc.cli.console import console
+        from cstp_grpc.cli.console import open_console
 
-        return console(error=False)
+        return open_console(error=False)
 
     @functools.cached_property
     def notes(self) -> Console:
         """Standard error: progress, notes and failures."""
-        from cstp_grpc.cli.console import console
+        from cstp_grpc.cli.console import open_console
 
-        return console(error=True)
+        return open_console(error=True)
 
     def answer(self, message: Message, show: Callable[[Console], None]) -> None:
-        """Print an answer: as the result object of JSON-RPC, or as `show` prints it."""
+        """Print a response: as the result object of JSON-RPC, or with `show`."""
         if self.json_wanted:
             self.message(message)
         else:
             self.show(show)
 
     def show(self, show: Callable[[Console], None]) -> None:
-        """Print as `show` does."""
-        with writing():
+        """Call `show` with the console of standard output."""
+        with report_write_errors():
             show(self.console)
 
     def message(self, message: Message) -> None:
         """Print a message as the result object of JSON-RPC."""
         # Not loaded before it is needed: it brings gRPC along.
-        from cstp_grpc.client import codec
+        from cstp_grpc.contract import json_codec
 
-        self.document(codec.to_json(message))
+        self.document(json_codec.to_json(message))
 
     def document(self, content: Any) -> None:
         """Print a JSON value."""
-        with writing():
+        with report_write_errors():
             write_json(sys.stdout, content)
 
     def json_line(self, message: Message) -> None:
         """Print a message as JSON on a line of its own."""
-        from cstp_grpc.client import codec
+        from cstp_grpc.contract import json_codec
 
-        with writing():
-            write_json(sys.stdout, codec.to_json(message), indent=None)
+        with report_write_errors():
+            write_json(sys.stdout, json_codec.to_json(message), indent=None)
 
-    def problem(self, content: Any) -> None:
-        """Print a failure as JSON on standard error."""
+    def print_error(self, content: Any) -> None:
+        """Print an error as JSON on standard error."""
         write_json(sys.stderr, {"error": content})
 
     def line(self, text: str | Text) -> None:
-        """Print a line, unless JSON is wanted. It is not broken, so that commands in it can be copied."""
+        """Print a line, unless JSON is wanted; it is not wrapped, so that commands in it can be copied."""
         if not self.json_wanted:
             self.show(lambda console: console.print(text, soft_wrap=True))
 
-    def verbatim(self, text: str) -> None:
-        """Print a text as it is; on a terminal without what could steer it."""
-        with writing():
+    def write_verbatim(self, text: str) -> None:
+        """Print a text as it is; on a terminal without control characters."""
+        with report_write_errors():
             stream = self.console.file
-            stream.write(printable(text) if stream.isatty() else text)
+            stream.write(to_printable(text) if stream.isatty() else text)
             stream.flush()
 
     def note(self, text: str | Text) -> None:
@@ -101,8 +104,8 @@ class Output:
 
 
 @contextmanager
-def writing() -> Iterator[None]:
-    """Tell where standard output takes no more. Raises ClickException."""
+def report_write_errors() -> Iterator[None]:
+    """Turn errors of writing to standard output into click.ClickException."""
     try:
         yield
     except OSError as error:
@@ -114,8 +117,8 @@ def writing() -> Iterator[None]:
         raise click.ClickException(f"standard output: {error.strerror}") from error
 
 
-def write_json(stream: TextIO | None, content: Any, indent: int | None = INDENT) -> None:
-    """Write a JSON value; letters that the stream's encoding does not have are escaped."""
+def write_json(stream: TextIO | None, content: Any, indent: int | None = JSON_INDENT) -> None:
+    """Write a JSON value; characters that the stream's encoding lacks are escaped."""
     if stream is None:
         return
     text = json_text(content, indent=indent)
@@ -127,12 +130,12 @@ def write_json(stream: TextIO | None, content: Any, indent: int | None = INDENT)
     stream.flush()
 
 
-def json_text(content: Any, *, ascii_only: bool = False, indent: int | None = INDENT) -> str:
-    """Return JSON for people and programs, on one line without `indent`; what could steer a terminal is escaped."""
+def json_text(content: Any, *, ascii_only: bool = False, indent: int | None = JSON_INDENT) -> str:
+    """Return a JSON text, on one line without `indent`; control characters are escaped."""
     text = json.dumps(content, indent=indent, ensure_ascii=ascii_only)
-    return STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def printable(text: str) -> str:
-    """Return a text that other agents wrote without what could steer the terminal or turn its direction."""
-    return STEERING.sub("\N{REPLACEMENT CHARACTER}", text)
+def to_printable(text: str) -> str:
+    """Return a text of another agent without control characters and without changes of direction."""
+    return CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,4 +1,4 @@
-"""The peers of the configuration: how they are, and how one more gets there."""
+"""The `cstp agents` commands: list the configured peers with their health, and add one to the configuration."""
 
 from __future__ import annotations
 
@@ -12,85 +12,98 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from rich.console import Console
+from rich.text import Text
 
 from cstp_grpc import config
-from cstp_grpc.cli.agent_card import CARD_PATH, ENDPOINT, card_url, read_keys
-from cstp_grpc.cli.endpoint import read_bytes
+from cstp_grpc.cli.agent_card import CARD_PATH, JSONRPC_PATH, card_url, read_keys
+from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, with_output
+from cstp_grpc.cli.console import TextTable
+from cstp_grpc.cli.decision_output import entry_text
+from cstp_grpc.cli.output import Output, to_printable
+from cstp_grpc.cli.server_choice import Endpoint, read_ca_file
 from cstp_grpc.client import CstpClient
-from cstp_grpc.client.contract import methods
-from cstp_grpc.client.federation.cards import Card, read_card
-from cstp_grpc.client.federation.gather import Reply, gather
-from cstp_grpc.client.federation.replies import Failure, understand
-from cstp_grpc.client.transport import grpc_address, scheme_of
+from cstp_grpc.client.grpc_transport import grpc_address, target_scheme
 from cstp_grpc.config import ConfigError, PeerSettings, Settings
+from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import AuthenticationRequired, CstpError, InvalidArgument
+from cstp_grpc.federation.agent_card import PeerCard, read_card
+from cstp_grpc.federation.fan_out import PeerReply, ask_peers
+from cstp_grpc.federation.module import open_peers
+from cstp_grpc.federation.peer_responses import PeerFailure, read_reply
 from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2
-from cstp_grpc.server.federation import open_peers
-from cstp_grpc.vocabulary import PeerStatus
 
-VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-NOT_SET_YET: Final = "not-set-yet"
+VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+TOKEN_PLACEHOLDER: Final = "not-set-yet"  # noqa: S105
 """What stands for a token while its variable is not set."""
-NEEDED: Final = (options_pb2.PERMISSION_QUERY, options_pb2.PERMISSION_CHECK, options_pb2.PERMISSION_ANNOUNCE)
+NEEDED_PERMISSIONS: Final = (
+    options_pb2.PERMISSION_QUERY,
+    options_pb2.PERMISSION_CHECK,
+    options_pb2.PERMISSION_ANNOUNCE,
+)
 """What a peer must permit to be asked everything."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How a peer is: what it answered, or why it did not, and its card where there is one."""
+class PeerHealth:
+    """The health of a peer: its answer, or why it did not answer, and its card if it has one."""
 
     configured: PeerSettings
     status: PeerStatus
     latency_ms: float
     access: access_pb2.GetAccessResponse | None
-    failure: Failure | None
-    card: Card | None
+    failure: PeerFailure | None
+    card: PeerCard | None
 
     @property
     def healthy(self) -> bool:
-        """Whether it answers."""
+        """Whether the peer answered."""
         return self.status is PeerStatus.ANSWERED
 
     @property
     def version(self) -> str:
-        """The version of its software, empty where it is not known."""
+        """The version of its software, empty if unknown."""
         return self.access.version if self.access else self.card.version if self.card else ""
 
     @property
-    def lacking(self) -> list[str]:
-        """What we may not ask it."""
+    def missing_permissions(self) -> list[str]:
+        """The permissions that the peer does not give this agent."""
         if self.access is None:
             return []
-        return [permission_word(needed) for needed in NEEDED if needed not in self.access.permissions]
+        return [permission_word(needed) for needed in NEEDED_PERMISSIONS if needed not in self.access.permissions]
 
 
-def roll_call(settings: Settings, seconds: float) -> list[Standing]:
-    """Return how the configured peers are, each asked at once, in their order. Raises ConfigError."""
+def probe_peers(settings: Settings, seconds: float) -> list[PeerHealth]:
+    """Return the health of the configured peers, asked concurrently, in their order. Raises ConfigError."""
     configured = settings.federation.peers
     if not configured:
         return []
     with ExitStack() as opened:
         peers = open_peers(opened, settings.federation)
         pool = opened.enter_context(ThreadPoolExecutor(len(configured)))
-        cards = [pool.submit(card_of, peer, seconds) for peer in configured]
-        replies = gather(peers, methods()["cstp.getAccess"], access_pb2.GetAccessRequest(), seconds)
+        cards = [pool.submit(fetch_peer_card, peer, seconds) for peer in configured]
+        replies = ask_peers(peers, contract_methods()["cstp.getAccess"], access_pb2.GetAccessRequest(), seconds)
         by_name = {reply.agent: reply for reply in replies}
-        return [standing(peer, by_name[peer.name], card.result()) for peer, card in zip(configured, cards, strict=True)]
+        return [
+            to_peer_health(peer, by_name[peer.name], card.result())
+            for peer, card in zip(configured, cards, strict=True)
+        ]
 
 
-def standing(configured: PeerSettings, reply: Reply, card: Card | None) -> Standing:
-    """Return how a peer is, by what it replied."""
+def to_peer_health(configured: PeerSettings, reply: PeerReply, card: PeerCard | None) -> PeerHealth:
+    """Return the health of a peer from its reply."""
     access = reply.answer if isinstance(reply.answer, access_pb2.GetAccessResponse) else None
-    failure = None if access else understand(reply, required=True, trust=1.0).failure
-    return Standing(configured, reply.status, reply.latency_ms, access, failure, card)
+    failure = None if access else read_reply(reply, required=True, trust=1.0).failure
+    return PeerHealth(configured, reply.status, reply.latency_ms, access, failure, card)
 
 
-def card_of(peer: PeerSettings, seconds: float) -> Card | None:
-    """Return the card of a peer that has one."""
-    if scheme_of(peer.url) not in {"http", "https"}:
+def fetch_peer_card(peer: PeerSettings, seconds: float) -> PeerCard | None:
+    """Fetch the agent card of a peer, or return None."""
+    if target_scheme(peer.url) not in {"http", "https"}:
         return None
     token = peer.token.get_secret_value() if peer.token else None
-    roots = None if peer.ca_file is None else read_bytes(peer.ca_file)
+    roots = None if peer.ca_file is None else read_ca_file(peer.ca_file)
     keys = [] if peer.card_key is None else read_keys(peer.card_key)
     try:
         return read_card(card_url(peer.url), token, roots, min(seconds, peer.timeout_seconds), card_keys=keys)
@@ -99,13 +112,13 @@ def card_of(peer: PeerSettings, seconds: float) -> Card | None:
 
 
 def permission_word(permission: options_pb2.Permission.ValueType) -> str:
-    """Return a permission as the configuration spells it."""
+    """Return a permission as it is written in the configuration."""
     return options_pb2.Permission.Name(permission).removeprefix("PERMISSION_").lower()
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the command line says of a peer to add."""
+class NewPeer:
+    """A peer to be added, as the command line describes it."""
 
     url: str
     name: str | None
@@ -117,18 +130,18 @@ class Wanted:
 
     @property
     def variable(self) -> str:
-        """The variable for its token; empty while it has no name to make one of."""
-        return self.token_env or (variable_of(self.name) if self.name else "")
+        """The environment variable of its token, empty if neither it nor a name is given."""
+        return self.token_env or (token_variable(self.name) if self.name else "")
 
     @property
     def token(self) -> str | None:
-        """The token in this variable, if it is set."""
+        """The token in that variable, or None."""
         return config.inherited_environment([self.variable]).get(self.variable)
 
 
 @dataclass(frozen=True, slots=True)
-class Addition:
-    """A peer that is to be added, and the text of the configuration with and without it."""
+class PeerConfigChange:
+    """A peer to be added, and the text of the configuration before and after."""
 
     entry: dict[str, Any]
     variable: str
@@ -137,66 +150,66 @@ class Addition:
 
     @property
     def diff(self) -> str:
-        """What changes, line by line, and nothing around it: there may be tokens."""
+        """The changed lines without context, since there may be tokens around them."""
         lines = difflib.unified_diff(self.before.splitlines(), self.text.splitlines(), n=0, lineterm="")
         return "\n".join(list(lines)[2:])
 
 
-def addition(path: Path, wanted: Wanted, seconds: float) -> Addition:
-    """Return what adding a peer makes of a configuration file, checked as a whole.
+def plan_peer(path: Path, wanted: NewPeer, seconds: float) -> PeerConfigChange:
+    """Return the change that adds a peer to a configuration file, validated as a whole.
 
-    Raises ConfigError, click.UsageError and what asking the peer raises.
+    Raises ConfigError, click.UsageError and the errors of calling the peer.
     """
     before = config.read_text(path)
-    present = config.judge(before, path, {}).federation.peers
+    present = config.validate_text(before, path, {}).federation.peers
     check_new(wanted.url, wanted.name, present)
-    name, url = introduced(wanted, seconds)
+    name, url = discover_peer(wanted, seconds)
     check_new(url, name, present)
-    variable = wanted.token_env or variable_of(name)
+    variable = wanted.token_env or token_variable(name)
     entry: dict[str, Any] = {"name": name, "url": url, "token": f"${{{variable}}}", "role": wanted.role}
     if wanted.categories:
         entry["categories"] = list(wanted.categories)
     if wanted.ca_file:
-        entry["ca_file"] = str(path_in_file(wanted.ca_file, path.parent))
+        entry["ca_file"] = str(path_for_config_file(wanted.ca_file, path.parent))
     if wanted.card_key:
-        entry["card_key"] = str(path_in_file(wanted.card_key, path.parent))
-    text = config.with_peer(before, path, entry)
-    settings = config.judge(text, path, {variable: NOT_SET_YET})
+        entry["card_key"] = str(path_for_config_file(wanted.card_key, path.parent))
+    text = config.add_peer(before, path, entry)
+    settings = config.validate_text(text, path, {variable: TOKEN_PLACEHOLDER})
     if name not in {peer.name for peer in settings.federation.peers}:
         raise ConfigError(f"{path}: the environment sets federation.peers, so that the file's do not count")
     with ExitStack() as opened:
         open_peers(opened, settings.federation)
-    return Addition(entry, variable, text, before)
+    return PeerConfigChange(entry, variable, text, before)
 
 
-def path_in_file(path: Path, folder: Path) -> Path:
-    """Return how a configuration file in a folder names a path: as it is, if it is the same one from there."""
+def path_for_config_file(path: Path, folder: Path) -> Path:
+    """Return a path as a configuration file must write it: absolute, if a relative one would differ."""
     return path if path.is_absolute() or folder.absolute() == Path.cwd() else path.absolute()
 
 
-def introduced(wanted: Wanted, seconds: float) -> tuple[str, str]:
-    """Return the name of an agent and the URL to ask it by: those of its card, or where it speaks gRPC.
+def discover_peer(wanted: NewPeer, seconds: float) -> tuple[str, str]:
+    """Return the name of an agent and the URL to ask it by, from its card or over gRPC.
 
     Raises CstpError, click.UsageError and ConfigError.
     """
-    roots = None if wanted.ca_file is None else read_bytes(wanted.ca_file)
+    roots = None if wanted.ca_file is None else read_ca_file(wanted.ca_file)
     keys = [] if wanted.card_key is None else read_keys(wanted.card_key)
-    if scheme_of(wanted.url) in {"http", "https"}:
+    if target_scheme(wanted.url) in {"http", "https"}:
         url = card_url(wanted.url)
         said = read_card(url, wanted.token, roots, seconds, card_keys=keys).name
     elif keys:
         raise click.UsageError(f"{wanted.url} has no agent card: --card-key needs the URL of one.")
     else:
-        url = f"{scheme_of(wanted.url)}://{grpc_address(wanted.url)}"
-        said = name_over_grpc(wanted, url, roots, seconds)
+        url = f"{target_scheme(wanted.url)}://{grpc_address(wanted.url)}"
+        said = fetch_name_over_grpc(wanted, url, roots, seconds)
     name = wanted.name or re.sub(r"[^A-Za-z0-9._-]+", "-", said).strip("-._")[:100]
     if not name:
         raise click.UsageError(f"{wanted.url} does not say what it is called; say it with --name.")
     return name, url
 
 
-def name_over_grpc(wanted: Wanted, url: str, roots: bytes | None, seconds: float) -> str:
-    """Return what an agent calls itself; empty where it tells nobody without a token."""
+def fetch_name_over_grpc(wanted: NewPeer, url: str, roots: bytes | None, seconds: float) -> str:
+    """Return the name that an agent gives itself, or empty if it requires a token for that."""
     with CstpClient(url, wanted.token, timeout=seconds, root_certificates=roots) as client:
         try:
             return client.get_access().agent
@@ -212,41 +225,248 @@ def name_over_grpc(wanted: Wanted, url: str, roots: bytes | None, seconds: float
 
 
 def check_new(url: str, name: str | None, present: Sequence[PeerSettings]) -> None:
-    """Refuse a peer that is there already. Raises click.ClickException."""
+    """Raise click.ClickException if the name or the URL is configured already."""
     for peer in present:
         if peer.name == name:
             raise click.ClickException(
                 f"federation.peers has {name} already, at {peer.url}. Call the new one otherwise with --name."
             )
-        if place_of(peer.url) == place_of(url):
+        if normalize_peer_url(peer.url) == normalize_peer_url(url):
             raise click.ClickException(f"federation.peers has {url} already, as {peer.name}.")
 
 
-def place_of(url: str) -> str:
-    """Return what is the same for all ways to write where an agent is."""
+def normalize_peer_url(url: str) -> str:
+    """Return a canonical form of a peer's URL, so that two spellings of one address compare equal."""
     scheme, found, rest = url.partition("://")
     address = f"grpc://{url}" if not found else f"{scheme.lower()}://{rest.lower()}"
-    for suffix in (CARD_PATH, "/", ENDPOINT):
+    for suffix in (CARD_PATH, "/", JSONRPC_PATH):
         address = address.removesuffix(suffix)
     return address
 
 
-def variable_of(name: str) -> str:
-    """Return the environment variable for the token of a peer."""
+def token_variable(name: str) -> str:
+    """Return the default environment variable for the token of a peer."""
     return f"CSTP_TOKEN_{re.sub(r'[^A-Z0-9]', '_', name.upper())}"
 
 
-def checked_url(_: click.Context, __: click.Parameter, url: str) -> str:
+def require_agent_url(_: click.Context, __: click.Parameter, url: str) -> str:
     """Return a URL by which an agent can be called. Raises click.BadParameter."""
     try:
-        scheme_of(url)
+        target_scheme(url)
     except InvalidArgument as error:
         raise click.BadParameter(error.violations[0].description) from error
     return url
 
 
-def checked_variable(_: click.Context, __: click.Parameter, name: str | None) -> str | None:
+def require_variable_name(_: click.Context, __: click.Parameter, name: str | None) -> str | None:
     """Return the name of an environment variable. Raises click.BadParameter."""
-    if name is not None and not VARIABLE.fullmatch(name):
+    if name is not None and not VARIABLE_NAME.fullmatch(name):
         raise click.BadParameter(f"{name!r} is no name of an environment variable")
     return name
+
+
+EXIT_PEER_UNHEALTHY = 3
+"""The exit code where a required peer is not well: what it is asked about is blocked."""
+PROBE_SECONDS = 3.0
+"""How long to wait for an agent."""
+
+timeout_option = click.option(
+    "--timeout",
+    "seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=PROBE_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for an answer.",
+)
+
+
+@click.group(invoke_without_command=True)
+@timeout_option
+@config_option
+@with_output
+def agents_group(out: Output, seconds: float) -> None:
+    """List the agents of federation.peers with their health, version, latency and card.
+
+    All are asked at once. Exit code 0 means that no required one is unwell, 3 that one is: what it would be asked about
+    is blocked.
+
+    \b
+    Examples:
+      cstp agents --config cstp.yaml
+      cstp agents --json
+    """
+    if click.get_current_context().invoked_subcommand is not None:
+        return
+    settings = current_state().settings()
+    found = probe_peers(settings, seconds)
+    if out.json_wanted:
+        out.document({"agents": [peer_to_json(standing) for standing in found]})
+    else:
+        out.show(lambda console: print_peers(console, found))
+    for standing in found:
+        if standing.access and standing.access.agent == settings.agent.name:
+            name = standing.configured.name
+            out.note(
+                f"{name} calls itself {settings.agent.name}, as this agent does: give each an agent.name of its own."
+            )
+    if any(standing.configured.role == "required" and not standing.healthy for standing in found):
+        click.get_current_context().exit(EXIT_PEER_UNHEALTHY)
+
+
+@agents_group.command()
+@click.argument("url", callback=require_agent_url)
+@click.option("--name", help="What to call it; when absent, what it calls itself.")
+@click.option(
+    "--role",
+    type=click.Choice(["required", "advisory"]),
+    default="advisory",
+    show_default=True,
+    help="Whether nothing is allowed that it does not allow, or it only warns.",
+)
+@click.option(
+    "--token-env",
+    metavar="NAME",
+    callback=require_variable_name,
+    help="The environment variable with the token for it; CSTP_TOKEN_ and its name when absent.",
+)
+@click.option("--category", "categories", multiple=True, help="A category that it speaks for; all when absent.")
+@click.option("--ca-file", type=FILE, help="The authorities that certify it, a PEM file.")
+@click.option("--card-key", type=FILE, help="The public key that must have signed its card: PEM, or a JSON Web Key.")
+@click.option("--dry-run", is_flag=True, help="Print what would be changed, and change nothing.")
+@timeout_option
+@config_option
+@with_output
+def add_command(
+    out: Output,
+    url: str,
+    name: str | None,
+    role: str,
+    token_env: str | None,
+    categories: Sequence[str],
+    ca_file: Path | None,
+    card_key: Path | None,
+    dry_run: bool,
+    seconds: float,
+) -> None:
+    """Read the agent card at URL and write the agent into federation.peers of the configuration file.
+
+    URL is that of a card, of a site that has one, or of a bridge; an agent at a grpc:// or grpcs:// URL is asked for
+    its name. All else in the file stays as it is, and tokens stay in the environment.
+
+    \b
+    Examples:
+      cstp agents add https://security.example.com --role required --config cstp.yaml
+      cstp agents add https://ops.example.com --card-key ops.pub --config cstp.yaml
+      cstp agents add grpcs://qa.example.com:50051 --name qa --category deployment --dry-run
+    """
+    path = current_state().config_path
+    if path is None:
+        raise click.UsageError("Name the configuration file with --config FILE or CSTP_CONFIG.")
+    wanted = NewPeer(url, name, role, token_env, categories, ca_file, card_key)
+    current_state().endpoint = Endpoint(url, "the command line", wanted.token, wanted.variable, ca_file=ca_file)
+    found = plan_peer(path, wanted, seconds)
+    if not dry_run:
+        config.replace_file(path, found.text)
+    is_set = found.variable in config.inherited_environment([found.variable])
+    if out.json_wanted:
+        out.document(peer_change_to_json(found, path, is_set=is_set, written=not dry_run))
+    elif dry_run:
+        out.write_verbatim(f"{found.diff}\n")
+    else:
+        print_added_peer(out, found, path, is_set=is_set)
+
+
+def print_added_peer(out: Output, added: PeerConfigChange, path: Path, *, is_set: bool) -> None:
+    """Print the change and the next steps."""
+    name = added.entry["name"]
+    out.line(to_printable(f"{path} has {name} at {added.entry['url']} now, which is {added.entry['role']}."))
+    token = "" if is_set else f"set {added.variable} to the token by which {name} knows this agent, "
+    out.line(to_printable(f"Next: {token}restart the server, and look with `cstp agents` whether {name} answers."))
+
+
+def peer_change_to_json(added: PeerConfigChange, path: Path, *, is_set: bool, written: bool) -> dict[str, Any]:
+    """Return the change for --json."""
+    return {
+        "peer": added.entry,
+        "configuration": str(path),
+        "tokenVariable": added.variable,
+        "tokenIsSet": is_set,
+        "written": written,
+        "diff": added.diff,
+    }
+
+
+def print_peers(console: Console, found: Sequence[PeerHealth]) -> None:
+    """Print the health of peers."""
+    if not found:
+        console.print("federation.peers names no agents; `cstp agents add URL` adds one.")
+        return
+    table = TextTable()
+    for item in found:
+        health = Text("healthy", style="green") if item.healthy else Text(failure_words(item), style="red")
+        table.add_row(
+            item.configured.role,
+            health,
+            f"{item.latency_ms:.0f} ms",
+            entry_text(peer_headline(item), peer_details(item)),
+        )
+    console.print(table)
+
+
+def failure_words(item: PeerHealth) -> str:
+    """Return the status of a peer in words."""
+    return str(item.status).replace("_", " ")
+
+
+def peer_headline(item: PeerHealth) -> str:
+    """Return the name, version and description of a peer."""
+    name, card = item.configured.name, item.card
+    calls_itself = item.access.agent if item.access else card.name if card else name
+    itself = f" ({calls_itself})" if calls_itself != name else ""
+    version = f" {item.version}" if item.version else ""
+    described = f": {card.description}" if card and card.description else ""
+    return f"{name}{itself}{version}{described}"
+
+
+def peer_details(item: PeerHealth) -> list[str]:
+    """Return the details of a peer beside its headline."""
+    configured, failure = item.configured, item.failure
+    return [
+        configured.url,
+        f"for {', '.join(configured.categories)}" if configured.categories else "",
+        f"knows us as {item.access.requesting_agent}" if item.access else "",
+        f"does not permit us to {' or '.join(item.missing_permissions)}" if item.missing_permissions else "",
+        f"{item.card.skills} skills" if item.card else "",
+        f"{failure.reason}: {failure.message}" if failure else "",
+    ]
+
+
+def peer_to_json(item: PeerHealth) -> dict[str, Any]:
+    """Return the health of a peer for --json."""
+    configured = item.configured
+    found: dict[str, Any] = {
+        "name": configured.name,
+        "url": configured.url,
+        "role": configured.role,
+        "categories": configured.categories,
+        "healthy": item.healthy,
+        "status": str(item.status),
+        "latencyMs": round(item.latency_ms, 1),
+        "version": item.version,
+    }
+    if item.access:
+        found["agent"] = item.access.agent
+        found["requestingAgent"] = item.access.requesting_agent
+        found["permissions"] = [permission_word(each) for each in item.access.permissions]
+    if item.card:
+        card = item.card
+        found["card"] = {
+            "name": card.name,
+            "version": card.version,
+            "description": card.description,
+            "skills": card.skills,
+        }
+    if item.failure:
+        found["error"] = {"reason": item.failure.reason, "message": item.failure.message}
+    return found

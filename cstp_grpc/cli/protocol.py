@@ -1,30 +1,48 @@
-"""The protocol's three methods: query, check, announce."""
+"""The commands of the protocol (query, check, announce), the generic `call`, and `version`."""
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
-from cstp_grpc.cli.command import calls
-from cstp_grpc.cli.options import CONFIDENCE, federated_options, filter_options, inputs_options, judged_options
+from cstp_grpc.cli.command_decorators import (
+    CONFIDENCE,
+    federated_options,
+    filter_options,
+    inputs_options,
+    judged_options,
+    parse_json,
+    with_client,
+    with_output,
+)
+from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.lazy_imports import LazyModule
+from cstp_grpc.version import VERSION
 
 if TYPE_CHECKING:
-    from cstp_grpc.calling import Json
-    from cstp_grpc.cli import render
     from cstp_grpc.cli.output import Output
     from cstp_grpc.client import CstpClient
+    from cstp_grpc.contract.methods import RpcMethod
+
+
+if TYPE_CHECKING:
+    from cstp_grpc.cli import decision_output
+    from cstp_grpc.cli.output import Output
+    from cstp_grpc.client import CstpClient
+    from cstp_grpc.contract.calls import Json
     from cstp_grpc.gen.cstp.v1 import types_pb2
 else:
-    render = LazyModule("cstp_grpc.cli.render")
+    decision_output = LazyModule("cstp_grpc.cli.decision_output")
     types_pb2 = LazyModule("cstp_grpc.gen.cstp.v1.types_pb2")
 
-BLOCKED = 3
+EXIT_BLOCKED = 3
 """The exit code where guardrails block."""
 
 
-REVISION = click.option(
+MIN_REVISION_OPTION = click.option(
     "--min-revision",
     metavar="REVISION",
     help="Find what the journal had at this revision, as `cstp record` prints it, whichever server wrote it.",
@@ -38,10 +56,10 @@ REVISION = click.option(
 @click.option("--limit", type=click.IntRange(1, 50), help="How many at the most; 10 when absent.")
 @click.option("--min-score", type=CONFIDENCE, help="How alike at the least, 0 to 1.")
 @click.option("--reasons", is_flag=True, help="Ask for the types of the decisions' reasons too.")
-@REVISION
+@MIN_REVISION_OPTION
 @federated_options
-@calls
-def query(
+@with_client
+def query_command(
     client: CstpClient,
     out: Output,
     text: str,
@@ -72,7 +90,7 @@ def query(
         scope=scope,
         agents=asked,
     )
-    out.answer(answer, lambda console: render.query_answer(console, answer))
+    out.answer(answer, lambda console: decision_output.print_query_answer(console, answer))
 
 
 @click.command()
@@ -80,8 +98,8 @@ def query(
 @judged_options
 @inputs_options("--context")
 @federated_options
-@calls
-def check(
+@with_client
+def check_command(
     client: CstpClient,
     out: Output,
     description: str,
@@ -110,9 +128,9 @@ def check(
         scope=scope,
         agents=asked,
     )
-    out.answer(answer, lambda console: render.check_answer(console, answer))
+    out.answer(answer, lambda console: decision_output.print_check_answer(console, answer))
     if not answer.allowed:
-        click.get_current_context().exit(BLOCKED)
+        click.get_current_context().exit(EXIT_BLOCKED)
 
 
 @click.command()
@@ -128,10 +146,10 @@ def check(
     "--correlation-id",
     help="Ties announcements together: the same one again is a repetition, any other a revision; made up when absent.",
 )
-@REVISION
+@MIN_REVISION_OPTION
 @federated_options
-@calls
-def announce(
+@with_client
+def announce_command(
     client: CstpClient,
     out: Output,
     intent: str,
@@ -180,6 +198,62 @@ def announce(
         scope=scope,
         agents=asked,
     )
-    out.answer(answer, lambda console: render.announce_answer(console, answer))
+    out.answer(answer, lambda console: decision_output.print_announce_answer(console, answer))
     if answer.HasField("guardrail_status") and not answer.guardrail_status.allowed:
-        click.get_current_context().exit(BLOCKED)
+        click.get_current_context().exit(EXIT_BLOCKED)
+
+
+@click.command()
+@click.argument("method")
+@click.argument("params", default="{}")
+@with_client
+def call_command(client: CstpClient, out: Output, method: str, params: str) -> None:
+    """Call any unary METHOD by its JSON-RPC name with PARAMS, a JSON object; `-` reads it from standard input.
+
+    \b
+    Examples:
+      cstp call cstp.checkGuardrails '{"action": {"description": "deploy"}}'
+      cstp call cstp.listDecisions < params.json -
+    """
+    from cstp_grpc.contract import json_codec
+
+    described = find_method(method)
+    text = sys.stdin.read() if params == "-" else params
+    try:
+        request = json_codec.from_json(parse_json(text), described.request)
+    except json_codec.CodecError as error:
+        raise InvalidArgument(f"{method}: {error}", violations=error.violations) from error
+    except ValueError as error:
+        raise click.UsageError(f"PARAMS is not JSON: {error}") from error
+    answer = client.call(described, request)
+    out.document(json_codec.to_json(answer))
+
+
+def find_method(name: str) -> RpcMethod:
+    """Return a method by its JSON-RPC name. Raises click.UsageError, which lists the methods."""
+    from cstp_grpc.contract.methods import contract_methods, method_by_name
+
+    with suppress(KeyError):
+        if not (method := method_by_name(name)).streaming:
+            return method
+    import difflib
+
+    unary = [key for key, method in contract_methods().items() if not method.streaming]
+    close = difflib.get_close_matches(name, unary, n=1)
+    meant = f" Did you mean '{close[0]}'?" if close else ""
+    raise click.UsageError(f"There is no unary method {name!r}.{meant} There are: {', '.join(unary)}.")
+
+
+@click.command()
+@with_output
+def version_command(out: Output) -> None:
+    """Show the version.
+
+    \b
+    Example:
+      cstp version --json
+    """
+    if out.json_wanted:
+        out.document({"version": VERSION})
+    else:
+        out.write_verbatim(f"{VERSION}\n")

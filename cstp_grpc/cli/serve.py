@@ -1,4 +1,4 @@
-"""Running servers: serve and bridge."""
+"""The commands that run servers: serve and bridge."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ import click
 from pydantic import ValidationError
 from rich.text import Text
 
-from cstp_grpc.cli import development
-from cstp_grpc.cli.command import FILE, config_option, state
-from cstp_grpc.cli.development import DEVELOPER, DeveloperToken
-from cstp_grpc.cli.failures import startup
+from cstp_grpc.child_process import PYTHON_COMMAND, exit_after, freeze_loaded_objects
+from cstp_grpc.cli import developer_setup
+from cstp_grpc.cli.command_decorators import FILE, config_option, current_state
+from cstp_grpc.cli.developer_setup import DEVELOPER, DeveloperToken
+from cstp_grpc.cli.error_hints import startup_errors_as_failures
 from cstp_grpc.cli.output import Output
-from cstp_grpc.cli.stack import Stack
-from cstp_grpc.cli.supervised_process import ChildFailed, Restarted
+from cstp_grpc.cli.process_supervision import ChildProcessFailed, ChildRestarted
+from cstp_grpc.cli.server_stack import ServerStack
 from cstp_grpc.config import ConfigError, ServeSettings, Settings, count_workers
-from cstp_grpc.process import PYTHON, end_after, keep_what_is_loaded
 from cstp_grpc.server.stderr_log import log_to_stderr
 
 logger = logging.getLogger(__name__)
 
-HANGUP = "SIGHUP is ignored: settings cannot be read anew yet, and SIGTERM stops the server"
+HANGUP_MESSAGE = "SIGHUP is ignored: settings cannot be read anew yet, and SIGTERM stops the server"
 
 STOP_SECONDS = 20.0
 """How long stopping may take beside the time for draining; more means that something hangs, such as a database."""
-METADATA = '{"affectsProduction": true, "codeReviewCompleted": true, "ciPassing": true, "rolloutPercent": 50}'
+EXAMPLE_METADATA = '{"affectsProduction": true, "codeReviewCompleted": true, "ciPassing": true, "rolloutPercent": 50}'
 JSON_HEADER = "'Content-Type: application/json'"
-QUERY = json.dumps(
+EXAMPLE_QUERY = json.dumps(
     {
         "jsonrpc": "2.0",
         "id": 1,
@@ -64,7 +64,7 @@ QUERY = json.dumps(
     metavar="N|auto",
     help="How many processes serve on one port, `auto` one for each core; serve.workers when absent.",
 )
-def serve(dev: bool, bridge: bool, workers: str | None) -> None:
+def serve_command(dev: bool, bridge: bool, workers: str | None) -> None:
     """Run the gRPC server and the HTTP bridge until Ctrl-C or SIGTERM; a closed terminal does not end them.
 
     \b
@@ -75,29 +75,29 @@ def serve(dev: bool, bridge: bool, workers: str | None) -> None:
       cstp serve --config cstp.yaml --workers 4
     """
     out = Output()
-    settings = state().settings()
+    settings = current_state().settings()
     if workers is not None:
         settings = with_workers(settings, workers)
-    with stop_signals() as events, startup():
-        token = development.developer_token(settings.data_dir) if dev and settings.auth.enabled else None
+    with receive_signals() as events, startup_errors_as_failures():
+        token = developer_setup.developer_token(settings.data_dir) if dev and settings.auth.enabled else None
         if token:
-            settings = development.with_agent(settings, DEVELOPER, token.text)
-            settings = development.with_local_agents(settings, DEVELOPER)
+            settings = developer_setup.with_agent(settings, DEVELOPER, token.text)
+            settings = developer_setup.with_local_agents(settings, DEVELOPER)
         if dev:
-            settings = development.with_loopback_push(settings)
+            settings = developer_setup.with_loopback_push(settings)
         if settings.auth.enabled and not settings.auth.tokens:
             raise ConfigError("auth.tokens: is empty, so nobody could call; add a token, or start with --dev")
         log_to_stderr(settings)
         for warning in settings.warnings():
             logger.warning("%s", warning)
-        with Stack(settings, state().config_path, bridge=bridge, private=dev) as stack:
-            announced = Announcement(out, settings, token, dev=dev)
-            announced.ready(stack)
-            keep_what_is_loaded()
-            watch(stack, announced, events)
+        with ServerStack(settings, current_state().config_path, bridge=bridge, private=dev) as stack:
+            announced = StartupMessages(out, settings, token, dev=dev)
+            announced.print_ready(stack)
+            freeze_loaded_objects()
+            supervise_until_stopped(stack, announced, events)
             # Bridges and workers drain one after the other.
             drains = 2 if count_workers(settings.serve) > 1 else 1
-            end_after(drains * settings.grpc.drain_seconds + STOP_SECONDS)
+            exit_after(drains * settings.grpc.drain_seconds + STOP_SECONDS)
     # Everything has ended in good order, also where the terminal to say so on is gone.
     with suppress(click.ClickException):
         out.line("Stopped.")
@@ -115,16 +115,16 @@ def with_workers(settings: Settings, workers: str) -> Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
-    """Tells where a server is, and tells the agents file too where it runs for a developer."""
+class StartupMessages:
+    """Prints the addresses of a server, and writes them to the agents file for a developer."""
 
     out: Output
     settings: Settings
     token: DeveloperToken | None
     dev: bool
 
-    def ready(self, stack: Stack) -> None:
-        """Say that everything runs and what to do with it."""
+    def print_ready(self, stack: ServerStack) -> None:
+        """Print the addresses and, for a developer, example commands."""
         imported = self._describe(stack) if self.dev else 0
         self.out.line(Text("CSTP is ready.", style="bold"))
         self.out.line(f"  gRPC      {stack.server.url if self.settings.grpc.tls else stack.server.target}")
@@ -141,38 +141,38 @@ class Announcement:
             kept = f"{self.token.text} (kept in {self.token.path}, not shown again)"
             self.out.line(f"  token     {kept if self.token.created else self.token.path}")
         if self.dev:
-            self._suggest(stack)
+            self._print_examples(stack)
         self.out.line("Ctrl-C stops everything.")
 
-    def moved(self, stack: Stack) -> None:
-        """Say where the bridge listens now."""
+    def report_new_address(self, stack: ServerStack) -> None:
+        """Report the new address of the bridge."""
         if self.dev:
             self._write_agents(stack)
         # Logged, since the terminal that standard output was may be gone by now.
         logger.warning("The bridge was started again and listens on %s", stack.bridge_url)
 
-    def _describe(self, stack: Stack) -> int:
-        """Write the agents file, and import the examples into an empty journal; return how many were imported."""
+    def _describe(self, stack: ServerStack) -> int:
+        """Write the agents file and import the examples into an empty journal; return their number."""
         self._write_agents(stack)
         from cstp_grpc.client import CstpClient
 
         with CstpClient(stack.server.private_target, self.token.text if self.token else None) as client:
             empty = next(client.list_decisions(page_size=1), None) is None
-            return development.import_examples(client) if empty else 0
+            return developer_setup.import_examples(client) if empty else 0
 
-    def _write_agents(self, stack: Stack) -> None:
+    def _write_agents(self, stack: ServerStack) -> None:
         token = self.token.text if self.token else None
-        development.write_agents_file(self.settings, stack.server.url, stack.bridge_url, token)
+        developer_setup.write_agents_file(self.settings, stack.server.url, stack.bridge_url, token)
 
-    def _suggest(self, stack: Stack) -> None:
+    def _print_examples(self, stack: ServerStack) -> None:
         self.out.line(Text("Try, in another terminal:", style="bold"))
         announce = [command_name(), "announce", "Deploy the auth service to production", "--stakes", "high"]
-        announce += ["--confidence", "0.8", "--metadata-json", METADATA]
-        if config_file := state().config_path:
+        announce += ["--confidence", "0.8", "--metadata-json", EXAMPLE_METADATA]
+        if config_file := current_state().config_path:
             announce += ["--config", str(config_file)]
         self.out.line(f"  {shlex.join(announce)}")
         if stack.bridge_url:
-            request = f"{stack.bridge_url}/cstp{self._header()} -H {JSON_HEADER} -d '{QUERY}'"
+            request = f"{stack.bridge_url}/cstp{self._header()} -H {JSON_HEADER} -d '{EXAMPLE_QUERY}'"
             self.out.line(f"  curl -s{self._authority()} {request}")
 
     def _authority(self) -> str:
@@ -185,53 +185,56 @@ class Announcement:
         return f' -H "Authorization: Bearer $(cat {shlex.quote(str(self.token.path))})"'
 
 
-Event: TypeAlias = int | Restarted | ChildFailed
+ServeEvent: TypeAlias = int | ChildRestarted | ChildProcessFailed
 """A signal, or what became of a process that had died."""
 
 
-class Events:
-    """What the main thread of a server waits for."""
+class ServeEvents:
+    """The queue of events that the main thread of a server waits for."""
 
     def __init__(self) -> None:
         # A signal may come in the middle of waiting. An Event's set() would then wait for the lock that the interrupted
         # wait() holds, for ever; a SimpleQueue takes entries from within its own methods.
-        self._queue: SimpleQueue[Event] = SimpleQueue()
+        self._queue: SimpleQueue[ServeEvent] = SimpleQueue()
 
-    def add(self, event: Event) -> None:
-        """Add an event; signal handlers and other threads may."""
+    def add(self, event: ServeEvent) -> None:
+        """Add an event; safe in signal handlers and other threads."""
         self._queue.put(event)
 
-    def wait(self, timeout: float | None = None) -> Event | None:
-        """Wait for the next event and return it; None if there is none within `timeout` seconds."""
+    def wait(self, timeout: float | None = None) -> ServeEvent | None:
+        """Wait for the next event and return it, or None after `timeout` seconds."""
         try:
             return self._queue.get(timeout=timeout)
         except Empty:
             return None
 
 
-def watch(stack: Stack, announced: Announcement, events: Events) -> None:
-    """Look after the processes until asked to stop. Raises ChildFailed if one cannot be kept alive."""
+def supervise_until_stopped(stack: ServerStack, announced: StartupMessages, events: ServeEvents) -> None:
+    """Supervise the processes until asked to stop. Raises ChildProcessFailed if one keeps dying."""
     stack.keep_alive(events.add)
     while True:
         event = events.wait()
-        if isinstance(event, ChildFailed):
+        if isinstance(event, ChildProcessFailed):
             raise event
-        if isinstance(event, Restarted):
-            if stack.take_restart(event):
-                announced.moved(stack)
+        if isinstance(event, ChildRestarted):
+            if stack.record_restart(event):
+                announced.report_new_address(stack)
             else:
                 logger.warning("%s serves again", event.program.name)
         elif event == signal.SIGHUP:
             # Written to the log here, where it interrupts nothing that writes there too.
-            logger.warning(HANGUP)
+            logger.warning(HANGUP_MESSAGE)
         else:
             return
 
 
 @contextmanager
-def stop_signals() -> Iterator[Events]:
-    """Yield events, also those of SIGINT and SIGTERM, the second of which ends the process at once, and of SIGHUP."""
-    events = Events()
+def receive_signals() -> Iterator[ServeEvents]:
+    """Yield the event queue, to which SIGINT, SIGTERM and SIGHUP are added.
+
+    A second SIGINT or SIGTERM ends the process at once.
+    """
+    events = ServeEvents()
 
     def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of handlers
         events.add(number)
@@ -248,7 +251,7 @@ def stop_signals() -> Iterator[Events]:
 
 
 def command_name() -> str:
-    """Return how this command is called from a shell here: `cstp`, or its path where it is on no search path."""
+    """Return the shell command for `cstp`: its name, or its path if PATH does not find it."""
     found = shutil.which("cstp")
     own = Path(sys.executable).with_name("cstp")
     if not own.exists() or (found and Path(found).samefile(own)):
@@ -263,7 +266,7 @@ def command_name() -> str:
 )
 @click.option("--port-file", type=FILE, help="A file to write HOST:PORT to when it listens.")
 @click.option("--a2a-port-file", type=FILE, help="The same for A2A over gRPC.")
-def bridge(grpc_target: str | None, port_file: Path | None, a2a_port_file: Path | None) -> None:
+def bridge_command(grpc_target: str | None, port_file: Path | None, a2a_port_file: Path | None) -> None:
     """Run the HTTP bridge alone until Ctrl-C or SIGTERM, for a gRPC server elsewhere.
 
     \b
@@ -272,11 +275,11 @@ def bridge(grpc_target: str | None, port_file: Path | None, a2a_port_file: Path 
       cstp bridge --config cstp.yaml --grpc-target grpcs://cstp.example.com:50051
     """
     given = {
-        "--config": state().config_path,
+        "--config": current_state().config_path,
         "--grpc-target": grpc_target,
         "--port-file": port_file,
         "--a2a-port-file": a2a_port_file,
     }
     arguments = [part for name, value in given.items() if value for part in (name, str(value))]
     # The bridge takes this process over, since it is a program of its own.
-    os.execv(sys.executable, [*PYTHON, "bridge", *arguments])  # noqa: S606 - no shell is wanted
+    os.execv(sys.executable, [*PYTHON_COMMAND, "bridge", *arguments])  # noqa: S606 - no shell is wanted

@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING
 from cstp_grpc.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
-    from cstp_grpc.calling import Json
     from cstp_grpc.client.async_client import AsyncCstpClient
-    from cstp_grpc.client.client import CstpClient
-    from cstp_grpc.client.codec import to_json
-    from cstp_grpc.client.federation.client import Agent, FederatedClient
+    from cstp_grpc.client.cstp_client import CstpClient
     from cstp_grpc.client.guard import Announced, Blocked, guard
-    from cstp_grpc.client.messages import decision_filters
     from cstp_grpc.client.retry import RetryPolicy
+    from cstp_grpc.contract.calls import Json
+    from cstp_grpc.contract.json_codec import to_json
+    from cstp_grpc.contract.proto_values import decision_filters
+    from cstp_grpc.federation.federated_client import Agent, FederatedClient
     from cstp_grpc.gen.async_methods import AsyncCstp, AsyncIntentLayer, AsyncLiaison
     from cstp_grpc.gen.methods import Cstp, IntentLayer, Liaison
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "cstp_grpc.calling": ("Json",),
+            "cstp_grpc.contract.calls": ("Json",),
             "cstp_grpc.client.async_client": ("AsyncCstpClient",),
-            "cstp_grpc.client.client": ("CstpClient",),
-            "cstp_grpc.client.codec": ("to_json",),
-            "cstp_grpc.client.federation.client": (
+            "cstp_grpc.client.cstp_client": ("CstpClient",),
+            "cstp_grpc.contract.json_codec": ("to_json",),
+            "cstp_grpc.federation.federated_client": (
                 "Agent",
                 "FederatedClient",
             ),
@@ -34,7 +34,7 @@ else:
                 "Blocked",
                 "guard",
             ),
-            "cstp_grpc.client.messages": ("decision_filters",),
+            "cstp_grpc.contract.proto_values": ("decision_filters",),
             "cstp_grpc.client.retry": ("RetryPolicy",),
             "cstp_grpc.gen.async_methods": (
                 "AsyncCstp",

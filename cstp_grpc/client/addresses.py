@@ -1,4 +1,4 @@
-"""Connecting to hosts that others name, and to none within the own network."""
+"""Connect to hosts that callers name, except hosts in private networks."""
 
 from __future__ import annotations
 
@@ -8,37 +8,39 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-OTHERS: Final = tuple(
+NAT64_NETWORK: Final = ipaddress.IPv6Network("64:ff9b::/96")
+SPECIAL_NETWORKS: Final = tuple(
     map(
         ipaddress.ip_network,
         ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32", "3fff::/20", "fec0::/10"),
     )
 )
-"""Networks that are not of the internet, which not every version of Python knows: those of protocols (a cloud has its
-metadata there), of relays for 6to4, another cloud's address for its own machines, of documentation, and of sites."""
-LEAST_SECONDS: Final = 0.001
+"""Networks that are not part of the public internet and that some Python versions do not know: protocol
+assignments (a cloud serves its metadata there), 6to4 relays, a cloud's internal address, documentation, and
+site-local addresses.
+"""
+MIN_CONNECT_SECONDS: Final = 0.001
 
-Resolve = Callable[..., list[tuple[Any, ...]]]
-"""Finds the addresses of a host as `socket.getaddrinfo` does."""
+ResolveHost = Callable[..., list[tuple[Any, ...]]]
+"""Resolves a host as `socket.getaddrinfo` does."""
 
 
-class AddressRefused(OSError):
-    """A host has an address that nobody is let connect to."""
+class AddressNotAllowed(OSError):
+    """A host resolves to an address to which connections are not allowed."""
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the internet, where it is no network's own, and not for many."""
+    """Whether an IP address is a public unicast address of the internet."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
         return False
-    inner = embedded(found)
-    return is_public(str(inner)) if inner is not None else is_plainly_public(found)
+    inner = embedded_ipv4(found)
+    return is_public(str(inner)) if inner is not None else is_globally_routable(found)
 
 
-def is_plainly_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Whether an address in which no other is embedded is one of the internet."""
+def is_globally_routable(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether an address that embeds no IPv4 address is public."""
     special = (
         address.is_private
         or address.is_loopback
@@ -46,52 +48,53 @@ def is_plainly_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) ->
         or address.is_multicast
         or address.is_reserved
         or address.is_unspecified
-        or any(address in network for network in OTHERS)
+        or any(address in network for network in SPECIAL_NETWORKS)
     )
     return address.is_global and not special
 
 
-def embedded(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address that an IPv6 one leads to, by mapping, 6to4 or NAT64; None where it leads to none."""
+def embedded_ipv4(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """Return the IPv4 address that an IPv6 address embeds (mapped, 6to4 or NAT64), or None."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
-    if address in NAT64:
+    if address in NAT64_NETWORK:
         return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
     return address.ipv4_mapped or address.sixtofour
 
 
-class Dialler:
-    """Connects to hosts all of whose addresses are permitted.
+class PinnedAddressDialer:
+    """Connects to hosts whose addresses are all permitted.
 
-    The name is resolved once, and what is connected to is what was judged.
+    The name is resolved once, and the connection goes to an address that was checked, so a second DNS answer cannot
+    differ.
     """
 
-    def __init__(self, permitted: Callable[[str], bool] = is_public, resolve: Resolve = socket.getaddrinfo) -> None:
+    def __init__(self, permitted: Callable[[str], bool] = is_public, resolve: ResolveHost = socket.getaddrinfo) -> None:
         self._permitted = permitted
         self._resolve = resolve
 
     def __call__(self, address: tuple[str, int], seconds: float) -> socket.socket:
-        """Return a connection within `seconds`, not counting the resolving. Raises AddressRefused, OSError."""
+        """Return a connection within `seconds`, excluding name resolution. Raises AddressNotAllowed and OSError."""
         host, port = address
         found = self._resolve(host, port, type=socket.SOCK_STREAM)
         for *_, place in found:
             if not self._permitted(place[0]):
-                raise AddressRefused(f"{host} is at {place[0]}, where nothing is sent")
+                raise AddressNotAllowed(f"{host} is at {place[0]}, where nothing is sent")
         deadline = time.monotonic() + seconds
         problem = OSError(f"{host} has no address")
         for family, kind, protocol, _, place in found:
             try:
-                return opened(family, kind, protocol, place, deadline - time.monotonic())
+                return connect_socket(family, kind, protocol, place, deadline - time.monotonic())
             except OSError as error:
                 problem = error
         raise problem
 
 
-def opened(family: int, kind: int, protocol: int, place: Any, seconds: float) -> socket.socket:
-    """Return a connection to an address. Raises OSError."""
+def connect_socket(family: int, kind: int, protocol: int, place: Any, seconds: float) -> socket.socket:
+    """Connect a socket to an address. Raises OSError."""
     connection = socket.socket(family, kind, protocol)
     try:
-        connection.settimeout(max(seconds, LEAST_SECONDS))
+        connection.settimeout(max(seconds, MIN_CONNECT_SECONDS))
         connection.connect(place)
     except BaseException:
         connection.close()

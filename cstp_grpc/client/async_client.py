@@ -1,32 +1,292 @@
-"""The client for event loops: the same methods, over gRPC."""
+"""The asynchronous client: the same methods in an event loop, over gRPC."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import random as system_random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
+import grpc
 from google.protobuf.message import Message
 
-from cstp_grpc.calling import Call
-from cstp_grpc.client.async_calls import AsyncCalls
-from cstp_grpc.client.async_transport import AsyncAnswers, AsyncTransport
-from cstp_grpc.client.contract import Method
+from cstp_grpc.client.call_steps import (
+    WatchCursor,
+    advance_page,
+    build_request,
+    call_timeout,
+    is_retry_safe,
+    method_of_call,
+    require_batch_size,
+    require_server_stream,
+    require_unary,
+    response_field,
+    with_idempotency_key,
+)
+from cstp_grpc.client.grpc_transport import (
+    balancing_options,
+    bearer_header,
+    channel_options,
+    client_closed_error,
+    grpc_address,
+    target_scheme,
+)
 from cstp_grpc.client.retry import DEFAULT_RETRIES, AsyncRetrier, RetryPolicy
+from cstp_grpc.client.tls import channel_credentials
+from cstp_grpc.contract.calls import OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
+from cstp_grpc.contract.methods import RpcMethod
+from cstp_grpc.contract.rpc_errors import error_from_rpc
+from cstp_grpc.errors import CstpError, InternalError, InvalidArgument
 from cstp_grpc.gen.async_methods import AsyncCstp, AsyncIntentLayer, AsyncLiaison
 
+
+class AsyncResponseStream:
+    """An asynchronous response stream. Iterating raises CstpError; `close` cancels it."""
+
+    def __init__(self, call: Any, target: str) -> None:
+        self._call = call
+        self._answers = aiter(call)
+        self._target = target
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        """Return the stream itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Cancel the stream."""
+        self.close()
+
+    def __aiter__(self) -> Self:
+        """Return the stream itself."""
+        return self
+
+    async def __anext__(self) -> Message:
+        """Wait for the next response; the iteration stops after `close`."""
+        if self._closed:
+            raise StopAsyncIteration
+        try:
+            answer: Message | None = await anext(self._answers)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error, self._target) from error
+        except asyncio.CancelledError:
+            if not self._call.cancelled() or is_current_task_cancelled():
+                raise
+            if not self._closed:
+                # Closing the client cancels its calls.
+                raise client_closed_error() from None
+            raise StopAsyncIteration from None
+        return require_message(answer, self._target)
+
+    def close(self) -> None:
+        """Cancel the stream; the server is notified."""
+        self._closed = True
+        self._call.cancel()
+
+
+class AsyncGrpcTransport:
+    """Calls over one gRPC channel, which is opened in the event loop of the first call and bound to it."""
+
+    def __init__(self, target: str, token: str | None, *, root_certificates: bytes | None) -> None:
+        scheme = target_scheme(target)
+        if scheme in {"http", "https"}:
+            raise InvalidArgument.field(
+                "target", "is that of a bridge, which CstpClient calls; this client calls grpc:// and grpcs://"
+            )
+        self._target = target
+        self._metadata = bearer_header(token)
+        self._address = grpc_address(target)
+        self._credentials = channel_credentials(root_certificates) if scheme == "grpcs" else None
+        self._channel: grpc.aio.Channel | None = None
+        self._calls: dict[str, Any] = {}
+        self._closed = False
+
+    async def call(self, method: RpcMethod, request: Message, timeout: float) -> Message:
+        """Return the response of a unary method within `timeout` seconds. Raises CstpError."""
+        return await self._invoke(self._open().unary_unary, method, request, timeout)
+
+    async def send(
+        self, method: RpcMethod, requests: Iterable[Message] | AsyncIterable[Message], timeout: float
+    ) -> Message:
+        """Return the response of a client-streaming method within `timeout` seconds. Raises CstpError."""
+        return await self._invoke(self._open().stream_unary, method, requests, timeout)
+
+    async def watch(self, method: RpcMethod, request: Message, timeout: float | None) -> AsyncResponseStream:
+        """Return the response stream of a server-streaming method; it ends after `timeout` seconds, if given.
+
+        Returns once the server has sent its initial metadata, so that no later event is missed. If the server rejects
+        the call, the first response raises the error.
+        """
+        call = self._callable(self._open().unary_stream, method)(request, timeout=timeout, metadata=self._metadata)
+        try:
+            await self._waited(call.initial_metadata())
+        except BaseException:
+            # Whoever gives up the wait does not end the call.
+            call.cancel()
+            raise
+        return AsyncResponseStream(call, self._target)
+
+    async def close(self) -> None:
+        """Close the channel."""
+        self._closed = True
+        if self._channel is not None:
+            await self._channel.close()
+
+    def _open(self) -> grpc.aio.Channel:
+        """Return the channel. Raises Unavailable."""
+        if self._closed:
+            raise client_closed_error()
+        if self._channel is None:
+            options = [*channel_options(self._address), *balancing_options()]
+            if self._credentials is None:
+                self._channel = grpc.aio.insecure_channel(self._address, options)
+            else:
+                self._channel = grpc.aio.secure_channel(self._address, self._credentials, options)
+        return self._channel
+
+    async def _invoke(self, kind: Callable[..., Any], method: RpcMethod, request: Any, timeout: float) -> Message:
+        try:
+            call = self._callable(kind, method)(request, timeout=timeout, metadata=self._metadata)
+            answer: Message | None = await self._waited(call)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error, self._target) from error
+        return require_message(answer, self._target)
+
+    async def _waited(self, call: Awaitable[Any]) -> Any:
+        try:
+            return await call
+        except asyncio.CancelledError:
+            # Closing the channel cancels its calls, which says nothing of the task that waits for one.
+            if self._closed and not is_current_task_cancelled():
+                raise client_closed_error() from None
+            raise
+
+    def _callable(self, kind: Callable[..., Any], method: RpcMethod) -> Any:
+        # gRPC types a call by its messages, which only the contract knows here.
+        return self._calls.get(method.path) or self._calls.setdefault(
+            method.path, kind(method.path, method.request.SerializeToString, method.response.FromString)
+        )
+
+
+def require_message(answer: Message | None, target: str) -> Message:
+    """Return a response. Raises InternalError if gRPC could not decode it, which it reports as None."""
+    if answer is None:
+        raise InternalError(f"{target} answered what cannot be read")
+    return answer
+
+
+def is_current_task_cancelled() -> bool:
+    """Whether the running task has been cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 T = TypeVar("T")
+R = TypeVar("R")
+
+
+class AsyncTransportCallExecutor:
+    """Executes calls over a transport and retries transient failures. Safe for many tasks of one event loop.
+
+    `timeout` is the default limit of a call in seconds; None means that of the service config.
+    """
+
+    def __init__(self, transport: AsyncGrpcTransport, retrier: AsyncRetrier, timeout: float | None) -> None:
+        self._transport = transport
+        self._retrier = retrier
+        self._timeout = timeout
+
+    async def call(self, method: RpcMethod, request: Message, timeout: float | None = None) -> Message:
+        """Return the response of a unary method. Raises CstpError."""
+        require_unary(method)
+        attempt = functools.partial(self._transport.call, method, with_idempotency_key(request))
+        limit = call_timeout(method, timeout, self._timeout)
+        return await self._retrier.run(attempt, limit, repeatable=is_retry_safe(method, request))
+
+    async def stream(self, method: RpcMethod, request: Message, timeout: float | None = None) -> AsyncResponseStream:
+        """Return the response stream of a server-streaming method. Raises CstpError."""
+        require_server_stream(method)
+        return await self._transport.watch(method, request, timeout)
+
+    async def make(self, call: UnaryCall[T], timeout: float | None = None) -> T:
+        """Return the answer of a call."""
+        return cast(T, response_field(await self.call(method_of_call(call), build_request(call), timeout), call.answer))
+
+    async def pages(self, listing: PagedCall[T], timeout: float | None = None) -> AsyncIterator[T]:
+        """Yield items page after page; `timeout` is that of a page."""
+        request = build_request(listing)
+        while True:
+            page = await self.call(method_of_call(listing), request, timeout)
+            for item in response_field(page, listing.items):
+                yield item
+            if not advance_page(listing, request, page):
+                return
+
+    async def watch(
+        self, watch: WatchCall[T], *, resume: bool, on_failure: OnFailure | None, timeout: float | None
+    ) -> AsyncGenerator[T, None]:
+        """Yield items as they come, for `timeout` seconds in all."""
+        progress = WatchCursor(watch, self._retrier)
+        left = self._retrier.countdown(timeout)
+        while True:
+            try:
+                if not progress.is_positioned:
+                    progress.start_after(await self.make(progress.newest_call, left()))
+                async with await self.stream(method_of_call(watch), progress.request, left()) as answers:
+                    async for answer in answers:
+                        yield progress.take_item(answer)
+                return
+            except CstpError as error:
+                pause = progress.retry_delay(error) if resume else None
+                if pause is None:
+                    raise
+                if on_failure:
+                    on_failure(error, pause)
+            await self._retrier.sleep(pause, left())
+
+    async def upload(
+        self, upload: UploadCall[R, T], requests: Iterable[R] | AsyncIterable[R], *, batch: int, timeout: float | None
+    ) -> AsyncIterator[T]:
+        """Send requests in batches and yield the items of the responses; `timeout` applies to each batch."""
+        require_batch_size(batch)
+        method = method_of_call(upload)
+        limit = call_timeout(method, timeout, self._timeout)
+        async for sent in split_batches(requests, batch):
+            attempt = functools.partial(self._transport.send, method, sent)
+            answer = await self._retrier.run(attempt, limit, repeatable=method.idempotent)
+            for item in response_field(answer, upload.items):
+                yield item
+
+
+async def split_batches(items: Iterable[Any] | AsyncIterable[Any], size: int) -> AsyncIterator[list[Any]]:
+    """Yield lists of `size` items; the last one may be shorter."""
+    if not isinstance(items, AsyncIterable):
+        remaining = iter(items)
+        while batch := list(itertools.islice(remaining, size)):
+            yield batch
+        return
+    batch = []
+    async for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 class AsyncCstpClient(AsyncCstp):
     """Calls a CSTP server, and closes its connection at the end of an `async with` block.
 
-    `target` is `grpc://host:port` (or just `host:port`), or `grpcs://host:port` with TLS; all else is as CstpClient has
-    it. It belongs to the event loop in which it is first used. A call ends with the task that waits for it.
+    `target` is `grpc://host:port` (or just `host:port`), or `grpcs://host:port` with TLS; the other arguments are
+    those of CstpClient. It belongs to the event loop in which it is first used. Cancelling the task that awaits a
+    call cancels the call.
     """
 
     def __init__(
@@ -41,8 +301,8 @@ class AsyncCstpClient(AsyncCstp):
         clock: Callable[[], float] = time.monotonic,
         root_certificates: bytes | None = None,
     ) -> None:
-        self._transport = AsyncTransport(target, token, root_certificates=root_certificates)
-        self._calls = AsyncCalls(self._transport, AsyncRetrier(retries, sleep, random, clock), timeout)
+        self._transport = AsyncGrpcTransport(target, token, root_certificates=root_certificates)
+        self._calls = AsyncTransportCallExecutor(self._transport, AsyncRetrier(retries, sleep, random, clock), timeout)
         super().__init__(self._calls)
 
     async def __aenter__(self) -> Self:
@@ -66,24 +326,25 @@ class AsyncCstpClient(AsyncCstp):
 
     @functools.cached_property
     def intent_layer(self) -> AsyncIntentLayer:
-        """The methods of what governs code, and of what agents learned of it."""
+        """The methods that read the rules governing code, and that report and review learnings."""
         return AsyncIntentLayer(self._calls)
 
-    async def make(self, call: Call[T], timeout: float | None = None) -> T:
-        """Make a call that `cstp_grpc.gen.calls` describes, and return its answer."""
+    async def make(self, call: UnaryCall[T], timeout: float | None = None) -> T:
+        """Execute a call described by `cstp_grpc.gen.calls`, and return its answer."""
         return await self._calls.make(call, timeout)
 
-    async def call(self, method: Method, request: Message, timeout: float | None = None) -> Message:
-        """Call a unary method of the contract and return its answer.
+    async def call(self, method: RpcMethod, request: Message, timeout: float | None = None) -> Message:
+        """Call a unary method of the contract and return its response.
 
-        An announcement, a record or a chat message that lacks the identifier which makes a repetition safe gets one.
+        An announcement, a record or a chat message without an idempotency key gets one, so that it can be retried.
         """
         return await self._calls.call(method, request, timeout)
 
-    async def watch(self, method: Method, request: Message, timeout: float | None = None) -> AsyncAnswers:
-        """Call a method of the contract that answers with a stream, and return its answers as they come.
+    async def watch(self, method: RpcMethod, request: Message, timeout: float | None = None) -> AsyncResponseStream:
+        """Call a server-streaming method of the contract and return its response stream.
 
-        The stream ends with its `async with` block, by its `close`, or after `timeout` seconds with DeadlineExceeded;
-        the client's own timeout does not bound it. It is not begun again: only the caller knows where to go on.
+        The stream ends with its `async with` block, with its `close`, or after `timeout` seconds with
+        DeadlineExceeded; the client's own timeout does not apply. It is not restarted after a failure: only the
+        caller knows where to resume.
         """
         return await self._calls.stream(method, request, timeout)

@@ -1,4 +1,4 @@
-"""One HTTP request and its answer, bounded in time and size whatever the host does."""
+"""Send one HTTP request, with bounds on the time and on the size of the response."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from urllib.parse import SplitResult
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-CHUNK: Final = 65_536
-LEAST_SECONDS: Final = 0.001
-"""Sockets take 0 for not waiting at all, and less for a mistake."""
+CHUNK_BYTES: Final = 65_536
+MIN_TIMEOUT_SECONDS: Final = 0.001
+"""The smallest timeout: 0 makes a socket non-blocking, and a negative value raises ValueError."""
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
-Dial = Callable[[tuple[str, int], float], socket.socket]
+DialHost = Callable[[tuple[str, int], float], socket.socket]
 """Connects to a host and port within some seconds. Raises OSError."""
 
 
 @dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpResponse:
     """An HTTP response; `headers` have lower-case names."""
 
     status: int
@@ -34,11 +34,11 @@ class HttpAnswer:
     body: bytes
 
 
-class TooLarge(HTTPException):
-    """An answer is larger than what is read."""
+class ResponseTooLarge(HTTPException):
+    """A response is larger than the limit."""
 
 
-def fetch(
+def fetch_response(
     verb: str,
     url: SplitResult,
     headers: Mapping[str, str],
@@ -47,44 +47,46 @@ def fetch(
     tls: ssl.SSLContext,
     max_bytes: int,
     clock: Callable[[], float] = time.monotonic,
-) -> HttpAnswer:
-    """Send one request and return its whole answer; redirects are not followed and no proxies used.
+) -> HttpResponse:
+    """Send one request and return the whole response; redirects are not followed and proxies are not used.
 
-    Raises TimeoutError after `seconds`, however the answer trickles, other OSErrors where nobody answers, TooLarge, and
-    HTTPException where what is answered is not HTTP. Resolving the host's name takes what it takes, and so long may
-    each of its addresses take to accept the connection.
+    Raises TimeoutError after `seconds`, even if the response trickles; other OSErrors if no host answers;
+    ResponseTooLarge; HTTPException if the response is not HTTP. Name resolution is not bounded, and each of the
+    host's addresses gets the whole time to accept the connection.
     """
-    with opened(url, seconds, tls, clock) as connection:
-        connection.request(verb, resource_of(url), body, dict(headers))
+    with open_connection(url, seconds, tls, clock) as connection:
+        connection.request(verb, request_target(url), body, dict(headers))
         with connection.getresponse() as response:
             content = read_body(response, max_bytes)
-            return HttpAnswer(response.status, {name.lower(): value for name, value in response.getheaders()}, content)
+            return HttpResponse(
+                response.status, {name.lower(): value for name, value in response.getheaders()}, content
+            )
 
 
 def read_body(response: HTTPResponse, max_bytes: int) -> bytes:
-    """Return the body of a response. Raises TooLarge."""
+    """Return the body of a response. Raises ResponseTooLarge."""
     received = bytearray()
-    while chunk := response.read1(CHUNK):
+    while chunk := response.read1(CHUNK_BYTES):
         received += chunk
         if len(received) > max_bytes:
-            raise TooLarge(f"more than {max_bytes} bytes")
+            raise ResponseTooLarge(f"more than {max_bytes} bytes")
     return bytes(received)
 
 
-def resource_of(url: SplitResult) -> str:
-    """Return what a request names of its URL."""
+def request_target(url: SplitResult) -> str:
+    """Return the request target of a URL: its path and query."""
     return (url.path or "/") + (f"?{url.query}" if url.query else "")
 
 
 @contextmanager
-def opened(
+def open_connection(
     url: SplitResult,
     seconds: float,
     tls: ssl.SSLContext,
     clock: Callable[[], float],
-    dial: Dial = socket.create_connection,
+    dial: DialHost = socket.create_connection,
 ) -> Iterator[HTTPConnection]:
-    """Open a connection all of whose reads and writes end after `seconds` from now on. Raises OSError."""
+    """Open a connection whose reads and writes all fail `seconds` from now. Raises OSError."""
     if seconds <= 0:
         raise TimeoutError
     deadline = clock() + seconds
@@ -92,22 +94,22 @@ def opened(
     secure = url.scheme == "https"
     connection = HTTPSConnection(host, url.port, context=tls) if secure else HTTPConnection(host, url.port)
     try:
-        connection.sock = cast(socket.socket, connected(url, deadline, clock, tls, dial))
+        connection.sock = cast(socket.socket, connect_with_deadline(url, deadline, clock, tls, dial))
         yield connection
     finally:
         connection.close()
 
 
-def connected(
+def connect_with_deadline(
     url: SplitResult,
     deadline: float,
     clock: Callable[[], float],
     tls: ssl.SSLContext,
-    dial: Dial,
-) -> TimedSocket:
-    """Return a connection to the host of a URL. Raises OSError."""
+    dial: DialHost,
+) -> DeadlineSocket:
+    """Connect to the host of a URL. Raises OSError."""
     host = url.hostname or ""
-    left = max(deadline - clock(), LEAST_SECONDS)
+    left = max(deadline - clock(), MIN_TIMEOUT_SECONDS)
     try:
         raw = dial((host, url.port or DEFAULT_PORTS[url.scheme]), left)
     except UnicodeError as error:
@@ -115,18 +117,18 @@ def connected(
     try:
         # A request is sent in two pieces, the second of which would wait for the first to be acknowledged.
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        timed = TimedSocket(raw, deadline, clock)
+        timed = DeadlineSocket(raw, deadline, clock)
         if url.scheme != "https":
             return timed
-        timed.wait_no_longer()
-        return TimedSocket(tls.wrap_socket(raw, server_hostname=host), deadline, clock)
+        timed.apply_deadline()
+        return DeadlineSocket(tls.wrap_socket(raw, server_hostname=host), deadline, clock)
     except BaseException:
         raw.close()
         raise
 
 
-class TimedSocket:
-    """As much of a socket as HTTP needs, all of whose reads and writes end at one deadline."""
+class DeadlineSocket:
+    """The part of a socket that http.client uses, with one deadline for all reads and writes."""
 
     def __init__(self, raw: socket.socket, deadline: float, clock: Callable[[], float]) -> None:
         self._raw = raw
@@ -135,39 +137,39 @@ class TimedSocket:
 
     def sendall(self, data: ReadableBuffer) -> None:
         """Send bytes. Raises TimeoutError after the deadline."""
-        self.wait_no_longer()
+        self.apply_deadline()
         self._raw.sendall(data)
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """Return what is received, as a file."""
-        return io.BufferedReader(TimedReader(self, self._raw.makefile("rb", buffering=0)), CHUNK)
+        """Return a file that reads the received bytes."""
+        return io.BufferedReader(DeadlineReader(self, self._raw.makefile("rb", buffering=0)), CHUNK_BYTES)
 
     def close(self) -> None:
         """Close the socket once its files are closed."""
         self._raw.close()
 
-    def wait_no_longer(self) -> None:
-        """Let the next operation end at the deadline. Raises TimeoutError where that is over."""
+    def apply_deadline(self) -> None:
+        """Set the socket's timeout to the time left. Raises TimeoutError if the deadline has passed."""
         left = self._deadline - self._clock()
         if left <= 0:
             raise TimeoutError
         self._raw.settimeout(left)
 
 
-class TimedReader(io.RawIOBase):
-    """What a TimedSocket receives. Reading raises TimeoutError after the deadline."""
+class DeadlineReader(io.RawIOBase):
+    """Reads from a DeadlineSocket. Raises TimeoutError after the deadline."""
 
-    def __init__(self, timed: TimedSocket, received: socket.SocketIO) -> None:
+    def __init__(self, timed: DeadlineSocket, received: socket.SocketIO) -> None:
         self._timed = timed
         self._received = received
 
     def readable(self) -> bool:
-        """Return that it can be read."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: WriteableBuffer, /) -> int | None:
-        """Fill a buffer with what is there, at least one byte unless it is the end; return how many."""
-        self._timed.wait_no_longer()
+        """Read the available bytes into a buffer, at least one unless at the end; return the number."""
+        self._timed.apply_deadline()
         return self._received.readinto(buffer)
 
     def close(self) -> None:

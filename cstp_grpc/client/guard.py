@@ -1,4 +1,4 @@
-"""Acting under guard: announced before, recorded, and reviewed afterwards."""
+"""Guard functions and blocks: announce the action first, record it as a decision, review the outcome."""
 
 from __future__ import annotations
 
@@ -11,36 +11,43 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
-from cstp_grpc.calling import Call, Json
 from cstp_grpc.client.async_client import AsyncCstpClient
-from cstp_grpc.client.client import CstpClient
-from cstp_grpc.client.federation.client import FederatedClient
-from cstp_grpc.client.words import told
+from cstp_grpc.client.cstp_client import CstpClient
+from cstp_grpc.contract.calls import Json, UnaryCall
+from cstp_grpc.contract.untrusted_text import append_reason
+from cstp_grpc.enums import DecisionStatus, Outcome
 from cstp_grpc.errors import PermissionDenied
 from cstp_grpc.gen import calls
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, types_pb2
-from cstp_grpc.vocabulary import DecisionStatus, Outcome
 
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LATE = "a generator runs after it was called: guard what it does, or the block that uses it"
-MAX_TITLE = 500
-"""Characters of a decision's title."""
+DEFERRED_WORK_MESSAGE = "a generator runs after it was called: guard what it does, or the block that uses it"
+MAX_TITLE_CHARACTERS = 500
+"""Maximum length of a decision's title, in characters."""
 
-AnyClient = CstpClient | FederatedClient | AsyncCstpClient
-Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+class GuardableClient(Protocol):
+    """A synchronous client that can announce: a CstpClient or a FederatedClient."""
+
+    def make(self, call: UnaryCall[T], timeout: float | None = None) -> T:
+        """Execute a call and return its response."""
+
+
+AnyClient = GuardableClient | AsyncCstpClient
+CallArguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 class Blocked(Exception):
-    """Guardrails forbid what was announced, or none judged it; it was not done.
+    """The announced action is not allowed, or there was no verdict; nothing was executed.
 
-    `violations` and `warnings` are those of the verdict, `suggestions` what the server suggests, `response` its whole
-    answer.
+    `violations` and `warnings` are those of the verdict, `suggestions` are the server's, `response` is the whole
+    response.
     """
 
     def __init__(self, intent: str, response: cstp_pb2.AnnounceIntentResponse) -> None:
@@ -52,8 +59,8 @@ class Blocked(Exception):
         super().__init__("\n".join(self._lines()))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what makes it anew in another process; messages cannot be pickled."""
-        return told_elsewhere, (self.intent, self.response.SerializeToString())
+        """Pickle by the serialized response; protobuf messages cannot be pickled."""
+        return unpickle_blocked, (self.intent, self.response.SerializeToString())
 
     def _lines(self) -> Iterator[str]:
         if not self.response.HasField("guardrail_status"):
@@ -67,62 +74,60 @@ class Blocked(Exception):
             yield f"Suggestions: {'; '.join(self.suggestions)}"
 
 
-def told_elsewhere(intent: str, response: bytes) -> Blocked:
-    """Return what was raised in another process."""
+def unpickle_blocked(intent: str, response: bytes) -> Blocked:
+    """Recreate the exception in another process."""
     return Blocked(intent, cstp_pb2.AnnounceIntentResponse.FromString(response))
 
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """What is under way: what the server answered, and the decision whose outcome is reviewed, if any."""
+    """A guarded action in progress: the server's response, and the decision to review, if one was recorded."""
 
     response: cstp_pb2.AnnounceIntentResponse
     decision: journal_pb2.Decision | None
 
 
-class Options(TypedDict, total=False):
-    """What is announced beside the intent; all of it may be left out."""
+class GuardOptions(TypedDict, total=False):
+    """Optional arguments of the announcement."""
 
     context: str
-    """Further text that is searched together with the intent."""
+    """Further text to search together with the intent."""
     category: str
     """The category of the decision."""
     stakes: str
-    """What is at risk: low, medium, high or critical."""
+    """The stakes: low, medium, high or critical."""
     confidence: float
-    """How sure the agent is, 0 to 1."""
+    """The agent's confidence, 0 to 1."""
     metadata: Mapping[str, Json] | Callable[..., Mapping[str, Json]]
-    """The inputs of the guardrails, or what makes them of the arguments."""
+    """The inputs of the guardrails, or a function that computes them from the arguments."""
     project: str
-    """The project that `paths` are in."""
+    """The project that contains `paths`."""
     paths: Sequence[str]
-    """The files and folders that are touched."""
+    """The files and folders that the action touches."""
     agent: types_pb2.AgentInfo
-    """Who the agent says it is."""
+    """The agent's claimed identity."""
     scope: str
-    """Who answers: local or federated."""
+    """Who evaluates the action: local or federated."""
     agents: Sequence[str]
-    """The peers to ask where the scope is federated."""
+    """The peers to ask if the scope is federated."""
     record: bool
-    """Whether a decision is recorded and its outcome reviewed; True when left out."""
+    """Whether to record a decision and review its outcome; True by default."""
     timeout: float
-    """Seconds that each call may take; what the client was made with when left out."""
+    """Limit of each call in seconds; the client's by default."""
 
 
 @overload
-def guard(
-    client: CstpClient | FederatedClient, intent: str | Callable[..., str], **options: Unpack[Options]
-) -> Guard: ...
+def guard(client: GuardableClient, intent: str | Callable[..., str], **options: Unpack[GuardOptions]) -> Guard: ...
 
 
 @overload
-def guard(client: AsyncCstpClient, intent: str | Callable[..., str], **options: Unpack[Options]) -> AsyncGuard: ...
+def guard(client: AsyncCstpClient, intent: str | Callable[..., str], **options: Unpack[GuardOptions]) -> AsyncGuard: ...
 
 
-def guard(client: AnyClient, intent: str | Callable[..., str], **options: Unpack[Options]) -> Guard | AsyncGuard:
-    """Return what lets a function, or a block, run only where the guardrails allow it, and reviews the outcome.
+def guard(client: AnyClient, intent: str | Callable[..., str], **options: Unpack[GuardOptions]) -> Guard | AsyncGuard:
+    """Guard a function or a block: it runs only if the guardrails allow it, and its outcome is reviewed.
 
-    Around a function, each call of it is announced anew; `intent` and `metadata` may be functions of its arguments:
+    Around a function, each call of it is announced; `intent` and `metadata` may be functions of its arguments:
 
         @guard(client, lambda table: f"Drop the table {table}", stakes="high", category="database")
         def drop(table: str) -> None: ...
@@ -134,24 +139,24 @@ def guard(client: AnyClient, intent: str | Callable[..., str], **options: Unpack
 
     With an AsyncCstpClient it is for `async def` functions, and for `async with`.
 
-    Blocked is raised where the verdict is not that it is allowed; warnings do not block. A CstpError is raised where
-    the announcement or the record fails. In either case nothing has run. What runs is recorded as a private decision,
-    for which the token needs the permissions announce, record and review; afterwards its outcome is a success, a
-    failure with the exception in its notes, or abandoned where it was interrupted. Exceptions pass unchanged. That the
-    outcome could not be reviewed is only logged. `record=False` announces alone, as a FederatedClient must. Raises
-    TypeError for options that there are not.
+    Raises Blocked unless the verdict allows the action; warnings do not block. Raises a CstpError if the announcement
+    or the record fails. In both cases nothing has run. The action is recorded as a private decision, for which the
+    token needs the permissions announce, record and review; afterwards its outcome is set to success, to failure with
+    the exception in its notes, or to abandoned if it was interrupted. Exceptions pass unchanged. If the review fails,
+    that is only logged. `record=False` only announces, as a FederatedClient must. Raises TypeError for unknown
+    options.
     """
-    plan = Plan(intent, options)
-    if isinstance(client, FederatedClient) and plan.records:
+    plan = GuardPlan(intent, options)
+    if plan.records and not isinstance(client, (CstpClient, AsyncCstpClient)):
         raise TypeError("a FederatedClient records nothing: guard with record=False")
     return AsyncGuard(client, plan) if isinstance(client, AsyncCstpClient) else Guard(client, plan)
 
 
-class Plan:
-    """Says which calls a guard makes, and judges the answers. Raises TypeError for options that there are not."""
+class GuardPlan:
+    """Builds the calls of a guard and checks the responses. Raises TypeError for unknown options."""
 
-    def __init__(self, intent: str | Callable[..., str], options: Options) -> None:
-        if unknown := sorted(options.keys() - Options.__annotations__.keys()):
+    def __init__(self, intent: str | Callable[..., str], options: GuardOptions) -> None:
+        if unknown := sorted(options.keys() - GuardOptions.__annotations__.keys()):
             raise TypeError(f"guard() has no option {unknown[0]!r}")
         said = cast(dict[str, Any], {**options})
         self.records: bool = said.pop("record", True)
@@ -162,29 +167,29 @@ class Plan:
         self._metadata = said.pop("metadata", None)
         self._said = said
 
-    def announcement(self, arguments: Arguments) -> Call[cstp_pb2.AnnounceIntentResponse]:
-        """Return the call that announces what is done with some arguments."""
+    def announce_call(self, arguments: CallArguments) -> UnaryCall[cstp_pb2.AnnounceIntentResponse]:
+        """Return the call that announces the action with some arguments."""
         return calls.announce_intent(
-            resolved(self._intent, arguments),
-            metadata=resolved(self._metadata, arguments),
+            resolve_value(self._intent, arguments),
+            metadata=resolve_value(self._metadata, arguments),
             correlation_id=str(uuid.uuid4()),
             **self._said,
         )
 
-    def admit(self, announcement: Call[Any], response: cstp_pb2.AnnounceIntentResponse) -> None:
-        """Raise Blocked where what was announced is not allowed."""
+    def require_allowed(self, announcement: UnaryCall[Any], response: cstp_pb2.AnnounceIntentResponse) -> None:
+        """Raise Blocked if the action is not allowed."""
         verdict = response.guardrail_status
         if not verdict.allowed or verdict.violations:
             raise Blocked(announcement.values["intent"], response)
 
-    def recording(self, announcement: Call[Any]) -> Call[journal_pb2.Decision]:
-        """Return the call that records what was announced, under an identifier that follows from its own."""
+    def record_call(self, announcement: UnaryCall[Any]) -> UnaryCall[journal_pb2.Decision]:
+        """Return the call that records the action; its idempotency key is derived from that of the announcement."""
         announced = announcement.values
         intent, context = announced["intent"], announced["context"]
-        if len(intent) > MAX_TITLE:
+        if len(intent) > MAX_TITLE_CHARACTERS:
             context = "\n\n".join(filter(None, [intent, context]))
         return calls.record_decision(
-            intent if len(intent) <= MAX_TITLE else f"{intent[: MAX_TITLE - 1]}…",
+            intent if len(intent) <= MAX_TITLE_CHARACTERS else f"{intent[: MAX_TITLE_CHARACTERS - 1]}…",
             context=context,
             category=announced["category"],
             stakes=announced["stakes"],
@@ -195,22 +200,22 @@ class Plan:
         )
 
 
-def resolved(value: Any, arguments: Arguments) -> Any:
-    """Return a value, or what it makes of the arguments."""
+def resolve_value(value: Any, arguments: CallArguments) -> Any:
+    """Return a value, or call it with the arguments if it is a function."""
     positional, named = arguments
     return value(*positional, **named) if callable(value) else value
 
 
-def review(decision: journal_pb2.Decision, error: BaseException | None) -> Call[journal_pb2.Decision]:
-    """Return the call that says how a decision turned out."""
+def review_call(decision: journal_pb2.Decision, error: BaseException | None) -> UnaryCall[journal_pb2.Decision]:
+    """Return the call that reviews a decision after its action ended."""
     if error is None:
         return calls.review_decision(decision.id, Outcome.SUCCESS)
     outcome = Outcome.FAILURE if isinstance(error, Exception) else Outcome.ABANDONED
-    return calls.review_decision(decision.id, outcome, notes=told(type(error).__name__, str(error)))
+    return calls.review_decision(decision.id, outcome, notes=append_reason(type(error).__name__, str(error)))
 
 
-def unrecorded(error: PermissionDenied) -> PermissionDenied:
-    """Return what tells that the outcome could not be reviewed, because there would be no decision."""
+def record_permission_error(error: PermissionDenied) -> PermissionDenied:
+    """Return the error for a token that lacks the permission to record decisions."""
     message = (
         f"Nothing was done, because there is no decision whose outcome to review: {error.message}. Recording one needs"
         " the permission record; with record=False the guard announces alone"
@@ -218,74 +223,74 @@ def unrecorded(error: PermissionDenied) -> PermissionDenied:
     return PermissionDenied(message, metadata=error.metadata)
 
 
-def note_unreviewed(decision: journal_pb2.Decision, error: BaseException) -> None:
-    """Log that the outcome is not known to the server; what was done stays done."""
+def log_review_failure(decision: journal_pb2.Decision, error: BaseException) -> None:
+    """Log that the outcome could not be reviewed; the action itself is not undone."""
     needed = ": the token lacks the permission review" if isinstance(error, PermissionDenied) else ""
     logger.warning("The outcome of the decision %s could not be reviewed%s", decision.id, needed, exc_info=error)
 
 
-class Action:
-    """One action under guard, from its announcement to its review.
+class GuardedAction:
+    """One guarded action, from its announcement to its review.
 
-    Over a client for threads its coroutines wait for nothing, so that one way to act does for both kinds of client.
+    With a synchronous client its coroutines never suspend, so that one implementation serves both kinds of client.
     """
 
-    def __init__(self, client: AnyClient, plan: Plan, arguments: Arguments = ((), {})) -> None:
+    def __init__(self, client: AnyClient, plan: GuardPlan, arguments: CallArguments = ((), {})) -> None:
         self._client = client
         self._plan = plan
         self._arguments = arguments
         self._decision: journal_pb2.Decision | None = None
 
     async def __aenter__(self) -> Announced:
-        """Announce it, and record it. Raises Blocked and CstpError."""
-        announcement = self._plan.announcement(self._arguments)
-        response = await self._made(announcement)
-        self._plan.admit(announcement, response)
+        """Announce and record the action. Raises Blocked and CstpError."""
+        announcement = self._plan.announce_call(self._arguments)
+        response = await self._execute(announcement)
+        self._plan.require_allowed(announcement, response)
         if self._plan.records:
-            self._decision = await self._recorded(announcement)
+            self._decision = await self._record(announcement)
         return Announced(response, self._decision)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Review how it ended."""
+        """Review the outcome."""
         if self._decision is None:
             return
         if isinstance(error, GeneratorExit) and isinstance(self._client, AsyncCstpClient):
             # Where a coroutine is closed, it cannot wait for anything any more.
-            note_unreviewed(self._decision, error)
+            log_review_failure(self._decision, error)
             return
         try:
-            await self._made(review(self._decision, error))
+            await self._execute(review_call(self._decision, error))
         except Exception as unreviewed:  # noqa: BLE001 - whatever it is, what was done has a result
-            note_unreviewed(self._decision, unreviewed)
+            log_review_failure(self._decision, unreviewed)
 
-    async def _recorded(self, announcement: Call[Any]) -> journal_pb2.Decision:
+    async def _record(self, announcement: UnaryCall[Any]) -> journal_pb2.Decision:
         try:
-            return await self._made(self._plan.recording(announcement))
+            return await self._execute(self._plan.record_call(announcement))
         except PermissionDenied as error:
-            raise unrecorded(error) from error
+            raise record_permission_error(error) from error
 
-    async def _made(self, call: Call[T]) -> T:
+    async def _execute(self, call: UnaryCall[T]) -> T:
         if isinstance(self._client, AsyncCstpClient):
             return await self._client.make(call, self._plan.timeout)
         return self._client.make(call, self._plan.timeout)
 
 
-class OneBlock:
-    """The block that a guard is around: one at a time, also where threads or tasks share the guard."""
+class GuardedBlock:
+    """Guards a block, one at a time, also if threads or tasks share the guard."""
 
-    def __init__(self, client: AnyClient, plan: Plan) -> None:
+    def __init__(self, client: AnyClient, plan: GuardPlan) -> None:
         self._client = client
         self._plan = plan
         self._around = threading.Lock()
-        self._action: Action | None = None
+        self._action: GuardedAction | None = None
 
     async def __aenter__(self) -> Announced:
-        """Announce what the block does. Raises Blocked, CstpError, and RuntimeError within a block of this guard."""
+        """Announce the block. Raises Blocked, CstpError, and RuntimeError if a block of this guard is running."""
         if not self._around.acquire(blocking=False):
             raise RuntimeError("this guard is around a block already: make one for each block")
-        action = Action(self._client, self._plan)
+        action = GuardedAction(self._client, self._plan)
         try:
             announced = await action.__aenter__()
         except BaseException:
@@ -297,7 +302,7 @@ class OneBlock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Review how the block ended."""
+        """Review the outcome of the block."""
         action, self._action = self._action, None
         if action is None:
             return
@@ -307,84 +312,84 @@ class OneBlock:
             self._around.release()
 
 
-class AtOnce:
-    """The plain context manager that one of event loops is where it waits for nothing."""
+class SyncContextManager:
+    """Runs an async context manager synchronously; RuntimeError if one of its coroutines suspends."""
 
     def __init__(self, within: AbstractAsyncContextManager[Announced]) -> None:
         self._within = within
 
     def __enter__(self) -> Announced:
-        """Announce what the block does. Raises Blocked, CstpError, and RuntimeError within a block of this guard."""
-        return at_once(self._within.__aenter__())
+        """Announce the block. Raises Blocked, CstpError, and RuntimeError if a block of this guard is running."""
+        return run_without_waiting(self._within.__aenter__())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Review how the block ended."""
-        at_once(self._within.__aexit__(kind, error, trace))
+        """Review the outcome of the block."""
+        run_without_waiting(self._within.__aexit__(kind, error, trace))
 
 
-class Guard(AtOnce):
+class Guard(SyncContextManager):
     """A decorator for functions, and a context manager for one block at a time; see `guard`."""
 
-    def __init__(self, client: CstpClient | FederatedClient, plan: Plan) -> None:
-        super().__init__(OneBlock(client, plan))
+    def __init__(self, client: GuardableClient, plan: GuardPlan) -> None:
+        super().__init__(GuardedBlock(client, plan))
         self._client = client
         self._plan = plan
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Return the function under guard; many threads may call it at once. Raises TypeError."""
-        refuse_unfit(function)
+        """Return the guarded function, which is thread-safe. Raises TypeError."""
+        require_guardable(function)
         if inspect.iscoroutinefunction(function):
             raise TypeError("an async function is guarded with an AsyncCstpClient")
 
         @functools.wraps(function)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
-            with AtOnce(Action(self._client, self._plan, (args, kwargs))):
-                return finished(function(*args, **kwargs))
+            with SyncContextManager(GuardedAction(self._client, self._plan, (args, kwargs))):
+                return require_finished(function(*args, **kwargs))
 
         return guarded
 
 
-class AsyncGuard(OneBlock):
+class AsyncGuard(GuardedBlock):
     """A decorator for async functions, and an async context manager for one block at a time; see `guard`."""
 
     def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-        """Return the function under guard; many tasks may call it at once. Raises TypeError."""
-        refuse_unfit(function)
+        """Return the guarded function, which many tasks may call concurrently. Raises TypeError."""
+        require_guardable(function)
         if not inspect.iscoroutinefunction(function):
             raise TypeError("only an async function is guarded with an AsyncCstpClient; others are with a CstpClient")
 
         @functools.wraps(function)
         async def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
-            async with Action(self._client, self._plan, (args, kwargs)):
-                return finished(await function(*args, **kwargs))
+            async with GuardedAction(self._client, self._plan, (args, kwargs)):
+                return require_finished(await function(*args, **kwargs))
 
         return guarded
 
 
-def refuse_unfit(function: Callable[..., Any]) -> None:
-    """Raise TypeError for what is no function, and for a function that returns before it has done anything."""
+def require_guardable(function: Callable[..., Any]) -> None:
+    """Raise TypeError for anything but a function, and for generator functions, which do nothing when called."""
     if isinstance(function, staticmethod) or not callable(function):
         raise TypeError("only a function is guarded: of a class or static method, the function in it")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(LATE)
+        raise TypeError(DEFERRED_WORK_MESSAGE)
 
 
-def finished(result: T) -> T:
-    """Return the result of a function. Raises TypeError for one that is still to be run, which did nothing."""
+def require_finished(result: T) -> T:
+    """Return the result of a function. Raises TypeError for a coroutine or generator that has not started."""
     if inspect.iscoroutine(result) and inspect.getcoroutinestate(result) == inspect.CORO_CREATED:
         result.close()
         raise TypeError("a coroutine runs after it was called: guard the async function, with an AsyncCstpClient")
     if inspect.isasyncgen(result) or (
         inspect.isgenerator(result) and inspect.getgeneratorstate(result) == inspect.GEN_CREATED
     ):
-        raise TypeError(LATE)
+        raise TypeError(DEFERRED_WORK_MESSAGE)
     return result
 
 
-def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return what a coroutine comes to that waits for nothing."""
+def run_without_waiting(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that never suspends. Raises RuntimeError if it does."""
     try:
         coroutine.send(None)
     except StopIteration as end:

@@ -1,4 +1,4 @@
-"""Posting to hosts that others name."""
+"""Post JSON documents to URLs that callers name."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import SplitResult
 
-from cstp_grpc.client.fetching import Dial, opened, resource_of
+from cstp_grpc.client.fetching import DialHost, open_connection, request_target
 
-HEADERS: Final = {"accept": "application/json", "connection": "close"}
+POST_HEADERS: Final = {"accept": "application/json", "connection": "close"}
 
 
-def post(
+def post_json(
     url: SplitResult,
     body: bytes,
     headers: Mapping[str, str],
     seconds: float,
     tls: ssl.SSLContext,
-    dial: Dial,
+    dial: DialHost,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Post a JSON document, with nothing in it but `headers` that says who sends it; return the status of the answer.
+    """Post a JSON document and return the status of the response.
 
-    What else is answered is not read, redirects are not followed and no proxies used. Raises TimeoutError after
-    `seconds`, other OSErrors where nobody answers, and HTTPException where what is answered is not HTTP.
+    No header but the given ones identifies the sender. The rest of the response is not read, redirects are not
+    followed and proxies are not used. Raises TimeoutError after `seconds`, other OSErrors if no host answers, and
+    HTTPException if the response is not HTTP.
     """
-    with opened(url, seconds, tls, clock, dial) as connection:
-        connection.request("POST", resource_of(url), body, {**HEADERS, **headers})
+    with open_connection(url, seconds, tls, clock, dial) as connection:
+        connection.request("POST", request_target(url), body, {**POST_HEADERS, **headers})
         with connection.getresponse() as response:
             return response.status

@@ -1,4 +1,4 @@
-"""Repeating calls that may succeed later, within one deadline."""
+"""Retry calls that failed for a transient reason, within one deadline."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from typing import TypedDict, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception
 
-from cstp_grpc.client.service_config import service_config
 from cstp_grpc.contract.error_reasons import is_retriable
+from cstp_grpc.contract.service_config import service_config
 from cstp_grpc.errors import CstpError, DeadlineExceeded
 
 T = TypeVar("T")
 
-BACKOFF = service_config().backoff
+DEFAULT_BACKOFF = service_config().backoff
 
-MAX_GROWTHS = 32
-"""How often a pause grows at the most, so that it stays a number however long attempts go on."""
+MAX_BACKOFF_STEPS = 32
+"""Maximum number of times the delay grows, so that the power does not overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how soon a call is repeated; what is not said is that of the service config.
+    """How often and with which delays a call is retried; defaults come from the service config.
 
-    The n-th pause is random between 0 and `base` x `multiplier`^(n-1) seconds, at most `cap`; where the server says how
-    long to wait, the pause is that long.
+    The n-th delay is random between 0 and `base` x `multiplier`^(n-1) seconds, at most `cap`; a delay demanded by the
+    server takes precedence.
     """
 
-    attempts: int = BACKOFF.attempts
-    """Attempts in all; 1 never repeats."""
-    base: float = BACKOFF.initial
-    """Seconds that the first pause may take."""
-    cap: float = BACKOFF.most
-    """Seconds that any pause may take, unless the server asks for more."""
-    multiplier: float = BACKOFF.multiplier
-    """How much longer than the one before it each pause may take."""
+    attempts: int = DEFAULT_BACKOFF.attempts
+    """Maximum number of attempts; 1 disables retries."""
+    base: float = DEFAULT_BACKOFF.initial
+    """Upper bound of the first delay, in seconds."""
+    cap: float = DEFAULT_BACKOFF.max_delay
+    """Upper bound of every delay in seconds, unless the server demands more."""
+    multiplier: float = DEFAULT_BACKOFF.multiplier
+    """Growth factor of the upper bound from one delay to the next."""
 
 
 DEFAULT_RETRIES = RetryPolicy()
 
 
-class Rules(TypedDict):
-    """When to make another attempt, as tenacity takes it, with threads and in an event loop alike."""
+class TenacityOptions(TypedDict):
+    """The retry options that tenacity takes, for threads and event loops alike."""
 
     retry: retry_if_exception
     wait: Callable[[RetryCallState], float]
@@ -51,35 +51,35 @@ class Rules(TypedDict):
     reraise: bool
 
 
-class Pace:
-    """Says what to do after a failure: nothing here waits. `random` is from 0 to 1; `clock` counts seconds."""
+class RetryTimer:
+    """Computes delays and deadlines; it never waits itself. `random` returns 0 to 1, `clock` seconds."""
 
     def __init__(self, policy: RetryPolicy, random: Callable[[], float], clock: Callable[[], float]) -> None:
         self._policy = policy
         self._random = random
         self._clock = clock
 
-    def pause(self, error: BaseException | None, failures: int) -> float:
-        """Return how many seconds to wait after so many failures in a row, of which `error` is the last."""
+    def retry_delay(self, error: BaseException | None, failures: int) -> float:
+        """Return the delay in seconds after `failures` failures in a row; `error` is the last one."""
         if isinstance(error, CstpError) and error.retry_after is not None:
             return error.retry_after
-        bound = self._policy.base * self._policy.multiplier ** min(failures - 1, MAX_GROWTHS)
+        bound = self._policy.base * self._policy.multiplier ** min(failures - 1, MAX_BACKOFF_STEPS)
         return self._random() * min(bound, self._policy.cap)
 
     def countdown(self, timeout: float | None) -> Callable[[], float | None]:
-        """Return a function that tells how many of `timeout` seconds are left from now on; None where there is no end.
+        """Return a function that returns the seconds left of `timeout` from now, or None without a limit.
 
-        It raises DeadlineExceeded when none are.
+        The function raises DeadlineExceeded when none are left.
         """
         return (lambda: None) if timeout is None or timeout == math.inf else self.deadline(timeout)
 
     def deadline(self, timeout: float) -> Callable[[], float]:
-        """Return a function that tells how many of `timeout` seconds are left from now on, likewise."""
+        """Return a function that returns the seconds left of a finite `timeout`, and raises DeadlineExceeded."""
         end = self._clock() + timeout
-        return lambda: time_left(self._clock, end, timeout)
+        return lambda: remaining_seconds(self._clock, end, timeout)
 
-    def rules(self, timeout: float, *, repeatable: bool) -> Rules:
-        """Return when to make another attempt at a call that may take so many seconds from now on."""
+    def tenacity_options(self, timeout: float, *, repeatable: bool) -> TenacityOptions:
+        """Return tenacity's options for a call that may take `timeout` seconds from now."""
         end = self._clock() + timeout
 
         def stop(state: RetryCallState) -> bool:
@@ -87,13 +87,13 @@ class Pace:
             return spent or not repeatable or state.attempt_number >= self._policy.attempts
 
         def wait(state: RetryCallState) -> float:
-            return self.pause(state.outcome.exception() if state.outcome else None, state.attempt_number)
+            return self.retry_delay(state.outcome.exception() if state.outcome else None, state.attempt_number)
 
-        return Rules(retry=retry_if_exception(is_passing), wait=wait, stop=stop, reraise=True)
+        return TenacityOptions(retry=retry_if_exception(is_transient_failure), wait=wait, stop=stop, reraise=True)
 
 
-class Retrier(Pace):
-    """Makes attempts until one succeeds, fails for good, or the deadline leaves no time for another."""
+class Retrier(RetryTimer):
+    """Runs attempts until one succeeds, one fails permanently, or the deadline leaves no time for another."""
 
     def __init__(
         self,
@@ -106,20 +106,22 @@ class Retrier(Pace):
         self._sleep = sleep
 
     def run(self, attempt: Callable[[float], T], timeout: float, *, repeatable: bool) -> T:
-        """Return what `attempt` returns; it is called with the seconds that are left.
+        """Return the result of `attempt`, which is called with the seconds left.
 
-        Raises what the last attempt raised, or DeadlineExceeded.
+        Raises the error of the last attempt, or DeadlineExceeded.
         """
         left = self.deadline(timeout)
-        return Retrying(sleep=self._sleep, **self.rules(timeout, repeatable=repeatable))(lambda: attempt(left()))
+        return Retrying(sleep=self._sleep, **self.tenacity_options(timeout, repeatable=repeatable))(
+            lambda: attempt(left())
+        )
 
     def sleep(self, seconds: float, left: float | None) -> None:
-        """Wait, but no longer than is left; None sets no bound."""
+        """Wait, at most for `left` seconds; None sets no limit."""
         self._sleep(seconds if left is None else min(seconds, left))
 
 
-class AsyncRetrier(Pace):
-    """Makes attempts likewise in an event loop."""
+class AsyncRetrier(RetryTimer):
+    """The Retrier for event loops."""
 
     def __init__(
         self,
@@ -132,33 +134,33 @@ class AsyncRetrier(Pace):
         self._sleep = sleep
 
     async def run(self, attempt: Callable[[float], Awaitable[T]], timeout: float, *, repeatable: bool) -> T:
-        """Return what `attempt` returns; it is called with the seconds that are left.
+        """Return the result of `attempt`, which is called with the seconds left.
 
-        Raises what the last attempt raised, or DeadlineExceeded.
+        Raises the error of the last attempt, or DeadlineExceeded.
         """
         left = self.deadline(timeout)
 
         async def once() -> T:
             return await attempt(left())
 
-        return await AsyncRetrying(sleep=self._sleep, **self.rules(timeout, repeatable=repeatable))(once)
+        return await AsyncRetrying(sleep=self._sleep, **self.tenacity_options(timeout, repeatable=repeatable))(once)
 
     async def sleep(self, seconds: float, left: float | None) -> None:
-        """Wait, but no longer than is left; None sets no bound."""
+        """Wait, at most for `left` seconds; None sets no limit."""
         await self._sleep(seconds if left is None else min(seconds, left))
 
 
-def time_left(clock: Callable[[], float], deadline: float, timeout: float) -> float:
-    """Return the seconds until a deadline that was `timeout` seconds away. Raises DeadlineExceeded when it is over."""
+def remaining_seconds(clock: Callable[[], float], deadline: float, timeout: float) -> float:
+    """Return the seconds until a deadline. Raises DeadlineExceeded, which names `timeout`, if it has passed."""
     left = deadline - clock()
     if left <= 0:
         raise DeadlineExceeded(f"There was no answer within {timeout:g} s")
     return left
 
 
-def is_passing(error: BaseException) -> bool:
+def is_transient_failure(error: BaseException) -> bool:
     """Return whether the same call may succeed later: the contract declares its reason retriable.
 
-    Whether to wait for a liaison agent, or to hand over what has changed meanwhile, is for the guide to decide.
+    Errors of liaison agents and session conflicts are not retried here: the guide decides.
     """
     return isinstance(error, CstpError) and not error.final and is_retriable(error.reason)

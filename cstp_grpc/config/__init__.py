@@ -1,4 +1,4 @@
-"""The settings, and the only reader of file and environment."""
+"""The settings; the only package that reads configuration files and the environment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from cstp_grpc.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
-    from cstp_grpc.config.data_folder import read_data_dir
     from cstp_grpc.config.environment import (
         ENV_PREFIX,
         CommandEnvironment,
@@ -24,19 +23,26 @@ if TYPE_CHECKING:
         QuorumSettings,
         ShareSettings,
     )
-    from cstp_grpc.config.hosts import is_loopback, join, reachable
+    from cstp_grpc.config.hosts import dial_host, is_loopback, join_host_port
     from cstp_grpc.config.liaison import PILLARS, LiaisonSettings, PillarSettings, RetentionSettings
-    from cstp_grpc.config.listening import (
+    from cstp_grpc.config.listeners import (
         A2aSettings,
         GrpcSettings,
         PushSettings,
         ServerSettings,
         ServeSettings,
         TlsSettings,
+        count_bridges,
+        count_workers,
     )
-    from cstp_grpc.config.process_counts import count_bridges, count_workers
-    from cstp_grpc.config.reading import build_settings, describe, judge, load, merge
-    from cstp_grpc.config.sections import (
+    from cstp_grpc.config.loading import (
+        build_settings,
+        deep_merge,
+        describe_validation_error,
+        load_settings,
+        validate_text,
+    )
+    from cstp_grpc.config.settings import (
         AgentSettings,
         AuthSettings,
         EmbeddingSettings,
@@ -46,14 +52,13 @@ if TYPE_CHECKING:
         Settings,
         TokenSettings,
     )
-    from cstp_grpc.config.writing import replace_file, with_peer
-    from cstp_grpc.config.yaml_file import expand_text, parse_yaml, read_text
+    from cstp_grpc.config.yaml_editing import add_peer, replace_file
+    from cstp_grpc.config.yaml_file import expand_text, parse_yaml, read_data_dir, read_text
     from cstp_grpc.errors import ConfigError
 else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "cstp_grpc.config.data_folder": ("read_data_dir",),
             "cstp_grpc.config.environment": (
                 "CommandEnvironment",
                 "ENV_PREFIX",
@@ -72,8 +77,8 @@ else:
             ),
             "cstp_grpc.config.hosts": (
                 "is_loopback",
-                "join",
-                "reachable",
+                "dial_host",
+                "join_host_port",
             ),
             "cstp_grpc.config.liaison": (
                 "LiaisonSettings",
@@ -81,26 +86,24 @@ else:
                 "PillarSettings",
                 "RetentionSettings",
             ),
-            "cstp_grpc.config.listening": (
+            "cstp_grpc.config.listeners": (
                 "A2aSettings",
                 "GrpcSettings",
                 "PushSettings",
                 "ServeSettings",
                 "ServerSettings",
                 "TlsSettings",
-            ),
-            "cstp_grpc.config.process_counts": (
                 "count_bridges",
                 "count_workers",
             ),
-            "cstp_grpc.config.reading": (
+            "cstp_grpc.config.loading": (
                 "build_settings",
-                "describe",
-                "judge",
-                "load",
-                "merge",
+                "deep_merge",
+                "describe_validation_error",
+                "load_settings",
+                "validate_text",
             ),
-            "cstp_grpc.config.sections": (
+            "cstp_grpc.config.settings": (
                 "AgentSettings",
                 "AuthSettings",
                 "EmbeddingSettings",
@@ -110,13 +113,14 @@ else:
                 "Settings",
                 "TokenSettings",
             ),
-            "cstp_grpc.config.writing": (
+            "cstp_grpc.config.yaml_editing": (
+                "add_peer",
                 "replace_file",
-                "with_peer",
             ),
             "cstp_grpc.config.yaml_file": (
                 "expand_text",
                 "parse_yaml",
+                "read_data_dir",
                 "read_text",
             ),
             "cstp_grpc.errors": ("ConfigError",),
@@ -150,25 +154,25 @@ __all__ = [
     "ShareSettings",
     "TlsSettings",
     "TokenSettings",
+    "add_peer",
     "build_settings",
     "command_environment",
     "count_bridges",
     "count_workers",
-    "describe",
+    "deep_merge",
+    "describe_validation_error",
+    "dial_host",
     "environment_without_settings",
     "expand_text",
     "forbid_telemetry",
     "inherited_environment",
     "is_loopback",
-    "join",
-    "judge",
-    "load",
-    "merge",
+    "join_host_port",
+    "load_settings",
     "parse_yaml",
-    "reachable",
     "read_data_dir",
     "read_text",
     "replace_file",
     "silence_grpc",
-    "with_peer",
+    "validate_text",
 ]

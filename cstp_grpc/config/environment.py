@@ -1,4 +1,4 @@
-"""What the environment tells programs that need no settings, and how it is handed on to programs that they start."""
+"""Environment variables that programs read without settings, and the environment of child processes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ ENV_PREFIX: Final = "CSTP_"
 
 @dataclass(frozen=True, slots=True)
 class CommandEnvironment:
-    """What the environment tells the commands that call servers."""
+    """Environment variables for the commands that call servers."""
 
     config: Path | None
-    """CSTP_CONFIG: the configuration file where none is named."""
+    """CSTP_CONFIG: the configuration file if no option names one."""
     agents_file: Path | None
-    """CSTP_AGENTS_FILE: the agents file where none is named."""
+    """CSTP_AGENTS_FILE: the agents file if no option names one."""
     token: str | None
-    """CSTP_TOKEN: the bearer token for a server that no agents file describes."""
+    """CSTP_TOKEN: the bearer token for a server that is not in an agents file."""
     ca_file: Path | None
-    """CSTP_CA_FILE: a PEM file of the authorities that certify such a server."""
+    """CSTP_CA_FILE: a PEM file with the CA certificates for such a server."""
 
 
 def silence_grpc() -> None:
-    """Keep gRPC from writing a log of its own to standard error, unless GRPC_VERBOSITY asks for it.
+    """Disable gRPC's own log on standard error, unless GRPC_VERBOSITY is set.
 
     gRPC reads the variable when it is imported.
     """
@@ -34,12 +34,12 @@ def silence_grpc() -> None:
 
 
 def forbid_telemetry() -> None:
-    """Keep ONNX Runtime from reporting to its makers, which it prepares to do as soon as it is imported."""
+    """Disable the telemetry of ONNX Runtime, which starts when it is imported."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def command_environment() -> CommandEnvironment:
-    """Return what the environment tells the commands that call servers."""
+    """Read the environment variables for the commands that call servers."""
     config, agents_file, ca_file = (os.environ.get(ENV_PREFIX + name) for name in ("CONFIG", "AGENTS_FILE", "CA_FILE"))
     return CommandEnvironment(
         config=Path(config) if config else None,
@@ -50,10 +50,10 @@ def command_environment() -> CommandEnvironment:
 
 
 def inherited_environment(names: Iterable[str]) -> dict[str, str]:
-    """Return those variables of the environment that are set, for programs that this one starts."""
+    """Return those of the named variables that are set, for child processes."""
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def environment_without_settings() -> dict[str, str]:
-    """Return the environment without our settings, for programs that this one starts and configures by itself."""
+    """Return the environment without our settings, for child processes that are configured otherwise."""
     return {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}

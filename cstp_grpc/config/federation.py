@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from cstp_grpc.config.section import URL_PREFIX, Section
-from cstp_grpc.vocabulary import Stakes
+from cstp_grpc.config.settings_section import URL_PREFIX, SettingsSection
+from cstp_grpc.enums import Stakes
 
 PEER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 PEER_URL = r"^((grpcs?|https?)://)?[^\s/@]+(/\S*)?$"
@@ -17,7 +17,7 @@ Category = Annotated[str, Field(min_length=1, max_length=100)]
 Tag = Annotated[str, Field(min_length=1, max_length=100)]
 
 
-class PeerSettings(Section):
+class PeerSettings(SettingsSection):
     """Another agent that is asked."""
 
     name: str = Field(pattern=PEER_NAME)
@@ -42,7 +42,7 @@ class PeerSettings(Section):
     Key. If there are several, one of them must. Any other card is refused, and the token is not sent for it."""
 
 
-class DefaultScope(Section):
+class DefaultScope(SettingsSection):
     """Calls whose scope is federated where they state none: those of these categories and those of these stakes."""
 
     categories: list[Category] = []
@@ -51,7 +51,7 @@ class DefaultScope(Section):
     """The stakes."""
 
 
-class QuorumSettings(Section):
+class QuorumSettings(SettingsSection):
     """Actions on which required peers vote, in the stead of each having a veto."""
 
     allow: int = Field(ge=1)
@@ -62,7 +62,7 @@ class QuorumSettings(Section):
     """Their stakes; empty means all."""
 
 
-class ShareSettings(Section):
+class ShareSettings(SettingsSection):
     """Which shared decisions peers find: those of one of the categories and with one of the tags."""
 
     categories: list[Category] = []
@@ -71,7 +71,7 @@ class ShareSettings(Section):
     """The tags; empty means all."""
 
 
-class CallbackSettings(Section):
+class CallbackSettings(SettingsSection):
     """Feedback that comes after the answer, sent to the address that an announcing agent gave as its `url`."""
 
     allow: list[Annotated[str, Field(pattern=URL_PREFIX)]] = []
@@ -85,7 +85,7 @@ class CallbackSettings(Section):
     """How long a notification is tried before it is given up."""
 
 
-class FederationSettings(Section):
+class FederationSettings(SettingsSection):
     """Other agents that are asked too, and what their answers count."""
 
     peers: list[PeerSettings] = []
@@ -114,7 +114,7 @@ class FederationSettings(Section):
     @field_validator("peers")
     @classmethod
     def check_names(cls, peers: list[PeerSettings]) -> list[PeerSettings]:
-        """Refuse a name that is there twice."""
+        """Reject duplicate peer names."""
         names = [peer.name for peer in peers]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"named more than once: {', '.join(twice)}")
@@ -122,14 +122,14 @@ class FederationSettings(Section):
 
     @model_validator(mode="after")
     def check_count(self) -> FederationSettings:
-        """Refuse more peers than a call may ask."""
+        """Reject more peers than `max_peers`."""
         if len(self.peers) > self.max_peers:
             raise ValueError(f"peers: are {len(self.peers)}, and max_peers is {self.max_peers}")
         return self
 
     @model_validator(mode="after")
     def check_quorums(self) -> FederationSettings:
-        """Refuse a quorum that can never be reached."""
+        """Reject a quorum that is larger than the number of required peers."""
         required = sum(peer.role == "required" for peer in self.peers)
         for number, quorum in enumerate(self.quorums):
             if quorum.allow > required:

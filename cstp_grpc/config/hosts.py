@@ -1,14 +1,14 @@
-"""Addresses that servers listen on, and how they are called from this machine."""
+"""Listen addresses, and how to dial them from this machine."""
 
 from __future__ import annotations
 
 import ipaddress
 
-WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to call a server that listens everywhere
+DIAL_HOST_OF_WILDCARD = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to call a server that listens everywhere
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server on this address can be reached from this machine only."""
+    """Return whether a server on this address is reachable from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -17,11 +17,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def reachable(host: str) -> str:
-    """Return the address at which a server on this machine is called that listens on `host`."""
-    return WILDCARDS.get(host, host)
+def dial_host(host: str) -> str:
+    """Return the host to dial on this machine for a server that listens on `host`."""
+    return DIAL_HOST_OF_WILDCARD.get(host, host)
 
 
-def join(host: str, port: int) -> str:
+def join_host_port(host: str, port: int) -> str:
     """Return `host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from cstp_grpc.config.section import AgentName, Section
+from cstp_grpc.config.settings_section import AgentName, SettingsSection
 
 GUIDE = "guide"
-"""The fallback that gives sessions back."""
+"""The fallback that returns sessions to the guide."""
 PILLARS = ("content", "insights", "journey", "solution")
 
 
-class RedactionSettings(Section):
+class RedactionSettings(SettingsSection):
     """What no context carries to a liaison agent."""
 
     path: str = Field(min_length=1, max_length=1000)
@@ -23,7 +23,7 @@ class RedactionSettings(Section):
     """`drop` leaves it out, `mask` puts `[redacted]` in its place."""
 
 
-class PillarSettings(Section):
+class PillarSettings(SettingsSection):
     """The liaison agent of a pillar."""
 
     kind: Literal["local", "a2a", "grpc", "jsonrpc"] = "local"
@@ -50,7 +50,7 @@ class PillarSettings(Section):
 
     @model_validator(mode="after")
     def check_kind(self) -> PillarSettings:
-        """Refuse what does not belong to the kind."""
+        """Reject settings that do not apply to the kind."""
         if self.kind == "local":
             if self.url or self.token or self.ca_file:
                 raise ValueError("url, token and ca_file are for remote agents; a local one watches by itself")
@@ -63,7 +63,7 @@ class PillarSettings(Section):
         return self
 
 
-class RetentionSettings(Section):
+class RetentionSettings(SettingsSection):
     """How long what is kept of chat sessions stays; what is absent stays until it is deleted."""
 
     session_days: float | None = Field(default=None, gt=0, le=36_500)
@@ -78,7 +78,7 @@ class RetentionSettings(Section):
     """Days until an event is deleted; whoever watches again later misses it."""
 
 
-class LiaisonSettings(Section):
+class LiaisonSettings(SettingsSection):
     """Handing chat sessions to liaison agents."""
 
     pillars: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")], PillarSettings] = {
@@ -125,7 +125,7 @@ class LiaisonSettings(Section):
 
     @model_validator(mode="after")
     def check_fallbacks(self) -> LiaisonSettings:
-        """Refuse fallbacks to pillars that do not exist, and those that lead back."""
+        """Reject fallbacks to unknown pillars, and cycles."""
         for pillar, settings in self.pillars.items():
             if settings.fallback is not None and GUIDE in self.pillars:
                 raise ValueError(f"no pillar may be called {GUIDE} where there are fallbacks, since it names the guide")
@@ -141,7 +141,7 @@ class LiaisonSettings(Section):
         return self
 
     def fallbacks_of(self, pillar: str) -> tuple[str, ...]:
-        """Return the pillars that take the sessions of one, each if those before it cannot, without the guide."""
+        """Return the chain of fallback pillars of a pillar, without the guide."""
         found: list[str] = []
         target = self.pillars[pillar].fallback
         while target is not None and target != GUIDE:

@@ -1,4 +1,4 @@
-"""Files in YAML whose values may refer to environment variables: the configuration and the agents file."""
+"""YAML files whose values may refer to environment variables, and the data folder that a configuration names."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
+from cstp_grpc.config.environment import ENV_PREFIX
 from cstp_grpc.errors import ConfigError
 
-BOOLEAN = "tag:yaml.org,2002:bool"
-"""The tag of truth values in YAML."""
+BOOLEAN_TAG = "tag:yaml.org,2002:bool"
+"""The tag of booleans in YAML."""
 REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class ConfigLoader(yaml.SafeLoader):
-    """Reads YAML and refuses a mapping with a repeated key, whose last value would win without a word.
+    """Loads YAML and rejects duplicate keys, of which the last would win silently.
 
-    As in YAML 1.2, `on`, `off`, `yes` and `no` are texts, so that they need no quotes where words are expected;
-    settings that are true or false take these texts for what they say.
+    As in YAML 1.2, `on`, `off`, `yes` and `no` are strings, so that they need no quotes; boolean settings accept
+    them.
     """
 
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
-        """Return the mapping that comes next in the file. Raises ConfigError."""
+        """Return the next mapping of the file. Raises ConfigError for duplicate keys."""
         node = super().compose_mapping_node(anchor)
         lines: dict[str, int] = {}
         for key, _ in node.value:
@@ -37,18 +38,20 @@ class ConfigLoader(yaml.SafeLoader):
 
 
 ConfigLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != BOOLEAN or first in "tTfF"]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != BOOLEAN_TAG or first in "tTfF"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 
 
 def parse_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file as it is written. Raises ConfigError, also for a key that is given twice."""
+    """Return the mapping in a YAML file, without expanding references. Raises ConfigError, also for duplicate
+    keys.
+    """
     return parse_yaml_text(read_text(path), path)
 
 
 def read_text(path: Path) -> str:
-    """Return what is in a file, with its line ends as they are. Raises ConfigError."""
+    """Return the text of a file with its line separators unchanged. Raises ConfigError."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             return file.read()
@@ -59,7 +62,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_yaml_text(text: str, path: Path) -> dict[str, Any]:
-    """Return the mapping that a YAML file would hold with a text; see `parse_yaml`. Raises ConfigError."""
+    """Parse the text of a YAML file into a mapping; see `parse_yaml`. Raises ConfigError."""
     try:
         content = ConfigLoader(text).get_single_data()
     except ConfigError as error:
@@ -80,27 +83,49 @@ def parse_yaml_text(text: str, path: Path) -> dict[str, Any]:
 def expand_text(text: str, where: str) -> str:
     """Return a text with every `${NAME}` replaced from the environment.
 
-    Raises ConfigError, which says `where` the text is from and what is not set.
+    Raises ConfigError with the source `where` and the unset names.
     """
-    return str(expanded(text, where))
+    return str(expand_references(text, where))
 
 
-def expanded(value: Any, where: str, environment: Mapping[str, str] = os.environ) -> Any:
-    """Return `value` with every `${NAME}` in its texts replaced. Raises ConfigError as `expand_text` does."""
+def expand_references(value: Any, where: str, environment: Mapping[str, str] = os.environ) -> Any:
+    """Return `value` with every `${NAME}` in its strings replaced. Raises ConfigError like `expand_text`."""
     missing: set[str] = set()
-    replaced = expand(value, environment, missing)
+    replaced = expand_value(value, environment, missing)
     if missing:
         raise ConfigError(f"{where}: not set in the environment: {', '.join(sorted(missing))}")
     return replaced
 
 
-def expand(value: Any, environment: Mapping[str, str], missing: set[str]) -> Any:
-    """Return `value` with every `${NAME}` in its texts replaced, noting the names that are not set."""
+def expand_value(value: Any, environment: Mapping[str, str], missing: set[str]) -> Any:
+    """Return `value` with every `${NAME}` in its strings replaced, and add unset names to `missing`."""
     if isinstance(value, dict):
-        return {key: expand(item, environment, missing) for key, item in value.items()}
+        return {key: expand_value(item, environment, missing) for key, item in value.items()}
     if isinstance(value, list):
-        return [expand(item, environment, missing) for item in value]
+        return [expand_value(item, environment, missing) for item in value]
     if not isinstance(value, str):
         return value
     missing.update(name for name in REFERENCE.findall(value) if not environment.get(name))
     return REFERENCE.sub(lambda match: environment.get(match[1], ""), value)
+
+
+DATA_DIR_KEY: Final = "data_dir"
+DEFAULT_DATA_DIR: Final = Path("var")
+
+
+def read_data_dir(path: Path | None) -> Path | None:
+    """Return the data folder from a configuration file (None: no file) and the environment, or the default one.
+
+    Return None if the value is not a path: loading the whole settings then reports the problem. Raises ConfigError.
+    """
+    # Settings take names of the environment without regard to capitals.
+    named = {name.upper(): value for name, value in os.environ.items()}.get(f"{ENV_PREFIX}{DATA_DIR_KEY}".upper())
+    if named is not None:
+        return Path(named)
+    content = {} if path is None else parse_yaml(path)
+    if path is None or DATA_DIR_KEY not in content:
+        return DEFAULT_DATA_DIR
+    if not isinstance(content[DATA_DIR_KEY], str):
+        return None
+    written = expand_text(content[DATA_DIR_KEY], str(path))
+    return path.parent / written if written else Path()

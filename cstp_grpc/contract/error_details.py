@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2
 
 from cstp_grpc.contract.rpc_errors import DOMAIN
-from cstp_grpc.errors import Block, FieldViolation
+from cstp_grpc.errors import BlockingGuardrail, FieldViolation
 
 
 def make_error_details(
@@ -18,7 +18,7 @@ def make_error_details(
     *,
     domain: str = DOMAIN,
     violations: Iterable[FieldViolation] = (),
-    blocks: Iterable[Block] = (),
+    blocks: Iterable[BlockingGuardrail] = (),
     retry_after_ms: int | None = None,
 ) -> list[Message]:
     """Return ErrorInfo, then BadRequest, PreconditionFailure and RetryInfo if there is something to tell in them."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cstp_grpc import errors
-from cstp_grpc.errors import Block, CstpError, FieldViolation, InternalError
+from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation, InternalError
 from cstp_grpc.gen import error_reasons as generated
 
 INTERNAL: Final = InternalError.reason
@@ -89,7 +89,7 @@ def error_for_reason(
     metadata: Mapping[str, str] | None = None,
     violations: Sequence[FieldViolation] = (),
     retry_after: float | None = None,
-    blocks: Sequence[Block] = (),
+    blocks: Sequence[BlockingGuardrail] = (),
 ) -> CstpError:
     """Return the exception for a reason; for one of a later contract an InternalError whose metadata has the reason."""
     details = dict(metadata or {})

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 
 from cstp_grpc import errors
 from cstp_grpc.contract.error_reasons import error_for_reason, reason_for_grpc_code
-from cstp_grpc.errors import Block, CstpError, FieldViolation
+from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation
 
 if TYPE_CHECKING:
     from google.rpc import status_pb2
@@ -52,7 +52,7 @@ class RpcErrorDetails:
     metadata: Mapping[str, str]
     """The metadata of ErrorInfo, with the request id."""
     violations: tuple[FieldViolation, ...] = ()
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[BlockingGuardrail, ...] = ()
     retry_after: float | None = None
     """Seconds to wait before a retry; None if the server does not say."""
 
@@ -121,7 +121,7 @@ def read_error_details(call: FailedCall) -> RpcErrorDetails | None:
         status.message,
         metadata=dict(info.metadata),
         violations=tuple(FieldViolation(v.field, v.description) for v in bad_request.field_violations),
-        blocks=tuple(Block(v.type, v.subject, v.description) for v in precondition.violations),
+        blocks=tuple(BlockingGuardrail(v.type, v.subject, v.description) for v in precondition.violations),
         retry_after=retry_delay_seconds(retry.retry_delay) if has_delay else None,
     )
 

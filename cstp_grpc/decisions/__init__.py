@@ -1,1 +1,1 @@
-"""The decision memory: journal, index, embedding and search."""
+"""The journal of decisions, and their search."""

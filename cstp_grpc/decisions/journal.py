@@ -1,33 +1,160 @@
-"""The journal: recording, reading, reviewing, sharing and importing decisions."""
+"""The journal, and the transaction in which each of its changes is made."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from cstp_grpc.decisions.batch import Candidate, candidate, merge
-from cstp_grpc.decisions.embedding import Embedder
-from cstp_grpc.decisions.identity import content_hash, recorded_id, tidy, tidy_links
-from cstp_grpc.decisions.lifecycle import as_read_by, new_entry, reviewed
+from cstp_grpc.decisions.lifecycle import (
+    ImportCandidate,
+    apply_review,
+    hash_content,
+    make_import_candidate,
+    new_decision_id,
+    new_entry,
+    normalize_content,
+    normalize_links,
+    plan_import,
+    redact_for_reader,
+    with_status,
+)
 from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, ImportRecord, ImportResult, Links
-from cstp_grpc.decisions.revisions import RevisionTokens
-from cstp_grpc.decisions.store import DecisionStore, Declaration, Entry, IndexRow, Vector, embedded_text
-from cstp_grpc.decisions.transaction import Act, Citations, JournalEvent, Trail, Transaction
+from cstp_grpc.decisions.revision_tokens import RevisionTokens
+from cstp_grpc.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.decisions.store import DecisionStore, DeclaredLinks, IndexRow, JournalEntry, Vector, embedded_text
+from cstp_grpc.embedding.embedder import Embedder
+from cstp_grpc.enums import Outcome, Visibility
 from cstp_grpc.errors import Conflict, NotFound, PermissionDenied, Unavailable
-from cstp_grpc.storage.outbox import Outbox
-from cstp_grpc.storage.paging import Page, PageRequest
-from cstp_grpc.storage.text import storable
-from cstp_grpc.storage.writer import Writer
-from cstp_grpc.vocabulary import Outcome, Visibility
+from cstp_grpc.storage.pagination import Page, PageRequest
+from cstp_grpc.storage.storable_text import replace_unstorable
+from cstp_grpc.storage.writer import GroupCommitWriter
 
-__all__ = ["Journal", "JournalEvent", "Trail"]
+JournalEventKind = Literal["recorded", "imported", "reviewed", "shared", "unshared"]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEvent:
+    """A change of a decision, for the audit trail; `agent` is the one that caused it."""
+
+    kind: JournalEventKind
+    decision_id: str
+    title: str
+    agent: str
+    request_id: str
+    at: datetime
+
+
+class JournalAuditSink(Protocol):
+    """Writes journal events to the audit trail."""
+
+    def append(self, connection: Connection, event: JournalEvent) -> None:
+        """Add an event within a transaction."""
+
+
+class CitationNotifier(Protocol):
+    """Notifies agents to whom decisions were cited."""
+
+    def queue_failure_notices(self, connection: Connection, decision_id: str, at: datetime) -> None:
+        """Queue within a transaction a notice to every agent to whom a failed decision was cited."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeContext:
+    """The context of a change: the calling agent, the request id and the instant."""
+
+    caller: str
+    request_id: str
+    at: datetime
+
+
+class JournalTransaction:
+    """The transaction in which one request changes the journal.
+
+    Everything runs on one connection, whose owner commits. Each change gives a decision a new revision, its number in
+    the change log.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        store: DecisionStore,
+        outbox: SqlChangeLog,
+        trail: JournalAuditSink,
+        act: ChangeContext,
+        citations: CitationNotifier | None = None,
+    ) -> None:
+        self._connection = connection
+        self._citations = citations
+        self._store = store
+        self._outbox = outbox
+        self._trail = trail
+        self._act = act
+        self._seen: set[str] = set()
+
+    def find_recorded(self, idempotency_key: str) -> JournalEntry | None:
+        """Return the decision that the caller recorded under a key; None if there is none."""
+        entry = self._store.find_recorded(self._connection, self._act.caller, idempotency_key)
+        if entry is not None:
+            self._seen.add(entry.decision.id)
+        return entry
+
+    def load(self, ids: Iterable[str]) -> dict[str, JournalEntry]:
+        """Return entries by id."""
+        entries = self._store.load(self._connection, list(ids))
+        self._seen.update(entries)
+        return entries
+
+    def insert(self, entries: Sequence[JournalEntry]) -> None:
+        """Insert decisions."""
+        self._store.insert(self._connection, self._with_new_revisions(entries), self._act.at)
+
+    def update(self, entries: Sequence[JournalEntry]) -> None:
+        """Replace decisions."""
+        self._store.update(self._connection, self._with_new_revisions(entries), self._act.at)
+
+    def put_vectors(self, model: str, vectors: Sequence[tuple[str, Vector]]) -> None:
+        """Store the vectors of decisions by id."""
+        self._store.put_vectors(self._connection, model, vectors)
+
+    def declare(self, declarations: Sequence[DeclaredLinks]) -> None:
+        """Replace the links that decisions declare, and update the status of all affected decisions."""
+        targets = self._store.declare(self._connection, declarations)
+        concerned = targets.union(declaration.decision_id for declaration in declarations)
+        entries = self.load(concerned)
+        superseded = self._store.find_superseded(self._connection, list(entries))
+        settled = [with_status(entry, superseded=entry.decision.id in superseded) for entry in entries.values()]
+        self.update([after for after, before in zip(settled, entries.values(), strict=True) if after != before])
+
+    def record_event(self, kind: JournalEventKind, decision: Decision) -> None:
+        """Write a change of a decision to the audit trail."""
+        act = self._act
+        event = JournalEvent(kind, decision.id, decision.title, act.caller, act.request_id, act.at)
+        self._trail.append(self._connection, event)
+
+    def notify_cited_agents(self, decision: Decision) -> None:
+        """Notify every agent to whom a decision was cited, if its outcome is failure."""
+        if self._citations is not None and decision.outcome is Outcome.FAILURE:
+            self._citations.queue_failure_notices(self._connection, decision.id, self._act.at)
+
+    def rows(self, model: str) -> list[IndexRow]:
+        """Return the index rows of the decisions that were changed or loaded.
+
+        Loaded ones are included because the rows of an earlier request whose answer was lost may be missing in the
+        index.
+        """
+        return self._store.changed_rows(self._connection, model, list(self._seen))
+
+    def _with_new_revisions(self, entries: Sequence[JournalEntry]) -> list[tuple[JournalEntry, int]]:
+        self._seen.update(entry.decision.id for entry in entries)
+        return [(entry, self._outbox.append(self._connection, entry.decision.id)) for entry in entries]
+
 
 logger = logging.getLogger(__name__)
 
@@ -35,26 +162,26 @@ T = TypeVar("T")
 
 
 class Journal:
-    """Keeps the decisions of all agents and shows each agent what it may read.
+    """Records, reads, reviews, shares and imports decisions, and shows each agent only what it may read.
 
-    A decision is private to the agent that recorded it until that agent shares it; to others a private one does not
-    exist, and to peers no shared one that they do not find. Each change is one transaction, with its events in the
-    trail and its places in the outbox. `listener` gets the changed rows after the commit and before the caller its
-    answer, so that a search finds them at once.
+    A decision is private to the agent that recorded it until that agent shares it; for others a private one does not
+    exist, and for peers neither does a shared one that the read policy hides. Each change is one transaction with its
+    audit entries and its numbers in the change log. `listener` gets the changed rows after the commit and before the
+    caller gets its answer, so that a search finds them at once.
 
-    Methods that read raise QueryFailed, methods that write Unavailable, where the store does not answer.
+    Reading methods raise QueryFailed, writing methods Unavailable, if the store does not respond.
     """
 
     def __init__(
         self,
         store: DecisionStore,
-        outbox: Outbox,
-        writer: Writer,
+        outbox: SqlChangeLog,
+        writer: GroupCommitWriter,
         embedder: Embedder,
-        trail: Trail,
+        trail: JournalAuditSink,
         clock: Callable[[], datetime],
         listener: Callable[[Sequence[IndexRow]], None],
-        citations: Citations | None = None,
+        citations: CitationNotifier | None = None,
     ) -> None:
         self._store = store
         self._outbox = outbox
@@ -70,26 +197,26 @@ class Journal:
 
     @property
     def revision(self) -> str:
-        """The token of a revision by which the journal has what was written or found by writes here."""
+        """The token of the latest revision that this journal has written or found in its writes."""
         return self._tokens.write(self._revision)
 
     def get(self, decision_id: str, caller: str) -> Decision:
-        """Return a decision: the caller's own whole, another's shared one without what is private.
+        """Return a decision: the caller's own as a whole, another's shared one without its private parts.
 
         Raises NotFound, also for another's private one.
         """
         decision = self._store.get(decision_id)
         if decision is None or not self._store.may_read(decision, caller):
-            raise not_found(decision_id)
-        return self._shown([decision], caller)[0]
+            raise decision_not_found_error(decision_id)
+        return self._redact_for_caller([decision], caller)[0]
 
     def list(self, caller: str, filters: DecisionFilter, page: PageRequest) -> Page[Decision]:
-        """Return a page of the decisions that the caller may read, latest first, without contexts and reasons' texts.
+        """Return a page of the readable decisions, latest first, without contexts and texts of reasons.
 
         Raises InvalidArgument for a page token of another listing.
         """
         found = self._store.page(caller, filters, page)
-        return Page(self._shown(found.items, caller), found.next_token)
+        return Page(self._redact_for_caller(found.items, caller), found.next_token)
 
     def record(
         self,
@@ -99,89 +226,89 @@ class Journal:
         request_id: str,
         idempotency_key: str | None = None,
     ) -> Decision:
-        """Record a decision of the caller's and return it; those of the caller's that it supersedes become superseded.
+        """Record a decision of the caller and return it; those of the caller it supersedes become superseded.
 
-        Recording the same content under the same key again returns the decision that is there, as it now is. Raises
-        Conflict where the key was used for another content, and QueryFailed where the embedder does not answer.
+        Recording the same content under the same key again returns the existing decision in its present state. Raises
+        Conflict if the key was used for another content, and QueryFailed if the embedder fails.
         """
-        act = self._act(caller, request_id)
-        content, links = tidy(content), tidy_links(links)
-        entry = new_entry(recorded_id(), content, content_hash(content, links), caller, act.at)
+        act = self._change_context(caller, request_id)
+        content, links = normalize_content(content), normalize_links(links)
+        entry = new_entry(new_decision_id(), content, hash_content(content, links), caller, act.at)
         entry = replace(entry, decision=replace(entry.decision, links=links), idempotency_key=idempotency_key)
-        vector = self._embedder.embed([text_of(entry)])[0]
+        vector = self._embedder.embed([text_to_embed(entry)])[0]
 
-        def job(transaction: Transaction) -> Decision:
+        def job(transaction: JournalTransaction) -> Decision:
             known = transaction.find_recorded(idempotency_key) if idempotency_key is not None else None
             if known is not None:
-                return same(known, entry)
+                return require_same_content(known, entry)
             transaction.insert([entry])
             transaction.put_vectors(self._embedder.model, [(entry.decision.id, vector)])
             if links != Links():
-                transaction.declare([Declaration(entry.decision.id, links)])
-            transaction.tell("recorded", entry.decision)
+                transaction.declare([DeclaredLinks(entry.decision.id, links)])
+            transaction.record_event("recorded", entry.decision)
             return entry.decision
 
         return self._write(act, job)
 
     def review(self, decision_id: str, outcome: Outcome, notes: str | None, caller: str, request_id: str) -> Decision:
-        """Set how a decision that the caller may read turned out, and the lesson; None keeps the present lesson.
+        """Set outcome and lesson of a decision that the caller may read; None keeps the present lesson.
 
-        It becomes reviewed unless it is superseded. Raises NotFound.
+        Its status becomes reviewed unless it is superseded. Raises NotFound.
         """
-        act = self._act(caller, request_id)
-        lesson = None if notes is None else storable(notes)
+        act = self._change_context(caller, request_id)
+        lesson = None if notes is None else replace_unstorable(notes)
 
-        def job(transaction: Transaction) -> Decision:
+        def job(transaction: JournalTransaction) -> Decision:
             entry = self._readable_entry(transaction, decision_id, caller)
-            after = reviewed(entry, outcome, lesson, act.at)
+            after = apply_review(entry, outcome, lesson, act.at)
             transaction.update([after])
-            transaction.tell("reviewed", after.decision)
-            transaction.warn(after.decision)
+            transaction.record_event("reviewed", after.decision)
+            transaction.notify_cited_agents(after.decision)
             return after.decision
 
-        return self._shown([self._write(act, job)], caller)[0]
+        return self._redact_for_caller([self._write(act, job)], caller)[0]
 
     def share(self, decision_id: str, caller: str, request_id: str) -> Decision:
-        """Let every agent find a decision of the caller's. Raises NotFound, PermissionDenied for another's shared."""
-        return self._set_visibility(decision_id, Visibility.SHARED, self._act(caller, request_id))
+        """Share a decision of the caller. Raises NotFound, PermissionDenied for another's shared one."""
+        return self._set_visibility(decision_id, Visibility.SHARED, self._change_context(caller, request_id))
 
     def unshare(self, decision_id: str, caller: str, request_id: str) -> Decision:
-        """Make a decision of the caller's private. Raises NotFound, PermissionDenied for another's shared."""
-        return self._set_visibility(decision_id, Visibility.PRIVATE, self._act(caller, request_id))
+        """Unshare a decision of the caller. Raises NotFound, PermissionDenied for another's shared one."""
+        return self._set_visibility(decision_id, Visibility.PRIVATE, self._change_context(caller, request_id))
 
     def import_batch(self, records: Sequence[ImportRecord], caller: str, request_id: str) -> Sequence[ImportResult]:
-        """Import records in their order, all or none, and return what became of each.
+        """Import records in their order, all or none, and return the result of each.
 
-        The caller and the source identify a decision: what is there with the same content stays, what has another
-        content is updated as `lifecycle.updated` says. Links to decisions that are not imported yet hold once they
-        are. Raises QueryFailed where the embedder does not answer.
+        The caller and the source identify a decision: one with the same content is kept, one with another content is
+        updated as `apply_import` says. Links to decisions that are not imported yet take effect once they are. Raises
+        QueryFailed if the embedder fails.
         """
-        act = self._act(caller, request_id)
-        candidates = [candidate(record, caller) for record in records]
+        act = self._change_context(caller, request_id)
+        candidates = [make_import_candidate(record, caller) for record in records]
         vectors = self._missing_vectors(candidates)
 
-        def job(transaction: Transaction) -> Sequence[ImportResult]:
+        def job(transaction: JournalTransaction) -> Sequence[ImportResult]:
             known = transaction.load({item.decision_id for item in candidates})
-            merged = merge(candidates, known, caller, act.at)
+            merged = plan_import(candidates, known, caller, act.at)
             entries = merged.entries
             transaction.insert([entry for key, entry in entries.items() if key not in known])
             transaction.update([entry for key, entry in entries.items() if key in known])
             transaction.put_vectors(self._embedder.model, self._changed_vectors(entries, known, vectors))
             transaction.declare(list(merged.declarations.values()))
             for changed in merged.changes:
-                transaction.tell("imported", changed)
+                transaction.record_event("imported", changed)
             return merged.results
 
         return self._write(act, job)
 
-    def _shown(self, decisions: Sequence[Decision], caller: str) -> tuple[Decision, ...]:
-        """Return readable decisions as an agent may see them."""
+    def _redact_for_caller(self, decisions: Sequence[Decision], caller: str) -> tuple[Decision, ...]:
+        """Return readable decisions without the parts that the caller may not read."""
         others = [item.links for item in decisions if item.agent != caller]
         targets = {key for links in others for key in (*links.supersedes, *links.depends_on, *links.relates_to)}
-        readable = self._store.readable(sorted(targets), caller, DecisionFilter())
-        return tuple(as_read_by(item, caller, readable) for item in decisions)
+        readable = self._store.get_readable(sorted(targets), caller, DecisionFilter())
+        return tuple(redact_for_reader(item, caller, readable) for item in decisions)
 
-    def _missing_vectors(self, candidates: Sequence[Candidate]) -> dict[str, Vector]:
+    def _missing_vectors(self, candidates: Sequence[ImportCandidate]) -> dict[str, Vector]:
         """Return the vectors of the texts that are not embedded yet, by text."""
         texts = {item.decision_id: embedded_text(item.content.title, item.content.context) for item in candidates}
         present = self._store.embedded_texts(self._embedder.model, list(texts))
@@ -189,48 +316,48 @@ class Journal:
         return dict(zip(missing, self._embedder.embed(missing), strict=True)) if missing else {}
 
     def _changed_vectors(
-        self, entries: Mapping[str, Entry], known: Mapping[str, Entry], vectors: Mapping[str, Vector]
+        self, entries: Mapping[str, JournalEntry], known: Mapping[str, JournalEntry], vectors: Mapping[str, Vector]
     ) -> Sequence[tuple[str, Vector]]:
-        """Return the vectors to set for imported entries, by id."""
+        """Return the vectors to store for imported entries, by id."""
         changed = []
         for key, entry in entries.items():
-            text = text_of(entry)
+            text = text_to_embed(entry)
             if text in vectors:
                 changed.append((key, vectors[text]))
-            elif key not in known or text_of(known[key]) != text:
+            elif key not in known or text_to_embed(known[key]) != text:
                 # Another import changed the decision since `_missing_vectors` looked.
                 changed.append((key, self._embedder.embed([text])[0]))
         return changed
 
-    def _set_visibility(self, decision_id: str, visibility: Visibility, act: Act) -> Decision:
-        def job(transaction: Transaction) -> Decision:
+    def _set_visibility(self, decision_id: str, visibility: Visibility, act: ChangeContext) -> Decision:
+        def job(transaction: JournalTransaction) -> Decision:
             entry = self._readable_entry(transaction, decision_id, act.caller)
             if entry.decision.agent != act.caller:
                 raise PermissionDenied(f"{decision_id} belongs to another agent")
             if entry.decision.visibility is not visibility:
                 entry = replace(entry, decision=replace(entry.decision, visibility=visibility))
                 transaction.update([entry])
-                transaction.tell("shared" if visibility is Visibility.SHARED else "unshared", entry.decision)
+                transaction.record_event("shared" if visibility is Visibility.SHARED else "unshared", entry.decision)
             return entry.decision
 
         return self._write(act, job)
 
-    def _readable_entry(self, transaction: Transaction, decision_id: str, caller: str) -> Entry:
-        """Return the entry of a decision that an agent may read. Raises NotFound."""
+    def _readable_entry(self, transaction: JournalTransaction, decision_id: str, caller: str) -> JournalEntry:
+        """Return the entry of a decision that the caller may read. Raises NotFound."""
         entry = transaction.load([decision_id]).get(decision_id)
         if entry is None or not self._store.may_read(entry.decision, caller):
-            raise not_found(decision_id)
+            raise decision_not_found_error(decision_id)
         return entry
 
-    def _act(self, caller: str, request_id: str) -> Act:
-        return Act(caller, request_id, self._clock())
+    def _change_context(self, caller: str, request_id: str) -> ChangeContext:
+        return ChangeContext(caller, request_id, self._clock())
 
-    def _write(self, act: Act, job: Callable[[Transaction], T]) -> T:
-        """Run a job in a transaction and tell the listener what it changed."""
+    def _write(self, act: ChangeContext, job: Callable[[JournalTransaction], T]) -> T:
+        """Run a job in a transaction and pass the changed rows to the listener."""
 
         def run(connection: Connection) -> tuple[T, Sequence[IndexRow]]:
             self._outbox.hold(connection)
-            transaction = Transaction(connection, self._store, self._outbox, self._trail, act, self._citations)
+            transaction = JournalTransaction(connection, self._store, self._outbox, self._trail, act, self._citations)
             return job(transaction), transaction.rows(self._embedder.model)
 
         try:
@@ -245,18 +372,18 @@ class Journal:
         return result
 
 
-def not_found(decision_id: str) -> NotFound:
-    """Return the error for a decision that is not there, or that the caller must not know of."""
+def decision_not_found_error(decision_id: str) -> NotFound:
+    """Return the error for a decision that does not exist, or that the caller may not know of."""
     return NotFound(f"there is no decision {decision_id}")
 
 
-def same(known: Entry, entry: Entry) -> Decision:
-    """Return the decision that was recorded under a key. Raises Conflict where its content was another."""
+def require_same_content(known: JournalEntry, entry: JournalEntry) -> Decision:
+    """Return the decision recorded under a key. Raises Conflict if its content is different."""
     if known.content_hash != entry.content_hash:
         raise Conflict("requestId was used to record another decision")
     return known.decision
 
 
-def text_of(entry: Entry) -> str:
-    """Return the text that stands for a decision in a search."""
+def text_to_embed(entry: JournalEntry) -> str:
+    """Return the text of a decision that is embedded for search."""
     return embedded_text(entry.decision.title, entry.decision.context)

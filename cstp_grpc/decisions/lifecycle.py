@@ -1,28 +1,106 @@
-"""What becomes of a decision: its status, what an update keeps, and what another agent may read of it."""
+"""The life cycle of a decision: normal form, identifiers and hashes, status, reviews, and imports."""
 
 from __future__ import annotations
 
-from collections.abc import Container
-from dataclasses import replace
-from datetime import datetime
+import hashlib
+import json
+import secrets
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 
-from cstp_grpc.decisions.model import Decision, DecisionContent, Links, Reason
-from cstp_grpc.decisions.store import Entry
-from cstp_grpc.vocabulary import DecisionStatus, Outcome
+from cstp_grpc.decisions.model import Decision, DecisionContent, ImportAction, ImportRecord, ImportResult, Links, Reason
+from cstp_grpc.decisions.store import DeclaredLinks, JournalEntry
+from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
+from cstp_grpc.storage.storable_text import replace_unstorable
 
 
-def stated_status(content: DecisionContent) -> DecisionStatus:
-    """Return the status that a content gives its decision: decided, or reviewed beside an outcome, unless it says."""
+def new_decision_id() -> str:
+    """Return a new, unguessable decision id."""
+    return f"dec-{secrets.token_hex(10)}"
+
+
+def decision_id_for_source(agent: str, source: str) -> str:
+    """Return the id of the decision that an agent imports from a source."""
+    return f"dec-{hash_canonical_json([agent, source])[:20]}"
+
+
+def hash_content(content: DecisionContent, links: Links, superseded_by: tuple[str, ...] = ()) -> str:
+    """Return the SHA-256, in hexadecimal, of a normalized content and its links.
+
+    Absent and empty values are left out, so that a field added to the contract later changes no existing hash.
+    """
+    fields = {**asdict(content), **asdict(links), "superseded_by": superseded_by}
+    return hash_canonical_json({name: value for name, value in fields.items() if value not in (None, ())})
+
+
+def hash_canonical_json(value: object) -> str:
+    """Return the SHA-256, in hexadecimal, of the canonical JSON of a value that may contain instants."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=datetime.isoformat)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def normalize_content(content: DecisionContent) -> DecisionContent:
+    """Return a content in the form in which it is stored, so that equal decisions have equal hashes.
+
+    Empty texts become None, tags are unique, the date is in UTC, and characters that no database stores are replaced
+    by
+    U+FFFD.
+    """
+    return replace(
+        content,
+        title=replace_unstorable(content.title),
+        context=normalize_optional_text(content.context),
+        category=normalize_optional_text(content.category),
+        confidence=None if content.confidence is None else float(content.confidence),
+        date=None if content.date is None else content.date.astimezone(UTC),
+        notes=normalize_optional_text(content.notes),
+        reasons=tuple(normalize_reason(reason) for reason in content.reasons),
+        tags=unique_texts(content.tags),
+        project=normalize_optional_text(content.project),
+    )
+
+
+def normalize_reason(reason: Reason) -> Reason:
+    """Return a reason in the form in which it is stored."""
+    strength = None if reason.strength is None else float(reason.strength)
+    return Reason(replace_unstorable(reason.type), replace_unstorable(reason.text), strength)
+
+
+def normalize_optional_text(text: str | None) -> str | None:
+    """Return a text with unstorable characters replaced; None if it is empty."""
+    return replace_unstorable(text) if text else None
+
+
+def normalize_links(links: Links) -> Links:
+    """Return links in the form in which they are stored: sorted by id, each once."""
+    return Links(
+        sorted_unique_ids(links.supersedes), sorted_unique_ids(links.depends_on), sorted_unique_ids(links.relates_to)
+    )
+
+
+def sorted_unique_ids(ids: Iterable[str]) -> tuple[str, ...]:
+    """Return ids sorted, each once."""
+    return tuple(sorted(set(map(replace_unstorable, ids))))
+
+
+def unique_texts(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return texts with unstorable characters replaced, in their order, each once."""
+    return tuple(dict.fromkeys(replace_unstorable(text) for text in texts))
+
+
+def initial_status(content: DecisionContent) -> DecisionStatus:
+    """Return the status in a content; by default decided, or reviewed if it has an outcome."""
     if content.status is not None:
         return content.status
     return DecisionStatus.DECIDED if content.outcome is None else DecisionStatus.REVIEWED
 
 
-def with_status(entry: Entry, *, superseded: bool) -> Entry:
+def with_status(entry: JournalEntry, *, superseded: bool) -> JournalEntry:
     """Return an entry with the status that follows from its content, its review and its links.
 
-    `superseded` tells whether another decision of the same agent supersedes it. That outlasts a review, and a review
-    outweighs what the content states.
+    `superseded` means that another decision of the same agent supersedes it. That overrides a review, and a review
+    overrides the stated status.
     """
     status = entry.stated_status
     if superseded:
@@ -40,9 +118,9 @@ def new_entry(
     at: datetime,
     *,
     source: str | None = None,
-) -> Entry:
-    """Return the entry of a decision that enters the journal at an instant, which is its date where it states none."""
-    status = stated_status(content)
+) -> JournalEntry:
+    """Return the entry of a decision that is added to the journal at `at`, its default date."""
+    status = initial_status(content)
     decision = Decision(
         id=decision_id,
         title=content.title,
@@ -61,15 +139,15 @@ def new_entry(
         project=content.project,
         source=source,
     )
-    return Entry(decision, status, content_hash)
+    return JournalEntry(decision, status, content_hash)
 
 
-def updated(entry: Entry, content: DecisionContent, content_hash: str) -> Entry:
-    """Return an imported decision with a new content of its source.
+def apply_import(entry: JournalEntry, content: DecisionContent, content_hash: str) -> JournalEntry:
+    """Return an imported decision with new content from its source.
 
-    The source wins for everything it states. What was done here stays: the visibility is the one of the first import
+    The source wins for everything it states. Changes made here are kept: the visibility is that of the first import
     unless the owner changed it; a review (outcome, notes and reviewed date together) is kept until the source itself
-    states an outcome, which then replaces the review as a whole. A source without a date keeps the present one.
+    states an outcome, which then replaces the whole review. A source without a date keeps the present one.
     """
     present = entry.decision
     fresh = new_entry(present.id, content, content_hash, present.agent, present.date, source=present.source)
@@ -79,30 +157,107 @@ def updated(entry: Entry, content: DecisionContent, content_hash: str) -> Entry:
     return with_status(replace(fresh, decision=decision), superseded=present.status is DecisionStatus.SUPERSEDED)
 
 
-def reviewed(entry: Entry, outcome: Outcome, notes: str | None, at: datetime) -> Entry:
-    """Return a decision with its outcome and its lesson; None keeps the present lesson, an empty one removes it."""
+def apply_review(entry: JournalEntry, outcome: Outcome, notes: str | None, at: datetime) -> JournalEntry:
+    """Return a reviewed decision; lesson None keeps the present one, an empty lesson removes it."""
     present = entry.decision
     lesson = present.notes if notes is None else notes or None
     decision = replace(present, outcome=outcome, notes=lesson, reviewed_date=at)
     return with_status(replace(entry, decision=decision), superseded=present.status is DecisionStatus.SUPERSEDED)
 
 
-def as_read_by(decision: Decision, caller: str, readable: Container[str]) -> Decision:
-    """Return a readable decision as an agent may see it.
+def redact_for_reader(decision: Decision, caller: str, readable: Container[str]) -> Decision:
+    """Return a readable decision without the parts that the caller may not read.
 
-    Another's comes without context, texts of reasons and source, and with links to `readable` decisions only: the id
-    of a private one would tell that it is there.
+    Another agent's decision has no context, texts of reasons and source, and only links to `readable` decisions: the
+    id
+    of a private one would reveal that it exists.
     """
     if decision.agent == caller:
         return decision
     reasons = tuple(Reason(reason.type, strength=reason.strength) for reason in decision.reasons)
-    return replace(decision, context=None, reasons=reasons, source=None, links=links_to(decision.links, readable))
+    return replace(decision, context=None, reasons=reasons, source=None, links=keep_links_to(decision.links, readable))
 
 
-def links_to(links: Links, targets: Container[str]) -> Links:
-    """Return those of the links that lead to one of the targets."""
+def keep_links_to(links: Links, targets: Container[str]) -> Links:
+    """Return the links that lead to one of the targets."""
     return Links(
         supersedes=tuple(key for key in links.supersedes if key in targets),
         depends_on=tuple(key for key in links.depends_on if key in targets),
         relates_to=tuple(key for key in links.relates_to if key in targets),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ImportCandidate:
+    """An import record with its decision id; its links refer to decisions by id."""
+
+    record: ImportRecord
+    decision_id: str
+    content: DecisionContent
+    content_hash: str
+    declaration: DeclaredLinks
+
+
+@dataclass(slots=True)
+class ImportPlan:
+    """The plan of an import: a result per record, each change, and the entries and links to store, by id."""
+
+    results: list[ImportResult] = field(default_factory=list)
+    changes: list[Decision] = field(default_factory=list)
+    entries: dict[str, JournalEntry] = field(default_factory=dict)
+    declarations: dict[str, DeclaredLinks] = field(default_factory=dict)
+
+
+def make_import_candidate(record: ImportRecord, agent: str) -> ImportCandidate:
+    """Return a record in the form in which it is stored for an agent.
+
+    Its hash leaves out the visibility, because only that of the first import counts.
+    """
+    content = normalize_content(record.content)
+    decision_id = decision_id_for_source(agent, replace_unstorable(record.source))
+    declared = resolve_links(record, decision_id, agent)
+    hidden = replace(content, visibility=Visibility.PRIVATE)
+    return ImportCandidate(
+        record, decision_id, content, hash_content(hidden, declared.links, declared.superseded_by), declared
+    )
+
+
+def resolve_links(record: ImportRecord, decision_id: str, agent: str) -> DeclaredLinks:
+    """Return the links of a record by decision id, without links to itself."""
+
+    def ids(sources: Iterable[str]) -> tuple[str, ...]:
+        return sorted_unique_ids(
+            {decision_id_for_source(agent, replace_unstorable(source)) for source in sources} - {decision_id}
+        )
+
+    links = record.links
+    return DeclaredLinks(
+        decision_id,
+        Links(ids(links.supersedes), ids(links.depends_on), ids(links.relates_to)),
+        superseded_by=ids(links.superseded_by),
+    )
+
+
+def plan_import(
+    candidates: Iterable[ImportCandidate], known: Mapping[str, JournalEntry], agent: str, at: datetime
+) -> ImportPlan:
+    """Return the plan for importing candidates one after the other over the existing entries, by id."""
+    merged = ImportPlan()
+    for item in candidates:
+        present = merged.entries.get(item.decision_id) or known.get(item.decision_id)
+        if present is None:
+            action = ImportAction.IMPORTED
+            source = replace_unstorable(item.record.source)
+            entry = new_entry(item.decision_id, item.content, item.content_hash, agent, at, source=source)
+        elif present.content_hash == item.content_hash:
+            action = ImportAction.UNCHANGED
+            entry = present
+        else:
+            action = ImportAction.UPDATED
+            entry = apply_import(present, item.content, item.content_hash)
+        if action is not ImportAction.UNCHANGED:
+            merged.changes.append(entry.decision)
+            merged.entries[item.decision_id] = entry
+            merged.declarations[item.decision_id] = item.declaration
+        merged.results.append(ImportResult(item.record.source, action, item.decision_id))
+    return merged

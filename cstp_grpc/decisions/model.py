@@ -1,17 +1,19 @@
-"""Decisions as the journal keeps them, and what is asked of them."""
+"""Decisions, imports and search matches, and the filter on decisions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import TypeVar
 
-from cstp_grpc.vocabulary import DecisionStatus, Outcome, Stakes, Visibility
+from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a decision was taken; `text` is private, `strength` is 0 to 1."""
+    """A reason for a decision; `text` is private, `strength` is 0 to 1."""
 
     type: str
     text: str = ""
@@ -20,7 +22,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """How a decision relates to others, by their identifiers."""
+    """The links of a decision to others, by their ids."""
 
     supersedes: tuple[str, ...] = ()
     depends_on: tuple[str, ...] = ()
@@ -29,7 +31,7 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class SourceLinks:
-    """How an imported decision relates to others of the same agent, by their sources."""
+    """The links of an imported decision to others of the same agent, by their sources."""
 
     supersedes: tuple[str, ...] = ()
     superseded_by: tuple[str, ...] = ()
@@ -39,10 +41,11 @@ class SourceLinks:
 
 @dataclass(frozen=True, slots=True)
 class DecisionContent:
-    """What an agent says of a decision.
+    """The content of a decision as an agent states it.
 
-    `date` is aware and None means now; `status` None means decided, or reviewed where an outcome is given;
-    `confidence` is 0 to 1; `context` is private; `notes` is the lesson.
+    `date` is aware and None means now; `status` None means decided, or reviewed if an outcome is given; `confidence`
+    is
+    0 to 1; `context` is private; `notes` is the lesson.
     """
 
     title: str
@@ -62,7 +65,7 @@ class DecisionContent:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A decision on record; instants are aware, in UTC."""
+    """A recorded decision; instants are aware, in UTC."""
 
     id: str
     title: str
@@ -86,7 +89,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class ImportRecord:
-    """A decision read from elsewhere; with the importing agent, `source` identifies it."""
+    """A decision to import; with the importing agent, `source` identifies it."""
 
     source: str
     content: DecisionContent
@@ -94,7 +97,7 @@ class ImportRecord:
 
 
 class ImportAction(StrEnum):
-    """What became of an imported record."""
+    """What an import did with a record."""
 
     IMPORTED = "imported"
     UPDATED = "updated"
@@ -103,7 +106,7 @@ class ImportAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """What became of one record."""
+    """The result of importing one record."""
 
     source: str
     action: ImportAction
@@ -114,7 +117,8 @@ class ImportResult:
 class DecisionFilter:
     """Conditions that decisions must all meet; None or empty does not restrict.
 
-    Instants and confidences are inclusive; `stakes`, `status` and `outcome` mean any of, `tags` all of, `without_agent`
+    Instants and confidences are inclusive; `stakes`, `status` and `outcome` mean any of, `tags` all of,
+    `without_agent`
     all but those of that agent.
     """
 
@@ -134,7 +138,7 @@ class DecisionFilter:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A decision found by a search; `score` is the cosine similarity of query and decision."""
+    """A search result; `score` is the cosine similarity of query and decision."""
 
     decision: Decision
     score: float
@@ -143,3 +147,47 @@ class Match:
     def distance(self) -> float:
         """The cosine distance, 1 - score, to six decimals; float32 vectors do not carry more."""
         return round(1.0 - self.score, 6)
+
+
+BoundT = TypeVar("BoundT", float, datetime)
+Predicate = Callable[[Decision], bool]
+
+
+def passes_filter(decision: Decision, filters: DecisionFilter) -> bool:
+    """Return True if a decision meets all conditions; an absent value meets no condition on it."""
+    return build_predicate(filters)(decision)
+
+
+def build_predicate(filters: DecisionFilter) -> Predicate:
+    """Return a predicate for a filter that checks only the conditions it has."""
+    conditions = list(filter_predicates(filters))
+    return lambda decision: all(condition(decision) for condition in conditions)
+
+
+def filter_predicates(filters: DecisionFilter) -> Iterator[Predicate]:
+    """Yield a predicate for each condition of a filter."""
+    if (category := filters.category) is not None:
+        yield lambda decision: decision.category == category
+    if (project := filters.project) is not None:
+        yield lambda decision: decision.project == project
+    if (agent := filters.agent) is not None:
+        yield lambda decision: decision.agent == agent
+    if (other := filters.without_agent) is not None:
+        yield lambda decision: decision.agent != other
+    if filters.min_confidence is not None or filters.max_confidence is not None:
+        yield lambda decision: is_in_range(decision.confidence, filters.min_confidence, filters.max_confidence)
+    if filters.date_after is not None or filters.date_before is not None:
+        yield lambda decision: is_in_range(decision.date, filters.date_after, filters.date_before)
+    if stakes := filters.stakes:
+        yield lambda decision: decision.stakes in stakes
+    if status := filters.status:
+        yield lambda decision: decision.status in status
+    if outcome := filters.outcome:
+        yield lambda decision: decision.outcome in outcome
+    if tags := filters.tags:
+        yield lambda decision: all(tag in decision.tags for tag in tags)
+
+
+def is_in_range(value: BoundT | None, least: BoundT | None, greatest: BoundT | None) -> bool:
+    """Return True if a value exists and lies between two inclusive bounds; None means no bound."""
+    return value is not None and (least is None or least <= value) and (greatest is None or value <= greatest)

@@ -1,35 +1,207 @@
-"""Decisions in an SQL database."""
+"""Decisions, their links and their vectors in SQL."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cache
+from typing import Any
 
-from sqlalchemy import Connection, Engine, bindparam, delete, exists, func, insert, select, update
-
-from cstp_grpc.decisions.filters import predicate_of
-from cstp_grpc.decisions.model import Decision, DecisionFilter
-from cstp_grpc.decisions.sharing import Sharing
-from cstp_grpc.decisions.sql_filters import LATEST_FIRST, after_token, conditions, may_read, page_token
-from cstp_grpc.decisions.sql_links import declare, links_of, superseded
-from cstp_grpc.decisions.sql_rows import (
-    INDEXED,
-    LISTED,
-    WHOLE,
-    chunks,
-    index_row,
-    listed,
-    values,
-    vector_bytes,
-    whole,
+from cachetools import LRUCache
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Engine,
+    Select,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    update,
 )
-from cstp_grpc.decisions.sql_summaries import SummaryReader
-from cstp_grpc.decisions.store import EMBEDDED_CONTEXT, Declaration, Entry, IndexRow, Vector, embedded_text
-from cstp_grpc.storage.driver_statement import DriverStatement
-from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
-from cstp_grpc.storage.reading import reading
-from cstp_grpc.storage.tables import decision_tags, decision_vectors, decisions, journal_identity
-from cstp_grpc.storage.text import storable
+
+from cstp_grpc.decisions.model import Decision, DecisionFilter, Links, build_predicate
+from cstp_grpc.decisions.read_policy import ReadPolicy
+from cstp_grpc.decisions.sql_mapping import (
+    CHUNK,
+    INDEXED,
+    LATEST_FIRST,
+    LISTED,
+    SUMMARY,
+    WHOLE,
+    after_token_condition,
+    encode_vector,
+    entry_from_row,
+    entry_to_columns,
+    filter_conditions,
+    index_row_from_row,
+    listed_decision_from_row,
+    listing_page_token,
+    readable_condition,
+    split_into_chunks,
+    summary_from_row,
+)
+from cstp_grpc.decisions.store import MAX_EMBEDDED_CONTEXT, DeclaredLinks, IndexRow, JournalEntry, Vector, embedded_text
+from cstp_grpc.storage.engine import DriverConnection
+from cstp_grpc.storage.pagination import Page, PageRequest, count_within_budget, estimate_message_bytes
+from cstp_grpc.storage.storable_text import replace_unstorable
+from cstp_grpc.storage.tables import decision_links, decision_tags, decision_vectors, decisions, journal_identity
+from cstp_grpc.storage.unit_of_work import CompiledStatement, open_driver_connection, read_snapshot
+
+SUPERSEDES = "supersedes"
+DEPENDS_ON = "depends_on"
+RELATES_TO = "relates_to"
+
+IDS: BindParameter[str] = bindparam("ids", expanding=True)
+
+FROM_IDS = (
+    select(decision_links.c.from_id, decision_links.c.type, decision_links.c.to_id)
+    .where(decision_links.c.from_id.in_(IDS))
+    .distinct()
+    .order_by(decision_links.c.to_id)
+)
+
+DECLARED_TARGETS = select(decision_links.c.to_id).where(
+    decision_links.c.declared_by.in_(IDS), decision_links.c.type == SUPERSEDES
+)
+
+DECLARING = decisions.alias("declaring")
+
+SUPERSEDED = (
+    select(decisions.c.id)
+    .join(decision_links, decision_links.c.to_id == decisions.c.id)
+    .join(DECLARING, DECLARING.c.id == decision_links.c.declared_by)
+    .where(
+        decisions.c.id.in_(IDS),
+        decision_links.c.type == SUPERSEDES,
+        # Nobody makes another agent's decision superseded.
+        DECLARING.c.agent == decisions.c.agent,
+    )
+)
+
+
+def read_links(connection: Connection, ids: Sequence[str]) -> Mapping[str, Links]:
+    """Return the links from decisions by id, whichever decision declared them."""
+    targets: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for chunk in split_into_chunks(ids):
+        for from_id, kind, to_id in connection.execute(FROM_IDS, {"ids": chunk}):
+            targets[from_id, kind].append(to_id)
+    return {key: Links(*(tuple(targets[key, kind]) for kind in (SUPERSEDES, DEPENDS_ON, RELATES_TO))) for key in ids}
+
+
+def replace_links(connection: Connection, declarations: Sequence[DeclaredLinks]) -> set[str]:
+    """Replace the links that decisions declare and return the ids that are, or were, superseded by them."""
+    targets: set[str] = set()
+    for chunk in split_into_chunks([item.decision_id for item in declarations]):
+        targets.update(connection.execute(DECLARED_TARGETS, {"ids": chunk}).scalars())
+        connection.execute(delete(decision_links).where(decision_links.c.declared_by.in_(chunk)))
+    rows = [row for item in declarations for row in link_rows(item)]
+    if rows:
+        connection.execute(insert(decision_links), rows)
+    return targets.union(row["to_id"] for row in rows if row["type"] == SUPERSEDES)
+
+
+def link_rows(item: DeclaredLinks) -> Iterator[dict[str, str]]:
+    """Yield the rows of the links that a decision declares."""
+
+    def rows(kind: str, ends: Iterable[tuple[str, str]]) -> Iterator[dict[str, str]]:
+        for from_id, to_id in ends:
+            yield {"declared_by": item.decision_id, "from_id": from_id, "type": kind, "to_id": to_id}
+
+    yield from rows(SUPERSEDES, ((item.decision_id, other) for other in item.links.supersedes))
+    yield from rows(SUPERSEDES, ((other, item.decision_id) for other in item.superseded_by))
+    yield from rows(DEPENDS_ON, ((item.decision_id, other) for other in item.links.depends_on))
+    yield from rows(RELATES_TO, ((item.decision_id, other) for other in item.links.relates_to))
+
+
+def find_superseded_ids(connection: Connection, ids: Sequence[str]) -> set[str]:
+    """Return the ids that a link declared by the same agent supersedes."""
+    return {key for chunk in split_into_chunks(ids) for key in connection.execute(SUPERSEDED, {"ids": chunk}).scalars()}
+
+
+REMEMBERED_BYTES = 8 * 1024 * 1024
+"""How much memory the decisions take that were read last."""
+
+OBJECT_BYTES = 1000
+"""What a decision takes beside its texts."""
+
+PARAMETERS = tuple(f"id_{place}" for place in range(2 * CHUNK))
+"""The names of the parameters for ids."""
+
+SelectedColumns = tuple[ColumnElement[Any], ...]
+WITH_REVISION: SelectedColumns = (*SUMMARY, decisions.c.revision)
+REVISIONS: SelectedColumns = (func.count(), func.sum(decisions.c.revision))
+
+
+class CachedSummaryReader:
+    """Reads decisions without context, texts of reasons, source and links. Safe for many threads.
+
+    It caches the decisions read last with their revisions, which grow with every change. Each read checks that the
+    database still has these revisions, and reads the decisions themselves only if it does not.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._remembered: LRUCache[str, tuple[int, Decision]] = LRUCache(
+            REMEMBERED_BYTES, getsizeof=lambda known: estimate_memory_bytes(known[1])
+        )
+        self._statement = cache(lambda columns, count: CompiledStatement(summary_query(columns, count), engine.dialect))
+
+    def read(self, ids: Sequence[str]) -> list[Decision]:
+        """Return the decisions that exist, without checking who may read them. Raises QueryFailed."""
+        with open_driver_connection(self._engine) as driver:
+            return [decision for chunk in split_into_chunks(ids) for decision in self._read(driver, chunk)]
+
+    def _read(self, driver: DriverConnection, ids: Sequence[str]) -> list[Decision]:
+        with self._lock:
+            known = {key: found for key in ids if (found := self._remembered.get(key)) is not None}
+        if not self._are_current(driver, known):
+            known = {}
+        missing = [key for key in ids if key not in known]
+        read = [(row[-1], summary_from_row(row)) for row in self._rows(driver, missing, WITH_REVISION)]
+        if read:
+            with self._lock:
+                self._remembered.update((decision.id, (revision, decision)) for revision, decision in read)
+        return [decision for _, decision in (*known.values(), *read)]
+
+    def _are_current(self, driver: DriverConnection, known: Mapping[str, tuple[int, Decision]]) -> bool:
+        """Return True if all cached decisions exist in their cached revisions.
+
+        Revisions only grow, so comparing their sum is enough. It takes one row, which matters on the event loop: the
+        driver releases the interpreter's lock for every row.
+        """
+        present = self._rows(driver, list(known), REVISIONS)
+        return not present or list(present[0]) == [len(known), sum(revision for revision, _ in known.values())]
+
+    def _rows(self, driver: DriverConnection, ids: Sequence[str], columns: SelectedColumns) -> list[Sequence[Any]]:
+        """Return the given columns of the decisions that exist; nothing without `ids`."""
+        if not ids:
+            return []
+        # Few statements serve all lengths, each prepared once, because an identifier that is named twice is found once.
+        count = 1 << (len(ids) - 1).bit_length()
+        named = dict(zip(PARAMETERS, [*ids, *[ids[-1]] * (count - len(ids))], strict=False))
+        return self._statement(columns, count).fetch(driver, named)
+
+
+def summary_query(columns: SelectedColumns, count: int) -> Select[Any]:
+    """Return the statement that reads `count` decisions by their ids."""
+    ids = [bindparam(name, type_=decisions.c.id.type) for name in PARAMETERS[:count]]
+    return select(*columns).where(decisions.c.id.in_(ids))
+
+
+def estimate_memory_bytes(decision: Decision) -> int:
+    """Return the estimated number of bytes that a decision without its private parts takes in memory."""
+    reasons = (reason.type for reason in decision.reasons)
+    return OBJECT_BYTES + estimate_message_bytes(
+        (decision.id, decision.title, decision.notes, *decision.tags, *reasons)
+    )
+
 
 FETCH = 1000
 """How many rows are in memory at once while all are read."""
@@ -38,20 +210,20 @@ FETCH = 1000
 OF_IDS = decisions.c.id.in_(bindparam("ids", expanding=True))
 BY_ID = select(*WHOLE).where(OF_IDS)
 BY_KEY = select(*WHOLE).where(decisions.c.agent == bindparam("agent"), decisions.c.idempotency_key == bindparam("key"))
-TEXT = select(decisions.c.id, decisions.c.title, func.substr(decisions.c.context, 1, EMBEDDED_CONTEXT))
+TEXT = select(decisions.c.id, decisions.c.title, func.substr(decisions.c.context, 1, MAX_EMBEDDED_CONTEXT))
 OF_MODEL = decision_vectors.c.model == bindparam("model")
 ROWS = select(*INDEXED).join_from(decisions, decision_vectors).where(OF_MODEL).order_by(decisions.c.revision)
 NEWEST_REVISION = select(func.coalesce(func.max(decisions.c.revision), -1))
 
 
 class SqlDecisionStore:
-    """Keeps decisions in SQLite or PostgreSQL; fulfils `DecisionStore`."""
+    """Stores decisions in SQLite or PostgreSQL; fulfils `DecisionStore`."""
 
-    def __init__(self, engine: Engine, sharing: Sharing) -> None:
+    def __init__(self, engine: Engine, sharing: ReadPolicy) -> None:
         self._engine = engine
         self._sharing = sharing
-        self._summaries = SummaryReader(engine)
-        self._newest = DriverStatement(NEWEST_REVISION, engine.dialect)
+        self._summaries = CachedSummaryReader(engine)
+        self._newest = CompiledStatement(NEWEST_REVISION, engine.dialect)
 
     @property
     def is_local(self) -> bool:
@@ -59,18 +231,18 @@ class SqlDecisionStore:
         return self._engine.dialect.name == "sqlite"
 
     def get(self, decision_id: str) -> Decision | None:
-        """Return a decision whole, whoever may read it."""
-        with reading(self._engine) as connection:
+        """Return a whole decision, without checking who may read it."""
+        with read_snapshot(self._engine) as connection:
             entry = self.load(connection, [decision_id]).get(decision_id)
         return entry.decision if entry else None
 
     def may_read(self, decision: Decision, caller: str) -> bool:
-        """Whether an agent may read a decision."""
+        """Return True if an agent may read a decision."""
         return self._sharing.may_read(decision, caller)
 
-    def readable(self, ids: Sequence[str], caller: str, filters: DecisionFilter) -> dict[str, Decision]:
-        """Return those of `ids` that the caller may read and that pass the filters, by id."""
-        passes = predicate_of(filters)
+    def get_readable(self, ids: Sequence[str], caller: str, filters: DecisionFilter) -> dict[str, Decision]:
+        """Return the decisions of `ids` that the caller may read and that pass the filters, by id."""
+        passes = build_predicate(filters)
         # The filters are applied here: in SQL they would tempt SQLite to walk an index instead of looking up the ids.
         found = self._summaries.read(ids) if ids else []
         return {item.id: item for item in found if self._sharing.may_read(item, caller) and passes(item)}
@@ -78,125 +250,127 @@ class SqlDecisionStore:
     def page(self, caller: str, filters: DecisionFilter, request: PageRequest) -> Page[Decision]:
         """Return the decisions that the caller may read and that pass the filters, latest first, then by id."""
         listing = (filters, caller)
-        shown_to_caller = may_read(self._sharing, caller)
-        query = select(*LISTED).where(shown_to_caller, *conditions(filters))
+        shown_to_caller = readable_condition(self._sharing, caller)
+        query = select(*LISTED).where(shown_to_caller, *filter_conditions(filters))
         query = query.order_by(*LATEST_FIRST).limit(request.limit + 1)
         if request.token:
-            query = query.where(after_token(request.token, listing))
-        with reading(self._engine) as connection:
+            query = query.where(after_token_condition(request.token, listing))
+        with read_snapshot(self._engine) as connection:
             rows = connection.execute(query, {"caller": caller}).all()
-            links = links_of(connection, [row.id for row in rows])
-        shown = [listed(row, links[row.id], caller) for row in rows[: request.limit]]
-        shown = shown[: fitting(shown, size_of)]
-        return Page(tuple(shown), page_token(shown[-1], listing) if len(rows) > len(shown) else "")
+            links = read_links(connection, [row.id for row in rows])
+        shown = [listed_decision_from_row(row, links[row.id], caller) for row in rows[: request.limit]]
+        shown = shown[: count_within_budget(shown, estimate_decision_size)]
+        return Page(tuple(shown), listing_page_token(shown[-1], listing) if len(rows) > len(shown) else "")
 
     def index_rows(self, model: str, after_revision: int = -1) -> Iterator[IndexRow]:
         """Yield the decisions that have a vector of this model and changed after a revision, by rising revision."""
         query = ROWS.where(decisions.c.revision > after_revision).execution_options(yield_per=FETCH)
-        with reading(self._engine) as connection:
-            yield from map(index_row, connection.execute(query, {"model": model}))
+        with read_snapshot(self._engine) as connection:
+            yield from map(index_row_from_row, connection.execute(query, {"model": model}))
 
     def index_rows_of(self, model: str, ids: Sequence[str]) -> list[IndexRow]:
-        """Return those of `ids` that have a vector of this model, by rising revision."""
-        with reading(self._engine) as connection:
+        """Return the rows of `ids` that have a vector of this model, by rising revision."""
+        with read_snapshot(self._engine) as connection:
             return self.changed_rows(connection, model, ids)
 
     def newest_revision(self) -> int:
-        """Return the revision of the decision that changed last; -1 if there is none."""
-        with reading(self._engine) as connection:
+        """Return the revision of the latest change; -1 if there is none."""
+        with read_snapshot(self._engine) as connection:
             ((newest,),) = self._newest.all(connection, {})
         return int(newest)
 
     def identity(self) -> str:
-        """Return the name of the journal, which no other has."""
-        with reading(self._engine) as connection:
+        """Return the unique name of the journal."""
+        with read_snapshot(self._engine) as connection:
             name: str = connection.execute(select(journal_identity.c.id)).scalar_one()
         return name
 
     def stale_vectors(self, model: str, limit: int) -> list[tuple[str, str]]:
-        """Return the id and the text to embed of decisions that have no vector of this model."""
+        """Return id and text of decisions that have no vector of this model, to be embedded."""
         present = exists().where(decision_vectors.c.decision_id == decisions.c.id, OF_MODEL)
         query = TEXT.where(~present).order_by(decisions.c.id).limit(limit)
-        with reading(self._engine) as connection:
+        with read_snapshot(self._engine) as connection:
             return [
                 (key, embedded_text(title, context))
                 for key, title, context in connection.execute(query, {"model": model})
             ]
 
     def embedded_texts(self, model: str, ids: Sequence[str]) -> dict[str, str]:
-        """Return the text that was embedded for those of `ids` that have a vector of this model."""
+        """Return the embedded text of the decisions of `ids` that have a vector of this model, by id."""
         query = TEXT.join_from(decisions, decision_vectors).where(OF_MODEL, OF_IDS)
         found: dict[str, str] = {}
-        with reading(self._engine) as connection:
-            for chunk in chunks(ids):
+        with read_snapshot(self._engine) as connection:
+            for chunk in split_into_chunks(ids):
                 for key, title, context in connection.execute(query, {"model": model, "ids": chunk}):
                     found[key] = embedded_text(title, context)
         return found
 
     def put_vectors(self, connection: Connection, model: str, vectors: Sequence[tuple[str, Vector]]) -> None:
-        """Set the vectors of decisions by id; they replace those of any model."""
-        for chunk in chunks(vectors):
+        """Store the vectors of decisions by id, replacing those of any model."""
+        for chunk in split_into_chunks(vectors):
             ids = [key for key, _ in chunk]
             connection.execute(delete(decision_vectors).where(decision_vectors.c.decision_id.in_(ids)))
-            rows = [{"decision_id": key, "model": model, "vector": vector_bytes(vector)} for key, vector in chunk]
+            rows = [{"decision_id": key, "model": model, "vector": encode_vector(vector)} for key, vector in chunk]
             connection.execute(insert(decision_vectors), rows)
 
-    def find_recorded(self, connection: Connection, agent: str, idempotency_key: str) -> Entry | None:
-        """Return the decision that an agent recorded under a key."""
+    def find_recorded(self, connection: Connection, agent: str, idempotency_key: str) -> JournalEntry | None:
+        """Return the decision that an agent recorded under a key; None if there is none."""
         row = connection.execute(BY_KEY, {"agent": agent, "key": idempotency_key}).one_or_none()
-        return None if row is None else whole(row, links_of(connection, [row.id])[row.id])
+        return None if row is None else entry_from_row(row, read_links(connection, [row.id])[row.id])
 
-    def load(self, connection: Connection, ids: Sequence[str]) -> dict[str, Entry]:
+    def load(self, connection: Connection, ids: Sequence[str]) -> dict[str, JournalEntry]:
         """Return entries by id."""
-        entries: dict[str, Entry] = {}
-        for chunk in chunks([storable(key) for key in ids]):
+        entries: dict[str, JournalEntry] = {}
+        for chunk in split_into_chunks([replace_unstorable(key) for key in ids]):
             rows = connection.execute(BY_ID, {"ids": chunk}).all()
-            links = links_of(connection, [row.id for row in rows])
-            entries.update((row.id, whole(row, links[row.id])) for row in rows)
+            links = read_links(connection, [row.id for row in rows])
+            entries.update((row.id, entry_from_row(row, links[row.id])) for row in rows)
         return entries
 
-    def insert(self, connection: Connection, entries: Sequence[tuple[Entry, int]], at: datetime) -> None:
-        """Add decisions with their revisions; their links are declared separately."""
-        rows = [{**values(entry, revision, at), "created_at": at} for entry, revision in entries]
+    def insert(self, connection: Connection, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
+        """Insert decisions with their revisions; their links are stored separately."""
+        rows = [{**entry_to_columns(entry, revision, at), "created_at": at} for entry, revision in entries]
         if rows:
             connection.execute(insert(decisions), rows)
             self._add_tags(connection, entries)
 
-    def update(self, connection: Connection, entries: Sequence[tuple[Entry, int]], at: datetime) -> None:
-        """Replace decisions and their revisions; their links stay."""
-        rows = [{**values(entry, revision, at), "key": entry.decision.id} for entry, revision in entries]
+    def update(self, connection: Connection, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
+        """Replace decisions and their revisions; their links stay unchanged."""
+        rows = [{**entry_to_columns(entry, revision, at), "key": entry.decision.id} for entry, revision in entries]
         if not rows:
             return
         connection.execute(update(decisions).where(decisions.c.id == bindparam("key")), rows)
-        for chunk in chunks([entry.decision.id for entry, _ in entries]):
+        for chunk in split_into_chunks([entry.decision.id for entry, _ in entries]):
             connection.execute(delete(decision_tags).where(decision_tags.c.decision_id.in_(chunk)))
         self._add_tags(connection, entries)
 
-    def declare(self, connection: Connection, declarations: Sequence[Declaration]) -> set[str]:
+    def declare(self, connection: Connection, declarations: Sequence[DeclaredLinks]) -> set[str]:
         """Replace the links that decisions declare and return the ids that are, or were, superseded by them."""
-        return declare(connection, declarations)
+        return replace_links(connection, declarations)
 
-    def superseded(self, connection: Connection, ids: Sequence[str]) -> set[str]:
-        """Return those of `ids` that a link declared by the same agent says are superseded."""
-        return superseded(connection, ids)
+    def find_superseded(self, connection: Connection, ids: Sequence[str]) -> set[str]:
+        """Return the ids that a link declared by the same agent supersedes."""
+        return find_superseded_ids(connection, ids)
 
     def changed_rows(self, connection: Connection, model: str, ids: Sequence[str]) -> list[IndexRow]:
-        """Return what `index_rows_of` will return once the transaction is committed."""
+        """Return the rows that `index_rows_of` will return once the transaction is committed."""
         query = ROWS.where(OF_IDS)
         rows = [
-            index_row(row) for chunk in chunks(ids) for row in connection.execute(query, {"model": model, "ids": chunk})
+            index_row_from_row(row)
+            for chunk in split_into_chunks(ids)
+            for row in connection.execute(query, {"model": model, "ids": chunk})
         ]
         return sorted(rows, key=lambda row: row.revision)
 
     @staticmethod
-    def _add_tags(connection: Connection, entries: Sequence[tuple[Entry, int]]) -> None:
+    def _add_tags(connection: Connection, entries: Sequence[tuple[JournalEntry, int]]) -> None:
         rows = [{"decision_id": entry.decision.id, "tag": tag} for entry, _ in entries for tag in entry.decision.tags]
         if rows:
             connection.execute(insert(decision_tags), rows)
 
 
-def size_of(decision: Decision) -> int:
-    """Return about how many bytes a decision takes in a message."""
+def estimate_decision_size(decision: Decision) -> int:
+    """Return the estimated number of bytes that a decision takes in a message."""
     links = decision.links
     texts = (
         decision.id,
@@ -209,4 +383,6 @@ def size_of(decision: Decision) -> int:
         decision.source,
     )
     reasons = (text for reason in decision.reasons for text in (reason.type, reason.text))
-    return estimated_size((*texts, *reasons, *decision.tags, *links.supersedes, *links.depends_on, *links.relates_to))
+    return estimate_message_bytes(
+        (*texts, *reasons, *decision.tags, *links.supersedes, *links.depends_on, *links.relates_to)
+    )

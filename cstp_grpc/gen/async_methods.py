@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterab
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from cstp_grpc.calling import AsyncCaller, Json, OnFailure
+from cstp_grpc.contract.calls import AsyncCallExecutor, Json, OnFailure
 from cstp_grpc.gen import calls
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class AsyncCstp:
     """The methods of cstp.v1.AccessService, cstp.v1.AuditService, cstp.v1.CstpService, cstp.v1.JournalService."""
 
-    def __init__(self, caller: AsyncCaller) -> None:
+    def __init__(self, caller: AsyncCallExecutor) -> None:
         self._caller = caller
 
     async def get_access(self, *, timeout: float | None = None) -> access_pb2.GetAccessResponse:
@@ -445,7 +445,7 @@ class AsyncCstp:
 class AsyncIntentLayer:
     """The methods of intent_layer.v1.IntentLayerService."""
 
-    def __init__(self, caller: AsyncCaller) -> None:
+    def __init__(self, caller: AsyncCallExecutor) -> None:
         self._caller = caller
 
     async def resolve_context(
@@ -698,7 +698,7 @@ class AsyncIntentLayer:
 class AsyncLiaison:
     """The methods of liaison.v1.LiaisonService."""
 
-    def __init__(self, caller: AsyncCaller) -> None:
+    def __init__(self, caller: AsyncCallExecutor) -> None:
         self._caller = caller
 
     async def open_session(

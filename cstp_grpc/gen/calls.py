@@ -1,4 +1,4 @@
-"""What every call of the contract is, as `cstp_grpc.calling` writes it."""
+"""What every call of the contract is, as `cstp_grpc.contract.calls` writes it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from cstp_grpc.calling import Call, Json, Listing, Upload, Watch
+from cstp_grpc.contract.calls import UnaryCall, Json, PagedCall, UploadCall, WatchCall
 
 if TYPE_CHECKING:
     from cstp_grpc.gen.cstp.v1 import access_pb2, audit_pb2, cstp_pb2, journal_pb2, types_pb2
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from cstp_grpc.gen.liaison.v1 import liaison_pb2
 
 
-def get_access() -> Call[access_pb2.GetAccessResponse]:
+def get_access() -> UnaryCall[access_pb2.GetAccessResponse]:
     """Describe getAccess of cstp.v1.AccessService."""
-    return Call("cstp.getAccess", {})
+    return UnaryCall("cstp.getAccess", {})
 
 
 def list_audit_entries(
@@ -32,9 +32,9 @@ def list_audit_entries(
     after: datetime | None = None,
     before: datetime | None = None,
     error: str | None = None,
-) -> Listing[audit_pb2.AuditEntry]:
+) -> PagedCall[audit_pb2.AuditEntry]:
     """Describe listAuditEntries of cstp.v1.AuditService."""
-    return Listing(
+    return PagedCall(
         "cstp.listAuditEntries",
         {
             "page_size": page_size,
@@ -62,9 +62,9 @@ def list_intents(
     stakes: Sequence[str] = (),
     after: datetime | None = None,
     before: datetime | None = None,
-) -> Listing[audit_pb2.IntentRecord]:
+) -> PagedCall[audit_pb2.IntentRecord]:
     """Describe listIntents of cstp.v1.AuditService."""
-    return Listing(
+    return PagedCall(
         "cstp.listIntents",
         {
             "page_size": page_size,
@@ -94,9 +94,9 @@ def announce_intent(
     scope: str | None = None,
     agents: Sequence[str] = (),
     min_journal_revision: str | None = None,
-) -> Call[cstp_pb2.AnnounceIntentResponse]:
+) -> UnaryCall[cstp_pb2.AnnounceIntentResponse]:
     """Describe announceIntent of cstp.v1.CstpService."""
-    return Call(
+    return UnaryCall(
         "cstp.announceIntent",
         {
             "intent": intent,
@@ -127,9 +127,9 @@ def query_decisions(
     scope: str | None = None,
     agents: Sequence[str] = (),
     min_journal_revision: str | None = None,
-) -> Call[cstp_pb2.QueryDecisionsResponse]:
+) -> UnaryCall[cstp_pb2.QueryDecisionsResponse]:
     """Describe queryDecisions of cstp.v1.CstpService."""
-    return Call(
+    return UnaryCall(
         "cstp.queryDecisions",
         {
             "query": query,
@@ -155,9 +155,9 @@ def check_guardrails(
     agent: types_pb2.AgentInfo | None = None,
     scope: str | None = None,
     agents: Sequence[str] = (),
-) -> Call[cstp_pb2.CheckGuardrailsResponse]:
+) -> UnaryCall[cstp_pb2.CheckGuardrailsResponse]:
     """Describe checkGuardrails of cstp.v1.CstpService."""
-    return Call(
+    return UnaryCall(
         "cstp.checkGuardrails",
         {
             "action": {
@@ -191,9 +191,9 @@ def record_decision(
     project: str | None = None,
     visibility: str | None = None,
     links: journal_pb2.Links | None = None,
-) -> Call[journal_pb2.Decision]:
+) -> UnaryCall[journal_pb2.Decision]:
     """Describe recordDecision of cstp.v1.JournalService."""
-    return Call(
+    return UnaryCall(
         "cstp.recordDecision",
         {
             "request_id": request_id,
@@ -218,38 +218,38 @@ def record_decision(
     )
 
 
-def get_decision(id: str) -> Call[journal_pb2.Decision]:
+def get_decision(id: str) -> UnaryCall[journal_pb2.Decision]:
     """Describe getDecision of cstp.v1.JournalService."""
-    return Call("cstp.getDecision", {"id": id}, "decision")
+    return UnaryCall("cstp.getDecision", {"id": id}, "decision")
 
 
 def list_decisions(
     *,
     page_size: int = 0,
     filters: types_pb2.DecisionFilters | None = None,
-) -> Listing[journal_pb2.Decision]:
+) -> PagedCall[journal_pb2.Decision]:
     """Describe listDecisions of cstp.v1.JournalService."""
-    return Listing("cstp.listDecisions", {"page_size": page_size, "filters": filters}, "decisions")
+    return PagedCall("cstp.listDecisions", {"page_size": page_size, "filters": filters}, "decisions")
 
 
-def review_decision(id: str, outcome: str, *, notes: str | None = None) -> Call[journal_pb2.Decision]:
+def review_decision(id: str, outcome: str, *, notes: str | None = None) -> UnaryCall[journal_pb2.Decision]:
     """Describe reviewDecision of cstp.v1.JournalService."""
-    return Call("cstp.reviewDecision", {"id": id, "outcome": outcome, "notes": notes}, "decision")
+    return UnaryCall("cstp.reviewDecision", {"id": id, "outcome": outcome, "notes": notes}, "decision")
 
 
-def share_decision(id: str) -> Call[journal_pb2.Decision]:
+def share_decision(id: str) -> UnaryCall[journal_pb2.Decision]:
     """Describe shareDecision of cstp.v1.JournalService."""
-    return Call("cstp.shareDecision", {"id": id}, "decision")
+    return UnaryCall("cstp.shareDecision", {"id": id}, "decision")
 
 
-def unshare_decision(id: str) -> Call[journal_pb2.Decision]:
+def unshare_decision(id: str) -> UnaryCall[journal_pb2.Decision]:
     """Describe unshareDecision of cstp.v1.JournalService."""
-    return Call("cstp.unshareDecision", {"id": id}, "decision")
+    return UnaryCall("cstp.unshareDecision", {"id": id}, "decision")
 
 
-def import_decisions() -> Upload[journal_pb2.ImportDecisionsRequest, journal_pb2.ImportResult]:
+def import_decisions() -> UploadCall[journal_pb2.ImportDecisionsRequest, journal_pb2.ImportResult]:
     """Describe importDecisions of cstp.v1.JournalService."""
-    return Upload("cstp.importDecisions", "results")
+    return UploadCall("cstp.importDecisions", "results")
 
 
 def resolve_context(
@@ -260,9 +260,9 @@ def resolve_context(
     compact: bool = False,
     with_pending: bool = False,
     max_tokens: int | None = None,
-) -> Call[intent_layer_pb2.ResolveContextResponse]:
+) -> UnaryCall[intent_layer_pb2.ResolveContextResponse]:
     """Describe resolveContext of intent_layer.v1.IntentLayerService."""
-    return Call(
+    return UnaryCall(
         "intentLayer.resolveContext",
         {
             "project": project,
@@ -275,29 +275,29 @@ def resolve_context(
     )
 
 
-def list_nodes(project: str, *, page_size: int = 0) -> Listing[intent_layer_pb2.NodeSummary]:
+def list_nodes(project: str, *, page_size: int = 0) -> PagedCall[intent_layer_pb2.NodeSummary]:
     """Describe listNodes of intent_layer.v1.IntentLayerService."""
-    return Listing("intentLayer.listNodes", {"project": project, "page_size": page_size}, "nodes")
+    return PagedCall("intentLayer.listNodes", {"project": project, "page_size": page_size}, "nodes")
 
 
-def get_node(project: str, path: str) -> Call[intent_layer_pb2.GetNodeResponse]:
+def get_node(project: str, path: str) -> UnaryCall[intent_layer_pb2.GetNodeResponse]:
     """Describe getNode of intent_layer.v1.IntentLayerService."""
-    return Call("intentLayer.getNode", {"project": project, "path": path})
+    return UnaryCall("intentLayer.getNode", {"project": project, "path": path})
 
 
-def validate_nodes(project: str, *, paths: Sequence[str] = ()) -> Call[intent_layer_pb2.ValidateNodesResponse]:
+def validate_nodes(project: str, *, paths: Sequence[str] = ()) -> UnaryCall[intent_layer_pb2.ValidateNodesResponse]:
     """Describe validateNodes of intent_layer.v1.IntentLayerService."""
-    return Call("intentLayer.validateNodes", {"project": project, "paths": paths})
+    return UnaryCall("intentLayer.validateNodes", {"project": project, "paths": paths})
 
 
-def place_fact(project: str, paths: Sequence[str]) -> Call[intent_layer_pb2.PlaceFactResponse]:
+def place_fact(project: str, paths: Sequence[str]) -> UnaryCall[intent_layer_pb2.PlaceFactResponse]:
     """Describe placeFact of intent_layer.v1.IntentLayerService."""
-    return Call("intentLayer.placeFact", {"project": project, "paths": paths})
+    return UnaryCall("intentLayer.placeFact", {"project": project, "paths": paths})
 
 
-def init_node(project: str, path: str, *, dry_run: bool = False) -> Call[intent_layer_pb2.InitNodeResponse]:
+def init_node(project: str, path: str, *, dry_run: bool = False) -> UnaryCall[intent_layer_pb2.InitNodeResponse]:
     """Describe initNode of intent_layer.v1.IntentLayerService."""
-    return Call("intentLayer.initNode", {"project": project, "path": path, "dry_run": dry_run})
+    return UnaryCall("intentLayer.initNode", {"project": project, "path": path, "dry_run": dry_run})
 
 
 def report_learning(
@@ -311,9 +311,9 @@ def report_learning(
     evidence: str | None = None,
     also_paths: Sequence[str] = (),
     operation: str | None = None,
-) -> Call[intent_layer_pb2.Learning]:
+) -> UnaryCall[intent_layer_pb2.Learning]:
     """Describe reportLearning of intent_layer.v1.IntentLayerService."""
-    return Call(
+    return UnaryCall(
         "intentLayer.reportLearning",
         {
             "project": project,
@@ -337,9 +337,9 @@ def list_learnings(
     types: Sequence[str] = (),
     path: str | None = None,
     page_size: int = 0,
-) -> Listing[intent_layer_pb2.Learning]:
+) -> PagedCall[intent_layer_pb2.Learning]:
     """Describe listLearnings of intent_layer.v1.IntentLayerService."""
-    return Listing(
+    return PagedCall(
         "intentLayer.listLearnings",
         {
             "project": project,
@@ -362,9 +362,9 @@ def review_learning(
     edits: intent_layer_pb2.Edits | None = None,
     force: bool = False,
     dry_run: bool = False,
-) -> Call[intent_layer_pb2.ReviewLearningResponse]:
+) -> UnaryCall[intent_layer_pb2.ReviewLearningResponse]:
     """Describe reviewLearning of intent_layer.v1.IntentLayerService."""
-    return Call(
+    return UnaryCall(
         "intentLayer.reviewLearning",
         {
             "project": project,
@@ -384,9 +384,9 @@ def open_session(
     user_id: str | None = None,
     chat_session_id: str | None = None,
     context: Mapping[str, Json] | None = None,
-) -> Call[liaison_pb2.OpenSessionResponse]:
+) -> UnaryCall[liaison_pb2.OpenSessionResponse]:
     """Describe openSession of liaison.v1.LiaisonService."""
-    return Call(
+    return UnaryCall(
         "liaison.openSession",
         {
             "user_id": user_id,
@@ -396,9 +396,13 @@ def open_session(
     )
 
 
-def get_session(chat_session_id: str | None = None, *, user_id: str | None = None) -> Call[liaison_pb2.ChatSession]:
+def get_session(
+    chat_session_id: str | None = None,
+    *,
+    user_id: str | None = None,
+) -> UnaryCall[liaison_pb2.ChatSession]:
     """Describe getSession of liaison.v1.LiaisonService."""
-    return Call("liaison.getSession", {"chat_session_id": chat_session_id, "user_id": user_id}, "chat_session")
+    return UnaryCall("liaison.getSession", {"chat_session_id": chat_session_id, "user_id": user_id}, "chat_session")
 
 
 def list_sessions(
@@ -407,9 +411,9 @@ def list_sessions(
     active_agent: str | None = None,
     status: str | None = None,
     page_size: int = 0,
-) -> Listing[liaison_pb2.ChatSession]:
+) -> PagedCall[liaison_pb2.ChatSession]:
     """Describe listSessions of liaison.v1.LiaisonService."""
-    return Listing(
+    return PagedCall(
         "liaison.listSessions",
         {
             "user_id": user_id,
@@ -429,9 +433,9 @@ def append_message(
     metadata: Mapping[str, Json] | None = None,
     message_id: str | None = None,
     claim_number: int | None = None,
-) -> Call[liaison_pb2.ChatMessage]:
+) -> UnaryCall[liaison_pb2.ChatMessage]:
     """Describe appendMessage of liaison.v1.LiaisonService."""
-    return Call(
+    return UnaryCall(
         "liaison.appendMessage",
         {
             "chat_session_id": chat_session_id,
@@ -445,9 +449,9 @@ def append_message(
     )
 
 
-def list_messages(chat_session_id: str, *, page_size: int = 0) -> Listing[liaison_pb2.ChatMessage]:
+def list_messages(chat_session_id: str, *, page_size: int = 0) -> PagedCall[liaison_pb2.ChatMessage]:
     """Describe listMessages of liaison.v1.LiaisonService."""
-    return Listing(
+    return PagedCall(
         "liaison.listMessages",
         {
             "chat_session_id": chat_session_id,
@@ -463,9 +467,9 @@ def update_context(
     *,
     version: int | None = None,
     claim_number: int | None = None,
-) -> Call[liaison_pb2.ChatSession]:
+) -> UnaryCall[liaison_pb2.ChatSession]:
     """Describe updateContext of liaison.v1.LiaisonService."""
-    return Call(
+    return UnaryCall(
         "liaison.updateContext",
         {
             "chat_session_id": chat_session_id,
@@ -477,19 +481,23 @@ def update_context(
     )
 
 
-def close_session(chat_session_id: str, *, version: int | None = None) -> Call[liaison_pb2.ChatSession]:
+def close_session(chat_session_id: str, *, version: int | None = None) -> UnaryCall[liaison_pb2.ChatSession]:
     """Describe closeSession of liaison.v1.LiaisonService."""
-    return Call("liaison.closeSession", {"chat_session_id": chat_session_id, "version": version}, "chat_session")
+    return UnaryCall(
+        "liaison.closeSession",
+        {"chat_session_id": chat_session_id, "version": version},
+        "chat_session",
+    )
 
 
-def delete_session(chat_session_id: str) -> Call[liaison_pb2.DeleteSessionResponse]:
+def delete_session(chat_session_id: str) -> UnaryCall[liaison_pb2.DeleteSessionResponse]:
     """Describe deleteSession of liaison.v1.LiaisonService."""
-    return Call("liaison.deleteSession", {"chat_session_id": chat_session_id})
+    return UnaryCall("liaison.deleteSession", {"chat_session_id": chat_session_id})
 
 
-def delete_user_sessions(user_id: str) -> Call[liaison_pb2.DeleteUserSessionsResponse]:
+def delete_user_sessions(user_id: str) -> UnaryCall[liaison_pb2.DeleteUserSessionsResponse]:
     """Describe deleteUserSessions of liaison.v1.LiaisonService."""
-    return Call("liaison.deleteUserSessions", {"user_id": user_id})
+    return UnaryCall("liaison.deleteUserSessions", {"user_id": user_id})
 
 
 def route_to_liaison_agent(
@@ -499,9 +507,9 @@ def route_to_liaison_agent(
     routing_reason: str | None = None,
     context_to_share: Mapping[str, Json] | None = None,
     user_id: str | None = None,
-) -> Call[liaison_pb2.RouteToLiaisonAgentResponse]:
+) -> UnaryCall[liaison_pb2.RouteToLiaisonAgentResponse]:
     """Describe routeToLiaisonAgent of liaison.v1.LiaisonService."""
-    return Call(
+    return UnaryCall(
         "liaison.routeToLiaisonAgent",
         {
             "target_pillar": target_pillar,
@@ -519,9 +527,9 @@ def return_to_guide(
     reason: str | None = None,
     version: int | None = None,
     claim_number: int | None = None,
-) -> Call[liaison_pb2.ReturnToGuideResponse]:
+) -> UnaryCall[liaison_pb2.ReturnToGuideResponse]:
     """Describe returnToGuide of liaison.v1.LiaisonService."""
-    return Call(
+    return UnaryCall(
         "liaison.returnToGuide",
         {
             "chat_session_id": chat_session_id,
@@ -539,9 +547,9 @@ def share_context_to_agent(
     *,
     conversation_id: str | None = None,
     idempotency_key: str | None = None,
-) -> Call[liaison_pb2.ShareContextToAgentResponse]:
+) -> UnaryCall[liaison_pb2.ShareContextToAgentResponse]:
     """Describe shareContextToAgent of liaison.v1.LiaisonService."""
-    return Call(
+    return UnaryCall(
         "liaison.shareContextToAgent",
         {
             "source_agent": source_agent,
@@ -553,24 +561,28 @@ def share_context_to_agent(
     )
 
 
-def get_share(share_id: str) -> Call[liaison_pb2.Share]:
+def get_share(share_id: str) -> UnaryCall[liaison_pb2.Share]:
     """Describe getShare of liaison.v1.LiaisonService."""
-    return Call("liaison.getShare", {"share_id": share_id}, "share")
+    return UnaryCall("liaison.getShare", {"share_id": share_id}, "share")
 
 
-def heartbeat(target_pillar: str, *, leaving: bool = False) -> Call[liaison_pb2.HeartbeatResponse]:
+def heartbeat(target_pillar: str, *, leaving: bool = False) -> UnaryCall[liaison_pb2.HeartbeatResponse]:
     """Describe heartbeat of liaison.v1.LiaisonService."""
-    return Call("liaison.heartbeat", {"target_pillar": target_pillar, "leaving": leaving})
+    return UnaryCall("liaison.heartbeat", {"target_pillar": target_pillar, "leaving": leaving})
 
 
-def list_liaison_agents(*, target_pillar: str | None = None) -> Call[liaison_pb2.ListLiaisonAgentsResponse]:
+def list_liaison_agents(*, target_pillar: str | None = None) -> UnaryCall[liaison_pb2.ListLiaisonAgentsResponse]:
     """Describe listLiaisonAgents of liaison.v1.LiaisonService."""
-    return Call("liaison.listLiaisonAgents", {"target_pillar": target_pillar})
+    return UnaryCall("liaison.listLiaisonAgents", {"target_pillar": target_pillar})
 
 
-def claim_session(chat_session_id: str, *, claimant: str | None = None) -> Call[liaison_pb2.ClaimSessionResponse]:
+def claim_session(
+    chat_session_id: str,
+    *,
+    claimant: str | None = None,
+) -> UnaryCall[liaison_pb2.ClaimSessionResponse]:
     """Describe claimSession of liaison.v1.LiaisonService."""
-    return Call("liaison.claimSession", {"chat_session_id": chat_session_id, "claimant": claimant})
+    return UnaryCall("liaison.claimSession", {"chat_session_id": chat_session_id, "claimant": claimant})
 
 
 def list_events(
@@ -580,9 +592,9 @@ def list_events(
     types: Sequence[str] = (),
     after: int = 0,
     page_size: int = 0,
-) -> Listing[liaison_pb2.Event]:
+) -> PagedCall[liaison_pb2.Event]:
     """Describe listEvents of liaison.v1.LiaisonService."""
-    return Listing(
+    return PagedCall(
         "liaison.listEvents",
         {
             "chat_session_id": chat_session_id,
@@ -602,9 +614,9 @@ def watch_events(
     agent: str | None = None,
     types: Sequence[str] = (),
     after: int | None = None,
-) -> Watch[liaison_pb2.Event]:
+) -> WatchCall[liaison_pb2.Event]:
     """Describe watchEvents of liaison.v1.LiaisonService."""
-    return Watch(
+    return WatchCall(
         "liaison.watchEvents",
         {
             "chat_session_id": chat_session_id,

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from cstp_grpc.calling import Caller, Json, OnFailure
+from cstp_grpc.contract.calls import CallExecutor, Json, OnFailure
 from cstp_grpc.gen import calls
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Cstp:
     """The methods of cstp.v1.AccessService, cstp.v1.AuditService, cstp.v1.CstpService, cstp.v1.JournalService."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: CallExecutor) -> None:
         self._caller = caller
 
     def get_access(self, *, timeout: float | None = None) -> access_pb2.GetAccessResponse:
@@ -445,7 +445,7 @@ class Cstp:
 class IntentLayer:
     """The methods of intent_layer.v1.IntentLayerService."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: CallExecutor) -> None:
         self._caller = caller
 
     def resolve_context(
@@ -692,7 +692,7 @@ class IntentLayer:
 class Liaison:
     """The methods of liaison.v1.LiaisonService."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: CallExecutor) -> None:
         self._caller = caller
 
     def open_session(

@@ -1,84 +1,346 @@
-"""Loading rulebooks, all of them or none."""
+"""Load rulebooks: parse each file to rules, or to a list of all problems in it."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from cstp_grpc.guardrails.parsing import Parsed, Problem, parse
-from cstp_grpc.guardrails.rulebook_files import RulebookFile, default_rulebook, list_files, read_file
-from cstp_grpc.guardrails.ruleset import Guardrail, Input, Rulebook, RuleSet
+from cstp_grpc.enums import Severity, Stakes
+from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.guardrails.cel_engine import MAX_EXPRESSION_CHARACTERS, CelEnvironment
+from cstp_grpc.guardrails.cel_variables import RESERVED_NAMES, RuleExpression, RuleExpressionError
+from cstp_grpc.guardrails.input_values import CONVERTERS, InputType, InputValueError, check_context_bounds
+from cstp_grpc.guardrails.model import (
+    NO_CODE,
+    Action,
+    CodeFacts,
+    Guardrail,
+    InputDeclaration,
+    Rulebook,
+    RulebookTest,
+    RuleSet,
+)
+from cstp_grpc.guardrails.rulebook_files import (
+    RulebookFile,
+    default_rulebook_path,
+    list_rulebook_files,
+    read_rulebook_file,
+)
+from cstp_grpc.guardrails.yaml_document import RulebookNode, YamlFields, mapping_entries, read_document
 
-__all__ = ["Guardrail", "Input", "Problem", "RuleSet", "Rulebook", "RulebookError", "default_rulebook", "load"]
+API_VERSION = "cstp.guardrails/v1"
+INPUT_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+NO_EXPRESSION = RuleExpression("", "", frozenset(), frozenset())
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RulebookProblem:
+    """A problem in a rulebook; `where` is the guardrail's id, or the part of the file."""
+
+    file: str
+    line: int
+    where: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.where}: {self.reason}"
+
+
+@dataclass(slots=True)
+class RulebookParseResult:
+    """The result of parsing a file; `rulebook` is None if there are problems, `ids` maps guardrails to lines."""
+
+    rulebook: Rulebook | None = None
+    inputs: dict[str, InputDeclaration] = field(default_factory=dict)
+    ids: dict[str, int] = field(default_factory=dict)
+    problems: list[RulebookProblem] = field(default_factory=list)
+
+
+def parse_rulebook(file: str, content: bytes) -> RulebookParseResult:
+    """Parse a rulebook, or collect all problems in it."""
+    parser = RulebookParser(file)
+    document = read_document(content, lambda line, reason: parser.report(line, "rulebook", reason))
+    if document is not None:
+        rulebook = parser.rulebook(document, hashlib.sha256(content).hexdigest())
+        parser.parsed.rulebook = None if parser.parsed.problems else rulebook
+    return parser.parsed
+
+
+class RulebookParser:
+    """Parses the parts of one rulebook."""
+
+    def __init__(self, file: str) -> None:
+        self.parsed = RulebookParseResult()
+        self._file = file
+        self._types: dict[str, InputType | None] = {}
+
+    def report(self, line: int, where: str, reason: str) -> None:
+        """Add a problem."""
+        self.parsed.problems.append(RulebookProblem(self._file, line, where, reason))
+
+    def rulebook(self, node: RulebookNode, digest: str) -> Rulebook:
+        """Parse the whole document."""
+        fields = YamlFields(
+            node, "rulebook", self.report, ["apiVersion", "metadata", "guardrails"], ["inputs", "tests"]
+        )
+        if fields.text("apiVersion") not in ("", API_VERSION):
+            fields.report_problem(f"`apiVersion` must be {API_VERSION}", "apiVersion")
+        metadata = YamlFields(
+            fields.get("metadata") or RulebookNode(node.line, {}),
+            "metadata",
+            self.report,
+            ["name", "version"],
+            ["owner"],
+        )
+        inputs = fields.get("inputs")
+        for name, declaration in (mapping_entries(inputs, "inputs", self.report) if inputs else {}).items():
+            self._input(name, declaration)
+        guardrails = fields.items("guardrails")
+        if (given := fields.get("guardrails")) and given.value == []:
+            fields.report_problem("`guardrails` must hold at least one", "guardrails")
+        environment = CelEnvironment(self._types)
+        return Rulebook(
+            file=self._file,
+            name=metadata.identifier("name"),
+            version=metadata.identifier("version"),
+            owner=metadata.optional_text("owner"),
+            inputs=self.parsed.inputs,
+            guardrails=tuple(
+                self._guardrail(item, f"guardrails[{position}]", environment)
+                for position, item in enumerate(guardrails)
+            ),
+            tests=tuple(self._test(item, f"tests[{position}]") for position, item in enumerate(fields.items("tests"))),
+            digest=digest,
+        )
+
+    def _input(self, name: str, node: RulebookNode) -> None:
+        where, before = f"inputs.{name}", len(self.parsed.problems)
+        if not INPUT_NAME_PATTERN.fullmatch(name) or name in RESERVED_NAMES:
+            self.report(node.line, where, "is not a name that an expression can read")
+            return
+        fields = YamlFields(node, where, self.report, ["type"], ["default", "description"])
+        declared = fields.enum_word("type", InputType)
+        default = given.plain() if (given := fields.get("default")) else None
+        if default is not None and len(self.parsed.problems) == before:
+            try:
+                check_context_bounds({name: default})
+                CONVERTERS[declared](default)
+            except (InputValueError, InvalidArgument) as error:
+                fields.report_problem(f"the default {invalid_value_reason(error)}", "default")
+        description = fields.optional_text("description")
+        sound = len(self.parsed.problems) == before
+        self._types[name] = declared if sound else None
+        if sound:
+            self.parsed.inputs[name] = InputDeclaration(name, declared, default, description, node.line)
+
+    def _guardrail(self, node: RulebookNode, where: str, environment: CelEnvironment) -> Guardrail:
+        required = ["id", "name", "when", "severity", "message"]
+        fields = YamlFields(node, self._named(node, "id", where), self.report, required, ["suggestion", "description"])
+        identifier = fields.identifier("id")
+        if identifier in self.parsed.ids:
+            fields.report_problem(f"the id is used twice; the first is on line {self.parsed.ids[identifier]}", "id")
+        elif identifier:
+            self.parsed.ids[identifier] = node.line
+        return Guardrail(
+            id=identifier,
+            name=fields.text("name"),
+            when=self._expression(fields, environment),
+            severity=fields.enum_word("severity", Severity),
+            message=fields.text("message"),
+            suggestion=fields.optional_text("suggestion"),
+            description=fields.optional_text("description"),
+            line=node.line,
+        )
+
+    def _expression(self, fields: YamlFields, environment: CelEnvironment) -> RuleExpression:
+        source = fields.text("when", MAX_EXPRESSION_CHARACTERS)
+        if not source:
+            return NO_EXPRESSION
+        try:
+            expression = environment.parse(source)
+        except RuleExpressionError as error:
+            fields.report_problem(f"`when` {error}", "when")
+            return NO_EXPRESSION
+        for name in sorted(expression.presences):
+            declared = self.parsed.inputs.get(name.removeprefix("context."))
+            if declared and declared.default is not None:
+                fields.report_problem(
+                    f"`when` asks has({name}), which is always true, because the input has a default", "when"
+                )
+        return expression
+
+    def _test(self, node: RulebookNode, where: str) -> RulebookTest:
+        where = self._named(node, "name", where)
+        fields = YamlFields(node, where, self.report, ["name", "action", "expect"], ["expect_errors", "expect_allowed"])
+        return RulebookTest(
+            name=fields.text("name"),
+            action=self._action(fields.get("action") or RulebookNode(node.line, None), where),
+            expect=self._expected(fields, "expect"),
+            expect_errors=self._expected(fields, "expect_errors"),
+            expect_allowed=fields.boolean("expect_allowed"),
+            line=node.line,
+        )
+
+    def _expected(self, fields: YamlFields, key: str) -> frozenset[str]:
+        found = fields.texts(key)
+        for line, identifier in found:
+            if identifier not in self.parsed.ids:
+                self.report(line, fields.where, f"`{key}` names {identifier}, which is no guardrail of this rulebook")
+        return frozenset(identifier for _, identifier in found)
+
+    def _action(self, node: RulebookNode, where: str) -> Action:
+        if node.value is None:
+            return Action("")
+        optional = ["category", "stakes", "confidence", "context", "code"]
+        fields = YamlFields(node, where, self.report, ["description"], optional)
+        confidence = fields.number("confidence")
+        if confidence is not None and not 0 <= confidence <= 1:
+            fields.report_problem("`confidence` must be from 0 to 1", "confidence")
+        return Action(
+            description=fields.text("description"),
+            category=fields.optional_text("category"),
+            stakes=fields.enum_word("stakes", Stakes, Stakes.MEDIUM),
+            confidence=confidence,
+            context=self._context(fields),
+            code=self._code(fields),
+        )
+
+    def _code(self, fields: YamlFields) -> CodeFacts:
+        node = fields.get("code")
+        if node is None:
+            return NO_CODE
+        code = YamlFields(
+            node, fields.where, self.report, [], ["paths", "boundaries", "checks", "pitfalls", "unreadable"]
+        )
+        boundaries = YamlFields(
+            code.get("boundaries") or RulebookNode(node.line, {}),
+            fields.where,
+            self.report,
+            [],
+            ["never", "ask_first", "always"],
+        )
+        return CodeFacts(
+            paths=read_texts(code, "paths"),
+            never=read_texts(boundaries, "never"),
+            ask_first=read_texts(boundaries, "ask_first"),
+            always=read_texts(boundaries, "always"),
+            checks=read_texts(code, "checks"),
+            pitfalls=read_texts(code, "pitfalls"),
+            unreadable=code.optional_text("unreadable"),
+        )
+
+    def _context(self, fields: YamlFields) -> Mapping[str, object]:
+        node = fields.get("context")
+        if node is None:
+            return {}
+        found = mapping_entries(node, fields.where, self.report)
+        context: dict[str, object] = {key: item.plain() for key, item in found.items()}
+        try:
+            check_context_bounds(context)
+        except InvalidArgument as error:
+            fields.report_problem(f"`context` {invalid_value_reason(error)}", "context")
+        return context
+
+    def _named(self, node: RulebookNode, key: str, otherwise: str) -> str:
+        """Return the name of a guardrail or test for its problems."""
+        named = node.value.get(key) if isinstance(node.value, dict) else None
+        return named.value if named and isinstance(named.value, str) and named.value else otherwise
+
+
+def read_texts(fields: YamlFields, key: str) -> tuple[str, ...]:
+    """Return the strings of a list."""
+    return tuple(text for _, text in fields.texts(key))
+
+
+def invalid_value_reason(error: InputValueError | InvalidArgument) -> str:
+    """Return the reason of an error without the field's name."""
+    return error.violations[0].description if isinstance(error, InvalidArgument) else str(error)
+
+
+__all__ = [
+    "Guardrail",
+    "InputDeclaration",
+    "RuleSet",
+    "Rulebook",
+    "RulebookError",
+    "RulebookProblem",
+    "default_rulebook_path",
+    "load_rule_set",
+]
 
 
 class RulebookError(Exception):
-    """Rulebooks cannot be used; `problems` is everything that is wrong, and the message has a line for each."""
+    """Rulebooks are invalid; `problems` lists every problem, and the message has a line for each."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems: Sequence[Problem] = sorted(problems)
+    def __init__(self, problems: Iterable[RulebookProblem]) -> None:
+        self.problems: Sequence[RulebookProblem] = sorted(problems)
         super().__init__("\n".join(map(str, self.problems)))
 
 
-def load(path: Path, files: Sequence[RulebookFile] | None = None) -> RuleSet:
-    """Return the rules of a rulebook, or of every *.yaml and *.yml in a folder, in the order of their names.
+def load_rule_set(path: Path, files: Sequence[RulebookFile] | None = None) -> RuleSet:
+    """Load a rulebook, or every *.yaml and *.yml in a folder in name order; all of them or none.
 
-    Hidden files and folders within the folder are passed over. `files` is what was read there before, and nothing is
-    read then. Raises RulebookError.
+    Hidden files and subfolders are skipped. If `files` is given, it is used instead of reading the folder. Raises
+    RulebookError.
     """
-    found = find_files(path) if files is None else files
+    found = find_rulebook_files(path) if files is None else files
     if not found:
-        raise RulebookError([Problem(str(path), 1, "rulebook", "the folder holds no *.yaml or *.yml")])
-    parsed = [parse_file(file) for file in found]
+        raise RulebookError([RulebookProblem(str(path), 1, "rulebook", "the folder holds no *.yaml or *.yml")])
+    parsed = [parse_rulebook_file(file) for file in found]
     paths = [file if isinstance(file, Path) else file.path for file in found]
     problems = [problem for one in parsed for problem in one.problems]
-    problems += clashing_ids(paths, parsed)
-    problems += clashing_inputs(paths, parsed)
+    problems += find_id_clashes(paths, parsed)
+    problems += find_input_clashes(paths, parsed)
     if problems:
         raise RulebookError(problems)
     return RuleSet(tuple(one.rulebook for one in parsed if one.rulebook))
 
 
-def find_files(path: Path) -> list[Path]:
-    """Return the files to read, by name. Raises RulebookError."""
+def find_rulebook_files(path: Path) -> list[Path]:
+    """Return the rulebook files, by name. Raises RulebookError."""
     try:
-        return list_files(path)
+        return list_rulebook_files(path)
     except OSError as error:
-        raise RulebookError([Problem(str(path), 1, "rulebook", f"cannot be read: {error.strerror}")]) from error
+        raise RulebookError([RulebookProblem(str(path), 1, "rulebook", f"cannot be read: {error.strerror}")]) from error
 
 
-def parse_file(file: Path | RulebookFile) -> Parsed:
-    """Return what is in a file, which is read if only its path is given."""
+def parse_rulebook_file(file: Path | RulebookFile) -> RulebookParseResult:
+    """Parse a file, reading it first if only its path is given."""
     try:
-        found = read_file(file) if isinstance(file, Path) else file
+        found = read_rulebook_file(file) if isinstance(file, Path) else file
     except OSError as error:
-        return Parsed(problems=[Problem(str(file), 1, "rulebook", f"cannot be read: {error.strerror}")])
-    return parse(str(found.path), found.content)
+        return RulebookParseResult(
+            problems=[RulebookProblem(str(file), 1, "rulebook", f"cannot be read: {error.strerror}")]
+        )
+    return parse_rulebook(str(found.path), found.content)
 
 
-def clashing_ids(files: Sequence[Path], parsed: Sequence[Parsed]) -> Iterator[Problem]:
-    """Return the guardrails whose identifier another file has already."""
+def find_id_clashes(files: Sequence[Path], parsed: Sequence[RulebookParseResult]) -> Iterator[RulebookProblem]:
+    """Yield a problem for each guardrail id that another file has already."""
     seen: dict[str, str] = {}
     for file, one in zip(files, parsed, strict=True):
         for identifier, line in one.ids.items():
             if identifier in seen:
-                yield Problem(str(file), line, identifier, f"the id is used already, in {seen[identifier]}")
+                yield RulebookProblem(str(file), line, identifier, f"the id is used already, in {seen[identifier]}")
             else:
                 seen[identifier] = f"{file}:{line}"
 
 
-def clashing_inputs(files: Sequence[Path], parsed: Sequence[Parsed]) -> Iterator[Problem]:
-    """Return the inputs that another file has declared otherwise."""
-    seen: dict[str, tuple[Path, Input]] = {}
+def find_input_clashes(files: Sequence[Path], parsed: Sequence[RulebookParseResult]) -> Iterator[RulebookProblem]:
+    """Yield a problem for each input that another file declares differently."""
+    seen: dict[str, tuple[Path, InputDeclaration]] = {}
     for file, one in zip(files, parsed, strict=True):
         for name, declared in one.inputs.items():
             first_file, first = seen.setdefault(name, (file, declared))
-            if meaning(first) != meaning(declared):
+            if input_signature(first) != input_signature(declared):
                 reason = f"differs from its declaration in {first_file}:{first.line} in type or default"
-                yield Problem(str(file), declared.line, f"inputs.{name}", reason)
+                yield RulebookProblem(str(file), declared.line, f"inputs.{name}", reason)
 
 
-def meaning(declared: Input) -> tuple[str, str]:
-    """Return what an input is to rules; unlike values, texts do not hold 1 and true to be equal."""
+def input_signature(declared: InputDeclaration) -> tuple[str, str]:
+    """Return an input's type and default for comparison; as JSON text, because Python considers 1 and True equal."""
     return declared.type, json.dumps(declared.default, sort_keys=True)

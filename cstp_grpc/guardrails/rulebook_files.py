@@ -1,4 +1,4 @@
-"""The files of rulebooks, as they are on disk."""
+"""List and read rulebook files."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-SUFFIXES: Final = (".yaml", ".yml")
-MAX_BYTES: Final = 1_048_576
-"""How large a file may be."""
+RULEBOOK_SUFFIXES: Final = (".yaml", ".yml")
+MAX_RULEBOOK_BYTES: Final = 1_048_576
+"""Maximum size of a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class RulebookFile:
-    """A file as it was read; of one that is too large, enough to tell that."""
+    """The content of a file, truncated if the file is too large."""
 
     path: Path
     content: bytes
 
 
-def default_rulebook() -> Path:
-    """Return the rulebook that comes with the package, in an installation as in a checkout."""
+def default_rulebook_path() -> Path:
+    """Return the path of the rulebook shipped with the package, in an installation or a checkout."""
     installed = Path(__file__).with_name("default.yaml")
     return installed if installed.exists() else Path(__file__).parents[2] / "guardrails" / "default.yaml"
 
 
-def list_files(path: Path) -> list[Path]:
+def list_rulebook_files(path: Path) -> list[Path]:
     """Return a file, or every *.yaml and *.yml in a folder by name, without hidden ones. Raises OSError."""
     if not path.is_dir():
         return [path]
-    return [file for file in sorted(path.iterdir()) if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
+    return [file for file in sorted(path.iterdir()) if file.suffix.lower() in RULEBOOK_SUFFIXES and file.name[0] != "."]
 
 
-def read_file(path: Path) -> RulebookFile:
-    """Return what is in a file. Raises OSError."""
+def read_rulebook_file(path: Path) -> RulebookFile:
+    """Read a file. Raises OSError."""
     with path.open("rb") as stream:
-        return RulebookFile(path, stream.read(MAX_BYTES + 1))
+        return RulebookFile(path, stream.read(MAX_RULEBOOK_BYTES + 1))
 
 
-def read_files(path: Path) -> Sequence[RulebookFile]:
-    """Return the files of a rulebook or a folder of them. Raises OSError."""
-    return [read_file(file) for file in list_files(path)]
+def read_rulebook_files(path: Path) -> Sequence[RulebookFile]:
+    """Read a rulebook or a folder of them. Raises OSError."""
+    return [read_rulebook_file(file) for file in list_rulebook_files(path)]

@@ -10,12 +10,12 @@ from enum import Enum, StrEnum
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from cstp_grpc.enums import DecisionStatus, Outcome
 from cstp_grpc.importing.adr_file_names import number_in_name
 from cstp_grpc.importing.adr_words import ADR_WORDS
 from cstp_grpc.importing.markdown_sections import MarkdownLine
 from cstp_grpc.importing.model import RecordError, collapse_spaces
 from cstp_grpc.importing.record_files import MARKDOWN_SUFFIXES, SourceNames, real_path
-from cstp_grpc.vocabulary import DecisionStatus, Outcome
 
 LONGEST_LINE = 1000
 """How many characters of a line are searched; a longer one is prose."""

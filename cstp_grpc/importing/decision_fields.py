@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from cstp_grpc.decisions.model import DecisionContent, Reason
+from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.importing.model import (
     MAX_LENGTHS,
     MAX_LINKS,
@@ -20,7 +21,6 @@ from cstp_grpc.importing.model import (
     truncate,
 )
 from cstp_grpc.importing.record_dates import DateError, parse_date
-from cstp_grpc.vocabulary import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.yaml_with_lines import PlainValue
 
 E = TypeVar("E", bound=StrEnum)

@@ -1,4 +1,4 @@
-"""What the Intent Layer speaks of: nodes and their sections, what governs a path, what agents learned."""
+"""The data model of the Intent Layer: nodes and sections, resolved context, learnings and reviews."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = "."
 
 
 class LearningType(StrEnum):
-    """What kind of thing was learned."""
+    """The type of a learning."""
 
     PITFALL = "pitfall"
     CHECK = "check"
@@ -20,7 +20,7 @@ class LearningType(StrEnum):
 
 
 class LearningState(StrEnum):
-    """Where a learning stands."""
+    """The state of a learning."""
 
     PENDING = "pending"
     INTEGRATED = "integrated"
@@ -28,7 +28,7 @@ class LearningState(StrEnum):
 
 
 class ReviewVerdict(StrEnum):
-    """What a review decides."""
+    """The verdict of a review."""
 
     ACCEPT = "accept"
     REJECT = "reject"
@@ -36,40 +36,41 @@ class ReviewVerdict(StrEnum):
 
 
 class FindingSeverity(StrEnum):
-    """How bad a finding is: an error breaks the protocol."""
+    """The severity of a finding; an error breaks the protocol."""
 
     ERROR = "error"
     WARNING = "warning"
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """A section of a node's file: its heading, the text below it without the heading, and the heading's line from 1.
+class NodeSection:
+    """A section of a node's file: its heading, and the text below it without the heading.
 
-    The introduction has no heading; its line is that of its text. `subsections` are those of level 3.
+    `line` is that of the heading, from 1. The introduction has no heading; its line is that of its text.
+    `subsections` are those of level 3.
     """
 
     name: str
     text: str
     file: str
     line: int
-    subsections: tuple[Section, ...] = ()
+    subsections: tuple[NodeSection, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFile:
-    """A file of a node as it was read; `decoded` is False where bytes of it were no UTF-8 and had to be replaced."""
+    """A file of a node; `decoded` is False if bytes that are no UTF-8 were replaced."""
 
     path: str
     text: str
-    sections: tuple[Section, ...]
+    sections: tuple[NodeSection, ...]
     tokens: int
     decoded: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenImport:
-    """A line that names a file that is not taken in; `line` counts from 1."""
+    """An import line whose file is not imported, and why; `line` counts from 1."""
 
     file: str
     line: int
@@ -79,9 +80,9 @@ class BrokenImport:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The context of a folder: one file, or two different ones with CLAUDE.md first, and what these import.
+    """The context of a folder: one file, or two different ones with CLAUDE.md first, and their imports.
 
-    `imports_own` tells whether one of two files imports the other.
+    `imports_own` is True if one of two files imports the other.
     """
 
     folder: str
@@ -96,24 +97,24 @@ class Node:
         return self.files[0].path
 
     @property
-    def sections(self) -> tuple[Section, ...]:
+    def sections(self) -> tuple[NodeSection, ...]:
         """The sections of all its files in their order."""
         return tuple(section for file in self.all_files for section in file.sections)
 
     @property
     def tokens(self) -> int:
-        """How many tokens its files have together."""
+        """The number of tokens of all its files."""
         return sum(file.tokens for file in self.all_files)
 
     @property
     def all_files(self) -> tuple[NodeFile, ...]:
-        """Its own files, and then those that they import."""
+        """Its own files, followed by the imported ones."""
         return (*self.files, *self.imported)
 
 
 @dataclass(frozen=True, slots=True)
 class SectionPart:
-    """What one file says in a section; `line` is that of its heading, from 1."""
+    """The text of one file in a section; `line` is that of its heading, from 1."""
 
     file: str
     text: str
@@ -122,15 +123,15 @@ class SectionPart:
 
 @dataclass(frozen=True, slots=True)
 class MergedSection:
-    """A section with what each node says in it, the root's first."""
+    """A section with the part of each node, the root's first."""
 
     name: str
     parts: tuple[SectionPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """What a budget left out."""
+class OmittedSection:
+    """A part that was left out to fit the token budget."""
 
     file: str
     section: str
@@ -139,7 +140,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class ContextRequest:
-    """What to resolve: `sections` empty means all, `max_tokens` None no limit."""
+    """A request for context: empty `sections` means all, `max_tokens` None no limit."""
 
     path: str
     sections: tuple[str, ...] = ()
@@ -149,8 +150,8 @@ class ContextRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Review:
-    """What a reviewer said; `at` is aware, in UTC."""
+class LearningReview:
+    """A review in a report: verdict, reviewer and reason; `at` is aware, in UTC."""
 
     verdict: ReviewVerdict
     reviewer: str
@@ -160,7 +161,7 @@ class Review:
 
 @dataclass(frozen=True, slots=True)
 class NewLearning:
-    """What an agent wants to file; `paths` has at least one."""
+    """A learning to be filed; `paths` has at least one."""
 
     type: LearningType
     paths: tuple[str, ...]
@@ -175,8 +176,8 @@ class NewLearning:
 class Learning:
     """A filed learning; `file` is its report, `at` is aware, in UTC.
 
-    `unplaced_paths` are those of a report from elsewhere that do not exist in the project; with none but those, the
-    learning is taken to be about the root.
+    `unplaced_paths` are paths of an imported report that do not exist in the project; if it has only those, the
+    learning applies to the root.
     """
 
     id: str
@@ -190,7 +191,7 @@ class Learning:
     file: str
     evidence: str | None = None
     operation: str | None = None
-    reviews: tuple[Review, ...] = ()
+    reviews: tuple[LearningReview, ...] = ()
     unplaced_paths: tuple[str, ...] = ()
 
 
@@ -204,29 +205,29 @@ class UnreadableReportFile:
 
 @dataclass(frozen=True, slots=True)
 class PendingReports:
-    """The pending learnings that bear on a path, latest first, and the pending reports that cannot be read."""
+    """The pending learnings that apply to a path, latest first, and the unreadable pending reports."""
 
     learnings: tuple[Learning, ...] = ()
     unreadable: tuple[UnreadableReportFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Resolution:
-    """What governs a path; `nodes` is empty where nothing covers it, and `markdown` then too."""
+class ResolvedContext:
+    """The context of a path; `nodes` and `markdown` are empty if no node covers it."""
 
     path: str
     nodes: tuple[Node, ...]
     sections: tuple[MergedSection, ...]
     markdown: str
     tokens: int
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[OmittedSection, ...] = ()
     pending: tuple[Learning, ...] = ()
     unreadable: tuple[UnreadableReportFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Something wrong with a node; `line` counts from 1."""
+class ValidationFinding:
+    """A finding about a node; `line` counts from 1."""
 
     severity: FindingSeverity
     rule: str
@@ -236,8 +237,11 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a fact belongs; `covering` is the file of the nearest node at or above `folder`."""
+class FactPlacement:
+    """The node file that a fact belongs in.
+
+    `covering` is the file of the nearest node at or above `folder`.
+    """
 
     folder: str
     file: str
@@ -246,16 +250,16 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Skeleton:
-    """A node to begin with."""
+class NodeSkeleton:
+    """The file and the content of a new node."""
 
     file: str
     content: str
 
 
 @dataclass(frozen=True, slots=True)
-class Edits:
-    """Changes to a learning before it is merged; None leaves what was reported."""
+class LearningEdits:
+    """A reviewer's changes to a learning before it is merged; None keeps the reported value."""
 
     title: str | None = None
     detail: str | None = None
@@ -264,24 +268,24 @@ class Edits:
 
 @dataclass(frozen=True, slots=True)
 class ReviewRequest:
-    """A review to carry out; `dry_run` shows only what would happen.
+    """A requested review; with `dry_run` nothing is changed.
 
-    `claimed_reviewer` is the one that the reviewer names, never trusted.
+    `claimed_reviewer` is the name that the reviewer claims; it is never trusted.
     """
 
     id: str
     verdict: ReviewVerdict
     reviewer: str
     reason: str = ""
-    edits: Edits = Edits()
+    edits: LearningEdits = LearningEdits()
     force: bool = False
     dry_run: bool = False
     claimed_reviewer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Duplicate:
-    """What a node says that is likely the same; `score` is 0 to 1, `line` counts from 1."""
+class DuplicateMatch:
+    """A statement of a node that is likely the same; `score` is 0 to 1, `line` counts from 1."""
 
     file: str
     line: int
@@ -291,9 +295,9 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class ReviewOutcome:
-    """What a review did or would do; `node` is the file that it merged into, `diff` a unified diff."""
+    """The result of a review; `node` is the file that it merged into, `diff` a unified diff."""
 
     learning: Learning
     node: str | None = None
     diff: str = ""
-    duplicates: tuple[Duplicate, ...] = ()
+    duplicates: tuple[DuplicateMatch, ...] = ()

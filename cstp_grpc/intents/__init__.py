@@ -1,1 +1,1 @@
-"""Announcing: recall, judge, remember and suggest."""
+"""Announcing intents: check guardrails, search similar decisions, store, and suggest."""

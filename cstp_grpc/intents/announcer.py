@@ -1,10 +1,10 @@
-"""Announcing an intent: recall, judge, remember and suggest."""
+"""Announces an intent: check guardrails, search similar decisions, store it, and suggest next steps."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -13,29 +13,96 @@ from sqlalchemy import Connection
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
-from cstp_grpc.errors import reason_of
+from cstp_grpc.enums import INTENT_LAYER_AGENT, Outcome, Stakes
+from cstp_grpc.errors import error_reason
+from cstp_grpc.guardrails.input_values import check_context_bounds
 from cstp_grpc.guardrails.model import NO_CODE, Action, Verdict
-from cstp_grpc.guardrails.values import check_bounds
-from cstp_grpc.intents.code import CodeContext, CodeReader
-from cstp_grpc.intents.store import Intent, IntentContended, IntentStore
-from cstp_grpc.intents.suggestions import suggest
-from cstp_grpc.storage.blocking import WorkLane
-from cstp_grpc.storage.writer import Writer
-from cstp_grpc.vocabulary import INTENT_LAYER_AGENT, Stakes
+from cstp_grpc.intents.model import CodeContext, CodeContextReader, Intent, IntentContended, IntentStore
+from cstp_grpc.storage.background_work import WorkPool
+from cstp_grpc.storage.writer import GroupCommitWriter
 
-SIMILAR = 5
+MAX_SUGGESTIONS = 5
+MAX_LESSON = 400
+"""Characters of a lesson or a check that a suggestion quotes."""
+FIRST_CHECKS = 2
+"""How many checks come before lessons: the code's own list must not keep what went wrong from being told."""
+
+OUTCOME_SENTENCES = {
+    Outcome.FAILURE: "A similar decision failed",
+    Outcome.PARTIAL: "A similar decision succeeded only in part",
+    Outcome.ABANDONED: "A similar decision was abandoned",
+    Outcome.SUCCESS: "A similar decision succeeded",
+}
+
+
+def build_suggestions(similar: Sequence[Match], verdict: Verdict, checks: Sequence[str] = ()) -> list[str]:
+    """Return at most five suggestions, the most useful first and without duplicates.
+
+    The order: how to satisfy guardrails that block; the first two of the `checks` not made yet; lessons of failures
+    and
+    partial successes; how to satisfy guardrails that warn; failures and partial successes without a lesson; the other
+    checks; other lessons; successes. Each group keeps the order of the verdict, of `checks` or of `similar` (most
+    similar first).
+    """
+    return take_distinct(rank_suggestions(similar, verdict, checks), MAX_SUGGESTIONS)
+
+
+def rank_suggestions(similar: Sequence[Match], verdict: Verdict, checks: Sequence[str]) -> Iterator[str]:
+    """Yield every suggestion, the most useful first."""
+    troubled = [match for match in similar if match.decision.outcome in (Outcome.FAILURE, Outcome.PARTIAL)]
+    others = [match for match in similar if match.decision.outcome in (Outcome.SUCCESS, Outcome.ABANDONED)]
+    due = [f"Check: {truncate_line(check)}" for check in checks if check.strip()]
+    yield from (v.suggestion for v in verdict.violations if v.suggestion)
+    yield from due[:FIRST_CHECKS]
+    yield from (outcome_sentence(match) for match in troubled if lesson_text(match))
+    yield from (v.suggestion for v in verdict.warnings if v.suggestion)
+    yield from (outcome_sentence(match) for match in troubled if not lesson_text(match))
+    yield from due[FIRST_CHECKS:]
+    yield from (outcome_sentence(match) for match in others if lesson_text(match))
+    yield from (outcome_sentence(match) for match in others if not lesson_text(match))
+
+
+def outcome_sentence(match: Match) -> str:
+    """Return a sentence about the outcome of a matched decision, with its lesson if it has one."""
+    assert match.decision.outcome is not None
+    sentence = f"{OUTCOME_SENTENCES[match.decision.outcome]}: {match.decision.title.strip().rstrip('.')}."
+    return f"{sentence} Lesson: {lesson_text(match)}" if lesson_text(match) else sentence
+
+
+def lesson_text(match: Match) -> str:
+    """Return a decision's notes on one line, truncated; empty if it has none."""
+    return truncate_line(match.decision.notes or "")
+
+
+def truncate_line(text: str) -> str:
+    """Return a text on one line, truncated to `MAX_LESSON` characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= MAX_LESSON else text[: MAX_LESSON - 1].rstrip() + "…"
+
+
+def take_distinct(texts: Iterable[str], count: int) -> list[str]:
+    """Return the first `count` texts, without blank ones and repetitions in other case or spacing."""
+    chosen: dict[str, str] = {}
+    for text in filter(str.strip, texts):
+        chosen.setdefault(" ".join(text.split()).casefold(), text.strip())
+        if len(chosen) == count:
+            break
+    return list(chosen.values())
+
+
+MAX_SIMILAR = 5
 """How many similar decisions an announcement is answered with at the most."""
-DECISIONS = DecisionFilter(without_agent=INTENT_LAYER_AGENT)
+RECORDED_DECISIONS = DecisionFilter(without_agent=INTENT_LAYER_AGENT)
 """What agents recorded."""
-NODES = DecisionFilter(agent=INTENT_LAYER_AGENT)
+NODE_DECISIONS = DecisionFilter(agent=INTENT_LAYER_AGENT)
 """What nodes of projects say."""
-CONFIRMED = "confirmedChecks"
+CONFIRMED_CHECKS_KEY = "confirmedChecks"
 """Where metadata lists the texts of the checks that were made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What an agent says it is about to do; the guardrails read `metadata` as their context.
+    """An agent's statement of what it is about to do; guardrails read `metadata` as their context.
 
     `paths` are the files and folders of `project` that it is about.
     """
@@ -55,7 +122,7 @@ class Announcement:
     """The token of a revision that the search for similar decisions must know; no part of the content."""
 
     def content_hash(self) -> str:
-        """Return a SHA-256 over everything that makes two announcements the same; who claims to make them does not."""
+        """Return a SHA-256 over the content of an announcement; claimed identities are not part of it."""
         content = [self.intent, self.context, self.category, self.stakes, self.confidence, self.metadata]
         # Announcements about no code have the hash that they had before they could be about any.
         about = [self.project, self.paths] if self.project is not None or self.paths else []
@@ -64,9 +131,9 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """The answer to an announcement, and which `revision` of the intent that is.
+    """The answer to an announcement, and the `revision` of the intent it belongs to.
 
-    `verdict` is None if the server does not respond, `code` without paths.
+    `verdict` is None if the server does not respond with feedback, `code` if there are no paths.
     """
 
     received_at: datetime
@@ -77,11 +144,11 @@ class Feedback:
     revision: int = 1
 
 
-class Search(Protocol):
-    """Finds similar decisions."""
+class SimilarDecisionSearch(Protocol):
+    """Searches for similar decisions."""
 
     def require_revision(self, token: str) -> None:
-        """Have searches that begin now find what the journal had at a revision, whichever server wrote it.
+        """Wait until searches can find everything up to a journal revision, whichever server wrote it.
 
         Raises InvalidArgument, Unavailable and QueryFailed.
         """
@@ -89,62 +156,64 @@ class Search(Protocol):
     def search_by_preference(
         self, text: str, preferences: Sequence[DecisionFilter], caller: str, limit: int, min_score: float
     ) -> list[Match]:
-        """Return matches that the caller may read, best first: those of the first filter, then of the next, and so on.
+        """Return matches that the caller may read: the best of the first filter, then of the next, and so on.
 
         They are at most `limit` together, each once. Raises QueryFailed.
         """
 
     def is_short(self, text: str, preferences: Sequence[DecisionFilter], limit: int) -> bool:
-        """Whether that search waits for nothing and takes less than a millisecond."""
+        """Return True if that search does not block and takes less than a millisecond."""
 
 
-class Judge(Protocol):
-    """Judges actions."""
+class ActionJudge(Protocol):
+    """Evaluates actions against the guardrails."""
 
     def judge(self, action: Action) -> Verdict:
         """Return the verdict without recording it. Raises GuardrailEvalFailed."""
 
 
-class Trail(Protocol):
-    """Keeps audit entries."""
+class IntentAuditSink(Protocol):
+    """Writes audit entries."""
 
     def append(self, connection: Connection, entry: AuditEntry) -> None:
         """Add an entry within a transaction."""
 
 
-class Citations(Protocol):
-    """Keeps which decisions agents were answered with, for those that are told later what became of them."""
+class CitationRecorder(Protocol):
+    """Records which decisions an agent was given, so that it can be notified if one of them fails."""
 
     def cite(
         self, connection: Connection, agent: str, correlation_id: str, url: str | None, decisions: Sequence[Decision]
     ) -> None:
-        """Note within a transaction what an announcement is answered with; `url` is where its agent can be told."""
+        """Record within a transaction the decisions in an answer; `url` is the callback URL of the agent."""
 
 
 class Announcer:
     """Answers announcements.
 
-    The intent, its audit entry and the citations of what it is answered with are one transaction, on disk before the
-    answer; the first two also where that is an error. Similar decisions have at least `min_score`. `stores_content`
-    False keeps neither the intent's content nor its text in the trail; `responds` False acknowledges without feedback.
-    `lane` reads files and makes searches, unless they are short.
+    The intent, its audit entry and the citations of the given decisions are one transaction, on disk before the
+    answer;
+    the first two are stored even if the answer is an error. Similar decisions score at least `min_score`. If
+    `stores_content` is False, neither the intent's content nor its text in the audit trail is stored; if `responds`
+    is
+    False, the answer has no feedback. `lane` runs file reads, and searches unless they are short.
     """
 
     def __init__(
         self,
-        search: Search,
-        judge: Judge,
-        code: CodeReader,
+        search: SimilarDecisionSearch,
+        judge: ActionJudge,
+        code: CodeContextReader,
         intents: IntentStore,
-        trail: Trail,
-        writer: Writer,
+        trail: IntentAuditSink,
+        writer: GroupCommitWriter,
         clock: Callable[[], datetime],
-        lane: WorkLane,
+        lane: WorkPool,
         *,
         min_score: float,
         stores_content: bool = True,
         responds: bool = True,
-        citations: Citations | None = None,
+        citations: CitationRecorder | None = None,
     ) -> None:
         self._search = search
         self._judge = judge
@@ -164,64 +233,69 @@ class Announcer:
     ) -> Feedback:
         """Record an intent and return the feedback on it.
 
-        Similar decisions are those that `reader` may read, the caller where it is None. Raises QueryFailed,
+        Similar decisions are those that `reader` may read; None means the caller. Raises QueryFailed,
         GuardrailEvalFailed and Unavailable. Before anything is recorded, raises InvalidArgument for metadata that is
-        too large, for paths that cannot be looked at and for a revision of another journal, Unavailable for a revision
-        that the journal has not come to, and NotFound for an unknown project.
+        too large, for invalid paths and for a revision of another journal, Unavailable for a revision that the
+        journal
+        has not reached, and NotFound for an unknown project.
         """
-        check_bounds(announcement.metadata, "metadata")
+        check_context_bounds(announcement.metadata, "metadata")
         if announcement.min_journal_revision is not None:
             await self._lane.run(self._search.require_revision, announcement.min_journal_revision)
-        code = await self._look(announcement)
+        code = await self._read_code_context(announcement)
         received_at = self._clock()
-        entry = self._entry(announcement, caller, request_id, received_at)
+        entry = self._build_audit_entry(announcement, caller, request_id, received_at)
         try:
-            feedback = await self._feedback(announcement, code, caller if reader is None else reader, received_at)
+            feedback = await self._build_feedback(announcement, code, caller if reader is None else reader, received_at)
         except Exception as error:
-            await self._remember(announcement, caller, replace(entry, error=reason_of(error)))
+            await self._store_intent(announcement, caller, replace(entry, error=error_reason(error)))
             raise
-        stored = await self._remember(announcement, caller, judged(entry, feedback.verdict), feedback.similar)
+        stored = await self._store_intent(announcement, caller, with_verdict(entry, feedback.verdict), feedback.similar)
         return replace(feedback, received_at=stored.received_at, revision=stored.revision)
 
-    async def _look(self, announcement: Announcement) -> CodeContext | None:
-        """Return what governs the paths, for which files are read."""
+    async def _read_code_context(self, announcement: Announcement) -> CodeContext | None:
+        """Return the code context of the paths; reading files blocks, so it runs in a thread."""
         if announcement.paths:
-            return await self._lane.run(self._code.look, announcement.project, announcement.paths)
-        return self._code.look(announcement.project, announcement.paths)
+            return await self._lane.run(self._code.read_context, announcement.project, announcement.paths)
+        return self._code.read_context(announcement.project, announcement.paths)
 
-    async def _feedback(
+    async def _build_feedback(
         self, announcement: Announcement, code: CodeContext | None, reader: str, received_at: datetime
     ) -> Feedback:
         if not self._responds:
             return Feedback(received_at)
-        verdict = self._judge.judge(action_of(announcement, code))
-        similar = await self._recall(announcement, reader)
-        suggestions = suggest(similar, verdict, unconfirmed(announcement, code))
+        verdict = self._judge.judge(action_from_announcement(announcement, code))
+        similar = await self._find_similar(announcement, reader)
+        suggestions = build_suggestions(similar, verdict, unconfirmed_checks(announcement, code))
         return Feedback(received_at, tuple(similar), verdict, tuple(suggestions), code)
 
-    async def _recall(self, announcement: Announcement, reader: str) -> list[Match]:
-        """Return similar decisions: those of the given category first, others where it has too few.
+    async def _find_similar(self, announcement: Announcement, reader: str) -> list[Match]:
+        """Return similar decisions: those of the given category first, others if there are too few.
 
-        What nodes of projects say comes last: it has no outcome, and must not keep one from being told.
+        Nodes of projects come last: they have no outcome, and must not displace decisions that have one.
         """
         text = f"{announcement.intent}\n{announcement.context}" if announcement.context else announcement.intent
-        preferences: tuple[DecisionFilter, ...] = (DECISIONS, NODES)
+        preferences: tuple[DecisionFilter, ...] = (RECORDED_DECISIONS, NODE_DECISIONS)
         if announcement.category is not None:
-            preferences = (replace(DECISIONS, category=announcement.category), DECISIONS, NODES)
-        run = self._lane.run_short if self._search.is_short(text, preferences, SIMILAR) else self._lane.run
-        return await run(self._search.search_by_preference, text, preferences, reader, SIMILAR, self._min_score)
+            preferences = (
+                replace(RECORDED_DECISIONS, category=announcement.category),
+                RECORDED_DECISIONS,
+                NODE_DECISIONS,
+            )
+        run = self._lane.run_short if self._search.is_short(text, preferences, MAX_SIMILAR) else self._lane.run
+        return await run(self._search.search_by_preference, text, preferences, reader, MAX_SIMILAR, self._min_score)
 
-    async def _remember(
+    async def _store_intent(
         self, announcement: Announcement, caller: str, entry: AuditEntry, similar: Sequence[Match] = ()
     ) -> Intent:
-        intent = self._intent(announcement, caller, entry.timestamp)
+        intent = self._build_intent(announcement, caller, entry.timestamp)
         cited = [match.decision for match in similar]
 
         def job(connection: Connection) -> Intent:
             if self._citations is not None:
                 # First, because it may have to wait for other servers, which must not wait for this intent meanwhile.
                 self._citations.cite(connection, caller, intent.correlation_id, intent.claimed_url, cited)
-            stored = self._intents.remember(connection, intent)
+            stored = self._intents.insert_or_get(connection, intent)
             self._trail.append(connection, replace(entry, intent_revision=stored.revision))
             return stored
 
@@ -234,7 +308,7 @@ class Announcer:
         except IntentContended:
             return await self._writer.write(job_alone, alone=True)
 
-    def _intent(self, announcement: Announcement, caller: str, received_at: datetime) -> Intent:
+    def _build_intent(self, announcement: Announcement, caller: str, received_at: datetime) -> Intent:
         kept = announcement if self._stores_content else None
         return Intent(
             agent=caller,
@@ -253,7 +327,9 @@ class Announcer:
             paths=kept.paths if kept else (),
         )
 
-    def _entry(self, announcement: Announcement, caller: str, request_id: str, received_at: datetime) -> AuditEntry:
+    def _build_audit_entry(
+        self, announcement: Announcement, caller: str, request_id: str, received_at: datetime
+    ) -> AuditEntry:
         return AuditEntry(
             timestamp=received_at,
             event=AuditEvent.INTENT_ANNOUNCED,
@@ -265,15 +341,15 @@ class Announcer:
         )
 
 
-def unconfirmed(announcement: Announcement, code: CodeContext | None) -> list[str]:
-    """Return the checks on the code that an announcement does not say were made."""
-    confirmed = announcement.metadata.get(CONFIRMED)
+def unconfirmed_checks(announcement: Announcement, code: CodeContext | None) -> list[str]:
+    """Return the checks on the code that the announcement does not list as made."""
+    confirmed = announcement.metadata.get(CONFIRMED_CHECKS_KEY)
     made = {text for text in confirmed if isinstance(text, str)} if isinstance(confirmed, list) else set()
     return [check for check in code.check_items if check not in made] if code else []
 
 
-def action_of(announcement: Announcement, code: CodeContext | None) -> Action:
-    """Return an announcement as the guardrails see it."""
+def action_from_announcement(announcement: Announcement, code: CodeContext | None) -> Action:
+    """Convert an announcement to the action that guardrails evaluate."""
     return Action(
         description=announcement.intent,
         category=announcement.category,
@@ -284,13 +360,13 @@ def action_of(announcement: Announcement, code: CodeContext | None) -> Action:
     )
 
 
-def judged(entry: AuditEntry, verdict: Verdict | None) -> AuditEntry:
-    """Return an entry with what a verdict says."""
-    return entry if verdict is None else replace(entry, **describe_verdict(verdict))
+def with_verdict(entry: AuditEntry, verdict: Verdict | None) -> AuditEntry:
+    """Return an audit entry with the fields of a verdict."""
+    return entry if verdict is None else replace(entry, **verdict_audit_fields(verdict))
 
 
-def describe_verdict(verdict: Verdict) -> dict[str, Any]:
-    """Return the fields of audit entries that say what a verdict says."""
+def verdict_audit_fields(verdict: Verdict) -> dict[str, Any]:
+    """Return the fields of an audit entry that record a verdict."""
     return {
         "allowed": verdict.allowed,
         "violations": tuple(v.guardrail_id for v in verdict.violations),

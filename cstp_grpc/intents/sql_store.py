@@ -1,4 +1,4 @@
-"""Announced intents in an SQL database."""
+"""The store of intents in SQL."""
 
 from __future__ import annotations
 
@@ -23,35 +23,43 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cstp_grpc.intents.store import Intent, IntentContended, IntentFilter
-from cstp_grpc.storage.driver_statement import DriverStatement, parameters
-from cstp_grpc.storage.page_token import from_microseconds, read_token, to_microseconds, write_token
-from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
-from cstp_grpc.storage.reading import reading
+from cstp_grpc.enums import Stakes
+from cstp_grpc.intents.model import Intent, IntentContended, IntentFilter
+from cstp_grpc.storage.pagination import (
+    Page,
+    PageRequest,
+    count_within_budget,
+    decode_page_token,
+    encode_page_token,
+    estimate_message_bytes,
+    from_microseconds,
+    to_microseconds,
+)
+from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.tables import intents
-from cstp_grpc.storage.text import storable
-from cstp_grpc.vocabulary import Stakes
+from cstp_grpc.storage.unit_of_work import CompiledStatement, bind_parameters, read_snapshot
 
 IDENTITY = ("agent", "correlation_id", "revision")
-LOCKS = 0x6373_7470
+REVISION_LOCK_SPACE = 0x6373_7470
 """The PostgreSQL advisory locks, by hashes of agent and correlation id, of those who add a revision."""
-PREFIX = "new_"
+PARAMETER_PREFIX = "new_"
 """Before the parameters of a guarded insertion, which may not have the names of its columns."""
 
 
 class SqlIntentStore:
-    """Keeps intents in the table `intents`."""
+    """Stores intents in the table `intents`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._guarded = engine.dialect.name == "postgresql"
-        insertion = guarded_insertion() if self._guarded else plain_insertion()
-        self._insert = DriverStatement(insertion, engine.dialect)
+        insertion = locking_insert_statement() if self._guarded else plain_insert_statement()
+        self._insert = CompiledStatement(insertion, engine.dialect)
 
-    def remember(self, connection: Connection, intent: Intent) -> Intent:
-        """Return the latest revision of an intent if it has the same content, else add the next one and return that.
+    def insert_or_get(self, connection: Connection, intent: Intent) -> Intent:
+        """Return the latest revision if it has the same content, else insert and return the next one.
 
-        It is added within the transaction. Raises IntentContended, and SQLAlchemyError if the database does not answer.
+        It is inserted within the transaction. Raises IntentContended, and SQLAlchemyError if the database does not
+        respond.
         """
         new = replace(intent, revision=1)
         while not self._add(connection, new):
@@ -62,23 +70,25 @@ class SqlIntentStore:
         return new
 
     def hold(self, connection: Connection, intent: Intent) -> None:
-        """Wait until no other transaction is adding a revision of an intent, and keep others from it until this ends.
+        """Lock the revisions of an intent until the transaction ends, waiting for other holders.
 
-        A transaction that does this first cannot be waited for by those that it waits for. Raises SQLAlchemyError.
+        A transaction that calls this first cannot be part of a deadlock. Raises SQLAlchemyError.
         """
         if self._guarded:
-            connection.execute(select(func.pg_advisory_xact_lock(LOCKS, lock_of(intent))))
+            connection.execute(select(func.pg_advisory_xact_lock(REVISION_LOCK_SPACE, revision_lock_number(intent))))
 
     def _add(self, connection: Connection, intent: Intent) -> bool:
-        """Add a revision and return True, or False if there is one of its number. Raises IntentContended."""
-        row = row_of(intent)
+        """Insert a revision and return True, or False if its number exists. Raises IntentContended."""
+        row = intent_to_row(intent)
         if not self._guarded:
             return self._insert.first(connection, row) is not None
-        values = {f"{PREFIX}{name}": value for name, value in row.items()}
-        if self._insert.first(connection, values | {"lock": lock_of(intent)}) is not None:
+        values = {f"{PARAMETER_PREFIX}{name}": value for name, value in row.items()}
+        if self._insert.first(connection, values | {"lock": revision_lock_number(intent)}) is not None:
             return True
         # Nothing was added because of the lock or because of a row; who has the lock finds the row committed.
-        free = connection.execute(select(func.pg_try_advisory_xact_lock(LOCKS, lock_of(intent)))).scalar_one()
+        free = connection.execute(
+            select(func.pg_try_advisory_xact_lock(REVISION_LOCK_SPACE, revision_lock_number(intent)))
+        ).scalar_one()
         if not free:
             raise IntentContended
         return False
@@ -87,50 +97,50 @@ class SqlIntentStore:
         table = intents.c
         same = (table.agent == intent.agent, table.correlation_id == intent.correlation_id)
         row = connection.execute(select(intents).where(*same).order_by(desc(table.revision)).limit(1)).first()
-        return None if row is None else intent_of(row)
+        return None if row is None else intent_from_row(row)
 
     def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:
-        """Return the intents that meet all conditions, latest first and the later stored first at the same instant.
+        """Return the matching intents, latest first; at the same instant, the later stored first.
 
-        Raises InvalidArgument where the page token is not one of this listing, QueryFailed where the database does not
-        answer.
+        Raises InvalidArgument if the page token is not one of this listing, QueryFailed if the database does not
+        respond.
         """
-        query = listing(conditions, request).limit(request.limit + 1)
-        with reading(self._engine) as connection:
+        query = page_query(conditions, request).limit(request.limit + 1)
+        with read_snapshot(self._engine) as connection:
             rows = connection.execute(query).all()
-        found = [intent_of(row) for row in rows[: request.limit]]
-        items = tuple(found[: fitting(found, size_of)])
+        found = [intent_from_row(row) for row in rows[: request.limit]]
+        items = tuple(found[: count_within_budget(found, estimate_intent_size)])
         more = len(rows) > len(items)
-        return Page(items, token_after(rows[len(items) - 1], conditions) if more else "")
+        return Page(items, next_page_token(rows[len(items) - 1], conditions) if more else "")
 
 
-def plain_insertion() -> Insert:
-    """Return the insertion of a revision, which adds nothing if there is one of its number."""
+def plain_insert_statement() -> Insert:
+    """Return the statement that inserts a revision, or nothing if its number exists."""
     names = [column.name for column in intents.c if column.name != "id"]
-    insertion = sqlite.insert(intents).values(parameters(names))
+    insertion = sqlite.insert(intents).values(bind_parameters(names))
     return insertion.on_conflict_do_nothing(index_elements=IDENTITY).returning(intents.c.id)
 
 
-def guarded_insertion() -> Insert:
-    """Return the insertion for PostgreSQL, which also adds nothing if another transaction is adding a revision.
+def locking_insert_statement() -> Insert:
+    """Return the insertion for PostgreSQL, which also gives way to a transaction that adds a revision.
 
-    A plain one would wait for that transaction, which may in turn wait for this one because of another intent.
+    A plain insertion would wait for that transaction, which may in turn wait for this one because of another intent.
     """
     columns = [column for column in intents.c if column.name != "id"]
-    values = [cast(bindparam(f"{PREFIX}{column.name}", type_=column.type), column.type) for column in columns]
-    unlocked = func.pg_try_advisory_xact_lock(LOCKS, bindparam("lock", type_=Integer))
+    values = [cast(bindparam(f"{PARAMETER_PREFIX}{column.name}", type_=column.type), column.type) for column in columns]
+    unlocked = func.pg_try_advisory_xact_lock(REVISION_LOCK_SPACE, bindparam("lock", type_=Integer))
     insertion = postgresql.insert(intents).from_select(columns, select(*values).where(unlocked))
     return insertion.on_conflict_do_nothing(index_elements=IDENTITY).returning(intents.c.id)
 
 
-def lock_of(intent: Intent) -> int:
-    """Return the number of the lock on the revisions of an intent; some intents share one, which harms nothing."""
+def revision_lock_number(intent: Intent) -> int:
+    """Return the number of the lock on an intent's revisions; a collision of two intents is harmless."""
     digest = hashlib.sha256(f"{intent.agent}\0{intent.correlation_id}".encode()).digest()
     return int.from_bytes(digest[:4], signed=True)
 
 
-def listing(conditions: IntentFilter, request: PageRequest) -> Select[Any]:
-    """Return the query of a listing from its page token on."""
+def page_query(conditions: IntentFilter, request: PageRequest) -> Select[Any]:
+    """Return the query of a page, starting at its token."""
     table = intents.c
     query = select(intents)
     for column, wanted in (
@@ -139,7 +149,7 @@ def listing(conditions: IntentFilter, request: PageRequest) -> Select[Any]:
         (table.category, conditions.category),
     ):
         if wanted is not None:
-            query = query.where(column == storable(wanted))
+            query = query.where(column == replace_unstorable(wanted))
     if conditions.stakes:
         query = query.where(table.stakes.in_([stakes.value for stakes in conditions.stakes]))
     if conditions.after is not None:
@@ -147,35 +157,35 @@ def listing(conditions: IntentFilter, request: PageRequest) -> Select[Any]:
     if conditions.before is not None:
         query = query.where(table.received_at <= conditions.before)
     if request.token:
-        microseconds, last_id = read_token(request.token, conditions, (int, int))
+        microseconds, last_id = decode_page_token(request.token, conditions, (int, int))
         last = tuple_(from_microseconds(int(microseconds)), int(last_id))
         query = query.where(tuple_(table.received_at, table.id) < last)
     return query.order_by(desc(table.received_at), desc(table.id))
 
 
-def row_of(intent: Intent) -> dict[str, object]:
-    """Return an intent as a row of `intents`."""
+def intent_to_row(intent: Intent) -> dict[str, object]:
+    """Convert an intent to a row of `intents`."""
     return {
         "agent": intent.agent,
         "correlation_id": intent.correlation_id,
         "content_hash": intent.content_hash,
         "received_at": intent.received_at,
-        "claimed_id": storable(intent.claimed_id),
-        "claimed_url": storable(intent.claimed_url),
-        "intent": storable(intent.intent),
-        "context": storable(intent.context),
-        "category": storable(intent.category),
+        "claimed_id": replace_unstorable(intent.claimed_id),
+        "claimed_url": replace_unstorable(intent.claimed_url),
+        "intent": replace_unstorable(intent.intent),
+        "context": replace_unstorable(intent.context),
+        "category": replace_unstorable(intent.category),
         "stakes": intent.stakes.value,
         "confidence": intent.confidence,
         "metadata": None if intent.metadata is None else dict(intent.metadata),
-        "project": storable(intent.project),
-        "paths": [storable(path) for path in intent.paths] or None,
+        "project": replace_unstorable(intent.project),
+        "paths": [replace_unstorable(path) for path in intent.paths] or None,
         "revision": intent.revision,
     }
 
 
-def intent_of(row: Row[Any]) -> Intent:
-    """Return a row of `intents` as an intent."""
+def intent_from_row(row: Row[Any]) -> Intent:
+    """Convert a row of `intents` to an intent."""
     values = dict(row._mapping)
     del values["id"]
     values["stakes"] = Stakes(values["stakes"])
@@ -183,13 +193,13 @@ def intent_of(row: Row[Any]) -> Intent:
     return Intent(**values)
 
 
-def token_after(last: Row[Any], conditions: IntentFilter) -> str:
+def next_page_token(last: Row[Any], conditions: IntentFilter) -> str:
     """Return the token of the page after a row."""
-    return write_token(conditions, (to_microseconds(last.received_at), last.id))
+    return encode_page_token(conditions, (to_microseconds(last.received_at), last.id))
 
 
-def size_of(intent: Intent) -> int:
-    """Return about how many bytes an intent takes in a message."""
+def estimate_intent_size(intent: Intent) -> int:
+    """Return the estimated number of bytes that an intent takes in a message."""
     texts = (
         intent.agent,
         intent.correlation_id,
@@ -202,4 +212,4 @@ def size_of(intent: Intent) -> int:
         intent.project,
         *intent.paths,
     )
-    return estimated_size((*texts, None if intent.metadata is None else json.dumps(dict(intent.metadata))))
+    return estimate_message_bytes((*texts, None if intent.metadata is None else json.dumps(dict(intent.metadata))))

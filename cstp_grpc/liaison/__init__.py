@@ -1,1 +1,1 @@
-"""Handing chat sessions from the guide to liaison agents."""
+"""Chat sessions, and routing them from the guide to liaison agents."""

@@ -1,21 +1,22 @@
-"""The liaison agents of the pillars, and what they are given."""
+"""The liaison agents of the pillars, and the JSON that they receive."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeGuard, runtime_checkable
+from datetime import UTC, datetime
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from cstp_grpc.errors import FieldViolation, InvalidPillar
-from cstp_grpc.liaison.model import LIAISON, RoutingDecision, Share
+from cstp_grpc.liaison.model import AGENT_PREFIX, ChatMessage, RoutingDecision, Share
 
-SHOWN = 100
+MAX_NAME_IN_ERROR = 100
 """How many characters of a name that is none are told back."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
-    """A share on its way to the liaison agent of a pillar; `decision` is None where no session was handed over."""
+class DeliveryRequest:
+    """A share to deliver to the liaison agent of a pillar; `decision` is None if no session was handed over."""
 
     share: Share
     decision: RoutingDecision | None
@@ -23,44 +24,44 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
-    """An agent has a parcel; `task_id` is the task that it made of it, None where it made none."""
+class DeliveryReceipt:
+    """The confirmation of a delivery; `task_id` is the task that the agent created, or None."""
 
     task_id: str | None = None
 
 
-class DeliveryRefused(Exception):
-    """The agent will not have it, and trying again does not help; the message is fit for callers."""
+class DeliveryRejected(Exception):
+    """The agent refuses the delivery permanently; the message is fit for callers."""
 
 
 class DeliveryFailed(Exception):
-    """The agent does not have it yet, but may have it later; the message is fit for callers."""
+    """The delivery failed but may be retried; the message is fit for callers."""
 
 
 class LiaisonAgent(Protocol):
-    """Serves a pillar."""
+    """The agent that serves a pillar."""
 
     @property
     def confirms(self) -> bool:
-        """Whether it must accept a context before a session is handed over."""
+        """Whether the agent must accept a context before a session is handed over."""
 
     def check(self, tenant: str) -> None:
-        """Return where the agent serves the tenant now. Raises LiaisonAgentUnavailable."""
+        """Raise LiaisonAgentUnavailable unless the agent serves the tenant now."""
 
 
-class RememberedLiaisonAgent(LiaisonAgent, Protocol):
-    """One that may be known to serve a tenant without asking anybody."""
+class CachedLiaisonAgent(LiaisonAgent, Protocol):
+    """A liaison agent whose availability may be cached."""
 
     def is_known_to_serve(self, tenant: str) -> bool:
-        """Whether `check` would return, as far as is known by now."""
+        """Return whether the cached availability says that the agent serves the tenant."""
 
 
 @runtime_checkable
 class RemoteLiaisonAgent(LiaisonAgent, Protocol):
-    """One that contexts are delivered to; any other takes them by itself."""
+    """A liaison agent to which contexts are delivered; other agents fetch them."""
 
-    def deliver(self, parcel: Parcel) -> Receipt:
-        """Hand over a parcel; the same one again is the same to the agent. Raises DeliveryRefused, DeliveryFailed."""
+    def deliver(self, parcel: DeliveryRequest) -> DeliveryReceipt:
+        """Deliver a share; repeating it has no effect. Raises DeliveryRejected and DeliveryFailed."""
 
 
 def is_remote(agent: LiaisonAgent) -> TypeGuard[RemoteLiaisonAgent]:
@@ -69,13 +70,13 @@ def is_remote(agent: LiaisonAgent) -> TypeGuard[RemoteLiaisonAgent]:
     return hasattr(agent, "deliver")
 
 
-def is_remembered(agent: LiaisonAgent) -> TypeGuard[RememberedLiaisonAgent]:
-    """Return whether an agent may be known to serve a tenant without asking anybody."""
+def caches_availability(agent: LiaisonAgent) -> TypeGuard[CachedLiaisonAgent]:
+    """Return whether an agent caches its availability."""
     return hasattr(agent, "is_known_to_serve")
 
 
 class LiaisonAgents:
-    """The configured liaison agents, by pillar."""
+    """The configured liaison agents by pillar."""
 
     def __init__(self, agents: Mapping[str, LiaisonAgent]) -> None:
         self._agents = dict(agents)
@@ -88,11 +89,11 @@ class LiaisonAgents:
         return agent
 
     def of_agent(self, name: str) -> tuple[str, LiaisonAgent]:
-        """Return the pillar and the agent of a name, `liaison_content`. Raises InvalidPillar."""
-        pillar = name.removeprefix(LIAISON)
-        agent = self._agents.get(pillar) if name.startswith(LIAISON) else None
+        """Return the pillar and the agent for a name such as `liaison_content`. Raises InvalidPillar."""
+        pillar = name.removeprefix(AGENT_PREFIX)
+        agent = self._agents.get(pillar) if name.startswith(AGENT_PREFIX) else None
         if agent is None:
-            raise self._invalid("target_agent", name, [LIAISON + each for each in self._agents])
+            raise self._invalid("target_agent", name, [AGENT_PREFIX + each for each in self._agents])
         return pillar, agent
 
     def _invalid(self, field: str, given: str, names: list[str]) -> InvalidPillar:
@@ -100,5 +101,38 @@ class LiaisonAgents:
         return InvalidPillar(
             f"{field}: {description}",
             violations=[FieldViolation(field, description)],
-            metadata={field: given[:SHOWN], "reason": "there is no such pillar"},
+            metadata={field: given[:MAX_NAME_IN_ERROR], "reason": "there is no such pillar"},
         )
+
+
+def rfc3339_text(instant: datetime) -> str:
+    """Return an aware instant as RFC 3339 text in UTC."""
+    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def decision_json(decision: RoutingDecision) -> dict[str, Any]:
+    """Return a routing decision as JSON with the member names of the contract."""
+    return {
+        "from": decision.from_agent,
+        "to": decision.to_agent,
+        "reason": decision.reason,
+        "decided_at": rfc3339_text(decision.decided_at),
+        "idempotency_key": decision.idempotency_key,
+    }
+
+
+def history_entry(message: ChatMessage) -> dict[str, Any]:
+    """Return a message as an entry of a conversation history."""
+    said = message.body
+    entry: dict[str, Any] = {
+        "sequence": message.sequence,
+        "role": said.role.value,
+        "content": said.content,
+        "active_agent": message.active_agent,
+        "sent_at": rfc3339_text(message.sent_at),
+    }
+    if said.metadata is not None:
+        entry["metadata"] = said.metadata
+    if said.message_id is not None:
+        entry["message_id"] = said.message_id
+    return entry

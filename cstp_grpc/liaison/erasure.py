@@ -1,4 +1,4 @@
-"""Deleting chat sessions with everything that was kept of them."""
+"""Delete chat sessions with everything stored about them, on request or after their retention time."""
 
 from __future__ import annotations
 
@@ -9,68 +9,67 @@ from typing import Protocol
 
 from sqlalchemy import Connection
 
-from cstp_grpc.liaison.acts import Act, ActKind
-from cstp_grpc.liaison.canonical import digest
-from cstp_grpc.liaison.model import Caller, Event, EventType, Session
-from cstp_grpc.liaison.recorder import Recorder
+from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation, SessionOperationKind
+from cstp_grpc.liaison.canonical_json import hash_canonical_json
+from cstp_grpc.liaison.model import Event, EventType, Session, TenantCaller
 
 SESSIONS_AT_ONCE = 20
 """Sessions deleted in one transaction, each with all its messages; other writes wait for it."""
 ROWS_AT_ONCE = 200
 """Messages, shares or events deleted in one transaction."""
-EXPIRED = "expired"
+EXPIRED_REASON = "expired"
 """The reason that the audit trail gives for a session that nobody asked to delete."""
 
 
 class ErasureStore(Protocol):
-    """Deletes what is kept of chat sessions. Methods raise SQLAlchemyError if the database fails."""
+    """Delete the stored data of chat sessions. Methods raise SQLAlchemyError if the database fails."""
 
     def delete_session(self, connection: Connection, tenant: str, session_id: str) -> Session | None:
-        """Delete a session, its messages, shares, activations and events, and return it; None if there is none.
+        """Delete a session, its messages, shares, activations and events, and return it, or None if it is missing.
 
-        Shares that name it are deleted also if there is none.
+        Shares that name it are deleted even if it is missing.
         """
 
     def sessions_of_user(
         self, connection: Connection, tenant: str, user_id: str, opened_by: datetime, limit: int
     ) -> list[str]:
-        """Return the ids of up to `limit` sessions of a user that were opened at an instant or before it."""
+        """Return the ids of up to `limit` sessions of a user that were opened by an instant."""
 
     def expired_sessions(self, connection: Connection, before: datetime, limit: int) -> list[tuple[str, str]]:
-        """Return tenant and id of up to `limit` sessions that changed last before an instant."""
+        """Return tenant and id of up to `limit` sessions that last changed before an instant."""
 
     def delete_messages(self, connection: Connection, before: datetime, limit: int) -> int:
-        """Delete up to `limit` messages that were sent before an instant, and return how many were deleted."""
+        """Delete up to `limit` messages sent before an instant, and return the number deleted."""
 
     def delete_shares(self, connection: Connection, before: datetime, limit: int) -> int:
-        """Delete up to `limit` shares that were made before an instant, and return how many were deleted.
+        """Delete up to `limit` shares made before an instant, and return the number deleted.
 
-        Shares stay that are still to be delivered, or by which a liaison agent has an active session.
+        Shares that await delivery, or by which a liaison agent has an active session, are kept.
         """
 
     def delete_events(self, connection: Connection, before: datetime, limit: int) -> int:
-        """Delete up to `limit` events of each tenant that happened before an instant, oldest first.
+        """Delete up to `limit` events of each tenant from before an instant, oldest first.
 
-        Returns how many were deleted.
+        Returns the number deleted.
         """
 
 
-class Eraser:
-    """Deletes sessions for callers. The audit trail keeps that it happened, and the hash of the last context."""
+class SessionEraser:
+    """Delete sessions for callers. The audit trail keeps the fact, and the hash of the last context."""
 
-    def __init__(self, store: ErasureStore, recorder: Recorder, clock: Callable[[], datetime]) -> None:
+    def __init__(self, store: ErasureStore, recorder: AuditedWriter, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._recorder = recorder
         self._clock = clock
 
-    def delete_session(self, caller: Caller, session_id: str) -> bool:
-        """Delete a session of the caller's tenant, and return whether there was one. Raises Unavailable."""
+    def delete_session(self, caller: TenantCaller, session_id: str) -> bool:
+        """Delete a session of the caller's tenant, and return whether it existed. Raises Unavailable."""
         return self._recorder.run(lambda connection: self.delete(connection, caller, session_id))
 
-    def delete_user_sessions(self, caller: Caller, user_id: str) -> int:
-        """Delete the sessions that a user of the caller's tenant has had until now, and return how many there were.
+    def delete_user_sessions(self, caller: TenantCaller, user_id: str) -> int:
+        """Delete the sessions that a user has had until now, and return their number.
 
-        They go in several transactions; whoever gets no answer calls again. Raises Unavailable.
+        This takes several transactions; a caller without an answer retries. Raises Unavailable.
         """
         asked_at = self._clock()
         deleted = 0
@@ -83,24 +82,26 @@ class Eraser:
             deleted += count
         return deleted
 
-    def delete(self, connection: Connection, caller: Caller, session_id: str, reason: str = "") -> bool:
-        """Delete a session within a transaction, and return whether there was one."""
+    def delete(self, connection: Connection, caller: TenantCaller, session_id: str, reason: str = "") -> bool:
+        """Delete a session within a transaction, and return whether it existed."""
         session = self._store.delete_session(connection, caller.tenant, session_id)
         if session is None:
             return False
         now = self._clock()
         # The user is left out: what is kept afterwards says nothing of whose session it was.
         event = Event(session.tenant, EventType.SESSION_DELETED, session.active_agent, now, session.id)
-        self._recorder.event(connection, event)
-        context_hash = digest(session.context)
-        act = Act(now, ActKind.SESSION_DELETED, caller, session.active_agent, session.id, reason, context_hash)
-        self._recorder.act(connection, act)
+        self._recorder.add_event(connection, event)
+        context_hash = hash_canonical_json(session.context)
+        act = SessionOperation(
+            now, SessionOperationKind.SESSION_DELETED, caller, session.active_agent, session.id, reason, context_hash
+        )
+        self._recorder.add_operation(connection, act)
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """How long what is kept of chat sessions stays; None is for ever."""
+    """How long data of chat sessions is kept; None means forever."""
 
     sessions: timedelta | None = None
     """After the last change of a session, which then goes with everything that was kept of it."""
@@ -113,16 +114,16 @@ class RetentionPolicy:
 
 
 class Retention:
-    """Deletes what has been kept for long enough, in small transactions.
+    """Delete expired data in small transactions.
 
-    `agent` is the name that the audit trail has for whoever deletes expired sessions.
+    `agent` is the name in the audit trail for deleting expired sessions.
     """
 
     def __init__(
         self,
         store: ErasureStore,
-        eraser: Eraser,
-        recorder: Recorder,
+        eraser: SessionEraser,
+        recorder: AuditedWriter,
         clock: Callable[[], datetime],
         policy: RetentionPolicy,
         agent: str,
@@ -135,7 +136,7 @@ class Retention:
         self._agent = agent
 
     def delete_expired(self) -> bool:
-        """Delete a batch of each kind, and return whether there may be more. Raises Unavailable."""
+        """Delete a batch of each kind, and return whether more may be expired. Raises Unavailable."""
         policy, store = self._policy, self._store
         # A list, so that each kind has its turn.
         return any(
@@ -150,7 +151,7 @@ class Retention:
     def _delete(
         self, kept_for: timedelta | None, limit: int, delete: Callable[[Connection, datetime, int], int]
     ) -> bool:
-        """Delete a batch of one kind, and return whether it was a full one."""
+        """Delete a batch of one kind, and return whether it was full."""
         if kept_for is None:
             return False
         before = self._clock() - kept_for
@@ -159,5 +160,5 @@ class Retention:
     def _delete_sessions(self, connection: Connection, before: datetime, limit: int) -> int:
         expired = self._store.expired_sessions(connection, before, limit)
         for tenant, session_id in expired:
-            self._eraser.delete(connection, Caller(self._agent, tenant, ""), session_id, EXPIRED)
+            self._eraser.delete(connection, TenantCaller(self._agent, tenant, ""), session_id, EXPIRED_REASON)
         return len(expired)

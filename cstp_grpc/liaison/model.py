@@ -1,4 +1,4 @@
-"""Chat sessions, what is shared of them, and what happens to them."""
+"""Chat sessions, their messages, shares, routings and events."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any
 GUIDE = "guide"
 """The agent that has a session at first, and decides who gets it."""
 
-LIAISON = "liaison_"
+AGENT_PREFIX = "liaison_"
 """What the name of a liaison agent begins with; its pillar follows."""
 
-HISTORY = "conversation_history"
+HISTORY_MEMBER = "conversation_history"
 """The member of a shared context that holds the messages; nothing else of a context may be called so."""
 
 
 def liaison_agent(pillar: str) -> str:
-    """Return the liaison agent of a pillar."""
-    return LIAISON + pillar
+    """Return the name of the liaison agent of a pillar."""
+    return AGENT_PREFIX + pillar
 
 
 class SessionStatus(StrEnum):
-    """Whether a session goes on."""
+    """Whether a session is active or closed."""
 
     ACTIVE = "active"
     CLOSED = "closed"
 
 
 class MessageRole(StrEnum):
-    """Who speaks."""
+    """The role of a message's sender."""
 
     USER = "user"
     ASSISTANT = "assistant"
@@ -39,7 +39,7 @@ class MessageRole(StrEnum):
 
 
 class DeliveryState(StrEnum):
-    """What became of a delivery."""
+    """The state of a delivery."""
 
     PENDING = "pending"
     DELIVERED = "delivered"
@@ -47,7 +47,7 @@ class DeliveryState(StrEnum):
 
 
 class EventType(StrEnum):
-    """What may happen."""
+    """The types of events."""
 
     SESSION_OPENED = "session_opened"
     MESSAGE_APPENDED = "message_appended"
@@ -68,10 +68,10 @@ class EventType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """Who calls: the authenticated agent and its tenant; `request_id` names the call.
+class TenantCaller:
+    """The authenticated agent and its tenant; `request_id` identifies the call.
 
-    `may_route` tells whether it has the permission of guides.
+    `may_route` is true if it has the permission of guides.
     """
 
     agent: str
@@ -82,12 +82,12 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A user's conversation; tenant and id identify it.
+    """A user's conversation, identified by tenant and id.
 
-    `context` is what the agents know without the messages, a JSON object. `version` counts changes from 1, messages and
-    claims apart. `opened_hash` is that of what it was opened with; `activation_key` names the activation of the liaison
-    agent that has it, None while the guide has. `claim_number` is that of the last claim, 0 before the first. Instants
-    are aware, in UTC.
+    `context` is a JSON object with what the agents know besides the messages. `version` counts changes from 1, not
+    counting messages and claims. `opened_hash` is the hash of the opening context; `activation_key` is the key of the
+    activation of the liaison agent that has the session, None while the guide has it. `claim_number` is that of the
+    last claim, 0 before the first. Instants are aware, in UTC.
     """
 
     tenant: str
@@ -110,17 +110,17 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether it goes on."""
+        """Whether the session is active."""
         return self.status is SessionStatus.ACTIVE
 
     def is_claimed(self, now: datetime) -> bool:
-        """Return whether a claim on it is live."""
+        """Return whether a claim on the session is live."""
         return self.claimed_until is not None and self.claimed_until > now
 
 
 @dataclass(frozen=True, slots=True)
 class MessageContent:
-    """What a sender says; `message_id` makes a repetition safe."""
+    """The content of a message; `message_id` makes a repetition safe."""
 
     role: MessageRole
     content: str
@@ -129,11 +129,11 @@ class MessageContent:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """A message in its place: `sequence` counts from 1; `active_agent` had the session, `author` appended it."""
+class ChatMessage:
+    """A stored message: `sequence` counts from 1, `active_agent` had the session, `author` appended it."""
 
     sequence: int
-    said: MessageContent
+    body: MessageContent
     active_agent: str
     author: str
     sent_at: datetime
@@ -141,7 +141,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class RoutingDecision:
-    """What the guide decided; `reason` is empty where none was given."""
+    """A decision to hand over a session; `reason` is empty if none was given."""
 
     from_agent: str
     to_agent: str
@@ -152,11 +152,11 @@ class RoutingDecision:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A context that an agent was given, after redaction; tenant and id identify it.
+    """A context shared with an agent, after redaction, identified by tenant and id.
 
-    `context_hash` is the SHA-256, in hex, of its canonical JSON. `next_attempt_at` is when its delivery is due; None
-    where there is nothing to deliver. `execution_id` is the request that shared it, `task_id` the task that an A2A
-    agent made of it.
+    `context_hash` is the SHA-256, in hex, of its canonical JSON. `next_attempt_at` is when its delivery is due, None
+    if nothing is to be delivered. `execution_id` is the request that shared it, `task_id` the task that an A2A agent
+    created for it.
     """
 
     tenant: str
@@ -179,16 +179,16 @@ class Share:
 
     @property
     def is_to_be_delivered(self) -> bool:
-        """Whether an attempt to deliver it is due, now or later."""
+        """Whether a delivery attempt is due now or later."""
         return self.next_attempt_at is not None
 
 
 @dataclass(frozen=True, slots=True)
 class AgentPresence:
-    """Whether the local liaison agent of a pillar is there for a tenant.
+    """Whether the local liaison agent of a pillar is present for a tenant.
 
-    `agent` is the name of the token of its last heartbeat, at `beaten_at`. `is_present` is what the last event said;
-    it is true for a while after `available_until`, until somebody notices. `since` is when that began.
+    `agent` is the token name of its last heartbeat, at `beaten_at`. `is_present` is the state in the last event; it
+    stays true after `available_until` until a check notices. `since` is when that state began.
     """
 
     tenant: str
@@ -201,7 +201,7 @@ class AgentPresence:
 
 
 class AlarmKind(StrEnum):
-    """What may be wrong with a session that a liaison agent has, by the name of its event."""
+    """The kinds of alarms about a session of a liaison agent, named by their events."""
 
     UNCLAIMED = EventType.SESSION_UNCLAIMED.value
     SILENT = EventType.SESSION_SILENT.value
@@ -209,15 +209,15 @@ class AlarmKind(StrEnum):
 
     @property
     def event(self) -> EventType:
-        """The event that tells of it."""
+        """The type of the alarm's event."""
         return EventType(self.value)
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
-    """An open session that a liaison agent has, since `handed_over_at`; `claimed_at` is the last claim, or None.
+class SessionHold:
+    """An open session that a liaison agent has since `handed_over_at`; `claimed_at` is the last claim, or None.
 
-    `told` are the alarms that events told of and that have not ended since.
+    `reported` are the active alarms for which an event was written.
     """
 
     tenant: str
@@ -226,14 +226,14 @@ class Hold:
     activation_key: str
     handed_over_at: datetime
     claimed_at: datetime | None = None
-    told: frozenset[AlarmKind] = frozenset()
+    reported: frozenset[AlarmKind] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened; `sequence` is its place among all, None until it is stored.
+    """An event; `sequence` is its number within the tenant, None until it is stored.
 
-    `agent` is the one that it concerns; `data` is a JSON object.
+    `agent` is the agent concerned; `data` is a JSON object.
     """
 
     tenant: str
@@ -248,7 +248,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """The answer of a routing; `session` is as the routing left it, `execution_id` the request that routed."""
+    """The result of a routing; `session` is its state after the routing, `execution_id` the request that routed."""
 
     pillar: str
     decision: RoutingDecision
@@ -275,7 +275,7 @@ class SessionFilter:
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Conditions that events must all meet; None or empty does not restrict. `types` means any of."""
+    """Conditions that events must all meet; None or empty does not restrict. `types` means any of them."""
 
     tenant: str
     session_id: str | None = None

@@ -1,47 +1,47 @@
-"""Liaison agents that watch this server by themselves: whether they are there, and which of them has a session."""
+"""The presence of liaison agents: heartbeats and claims of local ones, and the listing of all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
 from cstp_grpc.errors import Conflict, LiaisonAgentUnavailable, PermissionDenied, SessionWithAnotherAgent
-from cstp_grpc.liaison.acts import Act, ActKind
 from cstp_grpc.liaison.agents import LiaisonAgents
+from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation, SessionOperationKind
+from cstp_grpc.liaison.context_sharing import missing_parameter
 from cstp_grpc.liaison.model import (
-    LIAISON,
+    AGENT_PREFIX,
     Activation,
     AgentPresence,
-    Caller,
     Event,
     EventType,
     Session,
+    TenantCaller,
     liaison_agent,
 )
-from cstp_grpc.liaison.recorder import Recorder
-from cstp_grpc.liaison.sessions import event_in, locked, overtaken
-from cstp_grpc.liaison.sharing import missing_parameter
+from cstp_grpc.liaison.sessions import concurrent_update, lock_open_session, session_event
 from cstp_grpc.liaison.store import PresenceStore, RoutingStore, SessionStore
-from cstp_grpc.storage.text import storable
+from cstp_grpc.storage.storable_text import replace_unstorable
 
-LEFT = "it left"
-NO_HEARTBEAT = "no heartbeat"
+LEFT_REASON = "it left"
+NO_HEARTBEAT_REASON = "no heartbeat"
 
 
 class Heartbeats:
-    """Until when local liaison agents count as available: on disk for all servers, and remembered for this one.
+    """Until when local liaison agents are available: on disk for all servers, and cached for this one.
 
-    What is on disk is believed for as long as `remembered`, since an agent may tell another server that it leaves.
+    The cache is trusted for `remembered`, since an agent may tell another server that it leaves.
     """
 
     def __init__(
         self,
         sessions: SessionStore,
         store: PresenceStore,
-        recorder: Recorder,
+        recorder: AuditedWriter,
         clock: Callable[[], datetime],
         remembered: timedelta,
     ) -> None:
@@ -52,8 +52,8 @@ class Heartbeats:
         self._remembered = remembered
         self._known: dict[tuple[str, str], datetime] = {}
 
-    def beat(self, caller: Caller, pillar: str, lasting: timedelta) -> datetime:
-        """Return until when an agent counts as available, once that is on disk, with an event where it was absent."""
+    def record(self, caller: TenantCaller, pillar: str, lasting: timedelta) -> datetime:
+        """Record a heartbeat durably and return until when the agent is available; an absent one gets an event."""
 
         def job(connection: Connection) -> datetime:
             now, known = self._read(connection, caller, pillar)
@@ -62,7 +62,7 @@ class Heartbeats:
             if known is not None and known.is_present:
                 told = replace(told, since=known.since)
             else:
-                self._recorder.event(connection, presence_event(told, EventType.AGENT_PRESENT, now))
+                self._recorder.add_event(connection, presence_event(told, EventType.AGENT_PRESENT, now))
             self._store.write_presence(connection, told)
             return until
 
@@ -70,58 +70,58 @@ class Heartbeats:
         self._known[caller.tenant, pillar] = min(until, self._clock() + self._remembered)
         return until
 
-    def leave(self, caller: Caller, pillar: str) -> None:
-        """Count an agent as absent once that is on disk, with an event where it was there."""
+    def leave(self, caller: TenantCaller, pillar: str) -> None:
+        """Mark an agent as absent durably, with an event if it was present."""
 
         def job(connection: Connection) -> None:
             now, known = self._read(connection, caller, pillar)
             if known is not None and known.is_present:
-                self._become_absent(connection, replace(known, available_until=now, agent=caller.agent), now, LEFT)
+                self._mark_absent(connection, replace(known, available_until=now, agent=caller.agent), now, LEFT_REASON)
 
         self._recorder.run(job)
         self._known.pop((caller.tenant, pillar), None)
 
     def end_lapsed(self, limit: int) -> int:
-        """Count agents as absent whose time is over, with an event each, and return how many there were."""
+        """Mark agents as absent whose heartbeat has expired, with an event each, and return their number."""
 
         def job(connection: Connection) -> int:
-            self._store.hold_order(connection)
+            self._store.lock_order(connection)
             now = self._clock()
-            found = self._store.lapsed(connection, now, limit)
+            found = self._store.lapsed_agents(connection, now, limit)
             for presence in found:
-                self._become_absent(connection, presence, now, NO_HEARTBEAT)
+                self._mark_absent(connection, presence, now, NO_HEARTBEAT_REASON)
             return len(found)
 
         return self._recorder.run(job)
 
-    def _read(self, connection: Connection, caller: Caller, pillar: str) -> tuple[datetime, AgentPresence | None]:
-        """Return the present instant, and what was told of an agent, whose time is ended if it is over."""
-        self._store.hold_order(connection)
+    def _read(self, connection: Connection, caller: TenantCaller, pillar: str) -> tuple[datetime, AgentPresence | None]:
+        """Return the current instant and an agent's presence, marked as absent if its time is over."""
+        self._store.lock_order(connection)
         now = self._clock()
         known = self._store.presence(connection, caller.tenant, pillar)
         if known is not None and known.is_present and known.available_until <= now:
-            known = self._become_absent(connection, known, now, NO_HEARTBEAT)
+            known = self._mark_absent(connection, known, now, NO_HEARTBEAT_REASON)
         return now, known
 
-    def _become_absent(
+    def _mark_absent(
         self, connection: Connection, presence: AgentPresence, now: datetime, reason: str
     ) -> AgentPresence:
         absent = replace(presence, is_present=False, since=presence.available_until)
         self._store.write_presence(connection, absent)
-        self._recorder.event(connection, presence_event(absent, EventType.AGENT_ABSENT, now, reason=reason))
+        self._recorder.add_event(connection, presence_event(absent, EventType.AGENT_ABSENT, now, reason=reason))
         return absent
 
     def is_remembered(self, tenant: str, pillar: str) -> bool:
-        """Whether an agent counts as available by what this server remembers, without asking the database."""
+        """Return whether an agent is available by this server's cache, without a query."""
         now = self._clock()
         return self._known.get((tenant, pillar), now) > now
 
-    def is_there(self, tenant: str, pillar: str) -> bool:
-        """Whether an agent counts as available. Raises QueryFailed."""
+    def is_available(self, tenant: str, pillar: str) -> bool:
+        """Return whether an agent is available. Raises QueryFailed."""
         if self.is_remembered(tenant, pillar):
             return True
         now = self._clock()
-        with self._sessions.reading() as connection:
+        with self._sessions.read_snapshot() as connection:
             known = self._store.presence(connection, tenant, pillar)
         if known is None or known.available_until <= now:
             return False
@@ -129,10 +129,8 @@ class Heartbeats:
         return True
 
 
-class LocalAgent:
-    """The liaison agent of a pillar that watches this server, in each tenant with the token of one of the agents
-    `names`.
-    """
+class LocalLiaisonAgent:
+    """A liaison agent that watches this server itself; in each tenant with the token of one of `names`."""
 
     confirms = False
 
@@ -143,12 +141,12 @@ class LocalAgent:
         self._lasting = lasting
 
     def is_known_to_serve(self, tenant: str) -> bool:
-        """Whether a heartbeat is known to be fresh, without asking the database."""
+        """Return whether a cached heartbeat is fresh, without a query."""
         return self._heartbeats.is_remembered(tenant, self.pillar)
 
     def check(self, tenant: str) -> None:
-        """Return where a heartbeat is fresh. Raises LiaisonAgentUnavailable and QueryFailed."""
-        if not self._heartbeats.is_there(tenant, self.pillar):
+        """Raise LiaisonAgentUnavailable unless a heartbeat is fresh. Raises QueryFailed."""
+        if not self._heartbeats.is_available(tenant, self.pillar):
             raise LiaisonAgentUnavailable(
                 f"{liaison_agent(self.pillar)} is not there: no heartbeat of {' or '.join(sorted(self.names))} in the "
                 f"last {self._lasting.total_seconds():g} s",
@@ -156,25 +154,25 @@ class LocalAgent:
                 retry_after=self._lasting.total_seconds(),
             )
 
-    def beat(self, caller: Caller) -> datetime:
-        """Return until when the agent counts as available from now on."""
-        return self._heartbeats.beat(caller, self.pillar, self._lasting)
+    def record_heartbeat(self, caller: TenantCaller) -> datetime:
+        """Record a heartbeat and return until when the agent is available."""
+        return self._heartbeats.record(caller, self.pillar, self._lasting)
 
-    def leave(self, caller: Caller) -> None:
-        """Count the agent as unavailable from now on."""
+    def leave(self, caller: TenantCaller) -> None:
+        """Mark the agent as unavailable from now on."""
         self._heartbeats.leave(caller, self.pillar)
 
 
-class Presence:
-    """What local liaison agents tell of themselves."""
+class LocalAgentService:
+    """Handle the heartbeats and claims of local liaison agents."""
 
     def __init__(
         self,
         sessions: SessionStore,
         store: RoutingStore,
         agents: LiaisonAgents,
-        local: Mapping[str, LocalAgent],
-        recorder: Recorder,
+        local: Mapping[str, LocalLiaisonAgent],
+        recorder: AuditedWriter,
         clock: Callable[[], datetime],
         claimed_for: timedelta,
     ) -> None:
@@ -186,34 +184,34 @@ class Presence:
         self._clock = clock
         self._claimed_for = claimed_for
 
-    def heartbeat(self, caller: Caller, pillar: str, *, leaving: bool) -> datetime | None:
-        """Return until when the caller's pillar counts as served; None where it leaves.
+    def heartbeat(self, caller: TenantCaller, pillar: str, *, leaving: bool) -> datetime | None:
+        """Return until when the caller's pillar is served, or None if the caller leaves.
 
-        Raises MissingParameter, InvalidPillar, and PermissionDenied where the pillar is another agent's.
+        Raises MissingParameter, InvalidPillar, and PermissionDenied if the pillar is another agent's.
         """
         if not pillar.strip():
             raise missing_parameter("target_pillar")
         self._agents.of_pillar(pillar)
-        agent = self._served(caller, pillar)
+        agent = self._require_served(caller, pillar)
         if leaving:
             agent.leave(caller)
             return None
-        return agent.beat(caller)
+        return agent.record_heartbeat(caller)
 
-    def claim(self, caller: Caller, session_id: str, claimant: str) -> tuple[Session, Activation]:
-        """Return a session that an instance of the caller has from now on, and its activation.
+    def claim(self, caller: TenantCaller, session_id: str, claimant: str) -> tuple[Session, Activation]:
+        """Claim a session for an instance of the caller, and return it with its activation.
 
-        The number of the claim grows, unless the same claimant renews a live one: so it tells a claim from all before.
+        The claim number grows, unless the same claimant renews a live claim: so it identifies a claim.
 
-        Raises SessionNotFound where it is not active, SessionWithAnotherAgent where no local agent has it,
-        PermissionDenied where another one has, and Conflict where another instance does.
+        Raises SessionNotFound if the session is not active, SessionWithAnotherAgent if no local agent has it,
+        PermissionDenied if another agent has it, and Conflict if another instance has it.
         """
         # As it will be read again, so that a repetition is known by it.
-        claimant = storable(claimant)
+        claimant = replace_unstorable(claimant)
 
         def job(connection: Connection) -> tuple[Session, Activation]:
-            session = locked(self._sessions, connection, caller, session_id)
-            self._served(caller, self._pillar_of(session))
+            session = lock_open_session(self._sessions, connection, caller, session_id)
+            self._require_served(caller, self._pillar_of(session))
             activation = self._activation_of(connection, session)
             now = self._clock()
             renews = session.claimed_by == claimant and session.is_claimed(now)
@@ -221,18 +219,25 @@ class Presence:
             until = now + self._claimed_for
             claimed = replace(session, claimed_by=claimant, claimed_until=until, claim_number=number)
             if not self._sessions.claim(connection, claimed, now):
-                raise claimed_already(session, now)
+                raise already_claimed_error(session, now)
             if not renews:
                 data = {"claimant": claimant, "claim_number": number}
-                event = event_in(claimed, EventType.SESSION_CLAIMED, now, data)
-                self._recorder.event(connection, event)
-                act = Act(now, ActKind.SESSION_CLAIMED, caller, session.active_agent, session_id, f"by {claimant}")
-                self._recorder.act(connection, act)
+                event = session_event(claimed, EventType.SESSION_CLAIMED, now, data)
+                self._recorder.add_event(connection, event)
+                act = SessionOperation(
+                    now,
+                    SessionOperationKind.SESSION_CLAIMED,
+                    caller,
+                    session.active_agent,
+                    session_id,
+                    f"by {claimant}",
+                )
+                self._recorder.add_operation(connection, act)
             return claimed, activation
 
         return self._recorder.run(job)
 
-    def _served(self, caller: Caller, pillar: str) -> LocalAgent:
+    def _require_served(self, caller: TenantCaller, pillar: str) -> LocalLiaisonAgent:
         """Return the local agent of a pillar that the caller serves. Raises PermissionDenied."""
         agent = self._local.get(pillar)
         if agent is None or caller.agent not in agent.names:
@@ -243,7 +248,7 @@ class Presence:
 
     def _pillar_of(self, session: Session) -> str:
         """Return the pillar whose local agent has a session. Raises SessionWithAnotherAgent."""
-        pillar = session.active_agent.removeprefix(LIAISON)
+        pillar = session.active_agent.removeprefix(AGENT_PREFIX)
         if session.activation_key is None or pillar not in self._local:
             raise SessionWithAnotherAgent(
                 f"The chat session {session.id} is with {session.active_agent}, which claims none",
@@ -255,18 +260,18 @@ class Presence:
         assert session.activation_key is not None, "a liaison agent has it"
         activation = self._store.activation(connection, session.tenant, session.activation_key)
         if activation is None:
-            raise overtaken(session.id)
+            raise concurrent_update(session.id)
         return activation
 
 
 def presence_event(presence: AgentPresence, kind: EventType, now: datetime, *, reason: str | None = None) -> Event:
-    """Return the event that tells that an agent came or went."""
+    """Return the event for an agent that became present or absent."""
     data = {"target_pillar": presence.pillar, "served_by": presence.agent, "reason": reason}
     given = {name: value for name, value in data.items() if value is not None}
     return Event(presence.tenant, kind, liaison_agent(presence.pillar), now, data=given)
 
 
-def claimed_already(session: Session, now: datetime) -> Conflict:
+def already_claimed_error(session: Session, now: datetime) -> Conflict:
     """Return the error for a session that another instance has."""
     until = session.claimed_until
     return Conflict(
@@ -274,3 +279,86 @@ def claimed_already(session: Session, now: datetime) -> Conflict:
         metadata={"chat_session_id": session.id, "claimed_by": session.claimed_by or ""},
         retry_after=max((until - now).total_seconds(), 0.0) if until else None,
     )
+
+
+LOCAL_KIND = "local"
+"""The kind of an agent that tells by itself that it is there."""
+MAX_PARALLEL_PROBES = 8
+"""How many remote agents are asked at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedAgent:
+    """The liaison agent of a pillar as a tenant sees it.
+
+    `reason` says why it is unavailable, None while it is available. `presence` is the last record of a local agent,
+    if any; `since` is when its presence or absence began.
+    """
+
+    pillar: str
+    kind: str
+    reason: str | None
+    sessions: int
+    since: datetime | None = None
+    presence: AgentPresence | None = None
+
+
+class AgentDirectory:
+    """List the liaison agents; `kinds` are those of the configured pillars."""
+
+    def __init__(
+        self,
+        sessions: SessionStore,
+        store: PresenceStore,
+        agents: LiaisonAgents,
+        kinds: Mapping[str, str],
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._sessions = sessions
+        self._store = store
+        self._agents = agents
+        self._kinds = kinds
+        self._clock = clock
+
+    def list_agents(self, caller: TenantCaller, pillar: str | None) -> list[ListedAgent]:
+        """Return the liaison agents by pillar, or that of one pillar. Raises InvalidPillar and QueryFailed."""
+        if pillar is not None:
+            self._agents.of_pillar(pillar)
+        wanted = sorted(self._kinds) if pillar is None else [pillar]
+        with self._sessions.read_snapshot() as connection:
+            told = {presence.pillar: presence for presence in self._store.presences(connection, caller.tenant)}
+            held = self._store.held_sessions(connection, caller.tenant)
+        remote = [each for each in wanted if self._kinds[each] != LOCAL_KIND]
+        reasons = self._ask(caller, remote)
+        now = self._clock()
+        return [
+            ListedAgent(each, self._kinds[each], reasons[each], held.get(liaison_agent(each), 0))
+            if each in reasons
+            else list_local_agent(each, held.get(liaison_agent(each), 0), told.get(each), now)
+            for each in wanted
+        ]
+
+    def _ask(self, caller: TenantCaller, pillars: list[str]) -> dict[str, str | None]:
+        """Return why remote agents are unavailable, None for each available one."""
+        if not pillars:
+            return {}
+        with ThreadPoolExecutor(min(MAX_PARALLEL_PROBES, len(pillars)), thread_name_prefix="list-agents") as pool:
+            return dict(zip(pillars, pool.map(lambda pillar: self._why_absent(caller, pillar), pillars), strict=True))
+
+    def _why_absent(self, caller: TenantCaller, pillar: str) -> str | None:
+        try:
+            self._agents.of_pillar(pillar).check(caller.tenant)
+        except LiaisonAgentUnavailable as error:
+            return error.metadata.get("reason", error.message)
+        return None
+
+
+def list_local_agent(pillar: str, sessions: int, told: AgentPresence | None, now: datetime) -> ListedAgent:
+    """Return the listing of a local agent from its presence record."""
+    if told is None:
+        return ListedAgent(pillar, LOCAL_KIND, NO_HEARTBEAT_REASON, sessions)
+    if told.available_until > now:
+        return ListedAgent(pillar, LOCAL_KIND, None, sessions, told.since, told)
+    # Nobody may have noticed yet that its time is over.
+    since = told.available_until if told.is_present else told.since
+    return ListedAgent(pillar, LOCAL_KIND, NO_HEARTBEAT_REASON, sessions, since, told)

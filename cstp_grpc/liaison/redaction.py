@@ -1,4 +1,4 @@
-"""What a context carries to a liaison agent, and what it does not."""
+"""Redaction rules, which mask or drop values of a context before it is shared."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cstp_grpc.errors import ConfigError, ContextSharingFailed
-from cstp_grpc.liaison.canonical import canonical
+from cstp_grpc.liaison.canonical_json import encode_canonical_json
 
 if TYPE_CHECKING:
-    from cstp_grpc.liaison.paths import Location
+    from cstp_grpc.liaison.json_path import Location
 
 MASK = "[redacted]"
 """What is put in the place of a masked value."""
@@ -22,21 +22,21 @@ MAX_SECONDS = 2.0
 
 logger = logging.getLogger(__name__)
 
-Selection: TypeAlias = "Callable[[Mapping[str, Any]], Iterable[list[Location]]]"
+RuleSelector: TypeAlias = "Callable[[Mapping[str, Any]], Iterable[list[Location]]]"
 """Returns what each rule selects in a document."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedactionRule:
-    """What `path`, an RFC 9535 JSONPath, selects is masked or else dropped."""
+    """Mask or drop the values that `path`, an RFC 9535 JSONPath, selects."""
 
     path: str
     mask: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Redacted:
-    """A context that may be shared; `json` is its canonical JSON, and `context_hash` the SHA-256 of that, in hex."""
+class RedactedContext:
+    """A redacted context; `json` is its canonical JSON, and `context_hash` the SHA-256 of that, in hex."""
 
     context: Mapping[str, Any]
     json: str
@@ -44,39 +44,39 @@ class Redacted:
 
 
 @dataclass(slots=True)
-class Edit:
-    """What happens at a place of a document and below it."""
+class RedactionNode:
+    """The redaction of a node of a document and of its children."""
 
     drop: bool = False
     mask: bool = False
-    below: dict[int | str, Edit] = field(default_factory=dict)
+    below: dict[int | str, RedactionNode] = field(default_factory=dict)
 
 
 class Redaction:
-    """Applies rules to contexts. Raises ConfigError, which names the setting, where a rule cannot be used.
+    """Apply rules to contexts. The constructor raises ConfigError, which names the setting of an invalid rule.
 
-    All rules select from the context as it is given, so that their order does not matter; where two select the same
-    value, it is dropped.
+    All rules select from the original context, so that their order does not matter; a value that is selected for both
+    is dropped.
     """
 
     def __init__(self, rules: Sequence[RedactionRule], max_bytes: int, max_seconds: float = MAX_SECONDS) -> None:
         self._max_bytes = max_bytes
         self._masks = [rule.mask for rule in rules]
         self._max_seconds = max_seconds
-        self._select = selection_by(rules, max_seconds) if rules else None
+        self._select = compile_rules(rules, max_seconds) if rules else None
 
     @property
     def has_rules(self) -> bool:
         """Whether there are any rules."""
         return self._select is not None
 
-    def apply(self, context: Mapping[str, Any]) -> Redacted:
-        """Return what may be shared of a context, which is not changed itself.
+    def apply(self, context: Mapping[str, Any]) -> RedactedContext:
+        """Return a redacted copy of a context.
 
-        Raises ContextSharingFailed where the rules cannot be applied, or where what remains is too large.
+        Raises ContextSharingFailed if the rules cannot be applied, or if the result is too large.
         """
-        kept = context if self._select is None else self._redacted(context, self._select)
-        text = canonical(kept)
+        kept = context if self._select is None else self._apply_rules(context, self._select)
+        text = encode_canonical_json(kept)
         content = text.encode()
         if len(content) > self._max_bytes:
             raise ContextSharingFailed(
@@ -84,52 +84,52 @@ class Redaction:
                 f" allows {self._max_bytes}",
                 metadata={"reason": "the context is too large"},
             )
-        return Redacted(kept, text, hashlib.sha256(content).hexdigest())
+        return RedactedContext(kept, text, hashlib.sha256(content).hexdigest())
 
-    def _redacted(self, context: Mapping[str, Any], select: Selection) -> Mapping[str, Any]:
+    def _apply_rules(self, context: Mapping[str, Any], select: RuleSelector) -> Mapping[str, Any]:
         document = dict(context)
         try:
-            edits = edit_of(zip(self._masks, select(document), strict=True))
-            return edited_object(document, edits)
+            edits = build_redaction_tree(zip(self._masks, select(document), strict=True))
+            return redact_object(document, edits)
         except TimeoutError as error:
             logger.warning("a context was not shared: its redaction took longer than %s s", self._max_seconds)
-            raise not_redacted("redaction took too long") from error
+            raise redaction_error("redaction took too long") from error
         except Exception as error:
             # Whatever it is: what was not redacted must not be shared.
             logger.exception("a context was not shared: it could not be redacted")
-            raise not_redacted("redaction failed") from error
+            raise redaction_error("redaction failed") from error
 
 
-def selection_by(rules: Sequence[RedactionRule], max_seconds: float) -> Selection:
-    """Return what selects by the paths of rules. Raises ConfigError, which names the setting of each unusable path."""
+def compile_rules(rules: Sequence[RedactionRule], max_seconds: float) -> RuleSelector:
+    """Compile the paths of rules. Raises ConfigError, which names the setting of each invalid path."""
     # Not loaded without rules: reading paths takes a library for them.
-    from cstp_grpc.liaison.paths import PathError, Paths
+    from cstp_grpc.liaison.json_path import InvalidJsonPath, JsonPathEngine
 
-    paths = Paths(max_seconds)
+    paths = JsonPathEngine(max_seconds)
     queries, lines = [], []
     for number, rule in enumerate(rules):
         try:
-            queries.append(paths.read(rule.path))
-        except PathError as error:
+            queries.append(paths.parse(rule.path))
+        except InvalidJsonPath as error:
             lines.append(f"liaison.redaction.{number}.path: {error}")
     if lines:
         raise ConfigError("\n".join(lines))
     return lambda document: paths.find(queries, document)
 
 
-def not_redacted(reason: str) -> ContextSharingFailed:
-    """Return the error for a context to which the rules cannot be applied."""
+def redaction_error(reason: str) -> ContextSharingFailed:
+    """Return the error for a context that could not be redacted."""
     return ContextSharingFailed("the context could not be redacted, and is not shared", metadata={"reason": reason})
 
 
-def edit_of(found: Iterable[tuple[bool, list[Location]]]) -> Edit:
-    """Return what has to be done with a document where rules, which mask or else drop, select these places."""
-    top = Edit()
+def build_redaction_tree(found: Iterable[tuple[bool, list[Location]]]) -> RedactionNode:
+    """Build the tree of redactions from the locations that mask or drop rules select."""
+    top = RedactionNode()
     for mask, locations in found:
         for location in locations:
             edit = top
             for part in location:
-                edit = edit.below.setdefault(part, Edit())
+                edit = edit.below.setdefault(part, RedactionNode())
             if mask:
                 edit.mask = True
             else:
@@ -137,28 +137,28 @@ def edit_of(found: Iterable[tuple[bool, list[Location]]]) -> Edit:
     return top
 
 
-def edited(value: Any, edit: Edit | None) -> Any:
-    """Return a value as it remains; what no edit concerns is not copied."""
+def redact_value(value: Any, edit: RedactionNode | None) -> Any:
+    """Return a redacted value; unaffected parts are not copied."""
     if edit is None:
         return value
     if edit.mask:
         return MASK
-    return edited_object(value, edit) if isinstance(value, dict) else edited_array(value, edit)
+    return redact_object(value, edit) if isinstance(value, dict) else redact_array(value, edit)
 
 
-def edited_object(value: Mapping[str, Any], edit: Edit) -> dict[str, Any]:
-    """Return an object as it remains."""
+def redact_object(value: Mapping[str, Any], edit: RedactionNode) -> dict[str, Any]:
+    """Return a redacted object."""
     return {
-        name: edited(member, below)
+        name: redact_value(member, below)
         for name, member in value.items()
         if (below := edit.below.get(name)) is None or not below.drop
     }
 
 
-def edited_array(value: list[Any], edit: Edit) -> list[Any]:
-    """Return an array as it remains; what follows a dropped element takes its place."""
+def redact_array(value: list[Any], edit: RedactionNode) -> list[Any]:
+    """Return a redacted array; the elements after a dropped one move up."""
     return [
-        edited(element, below)
+        redact_value(element, below)
         for index, element in enumerate(value)
         if (below := edit.below.get(index)) is None or not below.drop
     ]

@@ -1,4 +1,4 @@
-"""Handing a chat session from the guide to a liaison agent, once, and giving it back."""
+"""Route chat sessions from the guide to liaison agents, each routing once, and return them."""
 
 from __future__ import annotations
 
@@ -11,31 +11,43 @@ from sqlalchemy import Connection
 
 from cstp_grpc.errors import Conflict, ContextSharingFailed, CstpError, SessionWithAnotherAgent
 from cstp_grpc.guardrails.model import Verdict
-from cstp_grpc.liaison.acts import Act, ActKind
-from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents, is_remembered
-from cstp_grpc.liaison.canonical import digest
-from cstp_grpc.liaison.documents import decision_json, history_entry
-from cstp_grpc.liaison.fencing import ClaimFence
-from cstp_grpc.liaison.locks import KeyedLocks
+from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents, caches_availability, decision_json, history_entry
+from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation, SessionOperationKind
+from cstp_grpc.liaison.canonical_json import hash_canonical_json
+from cstp_grpc.liaison.context_sharing import (
+    ContextSharing,
+    Handover,
+    add_failure_details,
+    missing_parameter,
+    require_allowed,
+)
+from cstp_grpc.liaison.keyed_locks import KeyedLocks
 from cstp_grpc.liaison.model import (
     GUIDE,
-    HISTORY,
+    HISTORY_MEMBER,
     Activation,
-    Caller,
+    ChatMessage,
     Event,
     EventType,
-    Message,
     RoutingDecision,
     Session,
     Share,
+    TenantCaller,
     liaison_agent,
 )
-from cstp_grpc.liaison.recorder import Recorder
-from cstp_grpc.liaison.redaction import Redacted
-from cstp_grpc.liaison.sessions import changed, check_version, closed_already, event_in, found, locked, overtaken
-from cstp_grpc.liaison.sharing import Handover, Sharing, explain, missing_parameter, require_allowed
+from cstp_grpc.liaison.redaction import RedactedContext
+from cstp_grpc.liaison.sessions import (
+    ClaimFence,
+    check_version,
+    concurrent_update,
+    lock_open_session,
+    next_version,
+    require_session,
+    session_closed,
+    session_event,
+)
 from cstp_grpc.liaison.store import RoutingStore, SessionStore
-from cstp_grpc.storage.blocking import WorkLane
+from cstp_grpc.storage.background_work import WorkPool
 
 READ_FACTOR = 8
 """How much longer than what is shared of it a conversation may be, since redaction shortens it."""
@@ -45,11 +57,11 @@ SHORT_CONTEXT = 4096
 
 @dataclass(frozen=True, slots=True)
 class RoutingRequest:
-    """Which session to hand to whom.
+    """A request to hand a session to a pillar.
 
-    Without `session_id` it is the active one of the user; without `context` all of the conversation's is shared.
-    `leaving` is the activation key by which a liaison agent has the session that is taken from it; None for a routing
-    that the guide asked for.
+    Without `session_id` it is the user's active session; without `context` the whole conversation is shared.
+    `leaving` is the activation key of the liaison agent from which the session is taken; None for a routing that the
+    guide requested.
     """
 
     target_pillar: str
@@ -61,13 +73,13 @@ class RoutingRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A routing that may be carried out, as long as the session stays as it was read."""
+class RoutingPlan:
+    """A routing that is valid as long as the session stays as it was read."""
 
     pillar: str
     session: Session
     reason: str
-    redacted: Redacted
+    redacted: RedactedContext
     epoch: int
     key: str
     """The idempotency key."""
@@ -76,29 +88,29 @@ class Plan:
 
     @property
     def handover(self) -> Handover:
-        """What guardrails judge."""
+        """The hand-over that guardrails check."""
         session = self.session
         to = liaison_agent(self.pillar)
         return Handover(self.pillar, session.active_agent, to, self.reason, session.id, session.user_id)
 
 
 @dataclass(slots=True)
-class Attempt:
-    """A routing that goes on, for the audit trail: `begun_at` is when it began, the rest what is known of it by now."""
+class RoutingAttempt:
+    """A routing in progress, for the audit trail: `begun_at` is its start, the rest is known as it proceeds."""
 
-    caller: Caller
+    caller: TenantCaller
     request: RoutingRequest
     begun_at: datetime
     session: Session | None = None
-    redacted: Redacted | None = None
+    redacted: RedactedContext | None = None
     verdict: Verdict | None = None
 
-    def act(self, error: str | None = None) -> Act:
-        """Return it as the act that it is, or as one that failed for a reason."""
+    def to_operation(self, error: str | None = None) -> SessionOperation:
+        """Return the audit record of the routing, or of its failure with a reason."""
         request, session, redacted = self.request, self.session, self.redacted
-        return Act(
+        return SessionOperation(
             at=self.begun_at,
-            kind=ActKind.SESSION_ROUTED,
+            kind=SessionOperationKind.SESSION_ROUTED,
             caller=self.caller,
             agent=liaison_agent(request.target_pillar),
             session_id=request.session_id if session is None else session.id,
@@ -111,7 +123,7 @@ class Attempt:
 
 
 class Router:
-    """Routes chat sessions.
+    """Route chat sessions.
 
     With `direct_handover` a liaison agent's session may go to another one without the guide. A conversation whose
     messages have more than READ_FACTOR times `max_context_bytes` characters is not shared as a whole. With
@@ -123,8 +135,8 @@ class Router:
         sessions: SessionStore,
         store: RoutingStore,
         agents: LiaisonAgents,
-        sharing: Sharing,
-        recorder: Recorder,
+        sharing: ContextSharing,
+        recorder: AuditedWriter,
         clock: Callable[[], datetime],
         wake: Callable[[], None],
         fence: ClaimFence,
@@ -146,84 +158,85 @@ class Router:
         self._confirming = KeyedLocks()
         self._reads_are_short = reads_are_short
 
-    async def route_on_loop(self, caller: Caller, request: RoutingRequest, lane: WorkLane) -> Activation | None:
-        """Return what `route` does, on an event loop, which is not held; the context of the request must be small.
+    async def route_on_loop(self, caller: TenantCaller, request: RoutingRequest, lane: WorkPool) -> Activation | None:
+        """Route as `route` does, without blocking the event loop; the context of the request must be small.
 
-        Returns None, and has done nothing, unless all but the transaction is sure to take less than a millisecond: a
-        given context without redaction, and a session with the guide for a local agent that is known to be there.
-        Raises as `route` does.
+        Returns None, and has done nothing, unless everything but the transaction is sure to take less than a
+        millisecond: a given context without redaction, and a session of the guide for a local agent that is known to
+        be available. Raises as `route` does.
         """
         agent = self._agent_of(request)
         if not self._is_short(caller, agent, request):
             return None
-        attempt = Attempt(caller, request, self._clock())
+        attempt = RoutingAttempt(caller, request, self._clock())
         try:
-            plan = await lane.run_short(self._plan_shortly, attempt)
+            plan = await lane.run_short(self._plan_on_loop, attempt)
             if plan is None:
                 return None
-            job, _ = self._prepare(caller, agent, plan, attempt.act())
+            job, _ = self._prepare(caller, agent, plan, attempt.to_operation())
             return await self._recorder.write(job)
         except CstpError as error:
-            explain(error, request.target_pillar)
-            await self._recorder.write_refusal(attempt.act(error.reason))
+            add_failure_details(error, request.target_pillar)
+            await self._recorder.write_refusal(attempt.to_operation(error.reason))
             raise
 
-    def _plan_shortly(self, attempt: Attempt) -> Plan | None:
-        """Return a routing that may be carried out; None if its session is large or not with the guide.
+    def _plan_on_loop(self, attempt: RoutingAttempt) -> RoutingPlan | None:
+        """Return the plan of a routing, or None if its session is large or not with the guide.
 
         Raises QueryFailed, ContextSharingFailed, GuardrailEvalFailed and PermissionDenied.
         """
         caller, request = attempt.caller, attempt.request
-        with self._sessions.reading() as connection:
+        with self._sessions.read_snapshot() as connection:
             wanted = caller.tenant, request.session_id, request.user_id
             session = self._sessions.get_small(connection, *wanted, SHORT_CONTEXT)
         if session is None or not session.is_open or session.active_agent != GUIDE:
             return None
         attempt.session = session
-        attempt.redacted = self._redacted(request, session, ())
+        attempt.redacted = self._redact(request, session, ())
         plan = self._plan(request, session, attempt.redacted)
         self._judge(attempt, plan)
         return plan
 
-    def route(self, caller: Caller, request: RoutingRequest) -> Activation:
-        """Return the activation of the pillar's agent, once share, session, activation and event are on disk together.
+    def route(self, caller: TenantCaller, request: RoutingRequest) -> Activation:
+        """Hand a session to a pillar's agent and return the activation, once all of it is on disk.
 
-        The same routing again, until the session is given back, returns the first one. Raises MissingParameter,
-        InvalidPillar, SessionNotFound, SessionWithAnotherAgent, LiaisonAgentUnavailable, ContextSharingFailed,
-        SessionUpdateFailed, and PermissionDenied where guardrails block it; then nothing has changed.
+        Share, session, activation and event are written in one transaction. The same routing again, until the session
+        is returned, gives the first activation. Raises MissingParameter, InvalidPillar, SessionNotFound,
+        SessionWithAnotherAgent, LiaisonAgentUnavailable, ContextSharingFailed, SessionUpdateFailed, and
+        PermissionDenied if guardrails block it; then nothing has changed.
         """
         agent = self._agent_of(request)
-        attempt = Attempt(caller, request, self._clock())
+        attempt = RoutingAttempt(caller, request, self._clock())
         try:
             session, messages = self._read(caller, request)
             attempt.session = session
-            attempt.redacted = self._redacted(request, session, messages)
+            attempt.redacted = self._redact(request, session, messages)
             plan = self._plan(request, session, attempt.redacted)
-            if known := self._earlier(plan):
+            if known := self._previous_activation(plan):
                 return known
             self._require_movable(session, request)
             agent.check(caller.tenant)
             self._judge(attempt, plan)
             if not agent.confirms:
-                return self._hand_over(caller, agent, plan, attempt.act())
+                return self._hand_over(caller, agent, plan, attempt.to_operation())
             with self._confirming.holding((caller.tenant, plan.key)) as waited:
-                return self._hand_over_confirmed(caller, agent, plan, attempt.act(), again=waited)
+                return self._hand_over_confirmed(caller, agent, plan, attempt.to_operation(), again=waited)
         except CstpError as error:
-            explain(error, request.target_pillar)
-            self._recorder.refusal(attempt.act(error.reason))
+            add_failure_details(error, request.target_pillar)
+            self._recorder.record_refusal(attempt.to_operation(error.reason))
             raise
 
     def return_to_guide(
-        self, caller: Caller, session_id: str, reason: str, version: int | None, claim_number: int | None = None
+        self, caller: TenantCaller, session_id: str, reason: str, version: int | None, claim_number: int | None = None
     ) -> tuple[Session, Event | None]:
-        """Return a session that is with the guide, and what happened; nothing where it was there.
+        """Return a session to the guide, and give the session and the event, None if the guide had it.
 
-        Raises SessionNotFound where it is not active, SessionUpdateFailed where it has another version than the stated
-        one, and SessionWithAnotherAgent if the caller does not have it (any more).
+        Raises SessionNotFound if the session is not active, SessionUpdateFailed if it has another version than the
+        stated one, and SessionWithAnotherAgent if the caller does not have it (any more).
         """
 
         def job(connection: Connection) -> tuple[Session, Event | None]:
-            session = locked(self._sessions, connection, caller, session_id)
+            session = lock_open_session(self._sessions, connection, caller, session_id)
             if session.active_agent == GUIDE:
                 return session, None
             now = self._clock()
@@ -234,47 +247,49 @@ class Router:
         return self._recorder.run(job)
 
     def give_back(
-        self, connection: Connection, caller: Caller, session: Session, reason: str, now: datetime
+        self, connection: Connection, caller: TenantCaller, session: Session, reason: str, now: datetime
     ) -> tuple[Session, Event]:
-        """Give a locked session of a liaison agent to the guide within a transaction, and return what happened."""
-        returned = moved(session, now, GUIDE, session.routing_epoch + 1, None)
+        """Return a locked session to the guide within a transaction, and give the session and the event."""
+        returned = assign_agent(session, now, GUIDE, session.routing_epoch + 1, None)
         if not self._sessions.replace(connection, returned):
-            raise overtaken(session.id)
+            raise concurrent_update(session.id)
         data = {"from": session.active_agent, "reason": reason}
-        event = self._recorder.event(connection, event_in(returned, EventType.RETURNED_TO_GUIDE, now, data))
-        self._recorder.act(connection, Act(now, ActKind.SESSION_RETURNED, caller, GUIDE, session.id, reason))
+        event = self._recorder.add_event(connection, session_event(returned, EventType.RETURNED_TO_GUIDE, now, data))
+        self._recorder.add_operation(
+            connection, SessionOperation(now, SessionOperationKind.SESSION_RETURNED, caller, GUIDE, session.id, reason)
+        )
         return returned, event
 
     def _agent_of(self, request: RoutingRequest) -> LiaisonAgent:
-        """Return the agent of the wanted pillar. Raises MissingParameter and InvalidPillar."""
+        """Return the agent of the requested pillar. Raises MissingParameter and InvalidPillar."""
         if not request.target_pillar.strip():
             raise missing_parameter("target_pillar")
         return self._agents.of_pillar(request.target_pillar)
 
-    def _is_short(self, caller: Caller, agent: LiaisonAgent, request: RoutingRequest) -> bool:
-        """Whether nothing but the session has to be read for a routing, which asks nobody and redacts nothing."""
-        if not self._reads_are_short or self._sharing.redacts:
+    def _is_short(self, caller: TenantCaller, agent: LiaisonAgent, request: RoutingRequest) -> bool:
+        """Return whether a routing needs only one short read: no probe of the agent and no redaction."""
+        if not self._reads_are_short or self._sharing.has_redaction_rules:
             return False
         if request.context is None or request.leaving is not None:
             return False
-        return is_remembered(agent) and agent.is_known_to_serve(caller.tenant)
+        return caches_availability(agent) and agent.is_known_to_serve(caller.tenant)
 
-    def _judge(self, attempt: Attempt, plan: Plan) -> None:
-        """Judge a routing that may be carried out. Raises GuardrailEvalFailed and PermissionDenied."""
+    def _judge(self, attempt: RoutingAttempt, plan: RoutingPlan) -> None:
+        """Check a routing with guardrails. Raises GuardrailEvalFailed and PermissionDenied."""
         attempt.verdict = self._sharing.judge(attempt.caller, plan.handover)
         require_allowed(attempt.verdict, plan.handover)
 
-    def _read(self, caller: Caller, request: RoutingRequest) -> tuple[Session, Sequence[Message]]:
-        """Return the session as it stands, and its messages, of which too many are not all read, where they matter."""
-        with self._sessions.reading() as connection:
-            session = found(self._sessions, connection, caller, request.session_id, request.user_id)
+    def _read(self, caller: TenantCaller, request: RoutingRequest) -> tuple[Session, Sequence[ChatMessage]]:
+        """Read the session and, if they are to be shared, its messages up to the size limit."""
+        with self._sessions.read_snapshot() as connection:
+            session = require_session(self._sessions, connection, caller, request.session_id, request.user_id)
             if request.context is not None:
                 return session, ()
             # One state of the database has both, so the messages are those that the session counts.
             return session, self._sessions.history(connection, session.tenant, session.id, self._readable)
 
-    def _redacted(self, request: RoutingRequest, session: Session, messages: Sequence[Message]) -> Redacted:
-        """Return what is shared. Raises ContextSharingFailed, and first of all what keeps the session where it is."""
+    def _redact(self, request: RoutingRequest, session: Session, messages: Sequence[ChatMessage]) -> RedactedContext:
+        """Return the redacted context. Raises ContextSharingFailed, after errors about the session's state."""
         try:
             return self._sharing.redact(self._context(request, session, messages))
         except ContextSharingFailed:
@@ -282,8 +297,8 @@ class Router:
             self._require_movable(session, request)
             raise
 
-    def _context(self, request: RoutingRequest, session: Session, messages: Sequence[Message]) -> Mapping[str, Any]:
-        """Return what is to be shared: what is given, or else all. Raises ContextSharingFailed."""
+    def _context(self, request: RoutingRequest, session: Session, messages: Sequence[ChatMessage]) -> Mapping[str, Any]:
+        """Return the context to share: the given one, or else the conversation. Raises ContextSharingFailed."""
         if request.context is not None:
             return request.context
         # Messages that expired are missing at the beginning, those that were not read are at the end.
@@ -292,35 +307,37 @@ class Router:
                 f"the conversation has more than {self._readable} characters; say with context_to_share what to share",
                 metadata={"reason": "the conversation is too long"},
             )
-        return {**session.context, HISTORY: [history_entry(message) for message in messages]}
+        return {**session.context, HISTORY_MEMBER: [history_entry(message) for message in messages]}
 
-    def _plan(self, request: RoutingRequest, session: Session, redacted: Redacted) -> Plan:
-        """Return the routing; one that leaves a liaison agent directly begins another epoch."""
+    def _plan(self, request: RoutingRequest, session: Session, redacted: RedactedContext) -> RoutingPlan:
+        """Return the plan; a direct hand-over between liaison agents begins another epoch."""
         leaves = session.active_agent != GUIDE
         epoch = session.routing_epoch + 1 if leaves else session.routing_epoch
         key = routing_key(session.id, request.target_pillar, redacted.context_hash, epoch)
-        return Plan(request.target_pillar, session, request.reason, redacted, epoch, key, request.context is None)
+        return RoutingPlan(
+            request.target_pillar, session, request.reason, redacted, epoch, key, request.context is None
+        )
 
-    def _earlier(self, plan: Plan) -> Activation | None:
-        """Return what the same routing came to before, in the session's present epoch."""
+    def _previous_activation(self, plan: RoutingPlan) -> Activation | None:
+        """Return the activation of the same routing in the session's current epoch, or None."""
         session = plan.session
         if session.is_open and session.active_agent == GUIDE:
             # Nobody was handed the session in this epoch.
             return None
         key = routing_key(session.id, plan.pillar, plan.redacted.context_hash, session.routing_epoch)
-        return self._known(session.tenant, key)
+        return self._find_activation(session.tenant, key)
 
-    def _known(self, tenant: str, key: str) -> Activation | None:
-        """Return the activation of an idempotency key, or None if there is none."""
-        with self._sessions.reading() as connection:
+    def _find_activation(self, tenant: str, key: str) -> Activation | None:
+        """Return the activation of an idempotency key, or None."""
+        with self._sessions.read_snapshot() as connection:
             return self._store.activation(connection, tenant, key)
 
     def _require_movable(self, session: Session, request: RoutingRequest) -> None:
-        """Refuse a session that may not be handed on. Raises SessionNotFound and SessionWithAnotherAgent."""
+        """Raise SessionNotFound or SessionWithAnotherAgent if a session may not be handed over."""
         if not session.is_open:
-            raise closed_already(session)
+            raise session_closed(session)
         if request.leaving is not None:
-            require_held(session, request.leaving)
+            require_same_activation(session, request.leaving)
         elif session.active_agent != GUIDE and not self._direct_handover:
             again = session.active_agent == liaison_agent(request.target_pillar)
             raise SessionWithAnotherAgent(
@@ -338,10 +355,10 @@ class Router:
             )
 
     def _hand_over_confirmed(
-        self, caller: Caller, agent: LiaisonAgent, plan: Plan, act: Act, *, again: bool
+        self, caller: TenantCaller, agent: LiaisonAgent, plan: RoutingPlan, act: SessionOperation, *, again: bool
     ) -> Activation:
-        """Carry a routing out whose agent must accept it, unless it was carried out meanwhile."""
-        if known := self._known(caller.tenant, plan.key):
+        """Hand over to an agent that must accept first, unless the same routing succeeded meanwhile."""
+        if known := self._find_activation(caller.tenant, plan.key):
             return known
         if again:
             # Whoever waited does not ask a second time, or many would wait for each other at an agent that hangs.
@@ -351,8 +368,10 @@ class Router:
             )
         return self._hand_over(caller, agent, plan, act)
 
-    def _hand_over(self, caller: Caller, agent: LiaisonAgent, plan: Plan, act: Act) -> Activation:
-        """Carry a routing out: ask an agent that must accept first, then change everything in one transaction."""
+    def _hand_over(
+        self, caller: TenantCaller, agent: LiaisonAgent, plan: RoutingPlan, act: SessionOperation
+    ) -> Activation:
+        """Hand over a session: ask an agent that must accept first, then change everything in one transaction."""
         job, share = self._prepare(caller, agent, plan, act)
         activation = self._recorder.run(job)
         if share.is_to_be_delivered:
@@ -360,47 +379,53 @@ class Router:
         return activation
 
     def _prepare(
-        self, caller: Caller, agent: LiaisonAgent, plan: Plan, act: Act
+        self, caller: TenantCaller, agent: LiaisonAgent, plan: RoutingPlan, act: SessionOperation
     ) -> tuple[Callable[[Connection], Activation], Share]:
-        """Return the transaction that carries a routing out, and the share, which an agent that confirms has accepted.
+        """Return the transaction of a routing and its share, which an agent that confirms has accepted.
 
         Raises ContextSharingFailed if it does not.
         """
         to = liaison_agent(plan.pillar)
         decision = RoutingDecision(plan.session.active_agent, to, plan.reason, self._clock(), plan.key)
-        share = self._sharing.offer(agent, share_of(caller, plan, decision), decision, plan.pillar)
+        share = self._sharing.deliver_if_confirming(agent, routing_share(caller, plan, decision), decision, plan.pillar)
         return lambda connection: self._commit(connection, caller, plan, share, decision, act), share
 
     def _commit(
-        self, connection: Connection, caller: Caller, plan: Plan, share: Share, decision: RoutingDecision, act: Act
+        self,
+        connection: Connection,
+        caller: TenantCaller,
+        plan: RoutingPlan,
+        share: Share,
+        decision: RoutingDecision,
+        act: SessionOperation,
     ) -> Activation:
-        """Return the activation within a transaction: what another call made of the same routing, or a new one."""
-        wanted = moved(plan.session, decision.decided_at, decision.to_agent, plan.epoch, plan.key)
+        """Return the activation within a transaction: the one that a concurrent call stored, or a new one."""
+        wanted = assign_agent(plan.session, decision.decided_at, decision.to_agent, plan.epoch, plan.key)
         # Whoever else routes this session has to wait here, so that what it did is seen below. The store compares who
         # opened it and when: what a deleted session of the same id held must not come back in this one.
         routed = self._sessions.hand_over(connection, wanted, with_messages=plan.whole_conversation)
         if routed is None:
             if known := self._store.activation(connection, caller.tenant, plan.key):
                 return known
-            raise overtaken(plan.session.id)
-        self._keep(connection, share)
-        event = self._recorder.event(connection, activated(routed, plan, share, decision))
+            raise concurrent_update(plan.session.id)
+        self._insert_share(connection, share)
+        event = self._recorder.add_event(connection, activation_event(routed, plan, share, decision))
         activation = Activation(plan.pillar, decision, share.shared_context, routed, event, caller.request_id)
         self._store.add_activation(connection, caller.tenant, activation)
-        self._recorder.act(connection, act)
+        self._recorder.add_operation(connection, act)
         return activation
 
-    def _keep(self, connection: Connection, share: Share) -> None:
-        """Keep the share of a routing. Raises ContextSharingFailed where its key was used to share something else."""
+    def _insert_share(self, connection: Connection, share: Share) -> None:
+        """Store the share of a routing. Raises ContextSharingFailed if its key was used for another share."""
         try:
-            self._sharing.keep(connection, share)
+            self._sharing.insert_or_get(connection, share)
         except Conflict as error:
             reason = {"reason": "the key was used to share something else"}
             raise ContextSharingFailed(error.message, metadata={**error.metadata, **reason}) from error
 
 
-def require_held(session: Session, activation_key: str) -> None:
-    """Refuse a session that a liaison agent no longer has by an activation. Raises SessionWithAnotherAgent."""
+def require_same_activation(session: Session, activation_key: str) -> None:
+    """Raise SessionWithAnotherAgent if a liaison agent no longer has a session by an activation."""
     if session.activation_key != activation_key:
         raise SessionWithAnotherAgent(
             f"The chat session {session.id} has gone on, and is with {session.active_agent}",
@@ -414,12 +439,12 @@ def require_held(session: Session, activation_key: str) -> None:
 
 def routing_key(session_id: str, pillar: str, context_hash: str, epoch: int) -> str:
     """Return the idempotency key of a routing."""
-    return digest([session_id, pillar, context_hash, epoch])
+    return hash_canonical_json([session_id, pillar, context_hash, epoch])
 
 
-def moved(session: Session, at: datetime, agent: str, epoch: int, activation_key: str | None) -> Session:
-    """Return a session that an agent was given; nobody has claimed it yet."""
-    return changed(
+def assign_agent(session: Session, at: datetime, agent: str, epoch: int, activation_key: str | None) -> Session:
+    """Return a session that is assigned to an agent, without a claim."""
+    return next_version(
         session,
         at,
         active_agent=agent,
@@ -430,8 +455,8 @@ def moved(session: Session, at: datetime, agent: str, epoch: int, activation_key
     )
 
 
-def share_of(caller: Caller, plan: Plan, decision: RoutingDecision) -> Share:
-    """Return what a routing shares, not offered yet."""
+def routing_share(caller: TenantCaller, plan: RoutingPlan, decision: RoutingDecision) -> Share:
+    """Return the share of a routing, not delivered yet."""
     return Share(
         tenant=caller.tenant,
         id=plan.key,
@@ -447,7 +472,7 @@ def share_of(caller: Caller, plan: Plan, decision: RoutingDecision) -> Share:
     )
 
 
-def activated(session: Session, plan: Plan, share: Share, decision: RoutingDecision) -> Event:
+def activation_event(session: Session, plan: RoutingPlan, share: Share, decision: RoutingDecision) -> Event:
     """Return the event of a routing."""
     data = {
         "target_pillar": plan.pillar,
@@ -457,4 +482,4 @@ def activated(session: Session, plan: Plan, share: Share, decision: RoutingDecis
         "share_id": share.id,
         "context_hash": share.context_hash,
     }
-    return event_in(session, EventType.LIAISON_AGENT_ACTIVATED, decision.decided_at, data)
+    return session_event(session, EventType.LIAISON_AGENT_ACTIVATED, decision.decided_at, data)

@@ -1,49 +1,126 @@
-"""Opening, reading, writing and closing chat sessions."""
+"""Open, read, update and close chat sessions, and fence off agents that no longer have them."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection
 
-from cstp_grpc.errors import Conflict, InvalidArgument, SessionNotFound, SessionUpdateFailed
-from cstp_grpc.liaison.acts import Act, ActKind
-from cstp_grpc.liaison.canonical import canonical, digest, is_same
-from cstp_grpc.liaison.fencing import ClaimFence
+from cstp_grpc.errors import Conflict, InvalidArgument, SessionNotFound, SessionUpdateFailed, SessionWithAnotherAgent
+from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation, SessionOperationKind
+from cstp_grpc.liaison.canonical_json import encode_canonical_json, hash_canonical_json, is_same_json
 from cstp_grpc.liaison.model import (
-    HISTORY,
-    Caller,
+    AGENT_PREFIX,
+    HISTORY_MEMBER,
+    ChatMessage,
     Event,
     EventType,
-    Message,
     MessageContent,
     MessageRole,
     Session,
     SessionFilter,
     SessionStatus,
+    TenantCaller,
 )
-from cstp_grpc.liaison.recorder import Recorder
 from cstp_grpc.liaison.store import SessionStore
-from cstp_grpc.storage.paging import Page, PageRequest
+from cstp_grpc.storage.pagination import Page, PageRequest
 
-MAX_PAGE = 100
+
+class ClaimFence:
+    """Refuse stale writes of agents that no longer have a session; called in the transaction that holds its row.
+
+    `agents` are the names of the local liaison agents by pillar. Only those claim sessions: remote agents, and
+    callers that serve no pillar, can only be recognized by a claim number, which they do not have. A caller that may
+    route acts as the guide, unless it serves the session's pillar.
+    """
+
+    def __init__(self, agents: Mapping[str, Collection[str]]) -> None:
+        self._agents = agents
+
+    def check_number(self, caller: TenantCaller, session: Session, number: int | None, now: datetime) -> None:
+        """Raise SessionWithAnotherAgent if a caller states a claim number that is not that of the live claim."""
+        if number is None:
+            return
+        if not self._serves(caller, session):
+            raise other_agent_error(session)
+        if number != session.claim_number:
+            raise not_holder_error(
+                session, f"claim {number} is not the current one", "the claim number is not the current one"
+            )
+        require_live_claim(session, now)
+
+    def check_speaker(self, caller: TenantCaller, session: Session, number: int | None, now: datetime) -> None:
+        """Raise SessionWithAnotherAgent unless a caller may speak as the assistant."""
+        if number is not None:
+            self.check_number(caller, session, number, now)
+        elif self._serves(caller, session):
+            require_own_claim(caller, session, now)
+        elif self._is_liaison_agent(caller):
+            raise other_agent_error(session)
+
+    def check_return(self, caller: TenantCaller, session: Session, number: int | None, now: datetime) -> None:
+        """Raise SessionWithAnotherAgent unless a caller may return a liaison agent's session."""
+        if number is not None or not caller.may_route:
+            self.check_speaker(caller, session, number, now)
+
+    def _serves(self, caller: TenantCaller, session: Session) -> bool:
+        """Return whether a caller is the local liaison agent that has a session."""
+        pillar = session.active_agent.removeprefix(AGENT_PREFIX)
+        return session.activation_key is not None and caller.agent in self._agents.get(pillar, ())
+
+    def _is_liaison_agent(self, caller: TenantCaller) -> bool:
+        """Return whether a caller is only a local liaison agent."""
+        return not caller.may_route and any(caller.agent in names for names in self._agents.values())
+
+
+def require_own_claim(caller: TenantCaller, session: Session, now: datetime) -> None:
+    """Raise SessionWithAnotherAgent if another instance claimed the session and no claim number was given.
+
+    A caller without a claim number passes if it claimed the session by its own name, or if nobody claimed it.
+    """
+    if session.claimed_by is None:
+        return
+    require_live_claim(session, now)
+    if session.claimed_by != caller.agent:
+        detail = f"{session.claimed_by} claimed it; state the claim_number that it was given"
+        raise not_holder_error(session, detail, "the claim number is missing")
+
+
+def require_live_claim(session: Session, now: datetime) -> None:
+    """Raise SessionWithAnotherAgent if the claim has ended."""
+    if not session.is_claimed(now):
+        raise not_holder_error(session, "the claim on it has ended; claim it again", "the claim has ended")
+
+
+def other_agent_error(session: Session) -> SessionWithAnotherAgent:
+    """Return the error for the agent of a pillar that does not have a session."""
+    return not_holder_error(session, f"it is with {session.active_agent}", "the session is with another agent")
+
+
+def not_holder_error(session: Session, detail: str, reason: str) -> SessionWithAnotherAgent:
+    """Return the error for an agent that does not have a session."""
+    metadata = {"chat_session_id": session.id, "active_agent": session.active_agent, "reason": reason}
+    return SessionWithAnotherAgent(f"You do not have the chat session {session.id}: {detail}", metadata=metadata)
+
+
+MAX_PAGE_SIZE = 100
 """Items on one page at the most."""
 
-SHOWN = 100
+MAX_MEMBER_NAME = 100
 """How many characters of a member's name an event tells."""
 
 
-class Sessions:
-    """Keeps the chat sessions of tenants; what belongs to another tenant than the caller's does not exist."""
+class SessionService:
+    """Manage the chat sessions of tenants; sessions of other tenants than the caller's are reported as missing."""
 
     def __init__(
         self,
         store: SessionStore,
-        recorder: Recorder,
+        recorder: AuditedWriter,
         clock: Callable[[], datetime],
         max_context_bytes: int,
         fence: ClaimFence,
@@ -55,12 +132,12 @@ class Sessions:
         self._fence = fence
 
     def open(
-        self, caller: Caller, user_id: str, session_id: str | None, context: Mapping[str, Any]
+        self, caller: TenantCaller, user_id: str, session_id: str | None, context: Mapping[str, Any]
     ) -> tuple[Session, bool]:
-        """Return a session that is on disk, and whether it is new; the same opening again gives the first one.
+        """Open a session durably, or return the one that the same call opened before, and whether it is new.
 
-        Raises InvalidArgument for a context that cannot be kept; Conflict where the user has an active session that was
-        opened otherwise, or the id is taken.
+        Raises InvalidArgument for a context that cannot be stored; Conflict if the user has an active session that
+        was opened differently, or the id is taken.
         """
         self._check_context(context)
         now = self._clock()
@@ -69,142 +146,144 @@ class Sessions:
             id=session_id or str(uuid.uuid4()),
             user_id=user_id,
             context=context,
-            opened_hash=digest(context),
+            opened_hash=hash_canonical_json(context),
             created_at=now,
             updated_at=now,
         )
 
         def job(connection: Connection) -> tuple[Session, bool]:
             if not self._store.add(connection, session):
-                return self._present(connection, session, session_id), False
-            self._note(connection, caller, session, EventType.SESSION_OPENED, ActKind.SESSION_OPENED)
+                return self._existing_session(connection, session, session_id), False
+            self._record(connection, caller, session, EventType.SESSION_OPENED, SessionOperationKind.SESSION_OPENED)
             return session, True
 
         return self._recorder.run(job)
 
-    def get(self, caller: Caller, session_id: str | None, user_id: str) -> Session:
+    def get(self, caller: TenantCaller, session_id: str | None, user_id: str) -> Session:
         """Return a session by its id, or else the active one of a user. Raises SessionNotFound and QueryFailed."""
-        with self._store.reading() as connection:
-            return found(self._store, connection, caller, session_id, user_id)
+        with self._store.read_snapshot() as connection:
+            return require_session(self._store, connection, caller, session_id, user_id)
 
     def page(self, conditions: SessionFilter, request: PageRequest) -> Page[Session]:
         """Return the sessions that meet all conditions, last opened first; a page holds at most 100.
 
-        Raises InvalidArgument where the page token is not one of this listing, and QueryFailed.
+        Raises InvalidArgument if the page token is not from this listing, and QueryFailed.
         """
-        with self._store.reading() as connection:
-            return self._store.page(connection, conditions, bounded(request))
+        with self._store.read_snapshot() as connection:
+            return self._store.page(connection, conditions, cap_page_size(request))
 
     async def append_on_loop(
-        self, caller: Caller, session_id: str, said: MessageContent, claim_number: int | None = None
-    ) -> Message:
-        """Return what `append` does, on an event loop, which is not held; the message must be small."""
-        return await self._recorder.write(self._appending(caller, session_id, said, claim_number))
+        self, caller: TenantCaller, session_id: str, said: MessageContent, claim_number: int | None = None
+    ) -> ChatMessage:
+        """Append a message as `append` does, without blocking the event loop; the message must be small."""
+        return await self._recorder.write(self._append_job(caller, session_id, said, claim_number))
 
-    def append(self, caller: Caller, session_id: str, said: MessageContent, claim_number: int | None = None) -> Message:
-        """Return a message in its place once it is on disk; one whose message_id is known is not appended again.
+    def append(
+        self, caller: TenantCaller, session_id: str, said: MessageContent, claim_number: int | None = None
+    ) -> ChatMessage:
+        """Append a message durably and return it; one with a known message_id is not appended again.
 
-        Raises SessionNotFound where the session is not active, Conflict where the message_id was used with another
-        content, SessionWithAnotherAgent if the caller does not have the session (any more), and InvalidArgument for
-        metadata that is too large.
+        Raises SessionNotFound if the session is not active, Conflict if the message_id was used with other content,
+        SessionWithAnotherAgent if the caller does not have the session (any more), and InvalidArgument for metadata
+        that is too large.
         """
-        return self._recorder.run(self._appending(caller, session_id, said, claim_number))
+        return self._recorder.run(self._append_job(caller, session_id, said, claim_number))
 
-    def _appending(
-        self, caller: Caller, session_id: str, said: MessageContent, claim_number: int | None
-    ) -> Callable[[Connection], Message]:
+    def _append_job(
+        self, caller: TenantCaller, session_id: str, said: MessageContent, claim_number: int | None
+    ) -> Callable[[Connection], ChatMessage]:
         """Return the transaction that appends a message. Raises InvalidArgument for metadata that is too large."""
         self._check_size("metadata", said.metadata or {})
 
-        def job(connection: Connection) -> Message:
+        def job(connection: Connection) -> ChatMessage:
             session = self._store.get(connection, caller.tenant, session_id, lock=True)
             if session is None:
-                raise missing(session_id)
+                raise session_not_found(session_id)
             if said.message_id is not None:
                 known = self._store.message(connection, caller.tenant, session_id, said.message_id)
                 if known is not None:
-                    return repeated(known, said)
+                    return require_same_message(known, said)
             if not session.is_open:
-                raise closed_already(session)
+                raise session_closed(session)
             now = self._clock()
             check = self._fence.check_speaker if said.role is MessageRole.ASSISTANT else self._fence.check_number
             check(caller, session, claim_number, now)
             message = self._store.append(connection, caller.tenant, session_id, said, caller.agent, now)
             if message is None:
-                raise overtaken(session_id)
-            self._recorder.event(connection, appended(session, message))
+                raise concurrent_update(session_id)
+            self._recorder.add_event(connection, message_event(session, message))
             return message
 
         return job
 
-    def messages(self, caller: Caller, session_id: str, request: PageRequest) -> Page[Message]:
-        """Return the messages of a session in their order; a page holds at most 100.
+    def messages(self, caller: TenantCaller, session_id: str, request: PageRequest) -> Page[ChatMessage]:
+        """Return the messages of a session in order; a page holds at most 100.
 
-        Raises SessionNotFound, InvalidArgument where the page token is not one of this listing, and QueryFailed.
+        Raises SessionNotFound, InvalidArgument if the page token is not from this listing, and QueryFailed.
         """
-        with self._store.reading() as connection:
+        with self._store.read_snapshot() as connection:
             if self._store.get(connection, caller.tenant, session_id) is None:
-                raise missing(session_id)
-            return self._store.messages(connection, caller.tenant, session_id, bounded(request))
+                raise session_not_found(session_id)
+            return self._store.messages(connection, caller.tenant, session_id, cap_page_size(request))
 
     def update_context(
         self,
-        caller: Caller,
+        caller: TenantCaller,
         session_id: str,
         changes: Mapping[str, Any],
         version: int | None,
         claim_number: int | None = None,
     ) -> Session:
-        """Return a session with members of its context set, or removed where they are None.
+        """Set members of a session's context, or remove those that are None, and return the session.
 
-        Raises SessionNotFound where it is not active, SessionUpdateFailed where it has another version than the stated
-        one, SessionWithAnotherAgent if the claim number is not that of the live claim, and InvalidArgument for a
-        context that cannot be kept.
+        Raises SessionNotFound if the session is not active, SessionUpdateFailed if it has another version than the
+        stated one, SessionWithAnotherAgent if the claim number is not that of the live claim, and InvalidArgument for
+        a context that cannot be stored.
         """
         self._check_context(changes)
 
         def job(connection: Connection) -> Session:
-            session = locked(self._store, connection, caller, session_id, version)
+            session = lock_open_session(self._store, connection, caller, session_id, version)
             self._fence.check_number(caller, session, claim_number, self._clock())
             removed = {name for name, value in changes.items() if value is None}
             merged = {name: value for name, value in {**session.context, **changes}.items() if name not in removed}
-            if is_same(merged, session.context):
+            if is_same_json(merged, session.context):
                 return session
             self._check_size("context", merged)
-            updated = changed(session, self._clock(), context=merged)
+            updated = next_version(session, self._clock(), context=merged)
             self._replace(connection, updated)
-            data = {"members": [name[:SHOWN] for name in sorted(changes)[:MAX_PAGE]]}
-            kinds = (EventType.CONTEXT_UPDATED, ActKind.SESSION_CONTEXT_UPDATED)
-            self._note(connection, caller, updated, *kinds, data)
+            data = {"members": [name[:MAX_MEMBER_NAME] for name in sorted(changes)[:MAX_PAGE_SIZE]]}
+            kinds = (EventType.CONTEXT_UPDATED, SessionOperationKind.SESSION_CONTEXT_UPDATED)
+            self._record(connection, caller, updated, *kinds, data)
             return updated
 
         return self._recorder.run(job)
 
-    def close(self, caller: Caller, session_id: str, version: int | None) -> Session:
-        """Return a closed session; one that is closed stays as it is.
+    def close(self, caller: TenantCaller, session_id: str, version: int | None) -> Session:
+        """Close a session and return it; a closed one is not changed.
 
-        Raises SessionNotFound, and SessionUpdateFailed where it has another version than the stated one.
+        Raises SessionNotFound, and SessionUpdateFailed if the session has another version than the stated one.
         """
 
         def job(connection: Connection) -> Session:
             session = self._store.get(connection, caller.tenant, session_id, lock=True)
             if session is None:
-                raise missing(session_id)
+                raise session_not_found(session_id)
             if not session.is_open:
                 return session
             check_version(session, version)
             now = self._clock()
-            closed = changed(
+            closed = next_version(
                 session, now, status=SessionStatus.CLOSED, closed_at=now, claimed_by=None, claimed_until=None
             )
             self._replace(connection, closed)
-            self._note(connection, caller, closed, EventType.SESSION_CLOSED, ActKind.SESSION_CLOSED)
+            self._record(connection, caller, closed, EventType.SESSION_CLOSED, SessionOperationKind.SESSION_CLOSED)
             return closed
 
         return self._recorder.run(job)
 
-    def _present(self, connection: Connection, wanted: Session, session_id: str | None) -> Session:
-        """Return the session that is in the way of a new one, if it is the same. Raises Conflict."""
+    def _existing_session(self, connection: Connection, wanted: Session, session_id: str | None) -> Session:
+        """Return the existing session that prevents opening a new one, if it is the same. Raises Conflict."""
         active = self._store.active(connection, wanted.tenant, wanted.user_id)
         if active is None:
             raise Conflict(
@@ -220,40 +299,43 @@ class Sessions:
 
     def _replace(self, connection: Connection, session: Session) -> None:
         if not self._store.replace(connection, session):
-            raise overtaken(session.id)
+            raise concurrent_update(session.id)
 
-    def _note(
+    def _record(
         self,
         connection: Connection,
-        caller: Caller,
+        caller: TenantCaller,
         session: Session,
         event: EventType,
-        act: ActKind,
+        act: SessionOperationKind,
         data: Mapping[str, Any] | None = None,
     ) -> None:
         at = session.updated_at
-        self._recorder.event(connection, event_in(session, event, at, data or {}))
-        self._recorder.act(connection, Act(at, act, caller, session.active_agent, session.id))
+        self._recorder.add_event(connection, session_event(session, event, at, data or {}))
+        self._recorder.add_operation(connection, SessionOperation(at, act, caller, session.active_agent, session.id))
 
     def _check_context(self, context: Mapping[str, Any]) -> None:
-        if HISTORY in context:
+        if HISTORY_MEMBER in context:
             raise InvalidArgument.field(
-                f"context.{HISTORY}", "is kept by the server; append messages, and they are shared under this name"
+                f"context.{HISTORY_MEMBER}",
+                "is kept by the server; append messages, and they are shared under this name",
             )
         self._check_size("context", context)
 
     def _check_size(self, field: str, value: Mapping[str, Any]) -> None:
-        size = len(canonical(value).encode())
+        size = len(encode_canonical_json(value).encode())
         if size > self._max_context_bytes:
             raise InvalidArgument.field(field, f"has {size} bytes of JSON; at most {self._max_context_bytes} are kept")
 
 
-def found(store: SessionStore, connection: Connection, caller: Caller, session_id: str | None, user_id: str) -> Session:
+def require_session(
+    store: SessionStore, connection: Connection, caller: TenantCaller, session_id: str | None, user_id: str
+) -> Session:
     """Return a session by its id, or else the active one of a user. Raises SessionNotFound."""
     if session_id is not None:
         session = store.get(connection, caller.tenant, session_id)
         if session is None:
-            raise missing(session_id)
+            raise session_not_found(session_id)
         return session
     session = store.active(connection, caller.tenant, user_id)
     if session is None:
@@ -261,29 +343,29 @@ def found(store: SessionStore, connection: Connection, caller: Caller, session_i
     return session
 
 
-def locked(
-    store: SessionStore, connection: Connection, caller: Caller, session_id: str, version: int | None = None
+def lock_open_session(
+    store: SessionStore, connection: Connection, caller: TenantCaller, session_id: str, version: int | None = None
 ) -> Session:
-    """Return an active session that nobody else can change within the transaction.
+    """Return an active session, locked against changes by others within the transaction.
 
-    Raises SessionNotFound, and SessionUpdateFailed where it has another version than the stated one.
+    Raises SessionNotFound, and SessionUpdateFailed if the session has another version than the stated one.
     """
     session = store.get(connection, caller.tenant, session_id, lock=True)
     if session is None:
-        raise missing(session_id)
+        raise session_not_found(session_id)
     if not session.is_open:
-        raise closed_already(session)
+        raise session_closed(session)
     check_version(session, version)
     return session
 
 
-def changed(session: Session, at: datetime, **changes: Any) -> Session:
+def next_version(session: Session, at: datetime, **changes: Any) -> Session:
     """Return the next version of a session."""
     return replace(session, version=session.version + 1, updated_at=at, **changes)
 
 
 def check_version(session: Session, version: int | None) -> None:
-    """Refuse to change a session that is not in the stated version. Raises SessionUpdateFailed."""
+    """Raise SessionUpdateFailed if a session is not in the stated version."""
     if version not in (None, session.version):
         raise SessionUpdateFailed(
             f"The chat session {session.id} has version {session.version}, not {version}; read it and try again",
@@ -291,21 +373,21 @@ def check_version(session: Session, version: int | None) -> None:
         )
 
 
-def event_in(session: Session, kind: EventType, at: datetime, data: Mapping[str, Any]) -> Event:
+def session_event(session: Session, kind: EventType, at: datetime, data: Mapping[str, Any]) -> Event:
     """Return an event of a session that concerns the agent that has it."""
     return Event(session.tenant, kind, session.active_agent, at, session.id, session.user_id, data)
 
 
-def appended(session: Session, message: Message) -> Event:
-    """Return the event of a message."""
-    named = {} if message.said.message_id is None else {"message_id": message.said.message_id}
-    data = {"sequence": message.sequence, "role": message.said.role.value, **named}
-    return event_in(session, EventType.MESSAGE_APPENDED, message.sent_at, data)
+def message_event(session: Session, message: ChatMessage) -> Event:
+    """Return the event of an appended message."""
+    named = {} if message.body.message_id is None else {"message_id": message.body.message_id}
+    data = {"sequence": message.sequence, "role": message.body.role.value, **named}
+    return session_event(session, EventType.MESSAGE_APPENDED, message.sent_at, data)
 
 
-def repeated(known: Message, said: MessageContent) -> Message:
-    """Return a message that is there, if the same was said. Raises Conflict."""
-    if not says_the_same(known.said, said):
+def require_same_message(known: ChatMessage, said: MessageContent) -> ChatMessage:
+    """Return a stored message if the new one has the same content. Raises Conflict."""
+    if not is_same_content(known.body, said):
         raise Conflict(
             f"The message_id {said.message_id} was used for another message",
             metadata={"message_id": str(said.message_id)},
@@ -313,32 +395,32 @@ def repeated(known: Message, said: MessageContent) -> Message:
     return known
 
 
-def says_the_same(one: MessageContent, other: MessageContent) -> bool:
-    """Whether two messages have the same content."""
+def is_same_content(one: MessageContent, other: MessageContent) -> bool:
+    """Return whether two messages have the same content."""
     if (one.role, one.content, one.message_id) != (other.role, other.content, other.message_id):
         return False
-    return is_same(one.metadata, other.metadata)
+    return is_same_json(one.metadata, other.metadata)
 
 
-def bounded(request: PageRequest) -> PageRequest:
-    """Return a page request for at most MAX_PAGE items."""
-    return PageRequest(min(request.limit, MAX_PAGE), request.token)
+def cap_page_size(request: PageRequest) -> PageRequest:
+    """Return a page request for at most MAX_PAGE_SIZE items."""
+    return PageRequest(min(request.limit, MAX_PAGE_SIZE), request.token)
 
 
-def missing(session_id: str) -> SessionNotFound:
+def session_not_found(session_id: str) -> SessionNotFound:
     """Return the error for a session that the tenant does not have."""
     return SessionNotFound(f"There is no chat session {session_id}", metadata={"chat_session_id": session_id})
 
 
-def closed_already(session: Session) -> SessionNotFound:
-    """Return the error for a session that has ended."""
+def session_closed(session: Session) -> SessionNotFound:
+    """Return the error for a closed session."""
     return SessionNotFound(
         f"The chat session {session.id} is closed; open another one", metadata={"chat_session_id": session.id}
     )
 
 
-def overtaken(session_id: str) -> SessionUpdateFailed:
-    """Return the error for a session that was changed at the same time."""
+def concurrent_update(session_id: str) -> SessionUpdateFailed:
+    """Return the error for a session that was changed concurrently."""
     return SessionUpdateFailed(
         f"The chat session {session_id} was changed at the same time; try again",
         metadata={"chat_session_id": session_id, "reason": "changed at the same time"},

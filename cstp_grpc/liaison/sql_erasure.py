@@ -1,4 +1,4 @@
-"""Deleting chat sessions and what belongs to them from an SQL database."""
+"""Delete chat sessions and their data from an SQL database."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Select, Table, and_, delete, exists, or_, select, tuple_
 
 from cstp_grpc.liaison.model import Session, SessionStatus
-from cstp_grpc.liaison.rows import session_of
-from cstp_grpc.storage.order import WriteOrder
+from cstp_grpc.liaison.sql_rows import session_from_row
+from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.tables import (
     chat_messages,
     chat_sessions,
@@ -19,7 +19,7 @@ from cstp_grpc.storage.tables import (
     liaison_holds,
     liaison_shares,
 )
-from cstp_grpc.storage.text import storable
+from cstp_grpc.storage.unit_of_work import GlobalWriteLock
 
 activations = liaison_activations.c
 events = liaison_events.c
@@ -38,22 +38,22 @@ IN_USE = exists().where(
 
 
 class SqlErasureStore:
-    """Deletes from the tables of chat sessions and routing.
+    """Delete from the tables of chat sessions and routing.
 
-    Each method first takes the order lock, as whatever else changes sessions does: servers never wait for each other.
+    Each method first takes the order lock, as all writers of sessions do, so that servers cannot deadlock.
     """
 
     def __init__(self, engine: Engine) -> None:
-        self._order = WriteOrder(engine)
+        self._order = GlobalWriteLock(engine)
         self._overwrites = engine.dialect.name == "sqlite"
 
     def delete_session(self, connection: Connection, tenant: str, session_id: str) -> Session | None:
-        """Delete a session, its messages, shares, activations and events, and return it; None if there is none.
+        """Delete a session, its messages, shares, activations and events, and return it, or None if it is missing.
 
-        Shares that name it are deleted also if there is none: what is shared needs no session.
+        Shares that name it are deleted even if it is missing, because a share needs no session.
         """
         self._begin(connection)
-        stored_id = storable(session_id)
+        stored_id = replace_unstorable(session_id)
         key = and_(sessions.tenant == tenant, sessions.id == stored_id)
         row = connection.execute(select(chat_sessions).where(key)).first()
         of_session = and_(shares.tenant == tenant, shares.conversation_id == stored_id)
@@ -69,33 +69,33 @@ class SqlErasureStore:
             (chat_sessions, key),
         ):
             connection.execute(delete(table).where(condition))
-        return session_of(row)
+        return session_from_row(row)
 
     def sessions_of_user(
         self, connection: Connection, tenant: str, user_id: str, opened_by: datetime, limit: int
     ) -> list[str]:
-        """Return the ids of up to `limit` sessions of a user that were opened at an instant or before it."""
+        """Return the ids of up to `limit` sessions of a user that were opened by an instant."""
         self._begin(connection)
-        of_user = and_(sessions.tenant == tenant, sessions.user_id == storable(user_id))
+        of_user = and_(sessions.tenant == tenant, sessions.user_id == replace_unstorable(user_id))
         query = select(sessions.id).where(of_user, sessions.created_at <= opened_by).order_by(sessions.created_at)
         return [row.id for row in connection.execute(query.limit(limit))]
 
     def expired_sessions(self, connection: Connection, before: datetime, limit: int) -> list[tuple[str, str]]:
-        """Return tenant and id of up to `limit` sessions that changed last before an instant."""
+        """Return tenant and id of up to `limit` sessions that last changed before an instant."""
         self._begin(connection)
         query = select(sessions.tenant, sessions.id).where(sessions.updated_at < before).order_by(sessions.updated_at)
         return [(row.tenant, row.id) for row in connection.execute(query.limit(limit))]
 
     def delete_messages(self, connection: Connection, before: datetime, limit: int) -> int:
-        """Delete up to `limit` messages that were sent before an instant, and return how many were deleted."""
+        """Delete up to `limit` messages sent before an instant, and return the number deleted."""
         self._begin(connection)
         expired = select(*chat_messages.primary_key).where(messages.sent_at < before).order_by(messages.sent_at)
         return delete_rows(connection, chat_messages, expired.limit(limit))
 
     def delete_shares(self, connection: Connection, before: datetime, limit: int) -> int:
-        """Delete up to `limit` shares that were made before an instant, and return how many were deleted.
+        """Delete up to `limit` shares made before an instant, and return the number deleted.
 
-        Shares stay that are still to be delivered, or by which a liaison agent has an active session.
+        Shares that await delivery, or by which a liaison agent has an active session, are kept.
         """
         self._begin(connection)
         expired = (
@@ -115,13 +115,13 @@ class SqlErasureStore:
         return len(keys)
 
     def delete_events(self, connection: Connection, before: datetime, limit: int) -> int:
-        """Delete up to `limit` events of each tenant that happened before an instant, oldest first.
+        """Delete up to `limit` events of each tenant from before an instant, oldest first.
 
-        Returns how many were deleted.
+        Returns the number deleted.
         """
         self._begin(connection)
         tenants = connection.execute(select(liaison_event_counters.c.tenant)).scalars().all()
-        return sum(delete_events_of(connection, tenant, before, limit) for tenant in tenants)
+        return sum(delete_tenant_events(connection, tenant, before, limit) for tenant in tenants)
 
     def _begin(self, connection: Connection) -> None:
         self._order.hold(connection)
@@ -130,10 +130,10 @@ class SqlErasureStore:
             connection.exec_driver_sql("PRAGMA secure_delete = ON")
 
 
-def delete_events_of(connection: Connection, tenant: str, before: datetime, limit: int) -> int:
-    """Delete the oldest events of a tenant that happened before an instant, and return how many were deleted.
+def delete_tenant_events(connection: Connection, tenant: str, before: datetime, limit: int) -> int:
+    """Delete the oldest events of a tenant from before an instant, and return the number deleted.
 
-    Only the first events by sequence are looked at: since time rises with it, no index by time is needed.
+    Only the first events by sequence are read: since time rises with the sequence, no index by time is needed.
     """
     first = select(events.sequence, events.occurred_at).where(events.tenant == tenant).order_by(events.sequence)
     rows = connection.execute(first.limit(limit))
@@ -144,7 +144,7 @@ def delete_events_of(connection: Connection, tenant: str, before: datetime, limi
 
 
 def delete_rows(connection: Connection, table: Table, keys: Select[Any]) -> int:
-    """Delete the rows of primary keys that a query finds, and return how many there were."""
+    """Delete the rows whose primary keys a query selects, and return their number."""
     found = [tuple(row) for row in connection.execute(keys)]
     connection.execute(delete(table).where(tuple_(*table.primary_key).in_(found)))
     return len(found)

@@ -11,17 +11,16 @@ from sqlalchemy import Connection, Engine, Select, and_, bindparam, func, insert
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.liaison.model import Activation, DeliveryState, Event, EventFilter, Share
-from cstp_grpc.liaison.rows import (
-    activation_of,
+from cstp_grpc.liaison.sql_rows import (
     activation_row,
+    decode_activation,
     delivery_values,
-    event_of,
+    event_from_row,
     event_row,
-    share_of,
+    share_from_row,
     share_row,
 )
-from cstp_grpc.storage.driver_statement import DriverStatement, parameters
-from cstp_grpc.storage.order import WriteOrder
+from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.tables import (
     TO_DELIVER,
     liaison_activations,
@@ -29,7 +28,7 @@ from cstp_grpc.storage.tables import (
     liaison_events,
     liaison_shares,
 )
-from cstp_grpc.storage.text import storable
+from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, bind_parameters
 
 PENDING = DeliveryState.PENDING.value
 
@@ -48,7 +47,7 @@ SHARE = select(liaison_shares).where(*OF_SHARE)
 DELIVERED = (
     update(liaison_shares)
     .where(*OF_SHARE, shares.delivery == PENDING)
-    .values(parameters(("delivery", "attempts", "next_attempt_at", "task_id", "delivered_at")))
+    .values(bind_parameters(("delivery", "attempts", "next_attempt_at", "task_id", "delivered_at")))
 )
 NEXT_DUE = select(shares.next_attempt_at).where(text(TO_DELIVER)).order_by(shares.next_attempt_at).limit(1)
 EVENT_COUNT = select(func.coalesce(func.sum(counters.last_sequence), 0))
@@ -56,62 +55,64 @@ LAST_SEQUENCE = select(counters.last_sequence).where(counters.tenant == bindpara
 
 
 class SqlRoutingStore:
-    """Keeps shares, activations and events in the tables of these names that begin with `liaison_`.
+    """Store shares, activations and events in the tables of these names that begin with `liaison_`.
 
-    What a transaction that changes something begins with waits for the other servers that do: see `WriteOrder`. To
-    add an activation, it begins with reading the session with the lock.
+    The first statement of a writing transaction waits for the writers of other servers: see `WriteOrder`. To add an
+    activation, a transaction first reads the session with the lock.
     """
 
     def __init__(self, engine: Engine) -> None:
         dialect = engine.dialect
         upsert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
-        add_share = upsert(liaison_shares).values(parameters(shares.keys())).on_conflict_do_nothing()
+        add_share = upsert(liaison_shares).values(bind_parameters(shares.keys())).on_conflict_do_nothing()
         count_event = upsert(liaison_event_counters).values(tenant=bindparam("tenant"), last_sequence=1)
         count_event = count_event.on_conflict_do_update(
             index_elements=["tenant"], set_={"last_sequence": counters.last_sequence + 1}
         )
-        self._order = WriteOrder(engine)
-        self._activation = DriverStatement(ACTIVATION, dialect)
-        add_activation = insert(liaison_activations).values(parameters(activations.keys()))
-        self._add_activation = DriverStatement(add_activation, dialect)
-        self._share = DriverStatement(SHARE, dialect)
-        self._add_share = DriverStatement(add_share, dialect)
-        self._delivered = DriverStatement(DELIVERED, dialect)
-        self._count_event = DriverStatement(count_event.returning(counters.last_sequence), dialect)
-        self._add_event = DriverStatement(insert(liaison_events).values(parameters(events.keys())), dialect)
-        self._next_due = DriverStatement(NEXT_DUE, dialect)
-        self._event_count = DriverStatement(EVENT_COUNT, dialect)
-        self._last_sequence = DriverStatement(LAST_SEQUENCE, dialect)
+        self._order = GlobalWriteLock(engine)
+        self._activation = CompiledStatement(ACTIVATION, dialect)
+        add_activation = insert(liaison_activations).values(bind_parameters(activations.keys()))
+        self._add_activation = CompiledStatement(add_activation, dialect)
+        self._share = CompiledStatement(SHARE, dialect)
+        self._add_share = CompiledStatement(add_share, dialect)
+        self._delivered = CompiledStatement(DELIVERED, dialect)
+        self._count_event = CompiledStatement(count_event.returning(counters.last_sequence), dialect)
+        self._add_event = CompiledStatement(insert(liaison_events).values(bind_parameters(events.keys())), dialect)
+        self._next_due = CompiledStatement(NEXT_DUE, dialect)
+        self._event_count = CompiledStatement(EVENT_COUNT, dialect)
+        self._last_sequence = CompiledStatement(LAST_SEQUENCE, dialect)
 
     def activation(self, connection: Connection, tenant: str, key: str) -> Activation | None:
-        """Return the answer of a routing; None where there is none of that key."""
-        row = self._activation.first(connection, {"tenant": tenant, "key": storable(key)})
-        return None if row is None else activation_of(*row)
+        """Return the activation of a key, or None."""
+        row = self._activation.first(connection, {"tenant": tenant, "key": replace_unstorable(key)})
+        return None if row is None else decode_activation(*row)
 
     def add_activation(self, connection: Connection, tenant: str, activation: Activation) -> None:
-        """Add the answer of a routing; its key must be new, and the share of that identifier has its context."""
+        """Add an activation; its key must be new, and the share of that id holds its context."""
         self._add_activation.run(connection, activation_row(tenant, activation))
 
     def share(self, connection: Connection, tenant: str, share_id: str) -> Share | None:
-        """Return a share; None where there is none."""
-        row = self._share.first(connection, {"tenant": tenant, "id": storable(share_id)})
-        return None if row is None else share_of(row)
+        """Return a share, or None."""
+        row = self._share.first(connection, {"tenant": tenant, "id": replace_unstorable(share_id)})
+        return None if row is None else share_from_row(row)
 
     def add_share(self, connection: Connection, share: Share) -> bool:
-        """Add a share and return True; False where the id is taken."""
+        """Add a share and return True; False if the id is taken."""
         self._order.hold(connection)
         return self._add_share.run(connection, share_row(share)) == 1
 
-    def delivered(self, connection: Connection, share: Share) -> bool:
-        """Write what became of a pending share's delivery, and return whether it was pending still: delivery, attempts,
-        next_attempt_at, task_id, delivered_at.
+    def update_delivery(self, connection: Connection, share: Share) -> bool:
+        """Write the delivery state of a share and return True; False if it was no longer pending.
+
+        The columns are delivery, attempts, next_attempt_at, task_id and delivered_at.
         """
         self._order.hold(connection)
         return self._write_delivery(connection, share)
 
     def take_due(self, connection: Connection, now: datetime, until: datetime, limit: int) -> list[Share]:
-        """Return pending shares whose delivery is due, the longest due first, and set their next attempt to `until`, so
-        that no other server takes them before.
+        """Return due pending shares, the longest due first, and postpone their next attempt to `until`.
+
+        So no other server takes them before.
         """
         self._order.hold(connection)
         due = (
@@ -120,18 +121,18 @@ class SqlRoutingStore:
             .order_by(shares.next_attempt_at, shares.tenant, shares.id)
             .limit(limit)
         )
-        taken = [replace(share_of(row), next_attempt_at=until) for row in connection.execute(due)]
+        taken = [replace(share_from_row(row), next_attempt_at=until) for row in connection.execute(due)]
         for share in taken:
             self._write_delivery(connection, share)
         return taken
 
     def next_due(self, connection: Connection) -> datetime | None:
-        """Return when the next delivery is due; None where none waits."""
+        """Return when the next delivery is due, or None if none is pending."""
         row = self._next_due.first(connection, {})
         return None if row is None else row[0]
 
     def add_event(self, connection: Connection, event: Event) -> Event:
-        """Add an event and return it with its sequence, one more than that of the tenant's event before it."""
+        """Add an event and return it with its sequence number, the tenant's next one."""
         # The order lock makes sequences visible in rising order: no smaller one is still to be committed elsewhere.
         self._order.hold(connection)
         ((sequence,),) = self._count_event.all(connection, {"tenant": event.tenant})
@@ -140,30 +141,30 @@ class SqlRoutingStore:
         return numbered
 
     def events(self, connection: Connection, conditions: EventFilter, after: int, limit: int) -> Sequence[Event]:
-        """Return up to `limit` events after a sequence, in their order."""
-        return [event_of(row) for row in connection.execute(happening(conditions, after).limit(limit))]
+        """Return up to `limit` events after a sequence number, in order."""
+        return [event_from_row(row) for row in connection.execute(event_query(conditions, after).limit(limit))]
 
     def count_events(self, connection: Connection) -> int:
-        """Return how many events all tenants ever had."""
+        """Return the number of events that all tenants ever had."""
         ((count,),) = self._event_count.all(connection, {})
         return int(count)
 
     def last_sequence(self, connection: Connection, tenant: str) -> int:
-        """Return the sequence of the tenant's last event, also if it has been removed; 0 if it never had one."""
+        """Return the sequence number of the tenant's last event, even if removed; 0 if it never had one."""
         row = self._last_sequence.first(connection, {"tenant": tenant})
         return 0 if row is None else row[0]
 
     def _write_delivery(self, connection: Connection, share: Share) -> bool:
-        values = {"tenant": share.tenant, "id": storable(share.id), **delivery_values(share)}
+        values = {"tenant": share.tenant, "id": replace_unstorable(share.id), **delivery_values(share)}
         return self._delivered.run(connection, values) == 1
 
 
-def happening(conditions: EventFilter, after: int) -> Select[Any]:
-    """Return the query of the events that meet all conditions, after a sequence and in their order."""
+def event_query(conditions: EventFilter, after: int) -> Select[Any]:
+    """Return the query for the events after a sequence number that meet all conditions, in order."""
     query = select(liaison_events).where(events.tenant == conditions.tenant, events.sequence > after)
     for column, wanted in ((events.session_id, conditions.session_id), (events.agent, conditions.agent)):
         if wanted is not None:
-            query = query.where(column == storable(wanted))
+            query = query.where(column == replace_unstorable(wanted))
     if conditions.types:
-        query = query.where(events.type.in_(map(storable, conditions.types)))
+        query = query.where(events.type.in_(map(replace_unstorable, conditions.types)))
     return query.order_by(events.sequence)

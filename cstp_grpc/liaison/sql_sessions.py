@@ -27,24 +27,30 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cstp_grpc.liaison.model import GUIDE, Message, MessageContent, Session, SessionFilter, SessionStatus
-from cstp_grpc.liaison.rows import (
+from cstp_grpc.liaison.model import GUIDE, ChatMessage, MessageContent, Session, SessionFilter, SessionStatus
+from cstp_grpc.liaison.sql_rows import (
     Row,
-    context_json,
     hold_row,
-    message_of,
+    message_from_row,
     message_row,
-    session_of,
+    row_context_json,
+    session_from_row,
     session_row,
     session_values,
 )
-from cstp_grpc.storage.driver_statement import DriverStatement, parameters
-from cstp_grpc.storage.order import WriteOrder
-from cstp_grpc.storage.page_token import from_microseconds, read_token, to_microseconds, write_token
-from cstp_grpc.storage.paging import Page, PageRequest, estimated_size, fitting
-from cstp_grpc.storage.reading import reading
+from cstp_grpc.storage.pagination import (
+    Page,
+    PageRequest,
+    count_within_budget,
+    decode_page_token,
+    encode_page_token,
+    estimate_message_bytes,
+    from_microseconds,
+    to_microseconds,
+)
+from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.tables import OPEN_SESSION, chat_messages, chat_sessions, liaison_holds
-from cstp_grpc.storage.text import storable
+from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, bind_parameters, read_snapshot
 
 T = TypeVar("T")
 
@@ -73,7 +79,7 @@ REPLACE = (
     update(chat_sessions)
     .where(*OF_SESSION, table.version + 1 == bindparam("version"), table.status == ACTIVE)
     .values(
-        parameters(
+        bind_parameters(
             (
                 "active_agent",
                 "status",
@@ -97,7 +103,7 @@ HAND_OVER = (
         table.user_id == bindparam("user_id"),
         table.status == ACTIVE,
     )
-    .values(parameters(("active_agent", "version", "routing_epoch", "activation_key", "updated_at")))
+    .values(bind_parameters(("active_agent", "version", "routing_epoch", "activation_key", "updated_at")))
     .values(claimed_by=null(), claimed_until=null())
     .returning(table.message_count, table.claim_number)
 )
@@ -115,7 +121,7 @@ CLAIM = (
             table.claimed_until <= bindparam("now"),
         ),
     )
-    .values(parameters(("claimed_by", "claimed_until", "claim_number")))
+    .values(bind_parameters(("claimed_by", "claimed_until", "claim_number")))
 )
 COUNT = (
     update(chat_sessions)
@@ -146,12 +152,12 @@ HISTORY = (
 
 
 class SqlSessionStore:
-    """Keeps sessions in the tables `chat_sessions` and `chat_messages`.
+    """Store sessions in the tables `chat_sessions` and `chat_messages`.
 
-    What a transaction that changes something begins with waits for the other servers that do: see `WriteOrder`. To
-    replace a session, it begins with reading that with the lock.
+    The first statement of a writing transaction waits for the writers of other servers: see `WriteOrder`. To replace
+    a session, a transaction first reads it with the lock.
 
-    What a liaison agent has is due to be looked at `first_look` after it was handed over.
+    A session of a liaison agent is due for supervision `first_look` after the hand-over.
     """
 
     def __init__(self, engine: Engine, first_look: timedelta = timedelta(0)) -> None:
@@ -160,89 +166,86 @@ class SqlSessionStore:
         on_postgresql = dialect.name == "postgresql"
         # Elsewhere each statement of a transaction would see what others committed meanwhile.
         self._engine = engine.execution_options(isolation_level="REPEATABLE READ") if on_postgresql else engine
-        self._order = WriteOrder(engine)
+        self._order = GlobalWriteLock(engine)
         upsert = postgresql.insert if on_postgresql else sqlite.insert
         add = upsert(chat_sessions)
-        add = add.values(parameters(table.keys())).on_conflict_do_nothing()
-        self._add = DriverStatement(add, dialect)
-        self._get = DriverStatement(SESSION, dialect)
-        self._get_locked = DriverStatement(SESSION.with_for_update(), dialect)
-        self._active = DriverStatement(ACTIVE_SESSION, dialect)
-        self._replace = DriverStatement(REPLACE, dialect)
-        self._hand_over = DriverStatement(HAND_OVER, dialect)
+        add = add.values(bind_parameters(table.keys())).on_conflict_do_nothing()
+        self._add = CompiledStatement(add, dialect)
+        self._get = CompiledStatement(SESSION, dialect)
+        self._get_locked = CompiledStatement(SESSION.with_for_update(), dialect)
+        self._active = CompiledStatement(ACTIVE_SESSION, dialect)
+        self._replace = CompiledStatement(REPLACE, dialect)
+        self._hand_over = CompiledStatement(HAND_OVER, dialect)
         of_messages = table.message_count == bindparam("message_count")
-        self._hand_over_with_messages = DriverStatement(HAND_OVER.where(of_messages), dialect)
-        self._claim = DriverStatement(CLAIM, dialect)
-        hold = upsert(liaison_holds).values(parameters(holds.keys()))
+        self._hand_over_with_messages = CompiledStatement(HAND_OVER.where(of_messages), dialect)
+        self._claim = CompiledStatement(CLAIM, dialect)
+        hold = upsert(liaison_holds).values(bind_parameters(holds.keys()))
         hold = hold.on_conflict_do_update(
             index_elements=["tenant", "session_id"],
             set_={name: hold.excluded[name] for name in holds.keys() if name not in ("tenant", "session_id")},  # noqa: SIM118
             where=holds.activation_key != hold.excluded.activation_key,
         )
-        self._hold = DriverStatement(hold, dialect)
-        self._release = DriverStatement(RELEASE, dialect)
-        self._works = DriverStatement(WORKS, dialect)
-        self._speaks = DriverStatement(SPEAKS, dialect)
-        self._count = DriverStatement(COUNT, dialect)
-        self._append = DriverStatement(insert(chat_messages).values(parameters(message_table.keys())), dialect)
-        self._message = DriverStatement(NAMED, dialect)
-        self._history = DriverStatement(HISTORY, dialect)
+        self._hold = CompiledStatement(hold, dialect)
+        self._release = CompiledStatement(RELEASE, dialect)
+        self._works = CompiledStatement(WORKS, dialect)
+        self._speaks = CompiledStatement(SPEAKS, dialect)
+        self._count = CompiledStatement(COUNT, dialect)
+        self._append = CompiledStatement(insert(chat_messages).values(bind_parameters(message_table.keys())), dialect)
+        self._message = CompiledStatement(NAMED, dialect)
+        self._history = CompiledStatement(HISTORY, dialect)
 
-    def reading(self) -> AbstractContextManager[Connection]:
-        """Give a connection that sees one state of the database. Raises QueryFailed where it does not answer."""
-        return reading(self._engine)
+    def read_snapshot(self) -> AbstractContextManager[Connection]:
+        """Open a connection with a consistent snapshot of the database. Raises QueryFailed."""
+        return read_snapshot(self._engine)
 
     def add(self, connection: Connection, session: Session) -> bool:
-        """Add a session and return True; False where the id is taken or the user has an active one."""
+        """Add a session and return True; False if the id is taken or the user has an active one."""
         self._order.hold(connection)
         return self._add.run(connection, session_row(session)) == 1
 
     def get(self, connection: Connection, tenant: str, session_id: str, *, lock: bool = False) -> Session | None:
-        """Return a session; None where there is none. With `lock` no other transaction can change it until the end of
-        this one.
-        """
+        """Return a session, or None; with `lock` no other transaction can change it until this one ends."""
         if lock:
             self._order.hold(connection)
         statement = self._get_locked if lock else self._get
-        row = statement.first(connection, {"tenant": tenant, "id": storable(session_id)})
-        return None if row is None else session_of(row)
+        row = statement.first(connection, {"tenant": tenant, "id": replace_unstorable(session_id)})
+        return None if row is None else session_from_row(row)
 
     def get_small(
         self, connection: Connection, tenant: str, session_id: str | None, user_id: str, max_characters: int
     ) -> Session | None:
         """Return a session by its id, or else the active one of a user.
 
-        Returns None where there is none, and where the JSON of its context has more than `max_characters`.
+        Returns None if it is missing, or if the JSON of its context has more than `max_characters`.
         """
         if session_id is None:
-            row = self._active.first(connection, {"tenant": tenant, "user_id": storable(user_id)})
+            row = self._active.first(connection, {"tenant": tenant, "user_id": replace_unstorable(user_id)})
         else:
-            row = self._get.first(connection, {"tenant": tenant, "id": storable(session_id)})
-        return None if row is None or len(context_json(row)) > max_characters else session_of(row)
+            row = self._get.first(connection, {"tenant": tenant, "id": replace_unstorable(session_id)})
+        return None if row is None or len(row_context_json(row)) > max_characters else session_from_row(row)
 
     def active(self, connection: Connection, tenant: str, user_id: str) -> Session | None:
-        """Return the active session of a user; None where there is none."""
-        row = self._active.first(connection, {"tenant": tenant, "user_id": storable(user_id)})
-        return None if row is None else session_of(row)
+        """Return the active session of a user, or None."""
+        row = self._active.first(connection, {"tenant": tenant, "user_id": replace_unstorable(user_id)})
+        return None if row is None else session_from_row(row)
 
     def replace(self, connection: Connection, session: Session) -> bool:
-        """Put an active session in the place of the version before it, and return whether that was there and active.
+        """Replace an active session by its next version; return False if it has another version or is closed.
 
-        Neither message_count nor claim is written: messages and claims change no version. A session whose active_agent,
-        routing_epoch or status changes loses its claim.
+        Neither message_count nor claim is written, since messages and claims do not change the version. A session
+        whose active_agent, routing_epoch or status changes loses its claim.
         """
         replaced = self._replace.run(connection, session_row(session)) == 1
         if replaced:
-            self._note_holder(connection, session)
+            self._update_hold(connection, session)
         return replaced
 
     def hand_over(self, connection: Connection, session: Session, *, with_messages: bool) -> Session | None:
-        """Give an active session to the agent of its next version and return it as it is then.
+        """Assign an active session to the agent of its next version and return it as stored.
 
-        Returns None if that session has changed: it is closed, has another version than the one before, was opened at
-        another instant or for another user, or, `with_messages`, has another number of messages. Agent, epoch,
-        activation key and instant of change are written; the claim, which `session` must not have, ends; its number and
-        the messages stay.
+        Returns None if the session has changed: it is closed, has another version, was opened at another instant or
+        for another user, or, `with_messages`, has another number of messages. Agent, epoch, activation key and time
+        of change are written; the claim, which `session` must not have, ends; its number and the messages stay.
         """
         self._order.hold(connection)
         statement = self._hand_over_with_messages if with_messages else self._hand_over
@@ -253,12 +256,12 @@ class SqlSessionStore:
         given = session
         if (message_count, claim_number) != (session.message_count, session.claim_number):
             given = replace(session, message_count=message_count, claim_number=claim_number)
-        self._note_holder(connection, given)
+        self._update_hold(connection, given)
         return given
 
-    def _note_holder(self, connection: Connection, session: Session) -> None:
-        """Note which liaison agent has a session, and when it is looked at, or that none has it."""
-        values = {"tenant": session.tenant, "id": storable(session.id), "now": session.updated_at}
+    def _update_hold(self, connection: Connection, session: Session) -> None:
+        """Update the record of the liaison agent that has a session, or delete it if none has."""
+        values = {"tenant": session.tenant, "id": replace_unstorable(session.id), "now": session.updated_at}
         if not session.is_open or session.activation_key is None:
             self._release.run(connection, values)
         elif self._hold.run(connection, hold_row(session, session.updated_at + self._first_look)) == 0:
@@ -266,8 +269,9 @@ class SqlSessionStore:
             self._speaks.run(connection, values)
 
     def claim(self, connection: Connection, session: Session, now: datetime) -> bool:
-        """Write the claim of an active session whose version, agent and epoch are those given, and return
-        whether it was free at `now`: claimed by nobody, by the same, or no longer.
+        """Write the claim of a session with the given version, agent and epoch, and return whether it was free.
+
+        A session is free at `now` if nobody has claimed it, the same claimant has, or the claim has ended.
         """
         self._order.hold(connection)
         values = {**session_values(session), "now": now}
@@ -278,88 +282,94 @@ class SqlSessionStore:
 
     def append(
         self, connection: Connection, tenant: str, session_id: str, said: MessageContent, author: str, at: datetime
-    ) -> Message | None:
-        """Append a message to an active session and return it in its place; None where there is no active session."""
+    ) -> ChatMessage | None:
+        """Append a message to an active session and return it, or None if the session is not active."""
         self._order.hold(connection)
-        counted = self._count.first(connection, {"tenant": tenant, "id": storable(session_id), "updated_at": at})
+        counted = self._count.first(
+            connection, {"tenant": tenant, "id": replace_unstorable(session_id), "updated_at": at}
+        )
         if counted is None:
             return None
         sequence, active_agent = counted
-        message = Message(sequence, said, active_agent, author, at)
+        message = ChatMessage(sequence, said, active_agent, author, at)
         self._append.run(connection, message_row(tenant, session_id, message))
         if active_agent != GUIDE:
-            self._speaks.run(connection, {"tenant": tenant, "id": storable(session_id), "now": at})
+            self._speaks.run(connection, {"tenant": tenant, "id": replace_unstorable(session_id), "now": at})
         return message
 
-    def message(self, connection: Connection, tenant: str, session_id: str, message_id: str) -> Message | None:
-        """Return the message of an identifier that its sender chose; None where there is none."""
-        values = {"tenant": tenant, "session_id": storable(session_id), "message_id": storable(message_id)}
+    def message(self, connection: Connection, tenant: str, session_id: str, message_id: str) -> ChatMessage | None:
+        """Return the message with an id that its sender chose, or None."""
+        values = {
+            "tenant": tenant,
+            "session_id": replace_unstorable(session_id),
+            "message_id": replace_unstorable(message_id),
+        }
         row = self._message.first(connection, values)
-        return None if row is None else message_of(row)
+        return None if row is None else message_from_row(row)
 
-    def history(self, connection: Connection, tenant: str, session_id: str, max_characters: int) -> list[Message]:
-        """Return messages in their order, up to the first by which their contents exceed `max_characters` together."""
-        found: list[Message] = []
+    def history(self, connection: Connection, tenant: str, session_id: str, max_characters: int) -> list[ChatMessage]:
+        """Return messages in order, up to the first that makes their total exceed `max_characters`."""
+        found: list[ChatMessage] = []
         left = max_characters
-        values = {"tenant": tenant, "session_id": storable(session_id)}
+        values = {"tenant": tenant, "session_id": replace_unstorable(session_id)}
         while True:
             after = found[-1].sequence if found else 0
             rows = self._history.all(connection, {**values, "after": after})
-            for message in map(message_of, rows):
+            for message in map(message_from_row, rows):
                 found.append(message)
-                left -= len(message.said.content)
+                left -= len(message.body.content)
                 if left < 0:
                     return found
             if len(rows) < HISTORY_ROWS:
                 return found
 
-    def messages(self, connection: Connection, tenant: str, session_id: str, request: PageRequest) -> Page[Message]:
-        """Return a page of messages in their order. Raises InvalidArgument where the page token is not one of it."""
+    def messages(self, connection: Connection, tenant: str, session_id: str, request: PageRequest) -> Page[ChatMessage]:
+        """Return a page of messages in order. Raises InvalidArgument if the page token is not from this listing."""
         conditions = ("messages", tenant, session_id)
-        after = read_token(request.token, conditions, (int,))[0] if request.token else 0
+        after = decode_page_token(request.token, conditions, (int,))[0] if request.token else 0
         query = MESSAGES.where(message_table.sequence > after).order_by(message_table.sequence)
-        values = {"tenant": tenant, "session_id": storable(session_id)}
+        values = {"tenant": tenant, "session_id": replace_unstorable(session_id)}
         rows = connection.execute(query.limit(request.limit + 1), values).all()
-        return page_of(rows, message_of, request, lambda last: write_token(conditions, (last.sequence,)))
+        return build_page(rows, message_from_row, request, lambda last: encode_page_token(conditions, (last.sequence,)))
 
     def page(self, connection: Connection, conditions: SessionFilter, request: PageRequest) -> Page[Session]:
         """Return a page of sessions, last opened first and by falling id at the same instant.
 
-        Raises InvalidArgument where the page token is not one of this listing.
+        Raises InvalidArgument if the page token is not from this listing.
         """
-        rows = connection.execute(listing(conditions, request).limit(request.limit + 1)).all()
-        return page_of(rows, session_of, request, lambda last: token_after(last, conditions))
+        rows = connection.execute(session_query(conditions, request).limit(request.limit + 1)).all()
+        return build_page(rows, session_from_row, request, lambda last: next_session_token(last, conditions))
 
 
-def listing(conditions: SessionFilter, request: PageRequest) -> Select[Any]:
+def session_query(conditions: SessionFilter, request: PageRequest) -> Select[Any]:
     """Return the query of a listing from its page token on."""
     query = select(chat_sessions).where(table.tenant == conditions.tenant)
     for column, wanted in ((table.user_id, conditions.user_id), (table.active_agent, conditions.active_agent)):
         if wanted is not None:
-            query = query.where(column == storable(wanted))
+            query = query.where(column == replace_unstorable(wanted))
     if conditions.status is not None:
         query = query.where(table.status == conditions.status.value)
     if request.token:
-        microseconds, last_id = read_token(request.token, conditions, (int, str))
+        microseconds, last_id = decode_page_token(request.token, conditions, (int, str))
         last = tuple_(from_microseconds(int(microseconds)), last_id)
         query = query.where(tuple_(table.created_at, table.id) < last)
     return query.order_by(desc(table.created_at), desc(table.id))
 
 
-def token_after(last: Session, conditions: SessionFilter) -> str:
+def next_session_token(last: Session, conditions: SessionFilter) -> str:
     """Return the token of the page after a session."""
-    return write_token(conditions, (to_microseconds(last.created_at), last.id))
+    return encode_page_token(conditions, (to_microseconds(last.created_at), last.id))
 
 
-def page_of(
+def build_page(
     rows: Sequence[Row], item_of: Callable[[Row], T], request: PageRequest, token_of: Callable[[T], str]
 ) -> Page[T]:
-    """Return the page that rows make, of which there may be one more than it takes."""
-    fits = rows[: fitting(rows[: request.limit], size_of)]
+    """Build a page from rows, of which there may be one more than fits."""
+    fits = rows[: count_within_budget(rows[: request.limit], row_size)]
     items = tuple(map(item_of, fits))
     return Page(items, token_of(items[-1]) if len(rows) > len(items) else "")
 
 
-def size_of(row: Row) -> int:
-    """Return about how many bytes the item of a row takes in a message."""
-    return estimated_size(value for value in row if isinstance(value, str))
+def row_size(row: Row) -> int:
+    """Estimate how many bytes the item of a row takes in a message."""
+    return estimate_message_bytes(value for value in row if isinstance(value, str))

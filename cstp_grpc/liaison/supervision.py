@@ -1,44 +1,98 @@
-"""Noticing sessions that liaison agents leave alone, and taking them elsewhere."""
+"""Raise alarms for sessions that liaison agents neglect, and move them to their fallback."""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from cstp_grpc.enums import LIAISON_SUPERVISOR
 from cstp_grpc.errors import CstpError, SessionUpdateFailed
-from cstp_grpc.liaison.alarms import Alarm, AlarmLimits, HeldSession
-from cstp_grpc.liaison.documents import iso
-from cstp_grpc.liaison.model import GUIDE, LIAISON, AgentPresence, AlarmKind, Caller, Hold, Session
+from cstp_grpc.liaison.agents import rfc3339_text
+from cstp_grpc.liaison.audit import AuditedWriter
+from cstp_grpc.liaison.model import AGENT_PREFIX, GUIDE, AgentPresence, AlarmKind, Session, SessionHold, TenantCaller
 from cstp_grpc.liaison.presence import Heartbeats
-from cstp_grpc.liaison.recorder import Recorder
 from cstp_grpc.liaison.routing import Router, RoutingRequest
-from cstp_grpc.liaison.sessions import event_in
+from cstp_grpc.liaison.sessions import session_event
 from cstp_grpc.liaison.store import PresenceStore, SessionStore
-from cstp_grpc.storage.periodic import Periodic
-from cstp_grpc.vocabulary import LIAISON_SUPERVISOR
+from cstp_grpc.storage.background_work import PeriodicTask
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmLimits:
+    """How long each condition may last before it becomes an alarm; None for no limit."""
+
+    unclaimed: timedelta | None
+    silent: timedelta | None
+    absent: timedelta
+
+    @property
+    def shortest(self) -> timedelta:
+        """The shortest time after a hand-over until an alarm."""
+        return min(limit for limit in (self.unclaimed, self.silent, self.absent) if limit is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A condition that has lasted since an instant, for longer than its limit."""
+
+    kind: AlarmKind
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSession:
+    """A session that a liaison agent has, read within one transaction.
+
+    `is_claimable` is true for a local agent; `absent_since` is None for a remote agent and for an available one.
+    """
+
+    hold: SessionHold
+    session: Session
+    is_claimable: bool
+    absent_since: datetime | None
+
+    def alarms(self, limits: AlarmLimits, now: datetime) -> tuple[Alarm, ...]:
+        """Return the active alarms."""
+        return tuple(Alarm(kind, since) for kind, since, limit in self._conditions(limits) if since + limit <= now)
+
+    def next_due(self, limits: AlarmLimits, now: datetime) -> datetime | None:
+        """Return when the next alarm is due if nothing happens before, or None if there is none."""
+        ends = (since + limit for _, since, limit in self._conditions(limits))
+        return min((end for end in ends if end > now), default=None)
+
+    def _conditions(self, limits: AlarmLimits) -> Iterator[tuple[AlarmKind, datetime, timedelta]]:
+        """Yield the conditions that may become alarms, with their start and limit."""
+        given = self.hold.handed_over_at
+        if self.is_claimable and limits.unclaimed is not None:
+            yield AlarmKind.UNCLAIMED, self.session.claimed_until or given, limits.unclaimed
+        if limits.silent is not None:
+            yield AlarmKind.SILENT, max(given, self.session.updated_at, self.hold.claimed_at or given), limits.silent
+        if self.absent_since is not None:
+            yield AlarmKind.ABSENT, max(given, self.absent_since), limits.absent
+
 
 logger = logging.getLogger(__name__)
 
-BATCH = 50
+SWEEP_BATCH = 50
 """How many sessions, or agents, are judged in one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """Where the sessions of a pillar go after some alarms: to the first pillar that takes them, else to the guide."""
+    """The pillars that take the sessions of a pillar after certain alarms, in order; none means the guide."""
 
     pillars: tuple[str, ...]
     kinds: frozenset[AlarmKind]
 
 
 @dataclass(frozen=True, slots=True)
-class Evacuation:
-    """A session that is to be routed from the agent that has it by `activation_key` to one of some pillars."""
+class FallbackMove:
+    """A session to move from the agent that has it by `activation_key` to one of some pillars."""
 
     session: Session
     activation_key: str
@@ -46,20 +100,19 @@ class Evacuation:
     reason: str
 
 
-class Supervisor:
-    """Tells by events of sessions that nobody claimed, that are silent or whose agent is absent, each once, and takes
-    those elsewhere whose pillar has a fallback.
+class SessionSupervisor:
+    """Raise alarms for unclaimed and silent sessions and those of absent agents, and apply the fallbacks.
 
-    Several servers may do so on one database: what a session needs is decided in the transaction that holds its row.
-    A fallback to a pillar takes longer than a transaction; until it has succeeded, the session stays due, again after
-    `lease`, so that another server goes on where one was killed. `local` are the pillars of local agents.
+    Each alarm is raised once. Several servers may supervise one database: the transaction that holds a session's row
+    decides. A fallback to a pillar takes longer than a transaction; until it succeeds the session stays due, again
+    after `lease`, so that another server takes over if one is killed. `local` are the pillars of local agents.
     """
 
     def __init__(
         self,
         sessions: SessionStore,
         store: PresenceStore,
-        recorder: Recorder,
+        recorder: AuditedWriter,
         heartbeats: Heartbeats,
         router: Router,
         local: Collection[str],
@@ -80,77 +133,77 @@ class Supervisor:
         self._lease = lease
 
     def sweep(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Judge everything that is due, until the server stops. Raises CstpError and SQLAlchemyError."""
+        """Check everything that is due, until the server stops. Raises CstpError and SQLAlchemyError."""
         while not is_stopping() and self._is_due():
-            while self._heartbeats.end_lapsed(BATCH) == BATCH:
+            while self._heartbeats.end_lapsed(SWEEP_BATCH) == SWEEP_BATCH:
                 pass
             for evacuation in self._recorder.run(self._judge_due):
                 if is_stopping():
                     # What is left is due again after the lease.
                     return
-                self._evacuate(evacuation)
+                self._move_to_fallback(evacuation)
 
     def _is_due(self) -> bool:
-        """Return whether there is anything to judge, without waiting for those who write."""
-        with self._sessions.reading() as connection:
+        """Return whether anything is due, without waiting for writers."""
+        with self._sessions.read_snapshot() as connection:
             due = self._store.next_due(connection)
         return due is not None and due <= self._clock()
 
-    def _judge_due(self, connection: Connection) -> list[Evacuation]:
-        """Judge sessions that are due within a transaction, and return those that must be routed after it."""
-        self._store.hold_order(connection)
+    def _judge_due(self, connection: Connection) -> list[FallbackMove]:
+        """Check due sessions within a transaction, and return those that must be routed after it."""
+        self._store.lock_order(connection)
         now = self._clock()
-        judged = [self._judge(connection, hold, now) for hold in self._store.due_holds(connection, now, BATCH)]
+        judged = [self._judge(connection, hold, now) for hold in self._store.due_holds(connection, now, SWEEP_BATCH)]
         return [evacuation for evacuation in judged if evacuation is not None]
 
-    def _judge(self, connection: Connection, hold: Hold, now: datetime) -> Evacuation | None:
+    def _judge(self, connection: Connection, hold: SessionHold, now: datetime) -> FallbackMove | None:
         session = self._sessions.get(connection, hold.tenant, hold.session_id, lock=True)
         if session is None or not session.is_open or session.activation_key != hold.activation_key:
-            self._store.release(connection, hold)
+            self._store.delete_hold(connection, hold)
             return None
-        held = self._held(connection, hold, session)
+        held = self._held_session(connection, hold, session)
         standing = held.alarms(self._limits, now)
         fallback = self._fallback_of(hold, standing)
         for alarm in standing:
-            if alarm.kind not in hold.told:
-                self._tell(connection, session, alarm, fallback, now)
-        told = frozenset(alarm.kind for alarm in standing)
+            if alarm.kind not in hold.reported:
+                self._add_alarm_event(connection, session, alarm, fallback, now)
+        reported = frozenset(alarm.kind for alarm in standing)
         if fallback is None:
-            self._store.settle(connection, replace(hold, told=told), held.next_due(self._limits, now))
+            self._store.update_hold(connection, replace(hold, reported=reported), held.next_due(self._limits, now))
             return None
         reason = fallback_reason(session, standing)
         if not fallback.pillars:
-            self._router.give_back(connection, supervisor_of(hold.tenant), session, reason, now)
+            self._router.give_back(connection, supervisor_caller(hold.tenant), session, reason, now)
             return None
-        self._store.settle(connection, replace(hold, told=told), now + self._lease)
-        return Evacuation(session, hold.activation_key, fallback.pillars, reason)
+        self._store.update_hold(connection, replace(hold, reported=reported), now + self._lease)
+        return FallbackMove(session, hold.activation_key, fallback.pillars, reason)
 
-    def _held(self, connection: Connection, hold: Hold, session: Session) -> HeldSession:
-        pillar = hold.agent.removeprefix(LIAISON)
+    def _held_session(self, connection: Connection, hold: SessionHold, session: Session) -> HeldSession:
+        pillar = hold.agent.removeprefix(AGENT_PREFIX)
         is_local = pillar in self._local
         absent_since = None
         if is_local:
             known = self._store.presence(connection, hold.tenant, pillar)
-            absent_since = absence_of(known) if known is not None else hold.handed_over_at
+            absent_since = absence_start(known) if known is not None else hold.handed_over_at
         return HeldSession(hold, session, is_local, absent_since)
 
-    def _fallback_of(self, hold: Hold, standing: tuple[Alarm, ...]) -> Fallback | None:
-        """Return where a session goes because of alarms; None if it stays."""
-        fallback = self._fallbacks.get(hold.agent.removeprefix(LIAISON))
+    def _fallback_of(self, hold: SessionHold, standing: tuple[Alarm, ...]) -> Fallback | None:
+        """Return the fallback that the alarms trigger, or None if the session stays."""
+        fallback = self._fallbacks.get(hold.agent.removeprefix(AGENT_PREFIX))
         return fallback if fallback and any(alarm.kind in fallback.kinds for alarm in standing) else None
 
-    def _tell(
+    def _add_alarm_event(
         self, connection: Connection, session: Session, alarm: Alarm, fallback: Fallback | None, now: datetime
     ) -> None:
-        data = {"since": iso(alarm.since), "target_pillar": session.active_agent.removeprefix(LIAISON)}
+        data = {"since": rfc3339_text(alarm.since), "target_pillar": session.active_agent.removeprefix(AGENT_PREFIX)}
         if fallback is not None:
             data["fallback"] = fallback.pillars[0] if fallback.pillars else GUIDE
-        self._recorder.event(connection, event_in(session, alarm.kind.event, now, data))
+        self._recorder.add_event(connection, session_event(session, alarm.kind.event, now, data))
 
-    def _evacuate(self, evacuation: Evacuation) -> None:
-        """Route a session to the first pillar that takes it, or else give it to the guide."""
+    def _move_to_fallback(self, evacuation: FallbackMove) -> None:
+        """Route a session to the first pillar that takes it, or else return it to the guide."""
         session = evacuation.session
-        caller = supervisor_of(session.tenant)
+        caller = supervisor_caller(session.tenant)
         for pillar in evacuation.pillars:
             request = RoutingRequest(
                 pillar, session.user_id, session.id, evacuation.reason, leaving=evacuation.activation_key
@@ -166,29 +219,29 @@ class Supervisor:
                 return
         self._recorder.run(lambda connection: self._give_back(connection, caller, evacuation))
 
-    def _give_back(self, connection: Connection, caller: Caller, evacuation: Evacuation) -> None:
-        """Give a session to the guide within a transaction, unless it has gone on meanwhile."""
+    def _give_back(self, connection: Connection, caller: TenantCaller, evacuation: FallbackMove) -> None:
+        """Return a session to the guide within a transaction, unless it has changed hands meanwhile."""
         session = self._sessions.get(connection, caller.tenant, evacuation.session.id, lock=True)
         if session is not None and session.is_open and session.activation_key == evacuation.activation_key:
             self._router.give_back(connection, caller, session, evacuation.reason, self._clock())
 
 
-class Supervision:
-    """Has a supervisor judge what is due, every `interval` seconds, in a thread of its own."""
+class SupervisionTask:
+    """Run a supervisor every `interval` seconds in a thread of its own."""
 
-    def __init__(self, supervisor: Supervisor, interval: float) -> None:
+    def __init__(self, supervisor: SessionSupervisor, interval: float) -> None:
         self._supervisor = supervisor
         self._interval = interval
-        self._work = Periodic(
+        self._work = PeriodicTask(
             "liaison-supervision", self._sweep, interval, logger, "sessions of liaison agents cannot be looked at"
         )
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._work.start()
 
     def stop(self) -> None:
-        """End, and wait for what is being done."""
+        """Stop, and wait for the current sweep."""
         self._work.stop()
 
     def _sweep(self) -> float:
@@ -196,17 +249,17 @@ class Supervision:
         return self._interval
 
 
-def absence_of(presence: AgentPresence) -> datetime | None:
-    """Return since when an agent is absent; None if it is there, or nobody has noticed yet that it is not."""
+def absence_start(presence: AgentPresence) -> datetime | None:
+    """Return since when an agent is absent, or None if it is present or its absence was not recorded yet."""
     return None if presence.is_present else presence.since or presence.available_until
 
 
 def fallback_reason(session: Session, standing: tuple[Alarm, ...]) -> str:
-    """Return why a session is taken from its agent."""
+    """Return the routing reason for taking a session from its agent."""
     kinds = ", ".join(alarm.kind.value for alarm in standing)
     return f"fallback from {session.active_agent}: {kinds}"
 
 
-def supervisor_of(tenant: str) -> Caller:
-    """Return as whom sessions of a tenant are moved; each move is a request of its own."""
-    return Caller(LIAISON_SUPERVISOR, tenant, str(uuid.uuid4()), may_route=True)
+def supervisor_caller(tenant: str) -> TenantCaller:
+    """Return the caller that moves sessions of a tenant; each move is a request of its own."""
+    return TenantCaller(LIAISON_SUPERVISOR, tenant, str(uuid.uuid4()), may_route=True)

@@ -1,7 +1,7 @@
-"""The way of a call of the contract, from its metadata to its answer.
+"""Handlers for the calls of the contract, from metadata to response.
 
-Metadata comes first, so that a stranger, or a caller without the permission, is refused before a byte of its message is
-read. A call that waits for its message costs memory and no thread; how many do so, and how long, is bounded.
+Metadata is checked first, so that unauthenticated or unauthorized calls are refused before a byte of their message is
+read. A call that waits for its message costs memory and no thread; count and duration of such waits are bounded.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ from typing import Any, Final, TypeAlias, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from cstp_grpc.client.contract import Method, methods
+from cstp_grpc.contract.methods import RpcMethod, contract_methods
 from cstp_grpc.errors import DeadlineExceeded, InvalidArgument
-from cstp_grpc.server.interceptors.call import AdmissionStep, Call, Context, find_repeated_keys
-from cstp_grpc.server.interceptors.calls_in_progress import CallsInProgress
-from cstp_grpc.server.interceptors.errors import ErrorAnswers
-from cstp_grpc.server.interceptors.request_id import REQUEST_ID, choose_request_id
-from cstp_grpc.server.interceptors.validation import Validation
-from cstp_grpc.server.lanes import SHORT, Lanes
-from cstp_grpc.server.open_streams import OpenStreams
+from cstp_grpc.server.concurrency_limits import CallsInProgress, OpenStreams
+from cstp_grpc.server.execution import SHORT_METHODS, CallPools
+from cstp_grpc.server.interceptors.admission import AdmissionStep, Context, InboundCall, find_repeated_keys
+from cstp_grpc.server.interceptors.error_status import REQUEST_ID, ErrorReporter, choose_request_id
+from cstp_grpc.server.interceptors.validation import RequestValidator
 
 logger = logging.getLogger(__name__)
 
@@ -33,97 +31,98 @@ T = TypeVar("T")
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
-Servicer: TypeAlias = tuple[Callable[[Any, grpc.Server], None], object]
-"""The generated function that adds a servicer to a server, and the servicer."""
+ServicerRegistration: TypeAlias = tuple[Callable[[Any, grpc.Server], None], object]
+"""The generated function that registers a servicer, and the servicer."""
 
 LARGE_BYTES: Final = 16_384
-"""Bytes from which on a message may take milliseconds to read, which is too long for the event loop."""
+"""Message size from which parsing may take milliseconds, which is too long for the event loop."""
 
-Answering: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
-"""Answers a request: a message, or an asynchronous generator of them for methods that answer with a stream."""
+AsyncServicerMethod: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
+"""Handles a request: returns a message, or an async generator of messages for server streaming."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallPolicy:
-    """What holds for all calls: who is let in, how long messages may take, what errors become."""
+    """Admission, limits, validation and error mapping of all calls."""
 
     admission: Sequence[AdmissionStep]
     in_progress: CallsInProgress
-    validation: Validation
-    errors: ErrorAnswers
+    validation: RequestValidator
+    errors: ErrorReporter
     message_seconds: float
 
 
 class CallHandlers(grpc.GenericRpcHandler):
-    """Serves all methods of the contract that the servicers have.
+    """Serves the methods of the contract that the servicers implement.
 
-    To gRPC every method takes a stream of bytes and answers with bytes: it would else read and convert the message of a
-    unary call before anybody has asked whose it is.
+    gRPC sees every method as a stream of bytes: otherwise it would read and parse the message of a unary call before
+    admission.
     """
 
-    def __init__(self, servicers: Iterable[Servicer], policy: CallPolicy, lanes: Lanes, streams: OpenStreams) -> None:
+    def __init__(
+        self, servicers: Iterable[ServicerRegistration], policy: CallPolicy, lanes: CallPools, streams: OpenStreams
+    ) -> None:
         self._policy = policy
         self._lanes = lanes
         self._streams = streams
         registered = RegisteredHandlers(servicers)
         self._handlers = {
-            method.path: self._serve(method, handler)
-            for method in methods().values()
+            method.path: self._build_handler(method, handler)
+            for method in contract_methods().values()
             if (handler := registered.find(method.path))
         }
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
-        """Return the handler of a method of the contract."""
+        """Return the handler of a method, or None if the contract lacks it."""
         return self._handlers.get(handler_call_details.method)
 
-    def _serve(self, method: Method, handler: Handler) -> Handler:
-        answering = self._answering(method, servicer_of(handler))
+    def _build_handler(self, method: RpcMethod, handler: Handler) -> Handler:
+        answering = self._make_async(method, servicer_function(handler))
         if method.server_streaming:
 
             async def stream(_: object, context: Context) -> None:
-                await self._stream(method, answering, context)
+                await self._handle_stream(method, answering, context)
 
             return grpc.stream_stream_rpc_method_handler(stream)
 
         async def answer(_: object, context: Context) -> bytes:
-            return await self._answer(method, answering, context)
+            return await self._handle_unary(method, answering, context)
 
         return grpc.stream_unary_rpc_method_handler(answer)
 
-    def _answering(self, method: Method, function: Callable[..., Any]) -> Answering:
-        """Return what runs a servicer's function: on the loop if it is asynchronous or short, else on a thread."""
+    def _make_async(self, method: RpcMethod, function: Callable[..., Any]) -> AsyncServicerMethod:
+        """Return an async version of a servicer's function: on the loop if it is async or short, else on a thread."""
         if inspect.iscoroutinefunction(function):
             return function
-        if method.name in SHORT:
+        if method.name in SHORT_METHODS:
 
             async def compute(request: Any, context: Context) -> Any:
                 return function(request, context)
 
             return compute
-        lane = self._lanes.of_method(method.name)
+        lane = self._lanes.for_method(method.name)
         return lambda request, context: lane.run(function, request, context)
 
-    async def _answer(self, method: Method, answering: Answering, context: Context) -> bytes:
-        """Return the answer of a call as bytes, or end it with the status of its error."""
+    async def _handle_unary(self, method: RpcMethod, answering: AsyncServicerMethod, context: Context) -> bytes:
+        """Return the serialized response of a call, or abort it with the status of its error."""
         call = begin_call(method, context)
         try:
             self._admit(call)
             with self._policy.in_progress.count(call.agent or ""):
                 request = self._receive_each(call) if method.client_streaming else await self._receive(call)
                 response = await answering(request, context)
-                return serialize(response)
+                return serialize_message(response)
         except asyncio.CancelledError:
-            log_departure(call)
+            log_cancelled_call(call)
             raise
         except Exception as error:  # noqa: BLE001 - every error becomes a status
-            status = self._policy.errors.describe(call, error)
+            status = self._policy.errors.status_for(call, error)
         return await context.abort_with_status(status)
 
-    async def _stream(self, method: Method, answering: Answering, context: Context) -> None:
-        """Send the answers of a call as they come, or end it with the status of its error.
+    async def _handle_stream(self, method: RpcMethod, answering: AsyncServicerMethod, context: Context) -> None:
+        """Send the responses of a call as they come, or abort it with the status of its error.
 
-        That a caller is let in it is told at once by the initial metadata: they have the request id, which those of a
-        refused call lack.
+        Initial metadata is sent after admission: it has the request id only if the call was admitted.
         """
         call = begin_call(method, context)
         try:
@@ -134,104 +133,104 @@ class CallHandlers(grpc.GenericRpcHandler):
                 async with aclosing(await answering(request, context)) as answers:
                     await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
                     async for answer in answers:
-                        await context.write(serialize(answer))
+                        await context.write(serialize_message(answer))
             return
         except asyncio.CancelledError:
-            log_departure(call)
+            log_cancelled_call(call)
             raise
         except Exception as error:  # noqa: BLE001 - every error becomes a status
-            status = self._policy.errors.describe(call, error)
+            status = self._policy.errors.status_for(call, error)
         await context.abort_with_status(status)
 
-    def _admit(self, call: Call) -> None:
+    def _admit(self, call: InboundCall) -> None:
         for judge in self._policy.admission:
             judge(call)
 
-    async def _receive(self, call: Call) -> Message:
-        """Return the one message of a call. Raises InvalidArgument, also where none is sent, and DeadlineExceeded."""
+    async def _receive(self, call: InboundCall) -> Message:
+        """Return the message of a call. Raises InvalidArgument, also if none was sent, and DeadlineExceeded."""
         data = await receive_bytes(call.context, self._policy.message_seconds)
         if data is None:
             raise InvalidArgument("The method takes one message, and none was sent")
         if len(data) <= LARGE_BYTES:
             return self._read_message(call.method, data)
-        lane = self._lanes.of_method(call.method.name)
+        lane = self._lanes.for_method(call.method.name)
         message = await lane.run(self._read_message, call.method, data)
         # What the servicer makes of it takes long too, so that others get their turn between two of them.
         await lane.take_turn()
         return message
 
-    def _read_message(self, method: Method, data: bytes) -> Message:
-        """Return bytes as a valid message. Raises InvalidArgument."""
+    def _read_message(self, method: RpcMethod, data: bytes) -> Message:
+        """Parse and validate a message. Raises InvalidArgument."""
         message = parse_message(method.request.FromString, data)
-        self._policy.validation.judge(message)
+        self._policy.validation.validate(message)
         return message
 
-    async def _receive_each(self, call: Call) -> AsyncIterator[Message]:
-        """Yield the messages of a stream. Raises as `_receive` does, with the number of the message."""
+    async def _receive_each(self, call: InboundCall) -> AsyncIterator[Message]:
+        """Yield the messages of a stream. Raises like `_receive`, with the number of the message."""
         number = 0
         while (data := await receive_bytes(call.context, self._policy.message_seconds)) is not None:
             if len(data) <= LARGE_BYTES:
                 yield self._read_numbered(call.method, data, number)
             else:
-                lane = self._lanes.of_method(call.method.name)
+                lane = self._lanes.for_method(call.method.name)
                 yield await lane.run(self._read_numbered, call.method, data, number)
             number += 1
 
-    def _read_numbered(self, method: Method, data: bytes, number: int) -> Message:
-        """Return the bytes of a stream's message as a valid one. Raises InvalidArgument with its number."""
+    def _read_numbered(self, method: RpcMethod, data: bytes, number: int) -> Message:
+        """Parse and validate a message of a stream. Raises InvalidArgument with its number."""
         message = parse_message(method.request.FromString, data)
-        self._policy.validation.judge_numbered(message, number)
+        self._policy.validation.validate_numbered(message, number)
         return message
 
 
 class RegisteredHandlers:
-    """What the generated functions register, which take it for a server."""
+    """Collects handlers from the generated registration functions, in place of a server."""
 
-    def __init__(self, servicers: Iterable[Servicer]) -> None:
+    def __init__(self, servicers: Iterable[ServicerRegistration]) -> None:
         self._handlers: list[grpc.GenericRpcHandler] = []
         for add, servicer in servicers:
             add(servicer, self)  # type: ignore[arg-type]
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """Keep handlers."""
+        """Store handlers."""
         self._handlers += handlers
 
     def add_registered_method_handlers(self, service: str, handlers: object) -> None:
-        """Keep nothing: the same handlers come as generic ones too."""
+        """Do nothing: the same handlers are registered as generic ones."""
 
     def find(self, path: str) -> Handler | None:
-        """Return the handler of a method; None if no servicer has it."""
+        """Return the handler of a method, or None if no servicer has it."""
         details = PathDetails(path)
         return next(filter(None, (each.service(details) for each in self._handlers)), None)
 
 
 class PathDetails(grpc.HandlerCallDetails):
-    """Names a method when there is no call of it."""
+    """Call details that only have the path of a method."""
 
     def __init__(self, path: str) -> None:
         self.method = path
         self.invocation_metadata = ()
 
 
-def servicer_of(handler: Handler) -> Callable[..., Any]:
-    """Return the servicer's function that a handler calls."""
+def servicer_function(handler: Handler) -> Callable[..., Any]:
+    """Return the servicer's function behind a handler."""
     found = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     assert found is not None, "the handler has no servicer"
     return found
 
 
-def begin_call(method: Method, context: Context) -> Call:
-    """Return a call as its metadata tells it; its answer will carry the request id."""
+def begin_call(method: RpcMethod, context: Context) -> InboundCall:
+    """Build the inbound call from its metadata, and set its request id as trailing metadata."""
     sent: Any = context.invocation_metadata()
     metadata = dict(sent)
     repeated = find_repeated_keys(sent) if len(metadata) < len(sent) else frozenset()
     request_id = choose_request_id(metadata.get(REQUEST_ID))
     context.set_trailing_metadata(((REQUEST_ID, request_id),))
-    return Call(method, context, request_id, metadata, repeated)
+    return InboundCall(method, context, request_id, metadata, repeated)
 
 
 async def receive_bytes(context: Context, seconds: float) -> bytes | None:
-    """Return the next message of a call, or None after the last. Raises DeadlineExceeded after so many seconds."""
+    """Return the next message of a call, or None after the last. Raises DeadlineExceeded after some seconds."""
     try:
         async with asyncio.timeout(seconds):
             data = await context.read()
@@ -241,18 +240,18 @@ async def receive_bytes(context: Context, seconds: float) -> bytes | None:
 
 
 def parse_message(decode: Callable[[bytes], T], data: bytes) -> T:
-    """Return bytes as the message that a method takes. Raises InvalidArgument."""
+    """Parse a message. Raises InvalidArgument."""
     try:
         return decode(data)
     except Exception as error:  # what protobuf raises differs between its implementations
         raise InvalidArgument("The request cannot be decoded as the message that the method takes") from error
 
 
-def serialize(message: Message) -> bytes:
-    """Return the bytes of a message, the same ones for equal messages."""
+def serialize_message(message: Message) -> bytes:
+    """Serialize a message deterministically."""
     return message.SerializeToString(deterministic=True)
 
 
-def log_departure(call: Call) -> None:
-    """Say that a caller ended its call."""
+def log_cancelled_call(call: InboundCall) -> None:
+    """Log that the caller cancelled a call."""
     logger.info("%s %s: ended by its caller agent=%s", call.request_id, call.method.name, call.agent or "-")

@@ -1,20 +1,22 @@
-"""Which other processes use what a server uses."""
+"""The server processes that share one data folder, and the task that a supervisor gives to a worker."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cstp_grpc.guardrails.rulebook_files import RulebookFile, default_rulebook
-from cstp_grpc.storage.turns import WriteTurn
+from cstp_grpc.config import Settings
+from cstp_grpc.guardrails.rulebook_files import RulebookFile, default_rulebook_path
+from cstp_grpc.storage.file_locks import ProcessWriteLock
 
 if TYPE_CHECKING:
-    # A supervisor needs no database.
     from sqlalchemy import Engine
 
     from cstp_grpc.config import Settings
+
 
 INDEX_FOLDER: Final = "chroma"
 """The folder of the embedded index within the data folder."""
@@ -22,39 +24,60 @@ INDEX_FOLDER: Final = "chroma"
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """How a server process stands to the other processes that serve the same data."""
+    """What a server process shares with other processes that serve the same data."""
 
     supervised: bool = False
-    """Whether a supervisor holds the lock on the data folder and runs several such processes on it."""
+    """Whether a supervisor holds the lock on the data folder and runs several processes on it."""
     private_port: int | None = None
-    """The loopback port on which this one alone serves too, always without TLS, to the bridges of its supervisor."""
+    """An additional loopback port of this process without TLS, for the bridges of its supervisor."""
 
     limits_memory: int | None = None
-    """The descriptor of the memory in which all of them count calls; None if limits are this one's alone."""
+    """Descriptor of shared memory with the rate limit counters; None for counters of this process."""
     vectors_memory: int | None = None
-    """The descriptor of the memory in which all of them have the vectors once; None if this one keeps its own."""
+    """Descriptor of shared memory with the vectors; None for memory of this process."""
     index_url: str | None = None
-    """Where the supervisor keeps a Chroma server alive, in mode `embedded`; None if this one does so itself."""
+    """URL of the supervisor's Chroma server, in mode `embedded`; None if this process runs its own."""
     feeds_index: bool = True
-    """Whether this one feeds the index; of several processes that share one, one does."""
+    """Whether this process feeds the index; exactly one of the processes that share it does."""
     rulebooks: Sequence[RulebookFile] | None = None
-    """The rulebooks of all of them, so that one which is started later has the same; None to read the files."""
+    """The rulebooks of all processes, so that one started later has the same; None to read the files."""
 
     def shares_database(self, engine: Engine) -> bool:
-        """Whether other processes may write to the database: workers of this host, or other hosts on PostgreSQL."""
+        """Return whether other processes may write to the database: local workers, or other hosts on PostgreSQL."""
         return self.supervised or engine.dialect.name == "postgresql"
 
-    def write_turn(self, engine: Engine) -> WriteTurn | None:
-        """Return what orders the writes of the processes on one SQLite file; None if nothing need do that."""
+    def write_turn(self, engine: Engine) -> ProcessWriteLock | None:
+        """Return the lock that serializes writers of one SQLite file, or None if none is needed."""
         if self.supervised and engine.dialect.name == "sqlite":
-            return WriteTurn(Path(str(engine.url.database)))
+            return ProcessWriteLock(Path(str(engine.url.database)))
         return None
 
 
 def rulebook_path(settings: Settings) -> Path:
-    """Return the configured rulebook or folder of them, or the default one."""
-    return settings.cstp.guardrails.config_path or default_rulebook()
+    """Return the configured rulebook path, or the default one."""
+    return settings.cstp.guardrails.config_path or default_rulebook_path()
 
 
-ALONE: Final = Deployment()
-"""One process, which holds the lock on its data folder itself."""
+SINGLE_PROCESS: Final = Deployment()
+"""A single process, which holds the lock on its data folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTask:
+    """What one of several server processes serves."""
+
+    name: str
+    """The name of the worker in the log."""
+    settings: Settings
+    """The settings of all workers, including those started later; `grpc.port` is the shared port."""
+    deployment: Deployment
+
+    def encode(self) -> bytes:
+        """Serialize the task, including the secrets in the settings."""
+        return pickle.dumps(self)
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> WorkerTask:
+        """Deserialize a task from the supervisor; nobody else has the other end of the socket."""
+        task: WorkerTask = pickle.loads(encoded)  # noqa: S301
+        return task

@@ -11,71 +11,68 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from cstp_grpc.caller import ANONYMOUS
 from cstp_grpc.certificates import ServerCertificate
-from cstp_grpc.client.contract import methods
-from cstp_grpc.config import GrpcSettings, Settings, join
-from cstp_grpc.reflection import SERVICE_NAMES, SymbolPool, build_reflection_handlers
-from cstp_grpc.server.call_handlers import CallHandlers, CallPolicy, RegisteredHandlers, Servicer
-from cstp_grpc.server.deployment import ALONE, Deployment
-from cstp_grpc.server.event_loop import EventLoopThread
-from cstp_grpc.server.health import Health
-from cstp_grpc.server.interceptors.auth import ANONYMOUS, Authentication
-from cstp_grpc.server.interceptors.call import AdmissionStep
-from cstp_grpc.server.interceptors.calls_in_progress import CallsInProgress
-from cstp_grpc.server.interceptors.errors import ErrorAnswers, RefusalSink, refuse_expired
-from cstp_grpc.server.interceptors.rate_limit import RateLimiting
-from cstp_grpc.server.interceptors.validation import Validation
-from cstp_grpc.server.lanes import Lanes
-from cstp_grpc.server.open_handlers import MOST_STREAMS, OpenHandlers
-from cstp_grpc.server.open_streams import OpenStreams
+from cstp_grpc.config import GrpcSettings, Settings, join_host_port
+from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.contract.reflection import SERVICE_NAMES, SymbolPool, build_reflection_handlers
+from cstp_grpc.server.call_handlers import CallHandlers, CallPolicy, RegisteredHandlers, ServicerRegistration
+from cstp_grpc.server.concurrency_limits import CallsInProgress, OpenStreams
+from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
+from cstp_grpc.server.execution import CallPools, EventLoopThread
+from cstp_grpc.server.interceptors.admission import AdmissionStep, Authenticator, RateLimiter
+from cstp_grpc.server.interceptors.error_status import ErrorReporter, RefusalSink, refuse_expired
+from cstp_grpc.server.interceptors.validation import RequestValidator
+from cstp_grpc.server.open_services import MAX_OPEN_STREAMS, HealthService, OpenHandlers
 
 STREAM_GRACE: Final = 1.0
-"""Seconds for streams of answers to end by themselves when the server stops."""
+"""Seconds for response streams to end by themselves when the server stops."""
 
 INTERRUPTED_GRACE: Final = 1.0
-"""Seconds for streams that are interrupted, and for the last answers, to be sent."""
+"""Seconds for cancelled streams and the last responses to be sent."""
 
 LOOPBACK: Final = "127.0.0.1"
 
 PING_MILLISECONDS: Final = 30_000
-"""How long a caller with open calls may be silent before it is asked whether it is there, and may take to answer."""
+"""How long a connection with open calls may be silent before a keepalive ping, and its timeout."""
 
 IDLE_MILLISECONDS: Final = 300_000
-"""How long a connection may have no calls; clients connect again by themselves. Each holds a file descriptor, and gRPC
-cannot bound how many there are."""
+"""How long a connection may have no calls; clients reconnect by themselves. Each holds a file descriptor, and gRPC
+cannot limit their number.
+"""
 
 HANDSHAKE_MILLISECONDS: Final = 10_000
-"""How long a new connection may take to say that it speaks HTTP/2, TLS included."""
+"""How long a new connection may take for its TLS and HTTP/2 handshakes."""
 
 
 class CannotListen(Exception):
-    """The server cannot listen where it was told to."""
+    """The server cannot listen on its configured address."""
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
-    """The ports of a server; `private` is the loopback one without TLS, None where there is none."""
+class BoundPorts:
+    """The ports of a server; `private` is the loopback port without TLS, or None."""
 
     port: int
     private: int | None
 
 
 class GrpcServer:
-    """Serves the contract, health and reflection on an event loop in a thread of its own.
+    """Serves the contract, health and reflection on an event loop in its own thread.
 
-    `details` are what health tells beside the services. It closes the lanes when it stops. With a certificate it speaks
-    TLS.
+    `details` are additional names of the health service. It closes the call pools when it stops. With a certificate
+    it speaks TLS.
     """
 
     def __init__(
         self,
         settings: GrpcSettings,
         policy: CallPolicy,
-        servicers: Iterable[Servicer],
+        servicers: Iterable[ServicerRegistration],
         details: Mapping[str, Callable[[], bool]],
-        lanes: Lanes,
+        lanes: CallPools,
         certificate: ServerCertificate | None = None,
-        deployment: Deployment = ALONE,
+        deployment: Deployment = SINGLE_PROCESS,
     ) -> None:
         self._settings = settings
         self._deployment = deployment
@@ -83,9 +80,9 @@ class GrpcServer:
         self._lanes = lanes
         self._in_progress = policy.in_progress
         self._streams = OpenStreams()
-        self._open_streams = OpenStreams(MOST_STREAMS)
-        self._services = sorted({method.service for method in methods().values()})
-        self._health = Health(details)
+        self._open_streams = OpenStreams(MAX_OPEN_STREAMS)
+        self._services = sorted({method.service for method in contract_methods().values()})
+        self._health = HealthService(details)
         self._handlers = [
             CallHandlers(servicers, policy, lanes, self._streams),
             OpenHandlers(self._open_services(), settings.message_seconds, self._open_streams),
@@ -93,10 +90,10 @@ class GrpcServer:
         self._loop: EventLoopThread | None = None
         self._server: grpc.aio.Server | None = None
 
-    def start(self, *, private: bool = False) -> Listening:
-        """Listen, and say where. Raises CannotListen.
+    def start(self, *, private: bool = False) -> BoundPorts:
+        """Listen and return the ports. Raises CannotListen.
 
-        With `private` a server that speaks TLS listens without it too, on a free loopback port.
+        With `private`, a server that speaks TLS also listens without it on a free loopback port.
         """
         self._loop = EventLoopThread("event-loop")
         self._loop.start()
@@ -108,9 +105,9 @@ class GrpcServer:
             raise
 
     def stop(self, drain_seconds: float) -> None:
-        """Refuse new calls, let those in progress end for up to `drain_seconds`, then stop.
+        """Refuse new calls, drain those in progress for up to `drain_seconds`, then stop.
 
-        Streams of answers, which need not have an end, are interrupted before.
+        Response streams, which may never end, are cancelled earlier.
         """
         if self._loop is not None:
             self._loop.run(self._stop(drain_seconds))
@@ -119,7 +116,7 @@ class GrpcServer:
         self._lanes.close()
 
     def report_failure(self) -> None:
-        """Say by health that nothing is served until a restart; from any thread."""
+        """Report NOT_SERVING until a restart; from any thread."""
         if self._loop is None:
             self._health.fail()
         else:
@@ -134,19 +131,19 @@ class GrpcServer:
         registered.add_generic_rpc_handlers(build_reflection_handlers(reflected))
         return registered
 
-    async def _start(self, *, private: bool) -> Listening:
+    async def _start(self, *, private: bool) -> BoundPorts:
         options = channel_options(self._settings, reuse_port=self._deployment.supervised)
         server = grpc.aio.server(options=options)
         server.add_generic_rpc_handlers(self._handlers)
-        port = self._listen(server, join(self._settings.host, self._settings.port))
+        port = self._listen(server, join_host_port(self._settings.host, self._settings.port))
         secret = None
         if (given := self._deployment.private_port) is not None or (private and self._certificate):
-            secret = server.add_insecure_port(join(LOOPBACK, given or 0))
+            secret = server.add_insecure_port(join_host_port(LOOPBACK, given or 0))
         await server.start()
         self._server = server
         for service in self._services:
-            self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
-        return Listening(port, secret)
+            self._health.set_status(service, health_pb2.HealthCheckResponse.SERVING)
+        return BoundPorts(port, secret)
 
     def _listen(self, server: grpc.aio.Server, address: str) -> int:
         try:
@@ -163,8 +160,8 @@ class GrpcServer:
         done, _ = await asyncio.wait({draining}, timeout=min(drain_seconds, STREAM_GRACE))
         if done:
             return
-        self._streams.interrupt()
-        self._open_streams.interrupt()
+        self._streams.cancel_all()
+        self._open_streams.cancel_all()
         idle = asyncio.ensure_future(self._in_progress.wait_until_idle())
         await asyncio.wait({draining, idle}, timeout=drain_seconds, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait({draining}, timeout=INTERRUPTED_GRACE)
@@ -191,26 +188,25 @@ def channel_options(settings: GrpcSettings, *, reuse_port: bool) -> list[tuple[s
     ]
 
 
-def build_call_policy(settings: Settings, refusals: RefusalSink, deployment: Deployment = ALONE) -> CallPolicy:
-    """Return what holds for all calls; what is refused is counted in `refusals`. Raises ConfigError."""
+def build_call_policy(settings: Settings, refusals: RefusalSink, deployment: Deployment = SINGLE_PROCESS) -> CallPolicy:
+    """Build the policy of all calls; refused calls are counted in `refusals`. Raises ConfigError."""
     return CallPolicy(
         admission_steps(settings, deployment),
         CallsInProgress(settings.grpc.max_calls_per_agent, settings.grpc.max_calls),
-        Validation(settings.grpc.max_depth, settings.grpc.max_values),
-        ErrorAnswers(refusals),
+        RequestValidator(settings.grpc.max_depth, settings.grpc.max_values),
+        ErrorReporter(refusals),
         settings.grpc.message_seconds,
     )
 
 
 def admission_steps(settings: Settings, deployment: Deployment) -> Sequence[AdmissionStep]:
-    """Return what judges every call before its message is read, in this order. Raises ConfigError.
+    """Return the checks of every call before its message is read, in this order. Raises ConfigError.
 
-    Work for callers that no longer wait is refused before it costs anything. Authentication precedes rate limits, which
-    count by agent.
+    Expired calls are refused before they cost anything. Authentication precedes rate limits, which count by agent.
     """
     tokens = settings.auth.tokens if settings.auth.enabled else None
-    steps: list[AdmissionStep] = [refuse_expired, Authentication(tokens, methods().values())]
+    steps: list[AdmissionStep] = [refuse_expired, Authenticator(tokens, contract_methods().values())]
     if settings.rate_limits.enabled:
         agents = [ANONYMOUS] if tokens is None else [token.name for token in tokens]
-        steps.append(RateLimiting(settings.rate_limits, methods(), agents, deployment.limits_memory))
+        steps.append(RateLimiter(settings.rate_limits, contract_methods(), agents, deployment.limits_memory))
     return steps

@@ -1,4 +1,4 @@
-"""The log of a server process."""
+"""Logging of server processes to standard error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cstp_grpc.config import Settings
 
 
 def log_to_stderr(settings: Settings, process: str | None = None) -> None:
-    """Write the log to standard error, one line an event; `process` names this process among several."""
+    """Log to standard error, one line per event; `process` names this process among several."""
     name = f"{process}: " if process else ""
     logging.basicConfig(
         level=settings.logging.level.upper(),

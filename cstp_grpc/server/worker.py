@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 
-from cstp_grpc.process import TaskChannel, keep_what_is_loaded
+from cstp_grpc.child_process import TaskChannel, freeze_loaded_objects
 from cstp_grpc.server.app import App
+from cstp_grpc.server.deployment import WorkerTask
 from cstp_grpc.server.startup_failures import describe_startup_failure
 from cstp_grpc.server.stderr_log import log_to_stderr
-from cstp_grpc.server.worker_task import WorkerTask
 
 
 def main() -> int:
@@ -30,7 +30,7 @@ def main() -> int:
     task = WorkerTask.decode(received)
     log_to_stderr(task.settings, task.name)
     try:
-        with running(task) as app:
+        with run_server(task) as app:
             channel.report(port=app.port)
             signals.get()
     except Exception as error:
@@ -43,12 +43,12 @@ def main() -> int:
 
 
 @contextmanager
-def running(task: WorkerTask) -> Iterator[App]:
-    """Run the server of a task for the length of a block. Raises what App raises."""
+def run_server(task: WorkerTask) -> Iterator[App]:
+    """Run the server of a task within the block. Raises what App raises."""
     app = App(task.settings, deployment=task.deployment)
     try:
         app.start()
-        keep_what_is_loaded()
+        freeze_loaded_objects()
         yield app
     finally:
         app.stop()

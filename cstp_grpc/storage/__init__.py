@@ -1,1 +1,1 @@
-"""What the stores share: engine, writer, outbox and migrations."""
+"""Storage shared by all stores: engine, writer, pagination, delivery and migrations."""

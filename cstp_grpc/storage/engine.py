@@ -12,12 +12,12 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from cstp_grpc.storage.database_files import DatabaseFiles
+from cstp_grpc.storage.sqlite_files import DatabaseFiles
 
-FILES = "database_files"
+FILES_OPTION = "database_files"
 """The option of engines on SQLite with their DatabaseFiles."""
 
-RESERVED = 3
+RESERVED_CONNECTIONS = 3
 """Connections beyond those for reading: the writer's, that of `ChangeWatch`, and one for migrations and the like."""
 
 UNLIMITED = -1
@@ -54,12 +54,12 @@ POSTGRESQL_ARGUMENTS = {
 }
 
 
-class Cursor(Protocol):
-    """What a driver answers with."""
+class DriverCursor(Protocol):
+    """The cursor that a driver returns."""
 
     @property
     def description(self) -> Sequence[Sequence[Any]]:
-        """The name and the driver's type of each column, and more that differs."""
+        """The name and driver type of each column, followed by driver-specific items."""
 
     @property
     def rowcount(self) -> int:
@@ -72,33 +72,33 @@ class Cursor(Protocol):
         """Run a statement once for each row."""
 
 
-class Driver(Protocol):
-    """What the connections of sqlite3 and psycopg have in common."""
+class DriverConnection(Protocol):
+    """The interface that connections of sqlite3 and psycopg have in common."""
 
-    def execute(self, sql: str, parameters: Sequence[object] | Mapping[str, object] = ...) -> Cursor:
+    def execute(self, sql: str, parameters: Sequence[object] | Mapping[str, object] = ...) -> DriverCursor:
         """Run a statement."""
 
-    def cursor(self) -> Cursor:
+    def cursor(self) -> DriverCursor:
         """Return a new cursor."""
 
 
 class UnsuitableDatabase(Exception):
-    """The configured database cannot keep the journal; the message says why and names no secret."""
+    """The configured database cannot keep the journal; the message says why and contains no secret."""
 
 
 def create_engine(url: str, pool_size: int) -> Engine:
-    """Return the engine of a `sqlite:///PATH` or `postgresql://…` URL with `pool_size` connections for reading.
+    """Return the engine of a `sqlite:///PATH` or `postgresql://…` URL with `pool_size` connections.
 
-    Raises UnsuitableDatabase for any other URL; a database that is not there shows when it is first used.
+    Raises UnsuitableDatabase for any other URL; a missing database is detected at its first use.
     """
-    parsed = parse_url(url)
+    parsed = parse_database_url(url)
     if parsed.get_backend_name() == "sqlite":
-        return sqlite_engine(parsed, pool_size)
-    return postgresql_engine(parsed, pool_size)
+        return create_sqlite_engine(parsed, pool_size)
+    return create_postgresql_engine(parsed, pool_size)
 
 
-def parse_url(url: str) -> URL:
-    """Return the parts of the URL of a database that can keep the journal. Raises UnsuitableDatabase for any other."""
+def parse_database_url(url: str) -> URL:
+    """Parse the URL of a SQLite file or a PostgreSQL database. Raises UnsuitableDatabase for any other."""
     try:
         parsed = make_url(url)
     # SQLAlchemy lets a port that is no number fail as Python does.
@@ -114,8 +114,8 @@ def parse_url(url: str) -> URL:
     return parsed
 
 
-def sqlite_engine(url: URL, pool_size: int) -> Engine:
-    """Return an engine on a SQLite file; its folder is created."""
+def create_sqlite_engine(url: URL, pool_size: int) -> Engine:
+    """Return an engine on a SQLite file, creating its folder."""
     Path(url.database or "").parent.mkdir(parents=True, exist_ok=True)
     files = DatabaseFiles()
     engine = sqlalchemy.create_engine(
@@ -125,21 +125,21 @@ def sqlite_engine(url: URL, pool_size: int) -> Engine:
         max_overflow=UNLIMITED,
         hide_parameters=True,
         connect_args={"isolation_level": None, "check_same_thread": False},
-        execution_options={FILES: files},
+        execution_options={FILES_OPTION: files},
     )
     # SQLite would make a new file where the lost one was.
     event.listen(engine, "do_connect", lambda *_: files.check())
-    event.listen(engine, "connect", prepare_sqlite)
-    event.listen(engine, "connect", lambda connection, _: files.opened(path_of(connection)))
+    event.listen(engine, "connect", prepare_sqlite_connection)
+    event.listen(engine, "connect", lambda connection, _: files.register_connection(open_database_path(connection)))
     event.listen(engine, "checkout", lambda *_: files.refuse_if_lost())
     for closing in ("close", "close_detached"):
-        event.listen(engine, closing, lambda *_: files.closing())
-    event.listen(engine, "begin", begin_sqlite)
+        event.listen(engine, closing, lambda *_: files.unregister_connection())
+    event.listen(engine, "begin", begin_sqlite_transaction)
     return engine
 
 
-def prepare_sqlite(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
-    """Make a new connection durable and let it read while another writes."""
+def prepare_sqlite_connection(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
+    """Set the pragmas of a new connection: durable commits, and reads during writes."""
     cursor = connection.cursor()
     for pragma in SQLITE_PRAGMAS:
         cursor.execute(pragma)
@@ -151,7 +151,7 @@ def prepare_sqlite(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> 
         raise UnsuitableDatabase(f"storage.url: SQLite's write-ahead log does not work there (journal mode {mode})")
 
 
-def path_of(connection: DBAPIConnection) -> str:
+def open_database_path(connection: DBAPIConnection) -> str:
     """Return the path of the file that SQLite has opened, without symbolic links."""
     cursor = connection.cursor()
     paths = {name: path for _, name, path in cursor.execute("PRAGMA database_list")}
@@ -159,33 +159,34 @@ def path_of(connection: DBAPIConnection) -> str:
     return str(paths["main"])
 
 
-def database_files(engine: Engine) -> DatabaseFiles | None:
-    """Return the watched files of a SQLite engine; None for PostgreSQL."""
-    files: DatabaseFiles | None = engine.get_execution_options().get(FILES)
+def get_database_files(engine: Engine) -> DatabaseFiles | None:
+    """Return the checked files of a SQLite engine; None for PostgreSQL."""
+    files: DatabaseFiles | None = engine.get_execution_options().get(FILES_OPTION)
     return files
 
 
-def begin_sqlite(connection: Connection) -> None:
-    """Begin a transaction in the driver's stead, which would begin none before the first change.
+def begin_sqlite_transaction(connection: Connection) -> None:
+    """Begin a transaction explicitly, since the driver would begin it only at the first change.
 
-    One that will write says so at once (see `for_writing`): a lock taken later could no longer be waited for.
+    A writing transaction takes its lock at once (see `open_write_connection`): SQLite does not wait for one taken
+    later.
     """
     writes = connection.get_execution_options().get("writes", False)
-    driver_of(connection).execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+    get_driver_connection(connection).execute("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def for_writing(engine: Engine) -> Connection:
+def open_write_connection(engine: Engine) -> Connection:
     """Return a new connection whose transactions may write."""
     return engine.connect().execution_options(writes=True)
 
 
-def driver_of(connection: Connection) -> Driver:
-    """Return the driver's own connection in one of SQLAlchemy's."""
-    return cast(Driver, connection.connection.driver_connection)
+def get_driver_connection(connection: Connection) -> DriverConnection:
+    """Return the driver connection inside a SQLAlchemy connection."""
+    return cast(DriverConnection, connection.connection.driver_connection)
 
 
-def is_intact(connection: Connection) -> bool:
-    """Whether a transaction can still be committed; after some errors a database drops it and says so only later."""
+def can_commit(connection: Connection) -> bool:
+    """Return True if the transaction can still be committed; some errors end it without saying so at once."""
     driver = connection.connection.driver_connection
     assert driver is not None
     if connection.dialect.name == "sqlite":
@@ -193,13 +194,13 @@ def is_intact(connection: Connection) -> bool:
     return bool(driver.info.transaction_status.name != "INERROR")
 
 
-def postgresql_engine(url: URL, pool_size: int) -> Engine:
-    """Return an engine on PostgreSQL; what the URL says of the connection wins over our defaults."""
+def create_postgresql_engine(url: URL, pool_size: int) -> Engine:
+    """Return an engine on PostgreSQL; parameters in the URL override our defaults."""
     arguments = {key: value for key, value in POSTGRESQL_ARGUMENTS.items() if key not in url.query}
     return sqlalchemy.create_engine(
         url.set(drivername="postgresql+psycopg"),
         pool_size=pool_size,
-        max_overflow=RESERVED,
+        max_overflow=RESERVED_CONNECTIONS,
         pool_timeout=POOL_TIMEOUT,
         pool_pre_ping=True,
         hide_parameters=True,

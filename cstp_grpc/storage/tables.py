@@ -1,4 +1,4 @@
-"""The tables of the journal, as the newest migration leaves them."""
+"""The tables of the database, as the newest migration leaves them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from sqlalchemy import (
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An instant with microseconds, kept and returned in UTC; a naive one is refused with ValueError."""
+    """An instant with microseconds, stored and returned in UTC; raises ValueError for a naive one."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """Return an aware instant in UTC, as the database keeps it."""
+        """Return an aware instant in UTC, as the database stores it."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -42,7 +42,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """Return what the database kept as an aware instant in UTC."""
+        """Return a stored instant as an aware one in UTC."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

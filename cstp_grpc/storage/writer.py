@@ -23,16 +23,21 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from cstp_grpc.errors import Unavailable
-from cstp_grpc.storage.damage import describe_damage, is_damage, log_database_error
-from cstp_grpc.storage.database_files import DatabaseLost
-from cstp_grpc.storage.engine import database_files, driver_of, for_writing, is_intact
-from cstp_grpc.storage.insertion import Insertion, insert_together
-from cstp_grpc.storage.turns import WriteTurn
+from cstp_grpc.storage.engine import can_commit, get_database_files, get_driver_connection, open_write_connection
+from cstp_grpc.storage.file_locks import ProcessWriteLock
+from cstp_grpc.storage.sqlite_files import DatabaseLost
+from cstp_grpc.storage.unit_of_work import (
+    RowInsertion,
+    describe_damage,
+    is_damage_error,
+    log_database_error,
+    run_insertions,
+)
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Job = Callable[[Connection], T]
+WriteJob = Callable[[Connection], T]
 
 MAX_BATCH = 128
 """Jobs in one transaction at the most, so that the first of them does not wait for ever."""
@@ -44,22 +49,22 @@ CANNOT_ANSWER = (OperationalError, InterfaceError, InternalError, PoolTimeout)
 PRIMARY_CODE = 0xFF
 """The part of SQLite's error codes that is not about details."""
 
-ROLLED_BACK = "40"
+ROLLBACK_SQLSTATE_CLASS = "40"
 """The class of PostgreSQL's SQLSTATEs for transactions that were undone."""
 
-REPEAT = "repeating the request with the same identifiers is safe"
+REPEAT_IS_SAFE = "repeating the request with the same identifiers is safe"
 
 
-class OutcomeUnknown(Exception):
-    """The database failed while it committed, so that the transaction may be on disk or not."""
+class CommitOutcomeUnknown(Exception):
+    """The database failed during a commit, so that the transaction may or may not be on disk."""
 
 
-class Ticket(Generic[T]):
-    """A job on its way to the disk and back; a bare lock tells of its end, because a Future takes 20 us."""
+class PendingJob(Generic[T]):
+    """A queued write job and its result; a bare lock signals completion, because a Future costs 20 us."""
 
     __slots__ = ("_ended", "_error", "_result", "abandoned", "alone", "job")
 
-    def __init__(self, job: Job[T], *, alone: bool = False) -> None:
+    def __init__(self, job: WriteJob[T], *, alone: bool = False) -> None:
         self.job = job
         self.alone = alone
         """Whether it has a transaction of its own."""
@@ -71,61 +76,61 @@ class Ticket(Generic[T]):
         self._ended.acquire()
 
     def run(self, connection: Connection) -> None:
-        """Do the job and keep its result, which counts once the transaction is committed."""
+        """Run the job and keep its result, which is valid once the transaction is committed."""
         self._result = self.job(connection)
 
     def fail(self, error: BaseException) -> None:
-        """Keep an error in the place of a result."""
+        """Keep an error instead of a result."""
         self._error = error
 
     def end(self) -> None:
-        """Let the caller go on."""
+        """Wake the caller."""
         self._ended.release()
 
     def wait(self, timeout: float) -> T:
         """Return the result or raise the error. Raises Unavailable after `timeout` seconds."""
         if not self._ended.acquire(timeout=timeout):
             self.abandoned = True
-            raise late(timeout)
+            raise timeout_error(timeout)
         return self.outcome()
 
     def outcome(self) -> T:
-        """Return the result or raise the error of a job that has ended."""
+        """Return the result or raise the error of a finished job."""
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]
 
 
-class FutureTicket(Ticket[T]):
-    """A ticket that ends a Future, which cannot be cancelled."""
+class PendingFutureJob(PendingJob[T]):
+    """A job whose result completes a Future, which cannot be cancelled."""
 
     __slots__ = ("future",)
 
-    def __init__(self, job: Job[T], *, alone: bool = False) -> None:
+    def __init__(self, job: WriteJob[T], *, alone: bool = False) -> None:
         super().__init__(job, alone=alone)
         self.future: Future[T] = Future()
         self.future.set_running_or_notify_cancel()
 
     def end(self) -> None:
-        """Let the caller go on."""
+        """Complete the Future."""
         if self._error is not None:
             self.future.set_exception(self._error)
         else:
             self.future.set_result(self.outcome())
 
 
-class LoopTicket(Ticket[T]):
-    """A ticket that a coroutine awaits; its loop settles all tickets of a batch at once."""
+class PendingAsyncJob(PendingJob[T]):
+    """A job that a coroutine awaits; its event loop completes all jobs of a batch at once."""
 
     __slots__ = ("future", "loop")
 
-    def __init__(self, job: Job[T], loop: asyncio.AbstractEventLoop, *, alone: bool = False) -> None:
+    def __init__(self, job: WriteJob[T], loop: asyncio.AbstractEventLoop, *, alone: bool = False) -> None:
         super().__init__(job, alone=alone)
         self.loop = loop
         self.future: asyncio.Future[T] = loop.create_future()
 
     def settle(self) -> None:
-        """Let the coroutine go on, unless it was cancelled or waited too long; on the loop only."""
+        """Complete the future unless it was cancelled or timed out; call it on the loop only."""
         if self.future.done():
             return
         if self._error is not None:
@@ -134,70 +139,72 @@ class LoopTicket(Ticket[T]):
             self.future.set_result(self.outcome())
 
     def expire(self, timeout: float) -> None:
-        """Let the coroutine go on without a result; on the loop only."""
+        """Fail the future with a timeout; call it on the loop only."""
         if not self.future.done():
             self.abandoned = True
-            self.future.set_exception(late(timeout))
+            self.future.set_exception(timeout_error(timeout))
 
 
-class Writer:
-    """Runs jobs that write, one after the other on one connection, and commits all that wait together.
+class GroupCommitWriter:
+    """Runs write jobs one after the other on one connection, and commits all waiting ones together.
 
-    A job gets a Connection inside a transaction and must neither commit nor roll it back. A job that raises is undone
-    alone, and its error reaches its caller. A result is handed out only when it is on disk. If the database cannot take
-    it, the caller gets Unavailable, and the next job finds a new connection. If it is unknown whether a commit is on
-    disk, Unavailable says so.
+    A job gets a Connection inside a transaction and must neither commit nor roll it back. A job that raises is rolled
+    back alone, and its caller gets the error. A result is returned only when it is on disk. If the database cannot
+    store it, the caller gets Unavailable, and the next job uses a new connection. If it is unknown whether a commit
+    is
+    on disk, Unavailable says so.
 
-    Jobs come from threads (`run`), from coroutines (`write`) and from those that wait for neither (`submit`). A thread
-    does the jobs that had to wait, and those of coroutines, whose loop it wakes once for each batch. A caller of `run`
-    that finds nobody before it does its own, because waking the thread and being woken by it would cost as much as the
+    Jobs come from threads (`run`), from coroutines (`write`) and from callers that do not wait (`submit`). A thread
+    runs queued jobs and those of coroutines, whose loop it wakes once per batch. A caller of `run` that finds the
+    writer idle runs its own job, because waking the thread and being woken by it would cost as much as the
     transaction.
 
-    A job that is an Insertion costs the thread least: neighbours of that kind are added together.
+    A `RowInsertion` is the cheapest job: neighbouring ones are inserted together.
     """
 
-    def __init__(self, engine: Engine, timeout: float, turn: WriteTurn | None = None) -> None:
-        """Start the thread; `timeout` is how many seconds `run` waits, `turn` is held for each transaction."""
+    def __init__(self, engine: Engine, timeout: float, turn: ProcessWriteLock | None = None) -> None:
+        """Start the thread; `timeout` is how many seconds `run` waits, `turn` is held during each transaction."""
         self._engine = engine
         self._timeout = timeout
         self._turn: AbstractContextManager[object] = turn or nullcontext()
         # A server or process that went silent must hold the thread and no caller; a file answers or fails.
         self._callers_commit = engine.dialect.name == "sqlite" and turn is None
-        self._files = database_files(engine)
+        self._files = get_database_files(engine)
         self._connection: Connection | None = None
         self._changed = threading.Condition(threading.Lock())
-        self._waiting: list[Ticket[Any]] = []
-        self._arrivals: dict[asyncio.AbstractEventLoop, list[LoopTicket[Any]]] = {}
+        self._waiting: list[PendingJob[Any]] = []
+        self._arrivals: dict[asyncio.AbstractEventLoop, list[PendingAsyncJob[Any]]] = {}
         """Tickets of this turn of each loop, which only that loop touches."""
         self._busy = False
         """Whether somebody, thread or caller, has the connection."""
         self._closed = False
-        self._thread = threading.Thread(target=self._serve, name="writer", daemon=True)
+        self._thread = threading.Thread(target=self._run_batches, name="writer", daemon=True)
         self._thread.start()
 
-    def run(self, job: Job[T], *, alone: bool = False) -> T:
-        """Return what a job returned, once it is on disk.
+    def run(self, job: WriteJob[T], *, alone: bool = False) -> T:
+        """Run a job and return its result once it is on disk.
 
-        A job that waits for other servers must run `alone`, in a transaction that holds nothing before. Raises what the
-        job raised, or Unavailable where the database does not take it or it waits too long; a job that was begun by
-        then may still come to be stored.
+        A job that waits for other servers must run `alone`, in a transaction that holds no other lock. Raises what
+        the
+        job raised, or Unavailable if the database does not store it or it waits too long; a job that had started by
+        then may still be stored.
         """
-        ticket = Ticket(job, alone=alone)
-        if self._enter(ticket, may_commit=self._callers_commit):
+        ticket = PendingJob(job, alone=alone)
+        if self._enqueue_or_claim(ticket, may_commit=self._callers_commit):
             try:
                 self._commit(lambda: [ticket])
             finally:
-                self._leave()
+                self._release_connection()
         return ticket.wait(self._timeout)
 
-    async def write(self, job: Job[T], *, alone: bool = False) -> T:
-        """Return what a job returned, once it is on disk, as `run` does, without holding the event loop.
+    async def write(self, job: WriteJob[T], *, alone: bool = False) -> T:
+        """Run a job and return its result once it is on disk, as `run` does, without blocking the event loop.
 
-        If the caller is cancelled, a job that was not begun by then never is.
+        If the caller is cancelled, a job that has not started never runs.
         """
         loop = asyncio.get_running_loop()
-        ticket = LoopTicket(job, loop, alone=alone)
-        self._enter_soon(ticket)
+        ticket = PendingAsyncJob(job, loop, alone=alone)
+        self._enqueue_from_loop(ticket)
         timer = loop.call_later(self._timeout, ticket.expire, self._timeout)
         try:
             return await ticket.future
@@ -207,24 +214,24 @@ class Writer:
         finally:
             timer.cancel()
 
-    def submit(self, job: Job[T], *, alone: bool = False) -> Future[T]:
-        """Return a future that ends as `run` would, without its time limit. Raises Unavailable after `close`."""
-        ticket = FutureTicket(job, alone=alone)
-        self._enter(ticket, may_commit=False)
+    def submit(self, job: WriteJob[T], *, alone: bool = False) -> Future[T]:
+        """Queue a job and return its future, which has no time limit. Raises Unavailable after `close`."""
+        ticket = PendingFutureJob(job, alone=alone)
+        self._enqueue_or_claim(ticket, may_commit=False)
         return ticket.future
 
     def close(self) -> None:
-        """Refuse new jobs and return when all that wait are done."""
+        """Refuse new jobs and wait until all queued ones are done."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         self._thread.join()
 
-    def _enter(self, ticket: Ticket[Any], *, may_commit: bool) -> bool:
-        """Return True where the caller has the connection now, and must leave it; else the thread gets the ticket."""
+    def _enqueue_or_claim(self, ticket: PendingJob[Any], *, may_commit: bool) -> bool:
+        """Return True if the caller owns the connection and must release it; else queue the job."""
         with self._changed:
             if self._closed:
-                raise stopping()
+                raise stopping_error()
             if may_commit and not self._busy and not self._waiting:
                 self._busy = True
                 return True
@@ -233,17 +240,17 @@ class Writer:
                 self._changed.notify()
             return False
 
-    def _enter_soon(self, ticket: LoopTicket[Any]) -> None:
-        """Give the thread the ticket with all others of this turn of the loop, so that it is woken once for them."""
+    def _enqueue_from_loop(self, ticket: PendingAsyncJob[Any]) -> None:
+        """Queue a job with all others of this loop iteration, so that the thread is woken once for them."""
         if self._closed:
-            raise stopping()
+            raise stopping_error()
         arrivals = self._arrivals.get(ticket.loop)
         if arrivals is None:
             arrivals = self._arrivals[ticket.loop] = []
-            ticket.loop.call_soon(self._enter_arrivals, ticket.loop)
+            ticket.loop.call_soon(self._flush_arrivals, ticket.loop)
         arrivals.append(ticket)
 
-    def _enter_arrivals(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _flush_arrivals(self, loop: asyncio.AbstractEventLoop) -> None:
         arrivals = self._arrivals.pop(loop)
         with self._changed:
             if not self._closed:
@@ -252,24 +259,24 @@ class Writer:
                     self._changed.notify()
                 return
         for ticket in arrivals:
-            ticket.fail(stopping())
+            ticket.fail(stopping_error())
             ticket.settle()
 
-    def _leave(self) -> None:
-        """Give the connection to the next."""
+    def _release_connection(self) -> None:
+        """Release the connection to the next job."""
         with self._changed:
             self._busy = False
             if self._waiting or self._closed:
                 self._changed.notify()
 
-    def _serve(self) -> None:
-        while self._await_tickets():
+    def _run_batches(self) -> None:
+        while self._wait_for_jobs():
             self._commit(self._take_batch)
-            self._leave()
+            self._release_connection()
         self._disconnect()
 
-    def _await_tickets(self) -> bool:
-        """Wait for tickets and for the connection, and take the connection; False if no more will come."""
+    def _wait_for_jobs(self) -> bool:
+        """Wait for jobs and claim the connection; return False if the writer is closed and idle."""
         with self._changed:
             while self._busy or not self._waiting:
                 if self._closed and not self._busy:
@@ -278,22 +285,22 @@ class Writer:
             self._busy = True
             return True
 
-    def _take_batch(self) -> list[Ticket[Any]]:
-        """Return the tickets of the next transaction, which wait no more."""
+    def _take_batch(self) -> list[PendingJob[Any]]:
+        """Return the jobs of the next transaction, without those whose callers gave up."""
         with self._changed:
             count = batch_size(self._waiting)
             taken, self._waiting = self._waiting[:count], self._waiting[count:]
         return [ticket for ticket in taken if not ticket.abandoned]
 
-    def _commit(self, take: Callable[[], list[Ticket[Any]]]) -> None:
-        """Do the jobs of a batch in one transaction and end their tickets."""
-        batch: list[Ticket[Any]] = []
+    def _commit(self, take: Callable[[], list[PendingJob[Any]]]) -> None:
+        """Run the jobs of a batch in one transaction and complete them."""
+        batch: list[PendingJob[Any]] = []
         try:
             with self._turn:
                 # Taken only now: what arrived while other processes wrote is part of the transaction.
                 batch = take()
                 if batch:
-                    self._transact(batch)
+                    self._run_transaction(batch)
         except BaseException as error:  # noqa: BLE001 - the callers get it, and the thread must live
             batch = batch or take()
             if not isinstance(error, DatabaseLost):
@@ -301,20 +308,20 @@ class Writer:
             self._disconnect()
             for ticket in batch:
                 # An interruption is for the caller that was interrupted while it did its own job.
-                ticket.fail(unavailable(error) if isinstance(error, Exception) else error)
-        end_all(batch)
+                ticket.fail(unavailable_error(error) if isinstance(error, Exception) else error)
+        complete_jobs(batch)
 
-    def _transact(self, batch: list[Ticket[Any]]) -> None:
+    def _run_transaction(self, batch: list[PendingJob[Any]]) -> None:
         connection = self._connection
         if connection is None:
-            connection = self._connection = for_writing(self._engine)
+            connection = self._connection = open_write_connection(self._engine)
         transaction = connection.begin()
         if self._files is not None:
             self._files.check_log()
         groups = list(group_insertions(batch))
         if len(groups) > 1:
             for group in groups:
-                self._run_protected(group, connection)
+                self._run_in_savepoint(group, connection)
         elif not self._run(batch, connection):
             # With nobody to protect, the transaction itself is what is undone.
             transaction.rollback()
@@ -325,22 +332,22 @@ class Writer:
         try:
             transaction.commit()
         except SQLAlchemyError as error:
-            raise error if is_certain(error) else OutcomeUnknown from error
+            raise error if is_certain_rollback(error) else CommitOutcomeUnknown from error
         if self._files is not None:
             # SQLite commits to files that it has open, whatever became of their names.
             self._files.check()
 
-    def _run_each(self, group: Sequence[Ticket[Any]], connection: Connection) -> None:
-        """Do the jobs of a group that failed together, so that only those that fail alone are undone."""
+    def _run_each(self, group: Sequence[PendingJob[Any]], connection: Connection) -> None:
+        """Run the jobs of a failed group one by one, so that only those that fail are rolled back."""
         for ticket in group:
-            self._run_protected([ticket], connection)
+            self._run_in_savepoint([ticket], connection)
 
-    def _run_protected(self, group: Sequence[Ticket[Any]], connection: Connection) -> None:
-        """Do the jobs of a group so that an error undoes no others.
+    def _run_in_savepoint(self, group: Sequence[PendingJob[Any]], connection: Connection) -> None:
+        """Run the jobs of a group in a savepoint, so that an error rolls back no others.
 
-        Undoing fails, and with it the whole batch, where the database gave up the transaction itself.
+        If the database ended the transaction itself, the rollback fails, and with it the whole batch.
         """
-        driver = driver_of(connection)
+        driver = get_driver_connection(connection)
         driver.execute("SAVEPOINT job")
         succeeded = self._run(group, connection)
         if not succeeded:
@@ -349,23 +356,23 @@ class Writer:
         if not succeeded and len(group) > 1:
             self._run_each(group, connection)
 
-    def _run(self, group: Sequence[Ticket[Any]], connection: Connection) -> bool:
-        """Do the jobs of a group and return whether they succeeded; the error of a lone job is kept for its caller."""
+    def _run(self, group: Sequence[PendingJob[Any]], connection: Connection) -> bool:
+        """Run the jobs of a group and return True on success; a lone job's error is kept for its caller."""
         try:
             if len(group) > 1:
-                insert_together(connection, [cast(Insertion, ticket.job) for ticket in group])
+                run_insertions(connection, [cast(RowInsertion, ticket.job) for ticket in group])
             else:
                 group[0].run(connection)
-            if not is_intact(connection):
+            if not can_commit(connection):
                 raise RuntimeError("a job went on after an error that ended its transaction")  # noqa: TRY301
         except BaseException as error:  # noqa: BLE001 - the caller gets it, and the thread must live
             if len(group) == 1:
-                group[0].fail(answer_to(error))
+                group[0].fail(caller_error(error))
             return False
         return True
 
     def _disconnect(self) -> None:
-        """Give up the connection; the next batch gets a new one."""
+        """Close the connection; the next batch opens a new one."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -376,81 +383,83 @@ class Writer:
             logger.warning("the writer's connection did not close", exc_info=True)
 
 
-def batch_size(waiting: Sequence[Ticket[Any]]) -> int:
-    """Return how many of the first tickets are done in one transaction."""
+def batch_size(waiting: Sequence[PendingJob[Any]]) -> int:
+    """Return how many of the first jobs run in one transaction."""
     if waiting[0].alone:
         return 1
     first_alone = (position for position, ticket in enumerate(waiting[:MAX_BATCH]) if ticket.alone)
     return next(first_alone, MAX_BATCH)
 
 
-def group_insertions(batch: Sequence[Ticket[Any]]) -> Iterator[list[Ticket[Any]]]:
-    """Yield the tickets of a batch in their order: insertions together with their neighbours, each other job alone."""
-    for together, tickets in groupby(batch, key=lambda ticket: isinstance(ticket.job, Insertion)):
+def group_insertions(batch: Sequence[PendingJob[Any]]) -> Iterator[list[PendingJob[Any]]]:
+    """Yield the jobs of a batch in their order: neighbouring insertions together, each other job alone."""
+    for together, tickets in groupby(batch, key=lambda ticket: isinstance(ticket.job, RowInsertion)):
         if together:
             yield list(tickets)
         else:
             yield from ([ticket] for ticket in tickets)
 
 
-def end_all(batch: Sequence[Ticket[Any]]) -> None:
-    """Let the callers of a batch go on, and wake each event loop among them once."""
-    awaited: dict[asyncio.AbstractEventLoop, list[LoopTicket[Any]]] = {}
+def complete_jobs(batch: Sequence[PendingJob[Any]]) -> None:
+    """Complete the jobs of a batch, waking each event loop among their callers once."""
+    awaited: dict[asyncio.AbstractEventLoop, list[PendingAsyncJob[Any]]] = {}
     for ticket in batch:
-        if isinstance(ticket, LoopTicket):
+        if isinstance(ticket, PendingAsyncJob):
             awaited.setdefault(ticket.loop, []).append(ticket)
         else:
             ticket.end()
     for loop, tickets in awaited.items():
         try:
-            loop.call_soon_threadsafe(settle_all, tickets)
+            loop.call_soon_threadsafe(settle_async_jobs, tickets)
         except RuntimeError:
             # A loop that was closed has nobody left who waits.
             logger.warning("the event loop ended before it heard of its jobs: %d", len(tickets))
 
 
-def settle_all(tickets: Sequence[LoopTicket[Any]]) -> None:
-    """Let the coroutines of a batch go on; on their loop only."""
+def settle_async_jobs(tickets: Sequence[PendingAsyncJob[Any]]) -> None:
+    """Complete the futures of a batch; call it on their loop only."""
     for ticket in tickets:
         ticket.settle()
 
 
-def stopping() -> Unavailable:
-    """Return the error for a caller that comes too late."""
+def stopping_error() -> Unavailable:
+    """Return the error for a job that arrives after `close`."""
     return Unavailable("the server is stopping")
 
 
-def late(timeout: float) -> Unavailable:
+def timeout_error(timeout: float) -> Unavailable:
     """Return the error for a caller that waited too long."""
-    return Unavailable(f"the record was not on disk after {timeout:g} seconds, and may still be stored; {REPEAT}")
+    return Unavailable(
+        f"the record was not on disk after {timeout:g} seconds, and may still be stored; {REPEAT_IS_SAFE}"
+    )
 
 
-def answer_to(error: BaseException) -> BaseException:
-    """Return what the caller of a job that raised is told: Unavailable if the database could not do it."""
-    if isinstance(error, CANNOT_ANSWER) or is_damage(error):
+def caller_error(error: BaseException) -> BaseException:
+    """Return the error for the caller of a failed job: Unavailable if the database caused it."""
+    if isinstance(error, CANNOT_ANSWER) or is_damage_error(error):
         log_database_error(logger, "the database could not do a job", error)
-        return unavailable(error)
+        return unavailable_error(error)
     return error
 
 
-def is_certain(error: SQLAlchemyError) -> bool:
-    """Whether a commit that raised has certainly stored nothing; after most errors that shows only later."""
+def is_certain_rollback(error: SQLAlchemyError) -> bool:
+    """Return True if a failed commit has certainly stored nothing; after most errors that is unknown."""
     if isinstance(error, IntegrityError):
         return True
     cause = getattr(error, "orig", None)
     code, state = getattr(cause, "sqlite_errorcode", None), getattr(cause, "sqlstate", None)
     if code is not None:
         return code & PRIMARY_CODE in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-    return state is not None and state.startswith(ROLLED_BACK)
+    return state is not None and state.startswith(ROLLBACK_SQLSTATE_CLASS)
 
 
-def unavailable(cause: BaseException) -> Unavailable:
-    """Return the error for a caller; what the database says of the cause goes to the log only."""
-    if isinstance(cause, OutcomeUnknown):
-        message = f"it is unknown whether the record was stored; {REPEAT}"
+def unavailable_error(cause: BaseException) -> Unavailable:
+    """Return the error for a caller; the database's own message goes to the log only."""
+    if isinstance(cause, CommitOutcomeUnknown):
+        message = f"it is unknown whether the record was stored; {REPEAT_IS_SAFE}"
     elif isinstance(cause, DatabaseLost):
         message = str(cause)
-    elif is_damage(cause):
+    elif is_damage_error(cause):
         message = f"the record could not be stored: {describe_damage(cause)}"
     else:
         message = "the record could not be stored; try again"

@@ -1,1 +1,1 @@
-"""The tasks of A2A conversations, kept for bridges."""
+"""The tasks of A2A conversations, stored for bridges."""

@@ -1,1 +1,1 @@
-"""Posting notifications to addresses that agents name."""
+"""Delivery of notifications to the webhooks of agents."""

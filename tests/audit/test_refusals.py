@@ -11,12 +11,11 @@ import pytest
 from sqlalchemy import Engine
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditFilter
-from cstp_grpc.audit.refusals import BATCH, OTHER_METHODS, RefusalCounts, RefusalRecorder
-from cstp_grpc.audit.sql_store import SqlAuditStore
-from cstp_grpc.audit.trail import AuditTrail
+from cstp_grpc.audit.refused_calls import BATCH, OTHER_METHODS, RefusalCounter, RefusalRecorder
+from cstp_grpc.audit.sql_trail import AuditTrail, SqlAuditStore
 from cstp_grpc.errors import Unavailable
-from cstp_grpc.storage.paging import PageRequest
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.waiting import wait_until
 
 NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
@@ -56,9 +55,9 @@ class CountingTrail:
 class Kit:
     """Counts, what writes them, and the trail that they end up in."""
 
-    def __init__(self, engine: Engine, writer: Writer, most: int) -> None:
+    def __init__(self, engine: Engine, writer: GroupCommitWriter, most: int) -> None:
         self.clock = Clock()
-        self.counts = RefusalCounts(self.clock, most)
+        self.counts = RefusalCounter(self.clock, most)
         self._stored = AuditTrail(SqlAuditStore(engine), writer)
         self.trail = CountingTrail(self._stored)
         self.recorder = RefusalRecorder(self.counts, self.trail, self.clock)
@@ -72,7 +71,7 @@ class Kit:
 
 
 @pytest.fixture
-def kit(engine: Engine, writer: Writer) -> Kit:
+def kit(engine: Engine, writer: GroupCommitWriter) -> Kit:
     return Kit(engine, writer, most=1000)
 
 
@@ -126,7 +125,7 @@ def test_many_counts_are_written_in_batches(kit: Kit) -> None:
     assert (kit.trail.transactions, len(kit.entries())) == (3, 2 * BATCH + 1)
 
 
-def test_what_there_is_no_room_for_is_counted_together(engine: Engine, writer: Writer) -> None:
+def test_what_there_is_no_room_for_is_counted_together(engine: Engine, writer: GroupCommitWriter) -> None:
     kit = Kit(engine, writer, most=2)
     for number in range(100):
         kit.counts.add(f"agent-{number}", CHECK, "INVALID_ARGUMENT")

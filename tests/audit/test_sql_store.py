@@ -13,13 +13,12 @@ from sqlalchemy import Connection, Engine, insert, text
 from sqlalchemy.exc import DBAPIError
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditFilter
-from cstp_grpc.audit.sql_store import SqlAuditStore
-from cstp_grpc.audit.trail import AuditTrail
+from cstp_grpc.audit.sql_trail import AuditTrail, SqlAuditStore
 from cstp_grpc.errors import InvalidArgument, QueryFailed
-from cstp_grpc.storage.engine import create_engine, for_writing
-from cstp_grpc.storage.paging import PageRequest
+from cstp_grpc.storage.engine import create_engine, open_write_connection
+from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.tables import audit_entries, audit_guardrails
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import POOL_SIZE
 from tests.paging import walk
 
@@ -71,7 +70,7 @@ COUNTS = st.builds(
 
 
 @pytest.fixture
-def trail(engine: Engine, writer: Writer) -> AuditTrail:
+def trail(engine: Engine, writer: GroupCommitWriter) -> AuditTrail:
     return AuditTrail(SqlAuditStore(engine), writer)
 
 
@@ -104,7 +103,7 @@ def test_an_entry_is_on_disk_when_its_record_returns(engine: Engine, trail: Audi
         assert connection.execute(text("SELECT count(*) FROM audit_entries")).scalar_one() == len((CHECK, CHECK))
 
 
-def test_an_entry_shares_the_fate_of_its_transaction(trail: AuditTrail, writer: Writer) -> None:
+def test_an_entry_shares_the_fate_of_its_transaction(trail: AuditTrail, writer: GroupCommitWriter) -> None:
     def job(connection: Connection) -> None:
         trail.append(connection, CHECK)
         raise ValueError("no")
@@ -185,7 +184,9 @@ def meets(entry: AuditEntry, conditions: AuditFilter) -> bool:
     )
 
 
-def test_pages_hold_every_entry_that_meets_the_conditions_once_and_in_order(trail: AuditTrail, writer: Writer) -> None:
+def test_pages_hold_every_entry_that_meets_the_conditions_once_and_in_order(
+    trail: AuditTrail, writer: GroupCommitWriter
+) -> None:
     def fill(connection: Connection) -> None:
         for entry in sample():
             trail.append(connection, entry)
@@ -235,7 +236,7 @@ def test_a_token_is_bound_to_its_conditions(trail: AuditTrail) -> None:
 def test_the_database_refuses_every_change(engine: Engine, trail: AuditTrail, table: str, change: str) -> None:
     trail.record(CHECK)
     before = trail.page(AuditFilter(), ALL)
-    with for_writing(engine) as connection, pytest.raises(DBAPIError, match=f"{table} is append-only"):
+    with open_write_connection(engine) as connection, pytest.raises(DBAPIError, match=f"{table} is append-only"):
         connection.execute(text(change.format(table)))
     assert trail.page(AuditFilter(), ALL) == before
 
@@ -244,7 +245,7 @@ def test_the_database_refuses_every_change(engine: Engine, trail: AuditTrail, ta
 @pytest.mark.parametrize("table", [audit_entries.name, audit_guardrails.name])
 def test_postgresql_refuses_to_empty_the_trail(engine: Engine, trail: AuditTrail, table: str) -> None:
     trail.record(CHECK)
-    with for_writing(engine) as connection, pytest.raises(DBAPIError, match="is append-only"):
+    with open_write_connection(engine) as connection, pytest.raises(DBAPIError, match="is append-only"):
         connection.execute(text(f"TRUNCATE {table} CASCADE"))
 
 
@@ -254,7 +255,7 @@ def test_sqlite_refuses_to_replace_an_entry(engine: Engine, trail: AuditTrail) -
     (entry,) = trail.page(AuditFilter(), ALL).items
     replacing = insert(audit_entries).prefix_with("OR REPLACE")
     other = {"id": entry.id, "timestamp": NOON, "event": "x", "requesting_agent": "x", "request_id": "x"}
-    with for_writing(engine) as connection, pytest.raises(DBAPIError, match="is append-only"):
+    with open_write_connection(engine) as connection, pytest.raises(DBAPIError, match="is append-only"):
         connection.execute(replacing.values(**other, evaluated=0))
 
 

@@ -19,8 +19,8 @@ import grpc
 from a2a.types import a2a_pb2
 from google.protobuf import json_format
 
-from cstp_grpc.client.codec import from_json
-from cstp_grpc.client.contract import methods
+from cstp_grpc.contract.json_codec import from_json
+from cstp_grpc.contract.methods import contract_methods
 from tests.bench import corpus
 from tests.bench.connections import Connection, GrpcConnection, HttpConnection, Refused
 from tests.bench.load import Caller, InFlight, Numbers, OneByOne
@@ -89,7 +89,7 @@ def noop_method(port: int) -> GrpcMethod:
 
 def cstp_method(port: int, method: str, params: Params, token: str = TOKEN) -> GrpcMethod:
     """Return a method of the contract, by its JSON-RPC name and params."""
-    rpc = methods()[method]
+    rpc = contract_methods()[method]
     metadata = (("authorization", f"Bearer {token}"),)
     return GrpcMethod(port, rpc.path, metadata, lambda: from_json(params(), rpc.request).SerializeToString())
 

@@ -13,10 +13,10 @@ import grpc
 import uvloop
 
 from cstp_grpc import config
-from cstp_grpc.audit.refusals import RefusalCounts
+from cstp_grpc.audit.refused_calls import RefusalCounter
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
+from cstp_grpc.server.execution import CallPools
 from cstp_grpc.server.grpc_server import GrpcServer, build_call_policy
-from cstp_grpc.server.lanes import Lanes
 from tests.bench.clients import TOKEN
 from tests.bench.server import noop_handlers
 
@@ -80,15 +80,15 @@ class EmptyServicer(cstp_pb2_grpc.CstpServiceServicer):
 
 def serve_by_chain() -> None:
     """Serve as the product does, all that surrounds a call included, with a servicer that does nothing."""
-    settings = config.load(
+    settings = config.load_settings(
         None,
         grpc={"port": 0},
         auth={"tokens": [{"name": "bench", "token": TOKEN, "permissions": ["check"]}]},
         rate_limits={"enabled": False},
     )
-    policy = build_call_policy(settings, RefusalCounts(lambda: datetime.now(UTC)))
+    policy = build_call_policy(settings, RefusalCounter(lambda: datetime.now(UTC)))
     servicers = [(cstp_pb2_grpc.add_CstpServiceServicer_to_server, EmptyServicer())]
-    server = GrpcServer(settings.grpc, policy, servicers, {}, Lanes())
+    server = GrpcServer(settings.grpc, policy, servicers, {}, CallPools())
     say(server.start().port)
     signal.sigwait({signal.SIGTERM})
     server.stop(0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from cstp_grpc.intent_layer.git import GitHistory
+from cstp_grpc.intent_layer.context_resolution import resolve_context
 from cstp_grpc.intent_layer.model import ContextRequest
-from cstp_grpc.intent_layer.resolution import resolve
-from cstp_grpc.intent_layer.tree import Tree
-from cstp_grpc.intent_layer.validation import validate
+from cstp_grpc.intent_layer.node_staleness import GitHistory
+from cstp_grpc.intent_layer.project_tree import ProjectTree
+from cstp_grpc.intent_layer.validation import validate_nodes
 from tests.bench.cpu_time import run_time
 from tests.bench.load import Series
 from tests.bench.parts import without_request
@@ -28,14 +28,14 @@ def measure_project(run: Run) -> None:
     """
     folder = run.folder / "project"
     target = f"{write_large_tree(folder, FOLDERS, NODES)[-1]}/folder0/code.py"
-    tree = Tree(folder)
-    files = [folder / file.path for node in tree.chain(target) for file in node.files]
+    tree = ProjectTree(folder)
+    files = [folder / file.path for node in tree.nodes_to_path(target) for file in node.files]
     whole, tight = ContextRequest(target), ContextRequest(target, max_tokens=TOKENS)
     base = repeat(f"read {len(files)} files", lambda: [file.read_bytes() for file in files])
     resolving = {
-        "resolve-cold": repeat("resolve, cold", lambda: resolve(Tree(folder), whole)),
-        "resolve-warm": repeat("resolve, warm", lambda: resolve(tree, whole)),
-        "resolve-tight": repeat(f"resolve within {TOKENS} tokens, warm", lambda: resolve(tree, tight)),
+        "resolve-cold": repeat("resolve, cold", lambda: resolve_context(ProjectTree(folder), whole)),
+        "resolve-warm": repeat("resolve, warm", lambda: resolve_context(tree, whole)),
+        "resolve-tight": repeat(f"resolve within {TOKENS} tokens, warm", lambda: resolve_context(tree, tight)),
     }
     run.measure([base, *resolving.values()])
     for name, series in resolving.items():
@@ -43,7 +43,7 @@ def measure_project(run: Run) -> None:
     history = GitHistory(folder, os.environ)
     for _ in range(run.rounds):
         run.progress("judging all nodes")
-        seconds = run_time(lambda: validate(Tree(folder), (), history))
+        seconds = run_time(lambda: validate_nodes(ProjectTree(folder), (), history))
         run.add("validate-cold.seconds", "s", Better.LOWER, [seconds])
 
 

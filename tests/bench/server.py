@@ -12,8 +12,8 @@ from pathlib import Path
 import grpc
 
 from cstp_grpc import config
+from cstp_grpc.enums import Permission
 from cstp_grpc.server.app import App
-from cstp_grpc.vocabulary import Permission
 from tests.bench.clients import OTHER_TOKEN, TOKEN
 
 
@@ -23,7 +23,7 @@ def settings(arguments: argparse.Namespace) -> config.Settings:
     peers = [
         {"name": f"p{at}", "url": f"grpc://127.0.0.1:{port}", "token": TOKEN} for at, port in enumerate(arguments.peer)
     ]
-    return config.load(
+    return config.load_settings(
         None,
         data_dir=arguments.data_dir,
         grpc={"port": 0, "max_message_bytes": 64 * 1024 * 1024},

@@ -16,21 +16,19 @@ from typing import Any
 
 import uvloop
 
-from cstp_grpc.audit.sql_store import SqlAuditStore
-from cstp_grpc.audit.trail import AuditTrail
-from cstp_grpc.client.contract import methods
-from cstp_grpc.guardrails.checks import GuardrailChecks
-from cstp_grpc.guardrails.evaluator import Evaluator
-from cstp_grpc.guardrails.rulebook import load
-from cstp_grpc.server.call_handlers import serialize
-from cstp_grpc.server.interceptors.validation import Validation
-from cstp_grpc.server.lanes import LaneName, Lanes
-from cstp_grpc.server.trails import CheckAudit
-from cstp_grpc.services.convert import struct_to_dict
-from cstp_grpc.services.cstp import action
+from cstp_grpc.audit.sql_trail import AuditTrail, SqlAuditStore
+from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.decisions.messages import struct_to_dict
+from cstp_grpc.guardrails.checker import GuardrailChecker, GuardrailEvaluator
+from cstp_grpc.guardrails.rulebook import load_rule_set
+from cstp_grpc.intents.servicer import parse_action
+from cstp_grpc.server.audit_adapters import CheckAudit
+from cstp_grpc.server.call_handlers import serialize_message
+from cstp_grpc.server.execution import CallPools, PoolName
+from cstp_grpc.server.interceptors.validation import RequestValidator
 from cstp_grpc.storage.engine import create_engine
-from cstp_grpc.storage.migrate import migrate
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.migration import migrate_database
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.bench.checks import AIMED_AT, IN_FLIGHT, WITH_AUDIT, write_rulebook
 from tests.bench.clients import CHECK, Method, calling, cstp_method, noop_method
 from tests.bench.empty_server import KINDS
@@ -85,19 +83,19 @@ def check_method(port: int) -> Method:
 
 def compute_steps(run: Run) -> dict[str, Series]:
     """Return the steps that only compute."""
-    method = methods()["cstp.checkGuardrails"]
+    method = contract_methods()["cstp.checkGuardrails"]
     data = cstp_method(0, method.name, lambda: CHECK).request()
     request: Any = method.request.FromString(data)
-    validation = Validation(max_depth=24, max_values=20_000)
-    wanted = action(request.action)
+    validation = RequestValidator(max_depth=24, max_values=20_000)
+    wanted = parse_action(request.action)
     steps = {
         "parse": ("parsing a check", lambda: method.request.FromString(data)),
-        "validation": ("validation of a check", lambda: validation.judge(request)),
+        "validation": ("validation of a check", lambda: validation.validate(request)),
         "struct": ("conversion of a check's context", lambda: struct_to_dict(request.action.context)),
-        "serialize": ("serializing a message of that size", lambda: serialize(request)),
+        "serialize": ("serializing a message of that size", lambda: serialize_message(request)),
     }
     for rules in WITH_AUDIT:
-        evaluator = Evaluator(load(write_rulebook(run.folder, rules)))
+        evaluator = GuardrailEvaluator(load_rule_set(write_rulebook(run.folder, rules)))
         steps[f"engine-{rules}"] = (f"engine, {rules} rules", evaluate_by(evaluator, wanted))
     return {name: repeat(what, repeating(act)) for name, (what, act) in steps.items()}
 
@@ -107,19 +105,19 @@ def repeating(act: Callable[[], object]) -> OneByOne:
     return without_request(lambda _: act())
 
 
-def evaluate_by(evaluator: Evaluator, wanted: Any) -> Callable[[], object]:
+def evaluate_by(evaluator: GuardrailEvaluator, wanted: Any) -> Callable[[], object]:
     """Return what evaluates all rules."""
     return lambda: evaluator.evaluate(wanted)
 
 
 def thread_steps(opened: ExitStack) -> dict[str, Series]:
     """Return changes between an event loop and threads."""
-    lanes = Lanes()
+    lanes = CallPools()
     opened.callback(lanes.close)
     pool = opened.enter_context(ThreadPoolExecutor(1))
     loop = uvloop.new_event_loop()
     opened.callback(loop.close)
-    lane = lanes[LaneName.CHECKS]
+    lane = lanes[PoolName.CHECKS]
 
     async def hop() -> None:
         await lane.run(time.perf_counter)
@@ -145,14 +143,14 @@ def disk_steps(run: Run, opened: ExitStack) -> dict[str, Series]:
     """Return durable transactions: by the bare driver, and as audit entries of checks by our writer."""
     engine = create_engine(f"sqlite:///{run.folder / 'steps.db'}", 4)
     opened.callback(engine.dispose)
-    migrate(engine)
-    writer = Writer(engine, 30)
+    migrate_database(engine)
+    writer = GroupCommitWriter(engine, 30)
     opened.callback(writer.close)
-    evaluator = Evaluator(load(write_rulebook(run.folder, AIMED_AT)))
+    evaluator = GuardrailEvaluator(load_rule_set(write_rulebook(run.folder, AIMED_AT)))
     trail = CheckAudit(AuditTrail(SqlAuditStore(engine), writer))
-    checks = GuardrailChecks(evaluator, trail, lambda: datetime.now(UTC))
-    request: Any = methods()["cstp.checkGuardrails"].request.FromString(check_method(0).request())
-    wanted = action(request.action)
+    checks = GuardrailChecker(evaluator, trail, lambda: datetime.now(UTC))
+    request: Any = contract_methods()["cstp.checkGuardrails"].request.FromString(check_method(0).request())
+    wanted = parse_action(request.action)
     loop = uvloop.new_event_loop()
     opened.callback(loop.close)
     judge = f"a check of {AIMED_AT} rules with its durable entry"

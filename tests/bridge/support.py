@@ -16,8 +16,8 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from cstp_grpc.client.contract import Method, methods
 from cstp_grpc.config import A2aSettings, AgentSettings, GrpcSettings, ServerSettings, Settings
+from cstp_grpc.contract.methods import RpcMethod, contract_methods
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2
 from tests.grpc_servers import grpc_server
 from tests.harness import peering
@@ -62,7 +62,7 @@ class Scripted:
             "cstp.queryDecisions": lambda request, context: cstp_pb2.QueryDecisionsResponse(query=request.query),
         }
 
-    def handler(self, method: Method) -> grpc.RpcMethodHandler:
+    def handler(self, method: RpcMethod) -> grpc.RpcMethodHandler:
         def behavior(request: Any, context: grpc.ServicerContext) -> Message:
             metadata = dict(context.invocation_metadata())
             self.seen.append(Seen(method.name, request, metadata, context.time_remaining() or 0))
@@ -80,9 +80,9 @@ class Scripted:
         return grpc.unary_unary_rpc_method_handler(behavior, decode, method.response.SerializeToString)
 
     def add_to(self, server: grpc.Server) -> None:
-        for service in {method.service for method in methods().values()}:
+        for service in {method.service for method in contract_methods().values()}:
             of_service = {
-                m.rpc: self.handler(m) for m in methods().values() if m.service == service and not m.streaming
+                m.rpc: self.handler(m) for m in contract_methods().values() if m.service == service and not m.streaming
             }
             server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, of_service)])
             self.health.set(service, health_pb2.HealthCheckResponse.SERVING)

@@ -13,7 +13,7 @@ from a2a.types import a2a_pb2
 from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf import json_format
 
-from bridge.a2a.context import EXTENSION_URI
+from bridge.a2a.call_context import EXTENSION_URI
 from cstp_grpc.config import AgentSettings, ConfigError, ProviderSettings, ServerSettings
 from tests.bridge.support import Client, bridging
 

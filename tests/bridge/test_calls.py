@@ -7,20 +7,20 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from cstp_grpc.client.contract import methods
 from cstp_grpc.config import ServerSettings
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 from tests.bridge.support import TIMEOUT, Client, Scripted, bridging, call, fail, serving
 from tests.waiting import wait_until
 
-UNARY = [name for name, method in methods().items() if method.public and not method.streaming]
-STREAMING = [name for name, method in methods().items() if method.public and method.streaming]
-INTERNAL = [name for name, method in methods().items() if not method.public]
+UNARY = [name for name, method in contract_methods().items() if method.public and not method.streaming]
+STREAMING = [name for name, method in contract_methods().items() if method.public and method.streaming]
+INTERNAL = [name for name, method in contract_methods().items() if not method.public]
 
 
 @pytest.mark.parametrize("name", UNARY)
 def test_every_unary_method_of_the_contract_is_served(bridge: Client, server: Scripted, name: str) -> None:
-    server.plays[name] = lambda request, context: methods()[name].response()
+    server.plays[name] = lambda request, context: contract_methods()[name].response()
     assert "result" in bridge.post(call(name)).json
     assert server.seen[-1].method == name
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.client.federation.hops import Journey
 from cstp_grpc.config import ServerSettings
+from cstp_grpc.contract.hop_limit import HopContext
 from tests.bridge.support import JSON, TIMEOUT, TOKEN, Client, Scripted, bridging, call
 from tests.waiting import wait_until
 
@@ -167,7 +167,7 @@ def test_a_journey_that_grpc_cannot_carry_ends(bridge: Client, server: Scripted,
     (seen,) = server.seen
     told = seen.metadata["x-cstp-federation"]
     assert isinstance(told, str)
-    assert Journey.decode(told) == Journey("", 0)
+    assert HopContext.decode(told) == HopContext("", 0)
 
 
 def test_all_that_is_passed_on_fits_what_grpc_takes_together(bridge: Client, server: Scripted) -> None:

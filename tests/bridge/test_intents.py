@@ -9,14 +9,14 @@ import pytest
 from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 
-from cstp_grpc.client.contract import methods
 from cstp_grpc.contract.error_reasons import REASON_CODES
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
 from tests.bridge.support import Client, Scripted, call, fail
 
 ROUTE = "liaison.routeToLiaisonAgent"
-INTENTS = {name: method.intent_type for name, method in methods().items() if method.intent_type}
-UNARY = [name for name in INTENTS if not methods()[name].streaming]
+INTENTS = {name: method.intent_type for name, method in contract_methods().items() if method.intent_type}
+UNARY = [name for name in INTENTS if not contract_methods()[name].streaming]
 
 
 def error_of(bridge: Client, server: Scripted, method: str, params: Any, play: Any = None) -> dict[str, Any]:

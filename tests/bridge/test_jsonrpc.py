@@ -8,24 +8,24 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bridge import jsonrpc
-from bridge.status import Failure
+from bridge.call_failures import CallFailure
 
 MAX_BATCH = 5
 LIMIT_OF_PYTHON = "9" * 5000
 
 
-def read(text: str) -> jsonrpc.Body:
-    return jsonrpc.read(text.encode("utf-8", "surrogatepass"), MAX_BATCH)
+def read(text: str) -> jsonrpc.JsonRpcBody:
+    return jsonrpc.parse_body(text.encode("utf-8", "surrogatepass"), MAX_BATCH)
 
 
-def read_one(text: str) -> jsonrpc.Call | jsonrpc.Invalid:
+def read_one(text: str) -> jsonrpc.JsonRpcRequest | jsonrpc.MalformedJsonRpcRequest:
     (found,) = read(text).calls
     return found
 
 
-def refused(content: bytes) -> Failure:
-    with pytest.raises(Failure) as caught:
-        jsonrpc.read(content, MAX_BATCH)
+def refused(content: bytes) -> CallFailure:
+    with pytest.raises(CallFailure) as caught:
+        jsonrpc.parse_body(content, MAX_BATCH)
     return caught.value
 
 
@@ -55,26 +55,26 @@ def refused(content: bytes) -> Failure:
 )
 def test_ids_come_back_as_they_were_sent(call_id: str) -> None:
     call = read_one(f'{{"jsonrpc": "2.0", "method": "m", "id": {call_id}}}')
-    assert isinstance(call, jsonrpc.Call)
+    assert isinstance(call, jsonrpc.JsonRpcRequest)
     assert call.id == call_id
-    content = jsonrpc.to_bytes(jsonrpc.result(call.id, {"x": "y"}))
+    content = jsonrpc.encode_utf8(jsonrpc.encode_result(call.id, {"x": "y"}))
     assert content == f'{{"jsonrpc":"2.0","id":{call_id},"result":{{"x":"y"}}}}'.encode()
 
 
 @pytest.mark.parametrize("call_id", ["true", "false", "[]", "{}", "[1]"])
 def test_ids_of_other_types_are_refused_and_not_echoed(call_id: str) -> None:
     found = read_one(f'{{"jsonrpc": "2.0", "method": "m", "id": {call_id}}}')
-    assert isinstance(found, jsonrpc.Invalid)
+    assert isinstance(found, jsonrpc.MalformedJsonRpcRequest)
     assert (found.id, found.failure.codes.json_rpc_code) == ("null", -32600)
 
 
 def test_a_call_without_an_id_is_a_notification_and_one_with_null_is_none() -> None:
     notification = read_one('{"jsonrpc": "2.0", "method": "m"}')
-    assert isinstance(notification, jsonrpc.Call)
+    assert isinstance(notification, jsonrpc.JsonRpcRequest)
     assert notification.id is None
     assert notification.params == {}
     call = read_one('{"jsonrpc": "2.0", "method": "m", "id": null}')
-    assert isinstance(call, jsonrpc.Call)
+    assert isinstance(call, jsonrpc.JsonRpcRequest)
     assert call.id == "null"
 
 
@@ -94,16 +94,16 @@ def test_a_call_without_an_id_is_a_notification_and_one_with_null_is_none() -> N
 )
 def test_what_is_no_call_is_refused_under_the_id_that_it_has(members: str) -> None:
     found = read_one(f'{{{members}, "id": 1.0}}')
-    assert isinstance(found, jsonrpc.Invalid)
+    assert isinstance(found, jsonrpc.MalformedJsonRpcRequest)
     assert (found.id, found.failure.codes.json_rpc_code) == ("1.0", -32600)
     without = read_one(f"{{{members}}}")
-    assert isinstance(without, jsonrpc.Invalid)
+    assert isinstance(without, jsonrpc.MalformedJsonRpcRequest)
     assert without.id == "null"
 
 
 def test_members_that_the_specification_does_not_know_are_ignored() -> None:
     found = read_one('{"jsonrpc": "2.0", "method": "m", "id": 1, "trace": {}}')
-    assert isinstance(found, jsonrpc.Call)
+    assert isinstance(found, jsonrpc.JsonRpcRequest)
 
 
 @pytest.mark.parametrize(
@@ -149,13 +149,13 @@ def test_batches_are_bounded() -> None:
 
 def test_numbers_of_params_are_numbers() -> None:
     call = read_one('{"jsonrpc": "2.0", "method": "m", "params": {"a": 1.5, "b": 2, "c": -0, "d": 1e999}}')
-    assert isinstance(call, jsonrpc.Call)
+    assert isinstance(call, jsonrpc.JsonRpcRequest)
     assert call.params == {"a": 1.5, "b": 2, "c": 0, "d": float("inf")}
 
 
 def test_an_error_names_the_reason_and_the_request() -> None:
-    failure = Failure("NOT_FOUND", "é", details={"metadata": {"a": "b"}})
-    answer = json.loads(jsonrpc.to_bytes(jsonrpc.error("1", failure, "r-1")))
+    failure = CallFailure("NOT_FOUND", "é", details={"metadata": {"a": "b"}})
+    answer = json.loads(jsonrpc.encode_utf8(jsonrpc.encode_failure("1", failure, "r-1")))
     assert answer == {
         "jsonrpc": "2.0",
         "id": 1,
@@ -168,13 +168,13 @@ def test_an_error_names_the_reason_and_the_request() -> None:
 
 
 def test_a_request_id_of_the_servers_own_wins() -> None:
-    failure = Failure("NOT_FOUND", "x", details={"requestId": "of-the-server"})
-    assert json.loads(jsonrpc.error("1", failure, "r-1"))["error"]["data"]["requestId"] == "of-the-server"
+    failure = CallFailure("NOT_FOUND", "x", details={"requestId": "of-the-server"})
+    assert json.loads(jsonrpc.encode_failure("1", failure, "r-1"))["error"]["data"]["requestId"] == "of-the-server"
 
 
 def test_a_result_that_json_cannot_express_is_refused() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        jsonrpc.result("1", {"x": float("nan")})
+        jsonrpc.encode_result("1", {"x": float("nan")})
 
 
 json_documents = st.recursive(
@@ -191,16 +191,16 @@ json_documents = st.recursive(
 @example(b"[[]]")
 def test_any_body_is_read_or_refused(content: bytes) -> None:
     try:
-        body = jsonrpc.read(content, MAX_BATCH)
-    except Failure:
+        body = jsonrpc.parse_body(content, MAX_BATCH)
+    except CallFailure:
         return
     for found in body.calls:
-        answer: Any = json.loads(jsonrpc.to_bytes(jsonrpc.result(found.id or "null", {})))
+        answer: Any = json.loads(jsonrpc.encode_utf8(jsonrpc.encode_result(found.id or "null", {})))
         assert answer["result"] == {}
 
 
 @given(st.text() | st.integers() | st.floats(allow_nan=False, allow_infinity=False))
 def test_any_id_survives(call_id: Any) -> None:
     found = read_one(json.dumps({"jsonrpc": "2.0", "method": "m", "id": call_id}))
-    assert isinstance(found, jsonrpc.Call)
-    assert json.loads(jsonrpc.to_bytes(jsonrpc.result(found.id or "", {})))["id"] == call_id
+    assert isinstance(found, jsonrpc.JsonRpcRequest)
+    assert json.loads(jsonrpc.encode_utf8(jsonrpc.encode_result(found.id or "", {})))["id"] == call_id

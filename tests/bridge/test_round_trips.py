@@ -13,14 +13,14 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from cstp_grpc.client import CstpClient, RetryPolicy
-from cstp_grpc.client.contract import methods
 from cstp_grpc.config import ServerSettings
-from cstp_grpc.errors import Block, CstpError, FieldViolation
-from cstp_grpc.server.status import to_status
+from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation
+from cstp_grpc.server.interceptors.error_status import to_status
 from tests.bridge.support import TOKEN, Client, Play, Scripted, bridging, serving
 from tests.error_classes import SERVER_ERRORS
 
-ROUTE = methods()["liaison.routeToLiaisonAgent"]
+ROUTE = contract_methods()["liaison.routeToLiaisonAgent"]
 
 texts = st.text(st.characters(codec="utf-8"), max_size=40)
 names = st.from_regex(r"[a-z_]{1,20}", fullmatch=True).filter(lambda name: name != "requestId")
@@ -32,7 +32,7 @@ failures = st.builds(
     violations=st.lists(
         st.builds(FieldViolation, st.sampled_from(["target_pillar", "chat_session_id"]), texts), max_size=3
     ),
-    blocks=st.lists(st.builds(Block, texts, texts, texts), max_size=3),
+    blocks=st.lists(st.builds(BlockingGuardrail, texts, texts, texts), max_size=3),
     retry_after=st.none() | st.integers(0, 100_000).map(lambda milliseconds: milliseconds / 1000),
 )
 

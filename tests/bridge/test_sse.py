@@ -216,8 +216,8 @@ async def reading(story: Story, ping_seconds: float = 0.05) -> AsyncIterator[aio
     async def handle(request: web.Request) -> web.StreamResponse:
         events = story.tell()
         first = await anext(events)
-        wording = sse.Wording(str, worded, error_name="error")
-        return await sse.respond(request, first, events, wording, {"X-Mark": "here"}, ping_seconds)
+        wording = sse.EventEncoder(str, worded, error_name="error")
+        return await sse.stream_events(request, first, events, wording, {"X-Mark": "here"}, ping_seconds)
 
     app = web.Application()
     app.router.add_post("/", handle)
@@ -275,7 +275,7 @@ async def test_a_bridge_that_stops_closes_its_stories() -> None:
 
     async def handle(request: web.Request) -> web.StreamResponse:
         events = story.tell()
-        return await sse.respond(request, await anext(events), events, sse.Wording(str, worded), {})
+        return await sse.stream_events(request, await anext(events), events, sse.EventEncoder(str, worded), {})
 
     app = web.Application()
     app.router.add_get("/", handle)

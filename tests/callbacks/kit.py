@@ -12,23 +12,21 @@ from typing import Any
 from sqlalchemy import Engine, func, select
 
 from cstp_grpc.callbacks.model import Notification
-from cstp_grpc.callbacks.outbox import Callbacks
-from cstp_grpc.callbacks.sending import CallbackQueue
+from cstp_grpc.callbacks.outbox import CallbackOutbox, CallbackQueue
 from cstp_grpc.callbacks.sql_store import SqlCallbackStore
-from cstp_grpc.decisions.embedding.lexical import LexicalEmbedder
-from cstp_grpc.decisions.journal import Journal
+from cstp_grpc.decisions.journal import CitationNotifier, Journal
 from cstp_grpc.decisions.model import Decision, DecisionContent, Links
-from cstp_grpc.decisions.sharing import WITH_ALL
+from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
+from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.decisions.transaction import Citations
-from cstp_grpc.server.trails import JournalAudit, NoTrail
-from cstp_grpc.storage.dispatch import Dispatcher, Patience
-from cstp_grpc.storage.outbox import Outbox
+from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
+from cstp_grpc.enums import Outcome, Visibility
+from cstp_grpc.server.audit_adapters import JournalAudit, NullAuditSink
+from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
 from cstp_grpc.storage.tables import callbacks, citations
-from cstp_grpc.storage.writer import Writer
-from cstp_grpc.vocabulary import Outcome, Visibility
-from cstp_grpc.webhooks.addresses import AllowList, address_of
-from cstp_grpc.webhooks.sending import WebhookOutbox
+from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.webhooks.delivery import WebhookOutbox
+from cstp_grpc.webhooks.url_allow_list import UrlAllowList, parse_webhook_url
 from tests.webhooks.fakes import FakeWebhookClient, Trail
 
 NOON = datetime(2026, 2, 4, 12, 0, tzinfo=UTC)
@@ -56,27 +54,29 @@ class Clock:
 class Kit:
     """A journal whose decisions are cited, and what sends notifications."""
 
-    def __init__(self, engine: Engine, writer: Writer) -> None:
+    def __init__(self, engine: Engine, writer: GroupCommitWriter) -> None:
         self.engine = engine
         self.writer = writer
         self.clock = Clock()
         self.store = SqlCallbackStore(engine)
-        self.decisions = SqlDecisionStore(engine, WITH_ALL)
+        self.decisions = SqlDecisionStore(engine, SHARE_WITH_ALL)
         self.allowed = allow("https://agents.example.com/cstp/", "https://other.example.com/")
         self.courier = FakeWebhookClient()
         self.trail = Trail()
         self.agents = {"alice", "bob"}
         self.woken = threading.Event()
-        self.callbacks = Callbacks(self.store, self.decisions, self.allowed, writer, self.clock, WINDOW, self.woken.set)
+        self.callbacks = CallbackOutbox(
+            self.store, self.decisions, self.allowed, writer, self.clock, WINDOW, self.woken.set
+        )
         self.journal = self.journal_with(self.callbacks)
 
-    def journal_with(self, citations: Citations) -> Journal:
+    def journal_with(self, citations: CitationNotifier) -> Journal:
         return Journal(
             self.decisions,
-            Outbox(self.engine, self.writer),
+            SqlChangeLog(self.engine, self.writer),
             self.writer,
             LexicalEmbedder(),
-            JournalAudit(NoTrail()),
+            JournalAudit(NullAuditSink()),
             self.clock,
             lambda _: None,
             citations,
@@ -95,7 +95,7 @@ class Kit:
         self.journal.review(decision.id, outcome, None, "carol", "r-2")
 
     def late(self, text: str = "b", url: str = HOOK) -> None:
-        self.callbacks.late("alice", "c-1", 2, url, {"agent": text, "status": "answered"})
+        self.callbacks.queue_late_answer("alice", "c-1", 2, url, {"agent": text, "status": "answered"})
 
     def waiting(self) -> int:
         return self._count(callbacks)
@@ -107,17 +107,17 @@ class Kit:
         with self.engine.connect() as connection:
             return self.store.next_due(connection)
 
-    def dispatcher(self, **given: Any) -> Dispatcher[Notification]:
+    def dispatcher(self, **given: Any) -> DeliveryDispatcher[Notification]:
         courier = given.pop("courier", self.courier)
         queue = CallbackQueue(self.store, self.decisions, given.pop("allowed", self.allowed), "house")
-        patience = Patience(timedelta(hours=24), lambda: 1.0)
+        patience = DeliveryRetryPolicy(timedelta(hours=24), lambda: 1.0)
         outbox = WebhookOutbox(queue, courier, self.trail, self.clock, patience, self.agents.__contains__)
         writer = given.pop("writer", self.writer)
         given.setdefault("lease_seconds", LEASE)
-        return Dispatcher("callbacks", outbox, writer, self.clock, logger, "nothing", **given)
+        return DeliveryDispatcher("callbacks", outbox, writer, self.clock, logger, "nothing", **given)
 
     @contextmanager
-    def sending(self, **given: Any) -> Iterator[Dispatcher[Notification]]:
+    def sending(self, **given: Any) -> Iterator[DeliveryDispatcher[Notification]]:
         dispatcher = self.dispatcher(**given)
         dispatcher.start()
         try:
@@ -131,6 +131,6 @@ class Kit:
             return connection.execute(select(func.count()).select_from(table)).scalar_one()
 
 
-def allow(*urls: str) -> AllowList:
-    found = [address_of(url) for url in urls]
-    return AllowList(address for address in found if address is not None)
+def allow(*urls: str) -> UrlAllowList:
+    found = [parse_webhook_url(url) for url in urls]
+    return UrlAllowList(address for address in found if address is not None)

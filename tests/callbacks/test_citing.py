@@ -9,12 +9,11 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, Engine
 
-from cstp_grpc.callbacks.outbox import MAX_RESPONSE
-from cstp_grpc.callbacks.removal import REMOVAL_BATCH, CitationRemover
+from cstp_grpc.callbacks.outbox import MAX_RESPONSE, REMOVAL_BATCH, ExpiredCitationRemover
 from cstp_grpc.decisions.model import Decision
+from cstp_grpc.enums import Outcome
 from cstp_grpc.errors import Conflict, NotFound
-from cstp_grpc.storage.writer import Writer
-from cstp_grpc.vocabulary import Outcome
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.callbacks.kit import HOOK, NOON, OTHER_HOOK, WINDOW, Kit
 from tests.waiting import wait_until
 
@@ -82,7 +81,7 @@ def test_a_repetition_is_told_at_its_address_and_begins_the_window_anew(kit: Kit
 def test_nothing_is_noted_for_other_addresses(kit: Kit, url: str | None) -> None:
     kit.cite(kit.decision(), url=url)
     assert kit.citations() == 0
-    assert not kit.callbacks.applies(url)
+    assert not kit.callbacks.is_allowed(url)
 
 
 def test_nothing_is_noted_of_an_announcement_without_similar_decisions(kit: Kit) -> None:
@@ -138,7 +137,7 @@ def test_old_citations_are_removed(kit: Kit) -> None:
     kit.clock.pass_by(days=1)
     kit.cite(decisions[0], correlation_id="later")
     kit.clock.now = NOON + WINDOW
-    remover = CitationRemover(kit.store, kit.writer, kit.clock)
+    remover = ExpiredCitationRemover(kit.store, kit.writer, kit.clock)
     remover.start()
     wait_until(lambda: kit.citations() == 1, "old citations are removed")
     remover.stop()
@@ -161,7 +160,7 @@ def test_a_late_answer_that_is_too_large_is_not_told_on(kit: Kit, caplog: pytest
 
 
 def test_a_late_answer_that_cannot_be_kept_is_logged(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
-    closed = Writer(engine, timeout=10.0)
+    closed = GroupCommitWriter(engine, timeout=10.0)
     kit = Kit(engine, closed)
     closed.close()
     with caplog.at_level(logging.WARNING):

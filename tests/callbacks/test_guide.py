@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cstp_grpc import config
-from cstp_grpc.client.codec import from_json, to_json
+from cstp_grpc.contract.json_codec import from_json, to_json
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from tests.callbacks.kit import Kit, allow
 from tests.waiting import wait_until
@@ -23,7 +23,7 @@ def test_the_configuration_is_accepted(tmp_path: Path) -> None:
     (snippet,) = re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)
     path = tmp_path / "cstp.yaml"
     path.write_text(snippet)
-    settings = config.load(path).federation.callbacks
+    settings = config.load_settings(path).federation.callbacks
     assert allow(*settings.allow).address("https://agents.example.com/cstp/hooks/7")
     assert settings == config.CallbackSettings(allow=settings.allow)
 
@@ -36,7 +36,9 @@ def test_the_answer_of_a_peer_is_one_of_the_contract() -> None:
 @pytest.mark.parametrize("shown", [LATE, FAILED], ids=["late", "failed"])
 def test_the_notifications_look_like_that(kit: Kit, shown: dict[str, Any]) -> None:
     if shown is LATE:
-        kit.callbacks.late("alice", "deploy-42", 1, "https://agents.example.com/cstp/", shown["params"]["response"])
+        kit.callbacks.queue_late_answer(
+            "alice", "deploy-42", 1, "https://agents.example.com/cstp/", shown["params"]["response"]
+        )
     else:
         decision = kit.decision()
         kit.cite(decision, correlation_id="deploy-42")

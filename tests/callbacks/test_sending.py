@@ -12,9 +12,9 @@ from sqlalchemy import Engine
 
 from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.decisions.model import Decision
-from cstp_grpc.storage.writer import Writer
-from cstp_grpc.vocabulary import Outcome, Visibility
-from cstp_grpc.webhooks.sending import NotSent, Refused
+from cstp_grpc.enums import Outcome, Visibility
+from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.webhooks.delivery import WebhookFailed, WebhookRejected
 from tests.callbacks.kit import HOOK, LEASE, NOON, OTHER_HOOK, Kit, allow
 from tests.databases import ServerWriter
 from tests.waiting import wait_until
@@ -22,7 +22,7 @@ from tests.webhooks.fakes import FakeWebhookClient
 
 
 @pytest.fixture
-def other_writer(engine: Engine) -> Iterator[Writer]:
+def other_writer(engine: Engine) -> Iterator[GroupCommitWriter]:
     writer = ServerWriter(engine)
     yield writer
     writer.close()
@@ -106,7 +106,7 @@ def test_what_was_sent_is_in_the_trail(kit: Kit) -> None:
 
 
 def test_what_does_not_arrive_is_sent_again_later_and_later_under_the_same_identifier(kit: Kit) -> None:
-    kit.courier.problems = [NotSent("HTTP 503")] * 3
+    kit.courier.problems = [WebhookFailed("HTTP 503")] * 3
     failed(kit)
     pauses = []
     with kit.sending() as dispatcher:
@@ -125,7 +125,7 @@ def test_what_does_not_arrive_is_sent_again_later_and_later_under_the_same_ident
 
 
 def test_it_is_given_up_after_the_configured_hours(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
-    kit.courier.always = NotSent("HTTP 503")
+    kit.courier.always = WebhookFailed("HTTP 503")
     kit.late()
     with kit.sending() as dispatcher:
         attempts(kit, 1)
@@ -144,7 +144,7 @@ def test_it_is_given_up_after_the_configured_hours(kit: Kit, caplog: pytest.LogC
 
 
 def test_what_is_refused_is_given_up_at_once(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
-    kit.courier.always = Refused("HTTP 410")
+    kit.courier.always = WebhookRejected("HTTP 410")
     failed(kit)
     with caplog.at_level(logging.WARNING):
         delivered(kit)
@@ -172,7 +172,7 @@ def test_what_was_noted_before_the_process_ended_is_sent_by_the_next(kit: Kit) -
 
 
 def test_what_was_sent_by_a_process_that_ended_before_it_wrote_that_down_is_sent_again(
-    kit: Kit, other_writer: Writer
+    kit: Kit, other_writer: GroupCommitWriter
 ) -> None:
     failed(kit)
     lost = FakeWebhookClient()
@@ -191,7 +191,7 @@ def test_what_was_sent_by_a_process_that_ended_before_it_wrote_that_down_is_sent
     assert kit.courier.params == lost.params
 
 
-def test_two_servers_do_not_send_the_same(kit: Kit, other_writer: Writer) -> None:
+def test_two_servers_do_not_send_the_same(kit: Kit, other_writer: GroupCommitWriter) -> None:
     for number in range(40):
         kit.late(f"peer-{number}")
     other = FakeWebhookClient()
@@ -236,7 +236,7 @@ def test_a_decision_that_is_not_shared_any_more_is_not_told(kit: Kit) -> None:
 
 
 def test_sharing_is_looked_at_before_each_attempt(kit: Kit) -> None:
-    kit.courier.problems = [NotSent("HTTP 503")]
+    kit.courier.problems = [WebhookFailed("HTTP 503")]
     decision = failed(kit)
     with kit.sending() as dispatcher:
         attempts(kit, 1)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cstp_grpc.config import ConfigError, load
+from cstp_grpc.config import ConfigError, load_settings
 from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2
 from tests.certificates import make_certificate
 from tests.cli.conftest import Invoke, Server
@@ -182,9 +182,9 @@ class TestAdding:
         assert "set CSTP_TOKEN_SECURITY to the token" in result.stdout
         assert "restart the server" in result.stdout
         with pytest.raises(ConfigError, match="CSTP_TOKEN_SECURITY"):
-            load(configuration)
+            load_settings(configuration)
         monkeypatch.setenv("CSTP_TOKEN_SECURITY", PEER_TOKEN)
-        assert load(configuration).federation.peers[0].role == "required"
+        assert load_settings(configuration).federation.peers[0].role == "required"
         listed = invoke("agents", "--config", configuration)
         assert listed.exit_code == 0, listed.output
         assert "knows us as friend" in listed.stdout

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.config import Settings, load
-from cstp_grpc.guardrails.rulebook import default_rulebook
+from cstp_grpc.config import Settings, load_settings
+from cstp_grpc.guardrails.rulebook import default_rulebook_path
 from tests.cli.conftest import Invoke
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
@@ -103,7 +103,7 @@ def test_mistakes_are_named(content: str, problem: str, invoke: Invoke, home: Pa
 @pytest.mark.parametrize("word", ["off", "Off", "OFF", "'off'"])
 def test_words_that_older_yaml_takes_for_truth_values_are_words(word: str, home: Path) -> None:
     (home / "cstp.yaml").write_text(f"index: {{mode: {word.lower()}}}\nagent: {{name: {word}, description: no}}\n")
-    settings = load(Path("cstp.yaml"))
+    settings = load_settings(Path("cstp.yaml"))
     assert settings.index.mode == "off"
     assert settings.agent.name == word.strip("'")
     assert settings.agent.description == "no"
@@ -114,7 +114,7 @@ def test_words_that_older_yaml_takes_for_truth_values_are_words(word: str, home:
 )
 def test_truth_values_may_be_written_in_every_way(written: str, meant: bool, home: Path) -> None:
     (home / "cstp.yaml").write_text(f"rate_limits: {{enabled: {written}}}\n")
-    assert load(Path("cstp.yaml")).rate_limits.enabled is meant
+    assert load_settings(Path("cstp.yaml")).rate_limits.enabled is meant
 
 
 def test_a_line_that_is_not_yaml_is_named_and_not_shown(invoke: Invoke, home: Path) -> None:
@@ -187,7 +187,9 @@ def test_the_configuration_of_the_design_works_as_it_stands(elsewhere: Path, inv
 
 def test_a_rulebook_beside_the_configuration_is_the_one_it_names(home: Path, elsewhere: Path, invoke: Invoke) -> None:
     (elsewhere / "guardrails").mkdir()
-    (elsewhere / "guardrails" / "default.yaml").write_text(default_rulebook().read_text().replace("default", "ours", 1))
+    (elsewhere / "guardrails" / "default.yaml").write_text(
+        default_rulebook_path().read_text().replace("default", "ours", 1)
+    )
     result = invoke("config", "check", "--config", "etc/config.yaml", "--json", env=DESIGN_TOKENS)
     assert json.loads(result.stdout)["rulebook"] == "etc/guardrails/default.yaml"
 
@@ -237,7 +239,7 @@ def test_permissions_that_are_spread_over_tokens_are_enough(home: Path, invoke: 
 def test_every_path_in_a_file_is_relative_to_its_folder(home: Path, invoke: Invoke) -> None:
     (home / "etc").mkdir()
     (home / "etc" / "cstp.yaml").write_text(ALL_PATHS)
-    settings = load(Path("etc/cstp.yaml"))
+    settings = load_settings(Path("etc/cstp.yaml"))
     found = [getter(settings) for getter in PATHS]
     assert found == [Path("etc/x")] * len(PATHS)
     assert settings.storage_url == "sqlite:///etc/x.db"
@@ -249,11 +251,11 @@ def test_every_path_in_a_file_is_relative_to_its_folder(home: Path, invoke: Invo
 def test_paths_elsewhere_are_relative_to_the_working_directory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "etc").mkdir()
     (home / "etc" / "cstp.yaml").write_text("embedding: {model_path: /models}\n")
-    assert load(Path("etc/cstp.yaml")).data_dir == Path("var")
-    assert load(Path("etc/cstp.yaml")).embedding.model_path == Path("/models")
+    assert load_settings(Path("etc/cstp.yaml")).data_dir == Path("var")
+    assert load_settings(Path("etc/cstp.yaml")).embedding.model_path == Path("/models")
     (home / "etc" / "cstp.yaml").write_text("data_dir: data\nstorage: {url: 'sqlite:////data/x.db'}\n")
     monkeypatch.setenv("CSTP_DATA_DIR", "mine")
-    settings = load(Path("etc/cstp.yaml"))
+    settings = load_settings(Path("etc/cstp.yaml"))
     assert settings.data_dir == Path("mine")
     assert settings.storage_url == "sqlite:////data/x.db"
 

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from cstp_grpc.cli.main import main
-from cstp_grpc.client.contract import methods
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.version import VERSION
 from tests.cli.conftest import Invoke, Server
 from tests.harness import bridging, settings
@@ -72,7 +72,7 @@ def test_what_the_server_refuses_is_named_too(server: Server) -> None:
 def test_an_unknown_or_streaming_method_lists_those_there_are(server: Server, method: str) -> None:
     result = server("call", method)
     assert result.exit_code == 2
-    unary = [name for name, described in methods().items() if not described.streaming]
+    unary = [name for name, described in contract_methods().items() if not described.streaming]
     assert all(name in result.stderr for name in unary)
 
 

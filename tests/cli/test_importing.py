@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cstp_grpc.enums import Permission
 from cstp_grpc.server.app import App
-from cstp_grpc.vocabulary import Permission
 from tests.cli.conftest import Invoke, Server
 from tests.harness import TOKENS, running, settings
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.intent_layer.duplicates import THRESHOLD
+from cstp_grpc.intent_layer.duplicate_search import WORD_OVERLAP_THRESHOLD
 from tests.cli.conftest import Invoke
 from tests.intent_layer.trees import write_tree
 
@@ -226,7 +226,9 @@ class TestReview:
             learn.review(alike, "--accept", "--check-only", "--threshold", n)[0] for n in ("0.2", "20", "0.9", "90")
         ]
         assert codes == [2, 2, 0, 0]
-        assert f"; {THRESHOLD:g} when absent" in " ".join(learn.invoke("learn", "review", "--help").stdout.split())
+        assert f"; {WORD_OVERLAP_THRESHOLD:g} when absent" in " ".join(
+            learn.invoke("learn", "review", "--help").stdout.split()
+        )
 
     def test_a_learning_may_be_named_by_the_file_of_its_report(
         self, learn: Learn, monkeypatch: pytest.MonkeyPatch

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cstp_grpc.cli.main import COMMANDS, listed_command, main
+from cstp_grpc.cli.main import COMMANDS, command_stub, main
 from tests.cli.conftest import Server
 from tests.harness import TOKENS
 
@@ -92,7 +92,7 @@ def test_a_command_is_listed_with_its_own_first_sentence(name: str, limit: int) 
     assert command is not None
     assert not command.hidden
     assert not command.deprecated
-    assert listed_command(name).get_short_help_str(limit) == command.get_short_help_str(limit)
+    assert command_stub(name).get_short_help_str(limit) == command.get_short_help_str(limit)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_call_over_grpc_loads_only_what_it_needs(
     assert printed
     assert not modules & (SETTINGS_LIBRARIES | SERVER_LIBRARIES | OTHER_PROTOCOLS | METADATA)
     assert not modules & {"cstp_grpc.gen.liaison", "cstp_grpc.gen.intent_layer", "google.rpc", "yaml"}
-    assert "cstp_grpc.config.sections" not in modules
+    assert "cstp_grpc.config.settings" not in modules
     if style:
         assert not modules & PRINTING_LIBRARIES
 

@@ -11,15 +11,14 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from cstp_grpc.cli import conversations, render
-from cstp_grpc.cli.console import console
-from cstp_grpc.cli.listing import Listing
-from cstp_grpc.cli.nodes import node_table
-from cstp_grpc.cli.output import json_text, printable
+from cstp_grpc.cli import decision_output, liaison_output
+from cstp_grpc.cli.console import TextTable, open_console
+from cstp_grpc.cli.node_validation import node_table
+from cstp_grpc.cli.output import json_text, to_printable
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2, types_pb2
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
-from cstp_grpc.intent_layer.library import ListedNode
 from cstp_grpc.intent_layer.model import Node, NodeFile
+from cstp_grpc.intent_layer.project_service import ListedNode
 
 
 class Terminal(io.StringIO):
@@ -45,22 +44,24 @@ def test_colours_are_for_terminals_that_want_them(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdout", stream)
-    render.check_answer(console(error=False), ANSWER)
+    decision_output.print_check_answer(open_console(error=False), ANSWER)
     assert ("\x1b[31m" in stream.getvalue() or "\x1b[1;31m" in stream.getvalue()) is coloured
     assert "No [red]way[/red]" in stream.getvalue()
 
 
 def test_an_answer_without_a_verdict_shows_none() -> None:
     stream = io.StringIO()
-    render.announce_answer(Console(file=stream, width=120), cstp_pb2.AnnounceIntentResponse(responding_agent="x"))
+    decision_output.print_announce_answer(
+        Console(file=stream, width=120), cstp_pb2.AnnounceIntentResponse(responding_agent="x")
+    )
     assert "Received by x" in stream.getvalue()
     assert "Allowed" not in stream.getvalue()
     assert "Blocked" not in stream.getvalue()
 
 
 def test_what_steers_terminals_is_replaced() -> None:
-    assert printable("a\tb\nc é 日本 \u00a0") == "a\tb\nc é 日本 \u00a0"
-    assert printable("\x1b]0;title\x07 \x9b \u202e \r") == "�]0;title� � � �"
+    assert to_printable("a\tb\nc é 日本 \u00a0") == "a\tb\nc é 日本 \u00a0"
+    assert to_printable("\x1b]0;title\x07 \x9b \u202e \r") == "�]0;title� � � �"
 
 
 def test_json_stays_json_and_steers_no_terminal() -> None:
@@ -73,13 +74,13 @@ def test_json_stays_json_and_steers_no_terminal() -> None:
 def test_a_long_lesson_is_shortened_in_lists_and_whole_in_the_decision() -> None:
     lesson = "word " * 500
     stream = io.StringIO()
-    render.query_answer(
+    decision_output.print_query_answer(
         Console(file=stream, width=80),
         cstp_pb2.QueryDecisionsResponse(decisions=[cstp_pb2.DecisionSummary(title="t", notes=lesson)]),
     )
     assert 50 < stream.getvalue().count("word") < 100
     stream = io.StringIO()
-    render.decision(Console(file=stream, width=80), journal_pb2.Decision(title="t", notes=lesson))
+    decision_output.print_decision(Console(file=stream, width=80), journal_pb2.Decision(title="t", notes=lesson))
     assert stream.getvalue().count("word") == 500
 
 
@@ -89,7 +90,7 @@ def shown(show: Callable[[Console], None], *, terminal: bool, monkeypatch: pytes
     monkeypatch.setattr("sys.stdout", stream)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
-    show(console(error=False))
+    show(open_console(error=False))
     return stream.getvalue()
 
 
@@ -100,7 +101,7 @@ WORDS = "words of a lesson " * 20
 
 ANSWERS: list[tuple[Callable[[Console], None], list[str]]] = [
     (
-        lambda console: render.audit_entries(
+        lambda console: decision_output.print_audit_entries(
             console,
             [
                 audit_pb2.AuditEntry(
@@ -116,17 +117,19 @@ ANSWERS: list[tuple[Callable[[Console], None], list[str]]] = [
         [IDENTIFIER, IDENTIFIER.replace("-", ""), LONG_IDENTIFIER],
     ),
     (
-        lambda console: render.intents(
+        lambda console: decision_output.print_intents(
             console, [audit_pb2.IntentRecord(correlation_id=LONG_IDENTIFIER, agent=IDENTIFIER, paths=[PATH])]
         ),
         [LONG_IDENTIFIER, IDENTIFIER, PATH],
     ),
     (
-        lambda console: render.decision(console, journal_pb2.Decision(id="dec-1", title="t", source=PATH)),
+        lambda console: decision_output.print_decision(
+            console, journal_pb2.Decision(id="dec-1", title="t", source=PATH)
+        ),
         ["dec-1", PATH],
     ),
     (
-        lambda console: render.check_answer(
+        lambda console: decision_output.print_check_answer(
             console,
             cstp_pb2.CheckGuardrailsResponse(
                 evaluated=1, violations=[types_pb2.Violation(guardrail_id=LONG_IDENTIFIER, message=WORDS)]
@@ -135,13 +138,13 @@ ANSWERS: list[tuple[Callable[[Console], None], list[str]]] = [
         [LONG_IDENTIFIER],
     ),
     (
-        lambda console: conversations.sessions(
+        lambda console: liaison_output.print_sessions(
             console, [liaison_pb2.ChatSession(id=IDENTIFIER, user_id=LONG_IDENTIFIER, active_agent="guide")]
         ),
         [IDENTIFIER, LONG_IDENTIFIER],
     ),
     (
-        lambda console: conversations.opened(
+        lambda console: liaison_output.print_opened_session(
             console,
             liaison_pb2.OpenSessionResponse(
                 chat_session=liaison_pb2.ChatSession(id=IDENTIFIER, user_id=LONG_IDENTIFIER)
@@ -150,7 +153,7 @@ ANSWERS: list[tuple[Callable[[Console], None], list[str]]] = [
         [IDENTIFIER, LONG_IDENTIFIER],
     ),
     (
-        lambda console: render.announce_answer(
+        lambda console: decision_output.print_announce_answer(
             console, cstp_pb2.AnnounceIntentResponse(responding_agent="platform", correlation_id=IDENTIFIER)
         ),
         [IDENTIFIER],
@@ -183,7 +186,9 @@ def test_what_is_piped_keeps_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = cstp_pb2.CheckGuardrailsResponse(
         evaluated=1, violations=[types_pb2.Violation(guardrail_id="g", message=WORDS, suggestion=WORDS)]
     )
-    printed = shown(lambda console: render.check_answer(console, answer), terminal=False, monkeypatch=monkeypatch)
+    printed = shown(
+        lambda console: decision_output.print_check_answer(console, answer), terminal=False, monkeypatch=monkeypatch
+    )
     assert printed.splitlines() == [
         "Blocked by 1 of 1 guardrail",
         f"  blocks  g: {WORDS}".rstrip(),
@@ -192,7 +197,7 @@ def test_what_is_piped_keeps_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_terminal_gets_lines_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Listing()
+    table = TextTable()
     table.add_row("  1", "success", f"{WORDS}\n  {WORDS}")
     printed = shown(lambda console: console.print(table), terminal=True, monkeypatch=monkeypatch)
     lines = printed.splitlines()
@@ -202,7 +207,7 @@ def test_a_terminal_gets_lines_that_fit(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_letters_without_spaces_between_them_are_broken_where_the_line_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Listing()
+    table = TextTable()
     table.add_row("1", "日本語" * 40)
     printed = shown(lambda console: console.print(table), terminal=True, monkeypatch=monkeypatch)
     assert max(map(cell_len, printed.splitlines())) <= 80
@@ -224,5 +229,7 @@ def test_a_verdict_says_how_many_guardrails_made_it(
 ) -> None:
     violations = [types_pb2.Violation(guardrail_id=name) for name in answer.pop("violations", [])]
     response = cstp_pb2.CheckGuardrailsResponse(violations=violations, **answer)
-    printed = shown(lambda console: render.check_answer(console, response), terminal=False, monkeypatch=monkeypatch)
+    printed = shown(
+        lambda console: decision_output.print_check_answer(console, response), terminal=False, monkeypatch=monkeypatch
+    )
     assert printed.splitlines()[0] == headline

@@ -24,8 +24,8 @@ import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cstp_grpc import config
-from cstp_grpc.cli.bridge_processes import BridgeProcesses
-from cstp_grpc.cli.supervised_process import MAX_DEATHS, ChildFailed, Restarted
+from cstp_grpc.cli.process_supervision import MAX_DEATHS, ChildProcessFailed, ChildRestarted
+from cstp_grpc.cli.server_stack import BridgeProcesses
 from tests.cli.conftest import Invoke, Server
 from tests.cli.test_configuration import DESIGN, DESIGN_TOKENS
 from tests.waiting import wait_until
@@ -205,13 +205,13 @@ def children_of(pid: int) -> dict[str, int]:
             command = path.joinpath("cmdline").read_text().split("\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if int(status[1]) == pid and "cstp_grpc.process" in command:
-            found[command[command.index("cstp_grpc.process") + 2]] = int(path.name)
+        if int(status[1]) == pid and "cstp_grpc.child_process" in command:
+            found[command[command.index("cstp_grpc.child_process") + 2]] = int(path.name)
     return found
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds children by /proc")
-@pytest.mark.parametrize("frozen", ["bridge", "cstp_grpc.decisions.index.chroma_server"])
+@pytest.mark.parametrize("frozen", ["bridge", "cstp_grpc.decisions.search.chroma_main"])
 def test_a_frozen_child_does_not_keep_the_server_from_stopping(frozen: str, home: Path) -> None:
     environment = {**ENVIRONMENT, "CSTP_INDEX__MODE": "embedded", "CSTP_GRPC__DRAIN_SECONDS": "1"}
     with started("serve", "--dev", environment=environment) as process:
@@ -334,7 +334,7 @@ def free_ports(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bridges(config_file: Path | None = None, number: int = 1) -> BridgeProcesses:
-    return BridgeProcesses(config.load(config_file), config_file, number)
+    return BridgeProcesses(config.load_settings(config_file), config_file, number)
 
 
 def test_a_bridge_that_listens_everywhere_is_named_by_a_reachable_address(
@@ -422,8 +422,8 @@ def test_a_bridge_without_a_server_ends(home: Path) -> None:
 
 def test_a_bridge_that_cannot_start_fails_at_once(home: Path) -> None:
     (home / "broken.yaml").write_text("nonsense: true")
-    bridge = BridgeProcesses(config.load(None), home / "broken.yaml")
-    with pytest.raises(ChildFailed, match="nonsense: is not a known setting"):
+    bridge = BridgeProcesses(config.load_settings(None), home / "broken.yaml")
+    with pytest.raises(ChildProcessFailed, match="nonsense: is not a known setting"):
         bridge.start("127.0.0.1:1", "")
     bridge.stop()
 
@@ -431,18 +431,18 @@ def test_a_bridge_that_cannot_start_fails_at_once(home: Path) -> None:
 def test_a_bridge_that_keeps_dying_is_given_up(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free_ports(monkeypatch)
     bridge = bridges()
-    events: queue.Queue[Restarted | ChildFailed] = queue.Queue()
+    events: queue.Queue[ChildRestarted | ChildProcessFailed] = queue.Queue()
     bridge.start("127.0.0.1:1", "")
     try:
         bridge.keep_alive(events.put)
         for _ in range(MAX_DEATHS):
             kill(bridge)
             event = events.get(timeout=BOUND)
-            assert isinstance(event, Restarted)
+            assert isinstance(event, ChildRestarted)
             assert get(f"{bridge.address(event.report).url}/.well-known/agent-card.json")
         kill(bridge)
         event = events.get(timeout=BOUND)
-        assert isinstance(event, ChildFailed)
+        assert isinstance(event, ChildProcessFailed)
         assert "died 6 times in a row, the last time with code -9" in str(event)
     finally:
         bridge.stop()

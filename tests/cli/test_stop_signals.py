@@ -13,10 +13,10 @@ ROUNDS = 200
 BOUND = 60.0
 """Seconds after which a process that should have ended has not."""
 WAITING = f"""
-from cstp_grpc.cli.serve import stop_signals
+from cstp_grpc.cli.serve import receive_signals
 
 for _ in range({ROUNDS}):
-    with stop_signals() as events:
+    with receive_signals() as events:
         # It never sleeps, so that the signal comes while it is about to; and it is long at it when the signal comes.
         waited = 0
         while events.wait(0) is None:

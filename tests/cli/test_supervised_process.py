@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.cli.supervised_process import (
+from cstp_grpc.cli.process_supervision import (
     MAX_DEATHS,
     WINDOW_SECONDS,
-    ChildFailed,
-    Program,
-    Restarted,
+    ChildProcessFailed,
+    ChildProgram,
+    ChildRestarted,
     SupervisedProcess,
 )
 from tests.waiting import wait_until
@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 BOUND = 60.0
 CHILD = """
 import pathlib, signal, sys
-from cstp_grpc.process import TaskChannel
+from cstp_grpc.child_process import TaskChannel
 
 channel = TaskChannel(int(sys.argv[2]))
 task = channel.receive()
@@ -58,7 +58,7 @@ def make(tmp_path: Path, now: list[float]) -> Iterator[Make]:
 
     def build(start_seconds: float = BOUND) -> SupervisedProcess:
         arguments = [str(tmp_path / "refusal")]
-        program = Program("The child", "supervised_child", arguments, environment, start_seconds=start_seconds)
+        program = ChildProgram("The child", "supervised_child", arguments, environment, start_seconds=start_seconds)
         made.append(SupervisedProcess(program, lambda: now[0]))
         return made[-1]
 
@@ -95,21 +95,21 @@ def test_why_it_cannot_run_is_what_it_reports(make: Make, tmp_path: Path) -> Non
     (tmp_path / "refusal").write_text("the port is taken")
     process = make()
     process.assign(b"serve")
-    with pytest.raises(ChildFailed, match=r"^the port is taken$"):
+    with pytest.raises(ChildProcessFailed, match=r"^the port is taken$"):
         process.wait_until_ready()
 
 
 def test_one_that_ends_without_a_report_is_named(make: Make) -> None:
     process = make()
     process.assign(b"fail")
-    with pytest.raises(ChildFailed, match="The child ended with code 7 before it was ready"):
+    with pytest.raises(ChildProcessFailed, match="The child ended with code 7 before it was ready"):
         process.wait_until_ready()
 
 
 def test_one_that_does_not_report_in_time_is_named(make: Make) -> None:
     process = make(start_seconds=0.05)
     process.assign(b"wait")
-    with pytest.raises(ChildFailed, match=r"The child was not ready within 0\.05 s"):
+    with pytest.raises(ChildProcessFailed, match=r"The child was not ready within 0\.05 s"):
         process.wait_until_ready()
 
 
@@ -117,18 +117,18 @@ def test_it_gets_the_same_task_again_until_it_dies_too_often(make: Make, now: li
     process = make()
     process.assign(b"serve")
     process.wait_until_ready()
-    events: queue.Queue[Restarted | ChildFailed] = queue.Queue()
+    events: queue.Queue[ChildRestarted | ChildProcessFailed] = queue.Queue()
     process.keep_alive(events.put)
     for _ in range(MAX_DEATHS):
         kill(process)
         restarted = events.get(timeout=BOUND)
-        assert isinstance(restarted, Restarted)
+        assert isinstance(restarted, ChildRestarted)
         assert restarted.report == {"task": "serve"}
     # Deaths of long ago do not count.
     now[0] = WINDOW_SECONDS + 1
     for _ in range(MAX_DEATHS):
         kill(process)
-        assert isinstance(events.get(timeout=BOUND), Restarted)
+        assert isinstance(events.get(timeout=BOUND), ChildRestarted)
     kill(process)
     assert "died 6 times in a row, the last time with code -9" in str(events.get(timeout=BOUND))
 
@@ -139,21 +139,21 @@ def test_one_that_cannot_be_started_again_at_once_is_tried_again(
     process = make()
     process.assign(b"serve")
     process.wait_until_ready()
-    events: queue.Queue[Restarted | ChildFailed] = queue.Queue()
+    events: queue.Queue[ChildRestarted | ChildProcessFailed] = queue.Queue()
     process.keep_alive(events.put)
     refusal = tmp_path / "refusal"
     refusal.write_text("not yet")
     kill(process)
     wait_until(lambda: "The child could not be started again: not yet" in caplog.text, "a start fails", BOUND)
     refusal.unlink()
-    assert isinstance(events.get(timeout=BOUND), Restarted)
+    assert isinstance(events.get(timeout=BOUND), ChildRestarted)
 
 
 def test_none_is_started_after_the_stop(make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     process = make()
     process.assign(b"serve")
     process.wait_until_ready()
-    events: queue.Queue[Restarted | ChildFailed] = queue.Queue()
+    events: queue.Queue[ChildRestarted | ChildProcessFailed] = queue.Queue()
     process.keep_alive(events.put)
     (tmp_path / "refusal").write_text("not yet")
     kill(process)

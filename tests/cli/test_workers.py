@@ -18,10 +18,10 @@ import pytest
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from cstp_grpc.cli.port_reservation import CannotReserve, PortReservation
+from cstp_grpc.cli.process_supervision import PortReservation, PortReservationFailed
 from cstp_grpc.client import CstpClient
-from cstp_grpc.guardrails.rulebook import default_rulebook
-from cstp_grpc.vocabulary import Permission
+from cstp_grpc.enums import Permission
+from cstp_grpc.guardrails.rulebook import default_rulebook_path
 from tests.cli.conftest import Invoke, Server
 from tests.cli.test_serve import BOUND, ENVIRONMENT, READY, Process, answers, get, started
 from tests.conftest import PostgresServer
@@ -139,7 +139,7 @@ def test_a_developer_gets_examples_and_a_token_once(home: Path, invoke: Invoke) 
 
 def test_a_worker_that_is_killed_is_replaced_and_no_call_waits_for_it(home: Path) -> None:
     rules = home / "rules.yaml"
-    rules.write_text(default_rulebook().read_text())
+    rules.write_text(default_rulebook_path().read_text())
     with serving(home, 2, "--no-bridge", cstp={"guardrails": {"config_path": "rules.yaml"}}) as process:
         target = process.value("gRPC")
         before = children(process, WORKER)
@@ -254,7 +254,7 @@ def test_a_reserved_port_is_for_those_who_share_it() -> None:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         other.bind(("127.0.0.1", reservation.port))
         other.listen()
-        with pytest.raises(CannotReserve, match="Set grpc\\.port to another"):
+        with pytest.raises(PortReservationFailed, match="Set grpc\\.port to another"):
             PortReservation("127.0.0.1", reservation.port, "grpc.port")
     reservation.release()
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 from cstp_grpc.client import AsyncCstpClient, CstpClient
-from cstp_grpc.client.transport import Answers
+from cstp_grpc.client.grpc_transport import ResponseStream
 
 
 class Time:
@@ -38,7 +38,11 @@ class Awaited:
     def _awaited(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **options: Any) -> Any:
             result = method(*args, **options)
-            return each(result) if isinstance(result, Iterator) and not isinstance(result, Answers) else gone(result)
+            return (
+                each(result)
+                if isinstance(result, Iterator) and not isinstance(result, ResponseStream)
+                else gone(result)
+            )
 
         return called
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from cstp_grpc.client.contract import methods
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.errors import CstpError
 from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
-from cstp_grpc.server.status import to_status
+from cstp_grpc.server.interceptors.error_status import to_status
 from tests.grpc_servers import grpc_server
 from tests.waiting import SECONDS
 
@@ -67,7 +67,7 @@ def watched(*script: Stream, address: str = "127.0.0.1:0") -> Iterator[Watched]:
             servicer.events, pb2.ListEventsRequest.FromString, pb2.ListEventsResponse.SerializeToString
         ),
     }
-    service = methods()["liaison.watchEvents"].service
+    service = contract_methods()["liaison.watchEvents"].service
     handler = grpc.method_handlers_generic_handler(service, handlers)
     with grpc_server(lambda server: server.add_generic_rpc_handlers((handler,)), address=address) as port:
         servicer.target = f"127.0.0.1:{port}"

@@ -14,9 +14,9 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from cstp_grpc.client.contract import methods
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.errors import CstpError
-from cstp_grpc.server.status import to_status
+from cstp_grpc.server.interceptors.error_status import to_status
 from tests.grpc_servers import grpc_server
 
 Answer = Message | CstpError | grpc.StatusCode
@@ -61,7 +61,7 @@ def scripted_server(
 
     class Handlers(grpc.GenericRpcHandler):
         def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-            method = next((m for m in methods().values() if m.path == details.method), None)
+            method = next((m for m in contract_methods().values() if m.path == details.method), None)
             if method is None:
                 return None
             codec = (method.request.FromString, method.response.SerializeToString)

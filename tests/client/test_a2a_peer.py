@@ -20,7 +20,7 @@ from a2a.types.a2a_pb2 import AgentInterface, Role, TaskState
 from a2a.utils.errors import InternalError, InvalidParamsError
 from aiohttp import web
 
-from cstp_grpc.client.a2a_peer import MAX_ANSWER_BYTES, A2aPeer, PeerFails, PeerRefuses
+from cstp_grpc.client.a2a_client import MAX_RESPONSE_BYTES, A2aClient, A2aPermanentError, A2aTransientError
 from cstp_grpc.errors import InvalidArgument
 from tests.certificates import Certificate
 from tests.client.a2a_agent import CARD, Agent, Raw, body, ending, raising, reply, running_agent, take
@@ -33,8 +33,8 @@ SOON = 0.2
 
 
 @contextmanager
-def peer_of(url: str, token: str | None = TOKEN, authority: bytes | None = None) -> Iterator[A2aPeer]:
-    peer = A2aPeer(url, token, root_certificates=authority)
+def peer_of(url: str, token: str | None = TOKEN, authority: bytes | None = None) -> Iterator[A2aClient]:
+    peer = A2aClient(url, token, root_certificates=authority)
     try:
         yield peer
     finally:
@@ -56,12 +56,12 @@ def agent() -> Iterator[Agent]:
 
 
 @pytest.fixture
-def peer(agent: Agent) -> Iterator[A2aPeer]:
+def peer(agent: Agent) -> Iterator[A2aClient]:
     with peer_of(agent.url) as made:
         yield made
 
 
-def send(peer: A2aPeer, seconds: float = SECONDS, **wanted: Any) -> str | None:
+def send(peer: A2aClient, seconds: float = SECONDS, **wanted: Any) -> str | None:
     given = {"data": DATA, "message_id": "share-1", "context_id": "session-1", **wanted}
     return peer.send(**given, seconds=seconds)
 
@@ -72,7 +72,7 @@ async def hang(request: web.Request) -> web.StreamResponse:
 
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
-def test_a_context_arrives_as_one_data_part_and_the_task_is_told(agent: Agent, peer: A2aPeer, binding: str) -> None:
+def test_a_context_arrives_as_one_data_part_and_the_task_is_told(agent: Agent, peer: A2aClient, binding: str) -> None:
     agent.binding = binding
     task_id = send(peer)
     [message] = agent.messages
@@ -85,7 +85,7 @@ def test_a_context_arrives_as_one_data_part_and_the_task_is_told(agent: Agent, p
 
 
 @pytest.mark.parametrize(("binding", "legacy"), [("JSONRPC", False), ("HTTP+JSON", False), ("JSONRPC", True)])
-def test_whole_numbers_arrive_as_integers(agent: Agent, peer: A2aPeer, binding: str, legacy: bool) -> None:
+def test_whole_numbers_arrive_as_integers(agent: Agent, peer: A2aClient, binding: str, legacy: bool) -> None:
     agent.binding, agent.legacy = binding, legacy
     send(peer, data={"shared_context": {"order": 1, "lines": [-2, 2**53], "price": 0.5, "rate": 3.0}})
     context = re.search(rb'"shared_context":(\{.*?\})', agent.bodies[-1].replace(b" ", b""))
@@ -94,14 +94,14 @@ def test_whole_numbers_arrive_as_integers(agent: Agent, peer: A2aPeer, binding: 
     assert numbers == sorted([b"1", b"-2", b"9007199254740992", b"0.5", b"3"])
 
 
-def test_without_a_conversation_the_agent_chooses_the_context(agent: Agent, peer: A2aPeer) -> None:
+def test_without_a_conversation_the_agent_chooses_the_context(agent: Agent, peer: A2aClient) -> None:
     agent.play = reply
     send(peer, context_id=None)
     assert agent.blocking == [False]
     assert agent.messages[0].message_id == "share-1"
 
 
-def test_the_token_is_sent_and_only_where_there_is_one(agent: Agent, peer: A2aPeer) -> None:
+def test_the_token_is_sent_and_only_where_there_is_one(agent: Agent, peer: A2aClient) -> None:
     send(peer)
     assert {headers["authorization"] for headers in agent.headers} == {f"Bearer {TOKEN}"}
     agent.headers.clear()
@@ -110,7 +110,7 @@ def test_the_token_is_sent_and_only_where_there_is_one(agent: Agent, peer: A2aPe
     assert all("authorization" not in headers for headers in agent.headers)
 
 
-def test_agents_of_a2a_0_3_are_spoken_to_likewise(agent: Agent, peer: A2aPeer) -> None:
+def test_agents_of_a2a_0_3_are_spoken_to_likewise(agent: Agent, peer: A2aClient) -> None:
     agent.legacy = True
     assert send(peer)
     [message] = agent.messages
@@ -120,7 +120,7 @@ def test_agents_of_a2a_0_3_are_spoken_to_likewise(agent: Agent, peer: A2aPeer) -
     assert agent.headers[-1]["a2a-version"] == "0.3"
 
 
-def test_a_message_is_an_acceptance_without_a_task(agent: Agent, peer: A2aPeer) -> None:
+def test_a_message_is_an_acceptance_without_a_task(agent: Agent, peer: A2aClient) -> None:
     agent.play = reply
     assert send(peer) is None
 
@@ -155,44 +155,46 @@ def test_the_url_may_be_that_of_the_site(agent: Agent, path: str) -> None:
         (TaskState.TASK_STATE_AUTH_REQUIRED, "authentication required"),
     ],
 )
-def test_a_task_that_will_not_be_done_is_a_refusal(agent: Agent, peer: A2aPeer, state: TaskState, message: str) -> None:
+def test_a_task_that_will_not_be_done_is_a_refusal(
+    agent: Agent, peer: A2aClient, state: TaskState, message: str
+) -> None:
     agent.play = ending(state)
-    with failing(PeerRefuses, message):
+    with failing(A2aPermanentError, message):
         send(peer)
     agent.play = ending(state, "No\n files\x00  today")
-    with failing(PeerRefuses, f"{message}: No files today"):
+    with failing(A2aPermanentError, f"{message}: No files today"):
         send(peer, message_id="share-2")
 
 
 @pytest.mark.parametrize("state", [TaskState.TASK_STATE_WORKING, TaskState.TASK_STATE_COMPLETED])
-def test_a_task_that_is_worked_at_or_done_is_accepted(agent: Agent, peer: A2aPeer, state: TaskState) -> None:
+def test_a_task_that_is_worked_at_or_done_is_accepted(agent: Agent, peer: A2aClient, state: TaskState) -> None:
     agent.play = ending(state)
     assert send(peer)
 
 
-def test_a_long_reason_is_cut(agent: Agent, peer: A2aPeer) -> None:
+def test_a_long_reason_is_cut(agent: Agent, peer: A2aClient) -> None:
     agent.play = ending(TaskState.TASK_STATE_REJECTED, "no " * 100_000)
-    with pytest.raises(PeerRefuses) as refused:
+    with pytest.raises(A2aPermanentError) as refused:
         send(peer)
     assert len(str(refused.value)) < 600
 
 
-def test_errors_of_the_protocol_are_refusals(agent: Agent, peer: A2aPeer) -> None:
+def test_errors_of_the_protocol_are_refusals(agent: Agent, peer: A2aClient) -> None:
     agent.play = raising(InvalidParamsError("Only texts, please"))
-    with failing(PeerRefuses, "answered an error: Only texts, please"):
+    with failing(A2aPermanentError, "answered an error: Only texts, please"):
         send(peer)
 
 
-def test_errors_of_the_protocol_are_refusals_over_http_and_json_too(agent: Agent, peer: A2aPeer) -> None:
+def test_errors_of_the_protocol_are_refusals_over_http_and_json_too(agent: Agent, peer: A2aClient) -> None:
     agent.binding = "HTTP+JSON"
     agent.play = raising(InvalidParamsError("Only texts, please"))
-    with failing(PeerRefuses, "answered an error: not so"):
+    with failing(A2aPermanentError, "answered an error: not so"):
         send(peer)
 
 
-def test_internal_errors_may_pass(agent: Agent, peer: A2aPeer) -> None:
+def test_internal_errors_may_pass(agent: Agent, peer: A2aClient) -> None:
     agent.play = raising(InternalError("Oh"))
-    with failing(PeerFails, "answered an error: Oh"):
+    with failing(A2aTransientError, "answered an error: Oh"):
         send(peer)
     agent.play = take
     assert send(peer, message_id="share-2")
@@ -201,21 +203,21 @@ def test_internal_errors_may_pass(agent: Agent, peer: A2aPeer) -> None:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (400, PeerRefuses),
-        (401, PeerRefuses),
-        (403, PeerRefuses),
-        (404, PeerFails),
-        (413, PeerRefuses),
-        (429, PeerFails),
-        (500, PeerFails),
-        (502, PeerFails),
-        (503, PeerFails),
+        (400, A2aPermanentError),
+        (401, A2aPermanentError),
+        (403, A2aPermanentError),
+        (404, A2aTransientError),
+        (413, A2aPermanentError),
+        (429, A2aTransientError),
+        (500, A2aTransientError),
+        (502, A2aTransientError),
+        (503, A2aTransientError),
     ],
 )
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
 def test_http_statuses_tell_what_may_pass(
-    agent: Agent, peer: A2aPeer, status: int, kind: type[Exception], legacy: bool, binding: str
+    agent: Agent, peer: A2aClient, status: int, kind: type[Exception], legacy: bool, binding: str
 ) -> None:
     agent.legacy, agent.binding = legacy, binding
     answer = body(b"<html>secret of a proxy</html>", status)
@@ -252,24 +254,24 @@ GARBAGE: list[tuple[str, bytes]] = [
 
 @pytest.mark.parametrize("content", [content for _, content in GARBAGE], ids=[name for name, _ in GARBAGE])
 @pytest.mark.parametrize("legacy", [False, True])
-def test_garbage_is_no_acceptance(agent: Agent, peer: A2aPeer, content: bytes, legacy: bool) -> None:
+def test_garbage_is_no_acceptance(agent: Agent, peer: A2aClient, content: bytes, legacy: bool) -> None:
     agent.legacy = legacy
     agent.raws["/rpc"] = body(content)
-    with failing(PeerFails, "an answer that is none of A2A"):
+    with failing(A2aTransientError, "an answer that is none of A2A"):
         send(peer)
 
 
 @pytest.mark.parametrize("content", [content for _, content in GARBAGE], ids=[name for name, _ in GARBAGE])
-def test_garbage_is_no_card(agent: Agent, peer: A2aPeer, content: bytes) -> None:
+def test_garbage_is_no_card(agent: Agent, peer: A2aClient, content: bytes) -> None:
     agent.raws[CARD] = body(content)
-    with pytest.raises((PeerFails, PeerRefuses), match="card"):
+    with pytest.raises((A2aTransientError, A2aPermanentError), match="card"):
         peer.probe(SECONDS)
 
 
-def test_a_site_without_a_card_is_told(agent: Agent, peer: A2aPeer) -> None:
+def test_a_site_without_a_card_is_told(agent: Agent, peer: A2aClient) -> None:
     agent.raws[CARD] = body(b"", 404)
     for attempt in (lambda: peer.probe(SECONDS), lambda: send(peer)):
-        with failing(PeerFails, "no agent card"):
+        with failing(A2aTransientError, "no agent card"):
             attempt()
 
 
@@ -282,16 +284,16 @@ async def pour(request: web.Request) -> web.StreamResponse:
 
 
 @pytest.mark.parametrize("path", [CARD, "/rpc"])
-@pytest.mark.parametrize("answer", [pour, body(b" " * (MAX_ANSWER_BYTES + 1))], ids=["endless", "huge"])
-def test_answers_that_are_too_large_are_not_read(agent: Agent, peer: A2aPeer, path: str, answer: Raw) -> None:
+@pytest.mark.parametrize("answer", [pour, body(b" " * (MAX_RESPONSE_BYTES + 1))], ids=["endless", "huge"])
+def test_answers_that_are_too_large_are_not_read(agent: Agent, peer: A2aClient, path: str, answer: Raw) -> None:
     agent.raws[path] = answer
-    with failing(PeerFails, "an answer that is too large"):
+    with failing(A2aTransientError, "an answer that is too large"):
         send(peer)
 
 
-def test_compressed_answers_are_not_read(agent: Agent, peer: A2aPeer) -> None:
+def test_compressed_answers_are_not_read(agent: Agent, peer: A2aClient) -> None:
     agent.raws["/rpc"] = body(gzip.compress(b" " * 10_000_000), **{"Content-Encoding": "gzip"})
-    with failing(PeerFails, "an answer that is too large"):
+    with failing(A2aTransientError, "an answer that is too large"):
         send(peer)
     assert agent.headers[-1]["accept-encoding"] == "identity"
 
@@ -307,9 +309,9 @@ async def dribble(request: web.Request) -> web.StreamResponse:
 
 @pytest.mark.parametrize("answer", [hang, dribble])
 @pytest.mark.parametrize("path", [CARD, "/rpc"])
-def test_an_agent_that_hangs_is_not_waited_for(agent: Agent, peer: A2aPeer, path: str, answer: Raw) -> None:
+def test_an_agent_that_hangs_is_not_waited_for(agent: Agent, peer: A2aClient, path: str, answer: Raw) -> None:
     agent.raws[path] = answer
-    with failing(PeerFails, "no answer in time"):
+    with failing(A2aTransientError, "no answer in time"):
         send(peer, seconds=SOON)
 
 
@@ -318,11 +320,11 @@ def test_one_that_accepts_no_connection_is_not_reachable() -> None:
         port = reserved.getsockname()[1]
     with peer_of(f"http://127.0.0.1:{port}") as peer:
         for attempt in (lambda: peer.probe(SECONDS), lambda: send(peer)):
-            with failing(PeerFails, "not reachable"):
+            with failing(A2aTransientError, "not reachable"):
                 attempt()
 
 
-def test_one_that_hangs_does_not_hold_up_other_calls(agent: Agent, peer: A2aPeer) -> None:
+def test_one_that_hangs_does_not_hold_up_other_calls(agent: Agent, peer: A2aClient) -> None:
     peer.probe(SECONDS)
     hanging = threading.Event()
 
@@ -338,9 +340,9 @@ def test_one_that_hangs_does_not_hold_up_other_calls(agent: Agent, peer: A2aPeer
         assert send(peer, message_id="share-2")
         assert not slow.done()
         peer.close()
-        with failing(PeerFails, "not called any more"):
+        with failing(A2aTransientError, "not called any more"):
             slow.result(SECONDS)
-    with failing(PeerFails, "not called any more"):
+    with failing(A2aTransientError, "not called any more"):
         send(peer)
 
 
@@ -352,17 +354,17 @@ def stranger() -> Iterator[Agent]:
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_a_card_cannot_send_us_to_another_host(agent: Agent, peer: A2aPeer, stranger: Agent, legacy: bool) -> None:
+def test_a_card_cannot_send_us_to_another_host(agent: Agent, peer: A2aClient, stranger: Agent, legacy: bool) -> None:
     agent.legacy = legacy
     version = "0.3.0" if legacy else "1.0"
     agent.interfaces = [AgentInterface(url=f"{stranger.url}/rpc", protocol_binding="JSONRPC", protocol_version=version)]
     for attempt in (lambda: peer.probe(SECONDS), lambda: send(peer)):
-        with pytest.raises(PeerRefuses, match="other hosts"):
+        with pytest.raises(A2aPermanentError, match="other hosts"):
             attempt()
     assert stranger.headers == []
 
 
-def test_an_interface_of_the_own_host_is_taken_before_others(agent: Agent, peer: A2aPeer, stranger: Agent) -> None:
+def test_an_interface_of_the_own_host_is_taken_before_others(agent: Agent, peer: A2aClient, stranger: Agent) -> None:
     urls = [f"{stranger.url}/rpc", "http://user:secret@127.0.0.1:1/rpc", "http://[", f"{agent.url}/rpc"]
     agent.interfaces = [AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version="1.0") for url in urls]
     assert send(peer)
@@ -379,24 +381,24 @@ def test_an_interface_may_be_on_another_port(agent: Agent) -> None:
 
 @pytest.mark.parametrize("path", [CARD, "/rpc"])
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-def test_redirects_are_not_followed(agent: Agent, peer: A2aPeer, stranger: Agent, path: str, status: int) -> None:
+def test_redirects_are_not_followed(agent: Agent, peer: A2aClient, stranger: Agent, path: str, status: int) -> None:
     agent.raws[path] = body(b"", status, Location=f"{stranger.url}{path}")
-    with pytest.raises(PeerRefuses, match="redirects"):
+    with pytest.raises(A2aPermanentError, match="redirects"):
         send(peer)
     assert stranger.headers == []
 
 
-def test_an_agent_that_speaks_grpc_alone_is_told(agent: Agent, peer: A2aPeer) -> None:
+def test_an_agent_that_speaks_grpc_alone_is_told(agent: Agent, peer: A2aClient) -> None:
     agent.interfaces = [AgentInterface(url="127.0.0.1:1", protocol_binding="GRPC", protocol_version="1.0")]
-    with pytest.raises(PeerRefuses, match=r"JSON-RPC or HTTP\+JSON"):
+    with pytest.raises(A2aPermanentError, match=r"JSON-RPC or HTTP\+JSON"):
         peer.probe(SECONDS)
 
 
-def test_an_agent_that_moved_is_found_again(agent: Agent, peer: A2aPeer) -> None:
+def test_an_agent_that_moved_is_found_again(agent: Agent, peer: A2aClient) -> None:
     assert send(peer)
     agent.raws["/rpc"] = body(b"", 503)
     agent.binding = "HTTP+JSON"
-    with pytest.raises(PeerFails):
+    with pytest.raises(A2aTransientError):
         send(peer)
     assert send(peer, message_id="share-2")
 
@@ -416,7 +418,7 @@ def test_an_agent_certified_by_the_given_authority_is_sent_to(certificate: Certi
 
 def test_an_agent_that_nobody_known_certifies_is_not(certificate: Certificate) -> None:
     with secure_agent(certificate) as agent, peer_of(agent.url) as peer:
-        with failing(PeerFails, "not reachable"):
+        with failing(A2aTransientError, "not reachable"):
             send(peer)
         assert agent.headers == []
 
@@ -428,7 +430,7 @@ def test_a_card_cannot_send_us_from_https_to_http(certificate: Certificate) -> N
         peer_of(agent.url, authority=certificate.authority) as peer,
     ):
         agent.interfaces = [AgentInterface(url=f"{plain.url}/rpc", protocol_binding="JSONRPC", protocol_version="1.0")]
-        with pytest.raises(PeerRefuses, match="less secure"):
+        with pytest.raises(A2aPermanentError, match="less secure"):
             send(peer)
         assert plain.headers == []
 
@@ -438,15 +440,15 @@ def test_a_card_cannot_send_us_from_https_to_http(certificate: Certificate) -> N
 )
 def test_a_url_that_cannot_be_used_is_refused_at_once(url: str) -> None:
     with pytest.raises(InvalidArgument, match="url"):
-        A2aPeer(url, TOKEN)
+        A2aClient(url, TOKEN)
 
 
 def test_a_token_that_cannot_be_sent_is_refused_at_once() -> None:
     with pytest.raises(InvalidArgument, match="token"):
-        A2aPeer("http://127.0.0.1:1", "two words")
+        A2aClient("http://127.0.0.1:1", "two words")
 
 
-def test_many_send_at_once(agent: Agent, peer: A2aPeer) -> None:
+def test_many_send_at_once(agent: Agent, peer: A2aClient) -> None:
     with ThreadPoolExecutor(8) as pool:
         sent = [pool.submit(send, peer, message_id=f"share-{number}", context_id=None) for number in range(40)]
         tasks = {each.result(SECONDS) for each in sent}
@@ -454,7 +456,7 @@ def test_many_send_at_once(agent: Agent, peer: A2aPeer) -> None:
     wait_until(lambda: len(agent.messages) == 40, "all arrive")
 
 
-def test_what_is_sent_may_be_large(agent: Agent, peer: A2aPeer) -> None:
+def test_what_is_sent_may_be_large(agent: Agent, peer: A2aClient) -> None:
     context = {"text": "x" * 1_000_000}
     assert send(peer, data={"shared_context": context})
     assert json.dumps(get_data_parts(agent.messages[0].parts)[0]["shared_context"]) == json.dumps(context)

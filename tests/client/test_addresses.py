@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.client.addresses import AddressRefused, Dialler, is_public
+from cstp_grpc.client.addresses import AddressNotAllowed, PinnedAddressDialer, is_public
 
 LOOPBACK = "127.0.0.1"
 
@@ -112,16 +112,16 @@ def port_of(listener: socket.socket) -> int:
 
 
 def test_a_host_is_connected_to_where_all_its_addresses_are_permitted(listener: socket.socket) -> None:
-    dial = Dialler(lambda address: address == LOOPBACK, Resolver([LOOPBACK]))
+    dial = PinnedAddressDialer(lambda address: address == LOOPBACK, Resolver([LOOPBACK]))
     with closing(dial(("agents.example.com", port_of(listener)), 5.0)) as connection:
         assert connection.getpeername() == listener.getsockname()
 
 
 @pytest.mark.parametrize("found", [[LOOPBACK, "10.0.0.1"], ["10.0.0.1", LOOPBACK], ["10.0.0.1"]])
 def test_one_address_that_is_not_permitted_refuses_the_host(listener: socket.socket, found: list[str]) -> None:
-    dial = Dialler(lambda address: address == LOOPBACK, Resolver(found))
+    dial = PinnedAddressDialer(lambda address: address == LOOPBACK, Resolver(found))
     listener.settimeout(0)
-    with pytest.raises(AddressRefused, match=r"agents.example.com is at 10\.0\.0\.1"):
+    with pytest.raises(AddressNotAllowed, match=r"agents.example.com is at 10\.0\.0\.1"):
         dial(("agents.example.com", port_of(listener)), 5.0)
     with pytest.raises(BlockingIOError):
         listener.accept()
@@ -129,11 +129,11 @@ def test_one_address_that_is_not_permitted_refuses_the_host(listener: socket.soc
 
 def test_a_name_that_changes_its_address_is_connected_to_where_it_was_judged(listener: socket.socket) -> None:
     resolver = Resolver([LOOPBACK], ["127.0.0.2"])
-    dial = Dialler(lambda address: address == LOOPBACK, resolver)
+    dial = PinnedAddressDialer(lambda address: address == LOOPBACK, resolver)
     with closing(dial(("rebinding.example", port_of(listener)), 5.0)) as connection:
         assert connection.getpeername()[0] == LOOPBACK
     assert resolver.asked == ["rebinding.example"]
-    with pytest.raises(AddressRefused, match=r"127\.0\.0\.2"):
+    with pytest.raises(AddressNotAllowed, match=r"127\.0\.0\.2"):
         dial(("rebinding.example", port_of(listener)), 5.0)
 
 
@@ -143,19 +143,19 @@ def test_addresses_are_tried_one_after_the_other(listener: socket.socket, free_p
             nobody, there = super().__call__(host, port, **named)
             return [(*nobody[:4], (LOOPBACK, free_port)), there]
 
-    dial = Dialler(lambda _: True, Refusing([LOOPBACK, LOOPBACK]))
+    dial = PinnedAddressDialer(lambda _: True, Refusing([LOOPBACK, LOOPBACK]))
     with closing(dial(("agents.example.com", port_of(listener)), 5.0)) as connection:
         assert connection.getpeername() == listener.getsockname()
 
 
 def test_a_host_where_nobody_listens_or_that_is_nowhere_is_an_error(free_port: int) -> None:
     with pytest.raises(ConnectionRefusedError):
-        Dialler(lambda _: True, Resolver([LOOPBACK]))(("agents.example.com", free_port), 5.0)
+        PinnedAddressDialer(lambda _: True, Resolver([LOOPBACK]))(("agents.example.com", free_port), 5.0)
     with pytest.raises(OSError, match="has no address"):
-        Dialler(lambda _: True, Resolver([]))(("agents.example.com", free_port), 5.0)
+        PinnedAddressDialer(lambda _: True, Resolver([]))(("agents.example.com", free_port), 5.0)
 
 
 @pytest.mark.parametrize("host", [LOOPBACK, "localhost", "2130706433", "0x7f.1", "0177.0.0.1", "0"])
 def test_this_machine_is_refused_by_all_its_names(listener: socket.socket, host: str) -> None:
-    with pytest.raises(AddressRefused):
-        Dialler()((host, port_of(listener)), 5.0)
+    with pytest.raises(AddressNotAllowed):
+        PinnedAddressDialer()((host, port_of(listener)), 5.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.client.agents import AgentEntry, AgentsFile, Defaults
+from cstp_grpc.cli.agents_file import AgentCallDefaults, AgentEntry, AgentsFile
 from cstp_grpc.errors import ConfigError
 
 DESIGN = {
@@ -28,7 +28,7 @@ def test_the_file_of_the_design_is_read() -> None:
 
 
 def test_defaults_are_those_of_the_design() -> None:
-    assert AgentsFile.parse({}).defaults == Defaults(timeout_seconds=30, retry_count=3)
+    assert AgentsFile.parse({}).defaults == AgentCallDefaults(timeout_seconds=30, retry_count=3)
 
 
 def test_tokens_are_never_shown() -> None:

@@ -14,16 +14,16 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from cstp_grpc import gen
-from cstp_grpc.client.contract import methods
+from cstp_grpc.client.grpc_transport import balancing_options, channel_options
 from cstp_grpc.client.retry import RetryPolicy
-from cstp_grpc.client.service_config import service_config
-from cstp_grpc.client.transport import balancing_options, channel_options
+from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.contract.service_config import service_config
 from cstp_grpc.gen.cstp.v1 import access_pb2
 from tests.grpc_servers import grpc_server
 from tests.waiting import wait_until
 
 SERVICE = "cstp.v1.CstpService"
-ACCESS = methods()["cstp.getAccess"]
+ACCESS = contract_methods()["cstp.getAccess"]
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 CONTENT = json.loads(resources.files(gen).joinpath("service_config.json").read_text())
@@ -135,6 +135,8 @@ def test_every_call_with_one_answer_has_its_time_and_is_repeated_where_that_is_s
         if "retryPolicy" in each
         for name in each["name"]
     }
-    bounded = {method.path for method in methods().values() if not method.server_streaming}
+    bounded = {method.path for method in contract_methods().values() if not method.server_streaming}
     assert set(service_config().timeouts) == bounded
-    assert repeated == {method.path for method in methods().values() if method.path in bounded and method.idempotent}
+    assert repeated == {
+        method.path for method in contract_methods().values() if method.path in bounded and method.idempotent
+    }

@@ -26,7 +26,7 @@ from cstp_grpc.client import (
     Liaison,
     RetryPolicy,
 )
-from cstp_grpc.client.contract import methods
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.contract.rpc_errors import PUSHBACK_KEY
 from cstp_grpc.errors import (
     CstpError,
@@ -76,7 +76,7 @@ def test_both_have_the_same_methods_with_the_same_parameters_and_words(plain: ty
 
 
 def test_every_public_rpc_has_its_method() -> None:
-    public = [method for method in methods().values() if method.public]
+    public = [method for method in contract_methods().values() if method.public]
     groups = {"cstp": Cstp, "liaison": Liaison, "intentLayer": IntentLayer}
     found: dict[str, set[str]] = {}
     for method in public:
@@ -327,7 +327,7 @@ def test_a_call_may_take_for_ever_and_no_time_that_is_none(run: Run) -> None:
     "begin",
     [
         lambda client: client.get_access(),
-        lambda client: client.watch(methods()["liaison.watchEvents"], liaison_pb2.WatchEventsRequest(after=3)),
+        lambda client: client.watch(contract_methods()["liaison.watchEvents"], liaison_pb2.WatchEventsRequest(after=3)),
         lambda client: anext(client.liaison.watch_events(after=3)),
     ],
     ids=["call", "stream", "watch"],
@@ -361,7 +361,7 @@ def test_a_client_that_is_closed_says_so_at_once(run: Run) -> None:
         with pytest.raises(Unavailable, match="The client is closed"):
             [each async for each in client.liaison.watch_events()]
         with pytest.raises(Unavailable, match="The client is closed"):
-            await client.watch(methods()["liaison.watchEvents"], liaison_pb2.WatchEventsRequest(after=3))
+            await client.watch(contract_methods()["liaison.watchEvents"], liaison_pb2.WatchEventsRequest(after=3))
 
     with scripted_server(access_pb2.GetAccessResponse()) as server:
         assert use(run, server, call) == []
@@ -430,7 +430,7 @@ def test_a_stream_that_is_closed_has_no_more_answers() -> None:
     release = threading.Event()
 
     async def call(client: Any) -> None:
-        watch = methods()["liaison.watchEvents"]
+        watch = contract_methods()["liaison.watchEvents"]
         async with await client.watch(watch, liaison_pb2.WatchEventsRequest(after=3)) as answers:
             assert (await anext(answers)).event.sequence == 4
             rest = asyncio.create_task(collected(answers))

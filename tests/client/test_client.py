@@ -9,8 +9,8 @@ import pytest
 from google.protobuf.message import Message
 
 from cstp_grpc.client import CstpClient, RetryPolicy, decision_filters
-from cstp_grpc.client.contract import methods
-from cstp_grpc.client.transport import grpc_address, scheme_of
+from cstp_grpc.client.grpc_transport import grpc_address, target_scheme
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.errors import CstpError, InvalidArgument, MethodNotFound, NotFound, RateLimited, Unavailable
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2, types_pb2
 from tests.client.scripted import ScriptedServer, scripted_server
@@ -136,7 +136,7 @@ def test_a_record_is_repeated_under_the_same_request_id() -> None:
 def test_a_generic_call_is_made_safe_to_repeat_and_leaves_its_request_alone() -> None:
     request = cstp_pb2.AnnounceIntentRequest(intent="deploy")
     with scripted_server(cstp_pb2.AnnounceIntentResponse(received=True)) as server, connect(server) as client:
-        client.call(methods()["cstp.announceIntent"], request)
+        client.call(contract_methods()["cstp.announceIntent"], request)
     assert uuid.UUID(server.requests[0].correlation_id)
     assert not request.HasField("correlation_id")
 
@@ -235,7 +235,7 @@ def test_reviewing_sharing_and_unsharing_return_the_decision() -> None:
     ],
 )
 def test_a_stream_is_no_single_call(name: str, told: str) -> None:
-    method = methods()[name]
+    method = contract_methods()[name]
     with CstpClient("localhost:1") as client, pytest.raises(MethodNotFound, match=told):
         client.call(method, method.request())
 
@@ -260,6 +260,6 @@ def test_another_grpc_target_is_refused(target: str) -> None:
 
 
 def test_an_unknown_scheme_is_refused() -> None:
-    assert scheme_of("HTTPS://x") == "https"
+    assert target_scheme("HTTPS://x") == "https"
     with pytest.raises(InvalidArgument, match="must begin with grpc://"):
         CstpClient("ftp://x:1")

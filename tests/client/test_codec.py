@@ -12,13 +12,13 @@ from google.protobuf.struct_pb2 import Struct
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cstp_grpc.client.codec import CodecError, from_json, json_path, to_json
-from cstp_grpc.client.contract import methods
+from cstp_grpc.contract.json_codec import CodecError, from_json, json_path, to_json
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2, types_pb2
 from tests.client.everything import Everything, message_class
 from tests.client.strategies import WELL_KNOWN, json_values, messages, near_misses
 
-TYPES = {kind for method in methods().values() for kind in (method.request, method.response)} | {Everything}
+TYPES = {kind for method in contract_methods().values() for kind in (method.request, method.response)} | {Everything}
 every_type = pytest.mark.parametrize("kind", sorted(TYPES, key=lambda kind: kind.DESCRIPTOR.full_name))
 few = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -11,8 +11,8 @@ import pytest
 from grpc_tools import protoc
 
 from cstp_grpc import gen
-from cstp_grpc.client.codec import from_json
-from cstp_grpc.client.contract import Method, methods
+from cstp_grpc.contract.json_codec import from_json
+from cstp_grpc.contract.methods import RpcMethod, contract_methods
 from cstp_grpc.gen.comments import RPC_COMMENTS
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2
 from tests.client.everything import WELL_KNOWN
@@ -38,13 +38,13 @@ service InnerService {
 
 
 def test_the_protocol_has_its_three_methods_in_their_order() -> None:
-    names = [method.name for method in methods().values() if method.service == "cstp.v1.CstpService"]
+    names = [method.name for method in contract_methods().values() if method.service == "cstp.v1.CstpService"]
     assert names == ["cstp.announceIntent", "cstp.queryDecisions", "cstp.checkGuardrails"]
 
 
 def test_a_method_says_how_it_is_called() -> None:
-    announcing = methods()["cstp.announceIntent"]
-    assert announcing == Method(
+    announcing = contract_methods()["cstp.announceIntent"]
+    assert announcing == RpcMethod(
         name="cstp.announceIntent",
         service="cstp.v1.CstpService",
         rpc="AnnounceIntent",
@@ -63,21 +63,21 @@ def test_a_method_says_how_it_is_called() -> None:
 
 
 def test_a_method_of_an_intent_names_it() -> None:
-    named = {name: method.intent_type for name, method in methods().items() if method.intent_type}
-    assert named.keys() == {name for name in methods() if name.startswith("liaison.")}
+    named = {name: method.intent_type for name, method in contract_methods().items() if method.intent_type}
+    assert named.keys() == {name for name in contract_methods() if name.startswith("liaison.")}
     assert named["liaison.routeToLiaisonAgent"] == "route_to_liaison_agent"
     assert len(set(named.values())) == len(named)
 
 
 def test_streams_are_told_from_single_messages() -> None:
-    importing = methods()["cstp.importDecisions"]
+    importing = contract_methods()["cstp.importDecisions"]
     assert (importing.client_streaming, importing.server_streaming, importing.streaming) == (True, False, True)
     assert importing.request is journal_pb2.ImportDecisionsRequest
-    assert not methods()["cstp.getDecision"].streaming
+    assert not contract_methods()["cstp.getDecision"].streaming
 
 
 def test_every_method_states_a_permission() -> None:
-    assert {method.permission for method in methods().values()} == {
+    assert {method.permission for method in contract_methods().values()} == {
         "query",
         "check",
         "announce",
@@ -91,9 +91,9 @@ def test_every_method_states_a_permission() -> None:
     }
 
 
-@pytest.mark.parametrize("name", [name for name, method in methods().items() if method.public])
+@pytest.mark.parametrize("name", [name for name, method in contract_methods().items() if method.public])
 def test_a_public_method_says_what_it_is_for_and_shows_it(name: str) -> None:
-    method = methods()[name]
+    method = contract_methods()[name]
     assert method.description.endswith(".")
     assert method.examples
     validator = protovalidate.Validator()
@@ -102,7 +102,7 @@ def test_a_public_method_says_what_it_is_for_and_shows_it(name: str) -> None:
 
 
 def test_what_is_for_our_own_processes_is_not_public() -> None:
-    internal = {name for name, method in methods().items() if not method.public}
+    internal = {name for name, method in contract_methods().items() if not method.public}
     tasks = {"cstp.saveTask", "cstp.findTask", "cstp.getTask", "cstp.listTasks"}
     pushes = {f"cstp.{act}PushConfig" for act in ("create", "get", "delete")}
     assert internal == tasks | pushes | {"cstp.listPushConfigs"}
@@ -127,18 +127,18 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setitem(RPC_COMMENTS, "/probe_layer.v1.InnerService/Keep", "")
     monkeypatch.setattr(gen, "__path__", [*gen.__path__, str(generated)])
     importlib.invalidate_caches()
-    methods.cache_clear()
+    contract_methods.cache_clear()
     yield package
-    methods.cache_clear()
+    contract_methods.cache_clear()
     for name in [name for name in sys.modules if name.startswith(f"{gen.__name__}.probe_layer")]:
         del sys.modules[name]
 
 
 def test_a_new_proto_needs_no_edit(probe: Path) -> None:
-    found = methods()["probeLayer.resolveContext"]
+    found = contract_methods()["probeLayer.resolveContext"]
     assert found.path == "/probe_layer.v1.ProbeService/ResolveContext"
     assert (found.permission, found.idempotent, found.server_streaming, found.public) == ("review", False, True, True)
     assert (found.description, found.examples) == ("Resolves a context.", ('{"depth": 3}',))
-    inner = methods()["probeLayer.keep"]
+    inner = contract_methods()["probeLayer.keep"]
     assert (inner.permission, inner.public) == ("", False)
-    assert "cstp.announceIntent" in methods()
+    assert "cstp.announceIntent" in contract_methods()

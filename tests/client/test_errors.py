@@ -15,7 +15,7 @@ from cstp_grpc.client import CstpClient, RetryPolicy
 from cstp_grpc.contract.error_details import pack_any
 from cstp_grpc.contract.error_reasons import error_for_reason
 from cstp_grpc.contract.rpc_errors import STATUS_KEY
-from cstp_grpc.errors import Block, CstpError, FieldViolation, ServerUnreachable
+from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation, ServerUnreachable
 from tests.client.scripted import scripted_server
 from tests.error_classes import SERVER_ERRORS
 
@@ -54,7 +54,10 @@ def test_violations_arrive_field_by_field() -> None:
 
 
 def test_guardrails_that_block_arrive_one_by_one() -> None:
-    blocks = [Block("no-weekend", "No hand-over at the weekend", "Wait for Monday"), Block("quiet", "", "")]
+    blocks = [
+        BlockingGuardrail("no-weekend", "No hand-over at the weekend", "Wait for Monday"),
+        BlockingGuardrail("quiet", "", ""),
+    ]
     failure = failure_of(errors.PermissionDenied("Blocked", blocks=blocks))
     assert failure.blocks == tuple(blocks)
     assert failure.violations == ()
@@ -62,7 +65,7 @@ def test_guardrails_that_block_arrive_one_by_one() -> None:
 
 @pytest.mark.parametrize("size", [400, 6000])
 def test_many_guardrails_that_block_do_not_hide_the_failure(size: int) -> None:
-    blocks = [Block(f"rule-{number}", "No hand-over", "x" * size) for number in range(200)]
+    blocks = [BlockingGuardrail(f"rule-{number}", "No hand-over", "x" * size) for number in range(200)]
     failure = failure_of(errors.PermissionDenied("y" * size, blocks=blocks))
     assert type(failure) is errors.PermissionDenied
     assert failure.blocks

@@ -13,12 +13,12 @@ from typing import Any
 import grpc
 import pytest
 
-from cstp_grpc.calling import Call
 from cstp_grpc.client import Agent, AsyncCstpClient, Blocked, CstpClient, FederatedClient, RetryPolicy, guard
+from cstp_grpc.contract.calls import UnaryCall
+from cstp_grpc.enums import Permission
 from cstp_grpc.errors import PermissionDenied, ServerUnreachable
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, types_pb2
 from cstp_grpc.server.app import App
-from cstp_grpc.vocabulary import Permission
 from tests.client.scripted import scripted_server
 from tests.harness import TOKENS, running, settings
 from tests.waiting import SECONDS
@@ -216,7 +216,7 @@ def test_a_coroutine_that_is_closed_ends_at_once() -> None:
     reviews: list[str] = []
 
     class Scripted(AsyncCstpClient):
-        async def make(self, call: Call[Any], timeout: float | None = None) -> Any:
+        async def make(self, call: UnaryCall[Any], timeout: float | None = None) -> Any:
             reviews.extend([call.method] * (call.method == "cstp.reviewDecision"))
             if reviews:
                 await Pause()

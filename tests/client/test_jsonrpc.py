@@ -13,9 +13,9 @@ import pytest
 
 from cstp_grpc import errors
 from cstp_grpc.client import CstpClient, RetryPolicy
-from cstp_grpc.client.jsonrpc import endpoint
+from cstp_grpc.client.jsonrpc_transport import jsonrpc_url
 from cstp_grpc.contract.error_reasons import ERROR_CLASSES
-from cstp_grpc.errors import Block, CstpError, FieldViolation, InvalidArgument, ServerUnreachable
+from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation, InvalidArgument, ServerUnreachable
 from cstp_grpc.gen.cstp.v1 import journal_pb2, types_pb2
 from tests.client.federation.servers import SOON, tcp_server
 from tests.client.scripted import HttpReply, http_server
@@ -95,7 +95,7 @@ def test_guardrails_that_block_are_told_from_wrong_fields() -> None:
     found = [{"guardrailId": "g", "name": "G", "message": "No"}, {"field": "id", "description": "empty"}]
     error = failure_of(failure(-32010, "Blocked", {"reason": "PERMISSION_DENIED", "violations": found}, status=403))
     assert type(error) is errors.PermissionDenied
-    assert error.blocks == (Block("g", "G", "No"),)
+    assert error.blocks == (BlockingGuardrail("g", "G", "No"),)
     assert error.violations == (FieldViolation("id", "empty"),)
 
 
@@ -270,7 +270,7 @@ def test_an_answer_that_trickles_runs_into_the_deadline_too(first: bytes) -> Non
     ],
 )
 def test_a_bridge_is_found_at_its_path(target: str, url: str) -> None:
-    assert endpoint(target).geturl() == url
+    assert jsonrpc_url(target).geturl() == url
 
 
 @pytest.mark.parametrize("target", ["http://", "http://x:99999", "http://user@x", "http://x?y=1"])

@@ -14,9 +14,9 @@ import pytest
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 
-from cstp_grpc.calling import Json
 from cstp_grpc.client import CstpClient, Liaison, RetryPolicy
-from cstp_grpc.client.contract import methods
+from cstp_grpc.contract.calls import Json
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.errors import (
     AuthenticationRequired,
     CstpError,
@@ -177,7 +177,7 @@ def test_a_call_says_what_it_was_told_and_returns_what_matters(
 
 
 def test_every_rpc_has_its_method() -> None:
-    rpcs = [method.rpc for method in methods().values() if method.service == "liaison.v1.LiaisonService"]
+    rpcs = [method.rpc for method in contract_methods().values() if method.service == "liaison.v1.LiaisonService"]
     named = {"".join(part.capitalize() for part in name.split("_")) for name in vars(Liaison) if name[0] != "_"}
     assert set(rpcs) == named
 

@@ -11,8 +11,8 @@ import pytest
 from google.protobuf.message import Message
 
 from cstp_grpc.client import CstpClient
-from cstp_grpc.client.contract import methods
-from cstp_grpc.client.transport import Answers
+from cstp_grpc.client.grpc_transport import ResponseStream
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.errors import (
     AuthenticationRequired,
     CstpError,
@@ -27,12 +27,12 @@ from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
 from tests.client.conversing import Stream, Watched, event, watched
 from tests.waiting import SECONDS
 
-WATCH = methods()["liaison.watchEvents"]
+WATCH = contract_methods()["liaison.watchEvents"]
 REQUEST = pb2.WatchEventsRequest(after=3)
 
 
 @contextmanager
-def watching(*script: Stream, timeout: float | None = None) -> Iterator[tuple[Watched, Answers]]:
+def watching(*script: Stream, timeout: float | None = None) -> Iterator[tuple[Watched, ResponseStream]]:
     """Watch a server that answers by a script."""
     with (
         watched(*script) as server,
@@ -117,7 +117,7 @@ def test_another_thread_may_end_the_wait_for_an_answer() -> None:
 
 def test_a_method_without_a_stream_of_answers_cannot_be_watched() -> None:
     with CstpClient("localhost:1") as client, pytest.raises(MethodNotFound, match=r"cstp\.getAccess does not answer"):
-        client.watch(methods()["cstp.getAccess"], access_pb2.GetAccessRequest())
+        client.watch(contract_methods()["cstp.getAccess"], access_pb2.GetAccessRequest())
 
 
 def test_json_rpc_carries_no_stream_of_answers() -> None:

@@ -14,9 +14,9 @@ import grpc
 
 from cstp_grpc.contract.error_reasons import ERROR_CLASSES
 from cstp_grpc.contract.rpc_errors import PUSHBACK_KEY
-from cstp_grpc.errors import Block, CstpError, FieldViolation, InternalError
+from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation, InternalError
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc
-from cstp_grpc.server.status import RichStatus, to_status
+from cstp_grpc.server.interceptors.error_status import RichStatus, to_status
 from tests.grpc_servers import grpc_server
 
 SILENCE = 60.0
@@ -95,7 +95,10 @@ def error_of(told: dict[str, Any]) -> CstpError:
     return kind(
         "Something went wrong",
         violations=[FieldViolation(name, "is wrong") for name in told.get("violations", [])],
-        blocks=[Block(guardrail, f"Named {guardrail}", "It forbids this") for guardrail in told.get("blocks", [])],
+        blocks=[
+            BlockingGuardrail(guardrail, f"Named {guardrail}", "It forbids this")
+            for guardrail in told.get("blocks", [])
+        ],
         retry_after=None if wait is None else wait / 1000,
     )
 

@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from cstp_grpc.client import CstpClient
+from cstp_grpc.enums import Permission
 from cstp_grpc.server.app import App
-from cstp_grpc.vocabulary import Permission
 from tests.certificates import make_certificate
 from tests.clients.faults import faulty_server
 from tests.harness import TOKENS, running, settings

@@ -13,7 +13,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from cstp_grpc.client import AsyncCstpClient, CstpClient, RetryPolicy
-from cstp_grpc.client.contract import Method, methods
+from cstp_grpc.contract.methods import RpcMethod, contract_methods
 from cstp_grpc.errors import CstpError
 from tests.clients.serving import CASES, Table, table
 
@@ -85,10 +85,10 @@ async def make_async(client: AsyncCstpClient, step: dict[str, Any], timeout: flo
     return printed(await client.call(method, requests[0], timeout))
 
 
-def asked(step: dict[str, Any]) -> tuple[Method, list[Any]]:
+def asked(step: dict[str, Any]) -> tuple[RpcMethod, list[Any]]:
     """Return the method of a call, and what is sent."""
     name = step["call"]
-    method = methods()[f"liaison.{name}" if name == "watchEvents" else f"cstp.{name}"]
+    method = contract_methods()[f"liaison.{name}" if name == "watchEvents" else f"cstp.{name}"]
     return method, [
         json_format.ParseDict(each, method.request()) for each in step.get("requests", [step.get("request")])
     ]

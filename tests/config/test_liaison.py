@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.config import ConfigError, Settings, load
+from cstp_grpc.config import ConfigError, Settings, load_settings
 
 
 def given(fallbacks: dict[str, str | None]) -> Settings:
     pillars: dict[str, Any] = {pillar: {"fallback": target} for pillar, target in fallbacks.items()}
-    return load(None, auth={"enabled": False}, liaison={"pillars": pillars})
+    return load_settings(None, auth={"enabled": False}, liaison={"pillars": pillars})
 
 
 def test_sessions_stay_where_nothing_is_said() -> None:
-    settings = load(None, auth={"enabled": False}).liaison
+    settings = load_settings(None, auth={"enabled": False}).liaison
     assert all(pillar.fallback is None for pillar in settings.pillars.values())
     assert (settings.unclaimed_seconds, settings.silent_seconds) == (None, None)
 
@@ -47,4 +47,4 @@ def test_fallbacks_that_lead_nowhere_are_refused(fallbacks: dict[str, str | None
 
 def test_no_token_may_have_the_name_of_who_moves_sessions() -> None:
     with pytest.raises(ConfigError, match="liaison-supervisor"):
-        load(None, auth={"tokens": [{"name": "liaison-supervisor", "token": "a-secret-token-of-it"}]})
+        load_settings(None, auth={"tokens": [{"name": "liaison-supervisor", "token": "a-secret-token-of-it"}]})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc.config import ServeSettings, count_bridges, count_workers
-from cstp_grpc.config.process_counts import count_cores, read_quota
+from cstp_grpc.config.listeners import count_cores, read_quota
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.config import ConfigError, replace_file, with_peer
+from cstp_grpc.config import ConfigError, add_peer, replace_file
 
 FILE = Path("cstp.yaml")
 ENTRY = {"name": "b", "url": "https://b.example.com/card.json", "token": "${CSTP_TOKEN_B}", "role": "required"}
@@ -43,7 +43,7 @@ logging:
 
 
 def test_an_entry_comes_after_the_others_and_all_else_stays() -> None:
-    written = with_peer(BESIDE_OTHERS, FILE, ENTRY)
+    written = add_peer(BESIDE_OTHERS, FILE, ENTRY)
     lines = [
         "    - name: b",
         "      url: https://b.example.com/card.json",
@@ -96,7 +96,7 @@ def test_an_entry_comes_after_the_others_and_all_else_stays() -> None:
     ],
 )
 def test_each_layout_is_kept(text: str, expected: str) -> None:
-    assert with_peer(text, FILE, {"name": "b", "url": "grpc://b:1"}) == expected
+    assert add_peer(text, FILE, {"name": "b", "url": "grpc://b:1"}) == expected
 
 
 @pytest.mark.parametrize(
@@ -112,14 +112,14 @@ def test_each_layout_is_kept(text: str, expected: str) -> None:
 )
 def test_what_cannot_be_kept_is_left_to_people(text: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        with_peer(text, FILE, ENTRY)
+        add_peer(text, FILE, ENTRY)
     assert "write by hand\nfederation:\n  peers:\n    - name: b\n" in str(raised.value)
 
 
 def test_what_is_no_configuration_is_told() -> None:
     for text in ("[", "- a\n", "a: 1\na: 2\n", "federation: text\n", "federation: {peers: {a: 1}}\n"):
         with pytest.raises(ConfigError, match=r"cstp\.yaml: "):
-            with_peer(text, FILE, ENTRY)
+            add_peer(text, FILE, ENTRY)
 
 
 texts = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=12)
@@ -142,7 +142,7 @@ def test_the_entry_is_added_and_no_line_is_lost(
 ) -> None:
     text = yaml.safe_dump(content, default_flow_style=flow, indent=indent, sort_keys=False, allow_unicode=True)
     text = text.replace("\n", newline)
-    written = with_peer(text, FILE, entry)
+    written = add_peer(text, FILE, entry)
     found = yaml.safe_load(written)
     peers = (content.get("federation") or {}).get("peers") or []
     assert found["federation"]["peers"] == [*peers, entry]

@@ -5,16 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from cstp_grpc.decisions.model import (
-    Decision,
-    DecisionContent,
-    ImportAction,
-    ImportRecord,
-    Links,
-    Reason,
-    SourceLinks,
-)
-from cstp_grpc.vocabulary import DecisionStatus, Outcome, Visibility
+from cstp_grpc.decisions.model import Decision, DecisionContent, ImportAction, ImportRecord, Links, Reason, SourceLinks
+from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 
 
 @dataclass

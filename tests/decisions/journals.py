@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, Engine
 
-from cstp_grpc.decisions.embedding import Vectors
-from cstp_grpc.decisions.embedding.lexical import LexicalEmbedder
 from cstp_grpc.decisions.journal import Journal, JournalEvent
-from cstp_grpc.decisions.sharing import WITH_ALL, Sharing
+from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
+from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.decisions.store import IndexRow
-from cstp_grpc.storage.outbox import Outbox
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.embedding.embedder import Vectors
+from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
+from cstp_grpc.storage.writer import GroupCommitWriter
 
 
 class Clock:
@@ -65,12 +65,12 @@ class CountingEmbedder(LexicalEmbedder):
 class JournalKit:
     """A journal and its surroundings."""
 
-    def __init__(self, engine: Engine, writer: Writer, sharing: Sharing = WITH_ALL) -> None:
+    def __init__(self, engine: Engine, writer: GroupCommitWriter, sharing: ReadPolicy = SHARE_WITH_ALL) -> None:
         self.clock = Clock()
         self.trail = Recorder()
         self.heard = Hearer()
         self.embedder = CountingEmbedder()
-        self.outbox = Outbox(engine, writer)
+        self.outbox = SqlChangeLog(engine, writer)
         self.store = SqlDecisionStore(engine, sharing)
         self.journal = Journal(self.store, self.outbox, writer, self.embedder, self.trail, self.clock, self.heard)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cstp_grpc.decisions.index import IndexUnavailable
+from cstp_grpc.decisions.search.ann_index import IndexUnavailable
 from cstp_grpc.decisions.store import Vector
 
 

@@ -9,12 +9,11 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from hypothesis import strategies as st
 
-from cstp_grpc.decisions.filters import passes
-from cstp_grpc.decisions.matrix import Scored
-from cstp_grpc.decisions.model import Decision, DecisionFilter
-from cstp_grpc.decisions.sharing import Sharing
+from cstp_grpc.decisions.model import Decision, DecisionFilter, passes_filter
+from cstp_grpc.decisions.read_policy import ReadPolicy
+from cstp_grpc.decisions.search.vector_matrix import ScoredDecision
 from cstp_grpc.decisions.store import IndexRow, Vector
-from cstp_grpc.vocabulary import DecisionStatus, Outcome, Stakes, Visibility
+from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from tests.decisions import strategies
 
 AGENTS = ("alice", "bob")
@@ -83,15 +82,15 @@ class SlowMatrix:
                 newest[item.decision_id] = item
         return cls(newest)
 
-    def passing(self, caller: str, wanted: DecisionFilter, sharing: Sharing) -> list[IndexRow]:
+    def passing(self, caller: str, wanted: DecisionFilter, sharing: ReadPolicy) -> list[IndexRow]:
         found = ((item, decision(item)) for item in self.rows.values())
-        return [item for item, meant in found if sharing.may_read(meant, caller) and passes(meant, wanted)]
+        return [item for item, meant in found if sharing.may_read(meant, caller) and passes_filter(meant, wanted)]
 
-    def best(self, found: Iterable[IndexRow], query: Vector, limit: int, min_score: float) -> list[Scored]:
+    def best(self, found: Iterable[IndexRow], query: Vector, limit: int, min_score: float) -> list[ScoredDecision]:
         scored = []
         for item in found:
             product = sum(float(a) * float(b) for a, b in zip(item.vector, query, strict=True))
-            scored.append(Scored(item.decision_id, max(-1.0, min(1.0, round(product, 6))), item.date))
+            scored.append(ScoredDecision(item.decision_id, max(-1.0, min(1.0, round(product, 6))), item.date))
         scored.sort(key=lambda one: (-one.score, -one.date, one.decision_id))
         return [one for one in scored if one.score >= min_score][:limit]
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import strategies as st
 
 from cstp_grpc.decisions.model import DecisionContent, DecisionFilter, Reason
-from cstp_grpc.decisions.sharing import Sharing
-from cstp_grpc.vocabulary import DecisionStatus, Outcome, Stakes, Visibility
+from cstp_grpc.decisions.read_policy import ReadPolicy
+from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -46,10 +46,10 @@ contents = st.builds(
 )
 
 
-def sharings(*peers: str) -> st.SearchStrategy[Sharing]:
+def sharings(*peers: str) -> st.SearchStrategy[ReadPolicy]:
     """What is shared with peers: all, or a part that decisions often belong to."""
     return st.builds(
-        Sharing.of,
+        ReadPolicy.of,
         st.just(peers),
         st.lists(categories | st.just("unknown"), max_size=2),
         st.lists(st.sampled_from(["api", "data", "unknown"]), max_size=2),

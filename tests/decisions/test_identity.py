@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.decisions.identity import content_hash, imported_id, recorded_id, tidy
+from cstp_grpc.decisions.lifecycle import decision_id_for_source, hash_content, new_decision_id, normalize_content
 from cstp_grpc.decisions.model import DecisionContent, Links, Reason
-from cstp_grpc.vocabulary import DecisionStatus, Outcome, Stakes, Visibility
+from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 
 CONTENT = DecisionContent(
     title="put jobs on a queue",
@@ -23,20 +23,20 @@ CONTENT = DecisionContent(
 
 
 def test_hashes_and_identifiers_do_not_change_between_releases() -> None:
-    assert imported_id("alice", "docs/0001.md") == "dec-e81ead579209309e6f66"
-    assert content_hash(tidy(CONTENT), Links(supersedes=("dec-1",))) == (
+    assert decision_id_for_source("alice", "docs/0001.md") == "dec-e81ead579209309e6f66"
+    assert hash_content(normalize_content(CONTENT), Links(supersedes=("dec-1",))) == (
         "9cbeddc54c1dd7274e418630cb1ffca6ac68bab1f9da4c70f2871385587de29a"
     )
 
 
 def test_imported_identifiers_tell_agents_and_sources_apart() -> None:
     pairs = [("alice", "a"), ("alice", "b"), ("bob", "a"), ('alice","a', "")]
-    assert len({imported_id(*pair) for pair in pairs}) == len(pairs)
+    assert len({decision_id_for_source(*pair) for pair in pairs}) == len(pairs)
 
 
 def test_recorded_identifiers_look_like_imported_ones() -> None:
-    assert len({recorded_id() for _ in range(100)}) == 100
-    assert len(recorded_id()) == len(imported_id("alice", "a"))
+    assert len({new_decision_id() for _ in range(100)}) == 100
+    assert len(new_decision_id()) == len(decision_id_for_source("alice", "a"))
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,13 @@ def test_recorded_identifiers_look_like_imported_ones() -> None:
 )
 def test_every_field_counts(change: dict[str, Any]) -> None:
     changed = replace(CONTENT, **change)
-    assert content_hash(tidy(changed), Links()) != content_hash(tidy(CONTENT), Links())
+    assert hash_content(normalize_content(changed), Links()) != hash_content(normalize_content(CONTENT), Links())
 
 
 def test_every_kind_of_link_counts() -> None:
     kinds = [Links(supersedes=("x",)), Links(depends_on=("x",)), Links(relates_to=("x",)), Links()]
-    hashes = {content_hash(CONTENT, links) for links in kinds}
-    assert len(hashes | {content_hash(CONTENT, Links(), superseded_by=("x",))}) == 5
+    hashes = {hash_content(CONTENT, links) for links in kinds}
+    assert len(hashes | {hash_content(CONTENT, Links(), superseded_by=("x",))}) == 5
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,11 @@ def test_every_kind_of_link_counts() -> None:
     ],
 )
 def test_what_means_the_same_has_the_same_hash(same: dict[str, Any]) -> None:
-    assert content_hash(tidy(replace(CONTENT, **same)), Links()) == content_hash(tidy(CONTENT), Links())
+    assert hash_content(normalize_content(replace(CONTENT, **same)), Links()) == hash_content(
+        normalize_content(CONTENT), Links()
+    )
 
 
 def test_a_whole_number_is_the_same_confidence_as_the_fraction() -> None:
-    whole, fraction = (tidy(replace(CONTENT, confidence=confidence)) for confidence in (1, 1.0))
-    assert content_hash(whole, Links()) == content_hash(fraction, Links())
+    whole, fraction = (normalize_content(replace(CONTENT, confidence=confidence)) for confidence in (1, 1.0))
+    assert hash_content(whole, Links()) == hash_content(fraction, Links())

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine, text
 
-from cstp_grpc.decisions.embedding import Vectors
 from cstp_grpc.decisions.model import (
     Decision,
     DecisionContent,
@@ -25,11 +24,12 @@ from cstp_grpc.decisions.model import (
     Reason,
     SourceLinks,
 )
+from cstp_grpc.embedding.embedder import Vectors
+from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.errors import Conflict, CstpError, NotFound, PermissionDenied, QueryFailed, Unavailable
 from cstp_grpc.storage.engine import create_engine
-from cstp_grpc.storage.paging import PageRequest
-from cstp_grpc.storage.writer import Writer
-from cstp_grpc.vocabulary import DecisionStatus, Outcome, Visibility
+from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import JournalKit, plain
 
 WHOLE = DecisionContent(
@@ -369,7 +369,7 @@ class TestTogether:
             for _ in range(2):
                 engine = create_engine(database_url, 4)
                 opened.callback(engine.dispose)
-                writer = Writer(engine, timeout=30.0)
+                writer = GroupCommitWriter(engine, timeout=30.0)
                 opened.callback(writer.close)
                 kits.append(JournalKit(engine, writer))
             yield kits

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cstp_grpc.decisions.identity import imported_id
+from cstp_grpc.decisions.lifecycle import decision_id_for_source
 from cstp_grpc.decisions.model import DecisionContent, DecisionFilter, ImportAction, ImportRecord, Links, SourceLinks
 from cstp_grpc.decisions.store import embedded_text
+from cstp_grpc.enums import Outcome, Visibility
 from cstp_grpc.errors import NotFound, PermissionDenied
-from cstp_grpc.storage.paging import PageRequest
-from cstp_grpc.vocabulary import Outcome, Visibility
+from cstp_grpc.storage.pagination import PageRequest
 from tests.decisions.journal_model import JournalModel
 from tests.decisions.journals import JournalKit, plain
 from tests.decisions.strategies import any_text, contents
@@ -83,7 +83,7 @@ class Story:
     def import_all(self, agent: str, records: Sequence[ImportRecord]) -> None:
         batch = [replace(item, content=self.draw_content(item.content)) for item in records]
         results = self.kit.journal.import_batch(batch, agent, "request-1")
-        ids = {source: imported_id(agent, source) for source in SOURCES}
+        ids = {source: decision_id_for_source(agent, source) for source in SOURCES}
         actions = [self.model.import_one(agent, item, ids, self.kit.clock.now) for item in batch]
         assert [(result.source, result.action, result.decision_id) for result in results] == [
             (item.source, action, ids[item.source]) for item, action in zip(batch, actions, strict=True)

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.decisions.matrix import Candidates, Scored, VectorMatrix
 from cstp_grpc.decisions.model import DecisionFilter
-from cstp_grpc.decisions.sharing import WITH_ALL, Sharing
+from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
+from cstp_grpc.decisions.search.row_vectors import SharedVectorPool
+from cstp_grpc.decisions.search.vector_matrix import CandidateRows, ScoredDecision, VectorMatrix
 from cstp_grpc.decisions.store import IndexRow, Vector
-from cstp_grpc.decisions.vectors import VectorPool
+from cstp_grpc.enums import Visibility
 from cstp_grpc.server.interceptors.moving_windows import create_shared_memory
-from cstp_grpc.vocabulary import Visibility
 from tests.decisions.rows import AGENTS, IDS, SlowMatrix, filters, row, rows, unit, vectors
 from tests.decisions.strategies import sharings
 
@@ -43,14 +43,14 @@ def memory(request: pytest.FixtureRequest) -> Iterator[None]:
     MEMORY = None
 
 
-def matrix_of(*batches: Sequence[IndexRow], sharing: Sharing = WITH_ALL) -> VectorMatrix:
-    matrix = VectorMatrix(3, sharing, None if MEMORY is None else VectorPool(MEMORY, 3))
+def matrix_of(*batches: Sequence[IndexRow], sharing: ReadPolicy = SHARE_WITH_ALL) -> VectorMatrix:
+    matrix = VectorMatrix(3, sharing, None if MEMORY is None else SharedVectorPool(MEMORY, 3))
     for batch in batches:
         matrix.apply(batch)
     return matrix
 
 
-def ids(candidates: Candidates) -> list[str]:
+def ids(candidates: CandidateRows) -> list[str]:
     return [item.decision_id for item in candidates.best(X, 10_000, -1.0)]
 
 
@@ -92,7 +92,7 @@ def test_among_finds_the_named_and_the_newly_changed(  # type: ignore[no-untyped
         item for item in slow.passing(caller, wanted, sharing) if item.decision_id in named or item.revision > revision
     ]
 
-    found = matrix.among([*named, "dec-unknown"], revision, caller, wanted)
+    found = matrix.candidates_among([*named, "dec-unknown"], revision, caller, wanted)
 
     assert found.best(query, 10, -1.0) == slow.best(passing, query, 10, -1.0)
 
@@ -141,7 +141,7 @@ def test_what_was_found_before_a_change_is_not_found_again() -> None:
 
 def test_what_changed_several_times_is_newly_changed_once() -> None:
     matrix = matrix_of([row("dec-0", 1), row("dec-0", 2)], [row("dec-0", 3)])
-    assert ids(matrix.among([], 0, "bob", EVERYTHING)) == ["dec-0"]
+    assert ids(matrix.candidates_among([], 0, "bob", EVERYTHING)) == ["dec-0"]
 
 
 def test_many_changes_of_few_decisions_leave_each_once_and_old_readers_undisturbed() -> None:
@@ -155,7 +155,7 @@ def test_many_changes_of_few_decisions_leave_each_once_and_old_readers_undisturb
     assert sorted(ids(matrix.candidates("bob", EVERYTHING))) == [f"dec-{number}" for number in range(10)]
     assert ids(matrix.candidates("bob", DecisionFilter(tags=("later", "tag-4")))) == ["dec-4"]
     assert ids(matrix.candidates("bob", DecisionFilter(tags=("first",)))) == []
-    assert ids(matrix.among(["dec-3"], 5000, "bob", EVERYTHING)) == ["dec-3"]
+    assert ids(matrix.candidates_among(["dec-3"], 5000, "bob", EVERYTHING)) == ["dec-3"]
     assert sorted(ids(before)) == [f"dec-{number}" for number in range(10)]
 
 
@@ -185,7 +185,7 @@ def test_readers_see_each_decision_once_while_others_write() -> None:
 
     def read() -> None:
         while not ended.is_set():
-            both = (matrix.candidates("bob", EVERYTHING), matrix.among(names, 10_000, "bob", EVERYTHING))
+            both = (matrix.candidates("bob", EVERYTHING), matrix.candidates_among(names, 10_000, "bob", EVERYTHING))
             errors.extend(f"{len(found)} of {len(names)}" for found in both if sorted(ids(found)) != sorted(names))
 
     readers = [threading.Thread(target=read) for _ in range(3)]
@@ -204,7 +204,7 @@ def test_many_searches_at_once_score_alike() -> None:
     matrix = matrix_of([row(f"dec-{number}", number, unit(*generator.standard_normal(3))) for number in range(7000)])
     queries = [unit(*generator.standard_normal(3)) for _ in range(40)]
 
-    def search(query: Vector) -> list[Scored]:
+    def search(query: Vector) -> list[ScoredDecision]:
         return matrix.candidates("bob", EVERYTHING).best(query, 20, -1.0)
 
     alone = [search(query) for query in queries]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from cstp_grpc.decisions.matrix import VectorMatrix
-from cstp_grpc.decisions.mirror import Mirror
 from cstp_grpc.decisions.model import DecisionFilter
-from cstp_grpc.decisions.revisions import RevisionTokens
-from cstp_grpc.decisions.sharing import WITH_ALL
+from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
+from cstp_grpc.decisions.revision_tokens import RevisionTokens
+from cstp_grpc.decisions.search.matrix_sync import MatrixSync
+from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.errors import Unavailable
 from tests.decisions.journals import JournalKit
 from tests.decisions.test_search import record
 
 
-def mirror_of(kit: JournalKit) -> tuple[Mirror, VectorMatrix]:
-    matrix = VectorMatrix(kit.embedder.dimensions, WITH_ALL)
-    return Mirror(kit.store, kit.embedder.model, matrix), matrix
+def mirror_of(kit: JournalKit) -> tuple[MatrixSync, VectorMatrix]:
+    matrix = VectorMatrix(kit.embedder.dimensions, SHARE_WITH_ALL)
+    return MatrixSync(kit.store, kit.embedder.model, matrix), matrix
 
 
 def newest(kit: JournalKit) -> int:
@@ -46,7 +46,7 @@ def test_catching_up_takes_over_what_is_missing(kit: JournalKit) -> None:
 
 def test_a_revision_that_only_a_decision_of_another_model_has_is_reached(kit: JournalKit) -> None:
     record(kit, "queue")
-    mirror = Mirror(kit.store, "another model", VectorMatrix(kit.embedder.dimensions, WITH_ALL))
+    mirror = MatrixSync(kit.store, "another model", VectorMatrix(kit.embedder.dimensions, SHARE_WITH_ALL))
     mirror.catch_up(newest(kit))
     with pytest.raises(Unavailable):
         mirror.catch_up(newest(kit) + 1)

@@ -13,16 +13,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 
-from cstp_grpc.decisions import search as search_module
-from cstp_grpc.decisions.embedding.cached import CachedEmbedder
-from cstp_grpc.decisions.matrix import VectorMatrix
-from cstp_grpc.decisions.mirror import Mirror
 from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, Links, Match
-from cstp_grpc.decisions.search import DecisionSearch
-from cstp_grpc.decisions.sharing import WITH_ALL, Sharing
+from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
+from cstp_grpc.decisions.search import decision_search as search_module
+from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.decisions.search.matrix_sync import MatrixSync
+from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
+from cstp_grpc.embedding.embedder import CachedEmbedder
+from cstp_grpc.enums import Outcome, Stakes, Visibility
 from cstp_grpc.errors import QueryFailed
-from cstp_grpc.storage.writer import Writer
-from cstp_grpc.vocabulary import Outcome, Stakes, Visibility
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import POOL_SIZE
 from tests.decisions.journals import JournalKit
 from tests.decisions.memory_index import MemoryIndex
@@ -41,12 +41,12 @@ class Finder:
         index: MemoryIndex | None = None,
         exact_limit: int = 0,
         overfetch: int = 10,
-        sharing: Sharing = WITH_ALL,
+        sharing: ReadPolicy = SHARE_WITH_ALL,
     ) -> None:
         self.kit = kit
         self.index = index
         self.matrix = VectorMatrix(kit.embedder.dimensions, sharing)
-        self.mirror = Mirror(kit.store, kit.embedder.model, self.matrix)
+        self.mirror = MatrixSync(kit.store, kit.embedder.model, self.matrix)
         self.search = DecisionSearch(kit.store, self.matrix, kit.embedder, index, exact_limit, overfetch)
         self.refresh()
 
@@ -93,8 +93,8 @@ def test_others_private_decisions_are_not_found(kit: JournalKit) -> None:
 
 
 @pytest.mark.parametrize("exact_limit", [0, 100])
-def test_a_peer_finds_what_is_shared_with_peers(engine: Engine, writer: Writer, exact_limit: int) -> None:
-    sharing = Sharing.of(["peer"], ["architecture"], ["api", "data"])
+def test_a_peer_finds_what_is_shared_with_peers(engine: Engine, writer: GroupCommitWriter, exact_limit: int) -> None:
+    sharing = ReadPolicy.of(["peer"], ["architecture"], ["api", "data"])
     kit = JournalKit(engine, writer, sharing)
     record(kit, "queue the ledger", category="architecture", tags=("data", "ops"))
     record(kit, "queue the cache", category="process", tags=("data",))
@@ -107,8 +107,8 @@ def test_a_peer_finds_what_is_shared_with_peers(engine: Engine, writer: Writer, 
     assert len(finder.find("queue", caller="bob")) == 3
 
 
-def test_the_journal_has_the_last_word_on_what_a_peer_finds(engine: Engine, writer: Writer) -> None:
-    kit = JournalKit(engine, writer, Sharing.of(["peer"], ["architecture"], []))
+def test_the_journal_has_the_last_word_on_what_a_peer_finds(engine: Engine, writer: GroupCommitWriter) -> None:
+    kit = JournalKit(engine, writer, ReadPolicy.of(["peer"], ["architecture"], []))
     for _ in range(4):
         record(kit, "queue", category="process")
     record(kit, "queue the ledger", category="architecture")
@@ -192,7 +192,7 @@ class CountingStore:
 
     def readable(self, ids: Sequence[str], caller: str, filters: DecisionFilter) -> dict[str, Decision]:
         self.asked += bool(ids)
-        return self._store.readable(ids, caller, filters)
+        return self._store.get_readable(ids, caller, filters)
 
 
 def searched_one_by_one(
@@ -272,8 +272,8 @@ def is_short(
     exact_limit: int = 0,
 ) -> bool:
     """Whether a search among the decisions of a kit is short, after one for "queue"."""
-    matrix = VectorMatrix(kit.embedder.dimensions, WITH_ALL)
-    Mirror(kit.store, kit.embedder.model, matrix).refresh()
+    matrix = VectorMatrix(kit.embedder.dimensions, SHARE_WITH_ALL)
+    MatrixSync(kit.store, kit.embedder.model, matrix).refresh()
     store, embedder = CountingStore(kit, is_local), CachedEmbedder(kit.embedder, 10)
     search = DecisionSearch(store, matrix, embedder, index, exact_limit, 10)  # type: ignore[arg-type]
     search.search("queue", ANY, "bob", 10, 0.3)
@@ -296,7 +296,7 @@ def test_what_waits_or_takes_long_is_not_short(kit: JournalKit, monkeypatch: pyt
         # From so many on, the rows are divided with a thread that would be waited for.
         changed.setattr(search_module, "SPLIT_FROM", 2)
         assert not is_short(kit)
-    monkeypatch.setattr(search_module, "SHORT_WORK", 3 * search_module.RESULT_WORK + 4)
+    monkeypatch.setattr(search_module, "MAX_SHORT_WORK", 3 * search_module.WORK_PER_RESULT + 4)
     assert is_short(kit, limit=3, preferences=(ANY, ANY))
     assert not is_short(kit, limit=4)
     assert not is_short(kit, limit=3, preferences=(ANY, ANY, ANY))
@@ -332,7 +332,7 @@ def test_an_index_that_does_not_answer_is_done_without_and_logged_once(
     index = MemoryIndex()
     finder = Finder(kit, index)
     index.failing = True
-    with caplog.at_level(logging.INFO, "cstp_grpc.decisions.search"):
+    with caplog.at_level(logging.INFO, "cstp_grpc.decisions.search.decision_search"):
         for _ in range(3):
             assert titles(finder.find("queue")) == ["queue"]
         index.failing = False

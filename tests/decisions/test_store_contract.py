@@ -16,14 +16,14 @@ from sqlalchemy import Connection, Engine, text
 
 from cstp_grpc.decisions.lifecycle import new_entry
 from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, Links, Reason
-from cstp_grpc.decisions.sharing import WITH_ALL, Sharing
+from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
+from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.decisions.store import DecisionStore, Declaration, Entry, embedded_text
+from cstp_grpc.decisions.store import DecisionStore, DeclaredLinks, JournalEntry, embedded_text
+from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument, QueryFailed
-from cstp_grpc.storage.outbox import Outbox
-from cstp_grpc.storage.paging import PageRequest
-from cstp_grpc.storage.writer import Writer
-from cstp_grpc.vocabulary import DecisionStatus, Outcome, Stakes, Visibility
+from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import plain
 from tests.decisions.strategies import contents, dates, filters, sharings
 
@@ -40,13 +40,15 @@ slow = settings(
 class Shelf:
     """A store beside what writes to it."""
 
-    def __init__(self, open_store: Callable[[Sharing], DecisionStore], writer: Writer, outbox: Outbox) -> None:
+    def __init__(
+        self, open_store: Callable[[ReadPolicy], DecisionStore], writer: GroupCommitWriter, outbox: SqlChangeLog
+    ) -> None:
         self.open_store = open_store
-        self.store = open_store(WITH_ALL)
+        self.store = open_store(SHARE_WITH_ALL)
         self._writer = writer
         self._outbox = outbox
 
-    def add(self, *entries: Entry, vectors: bool = True) -> None:
+    def add(self, *entries: JournalEntry, vectors: bool = True) -> None:
         """Add decisions, with a vector each."""
 
         def job(connection: Connection) -> None:
@@ -57,23 +59,23 @@ class Shelf:
 
         self._writer.run(job)
 
-    def replace(self, *entries: Entry) -> None:
+    def replace(self, *entries: JournalEntry) -> None:
         """Replace decisions."""
         self._writer.run(lambda connection: self.store.update(connection, self._revised(connection, entries), NOW))
 
-    def declare(self, *declarations: Declaration) -> set[str]:
+    def declare(self, *declarations: DeclaredLinks) -> set[str]:
         """Replace the links that decisions declare."""
         return self._writer.run(lambda connection: self.store.declare(connection, declarations))
 
     def superseded(self, ids: Sequence[str]) -> set[str]:
         """Return those that are superseded."""
-        return self._writer.run(lambda connection: self.store.superseded(connection, ids))
+        return self._writer.run(lambda connection: self.store.find_superseded(connection, ids))
 
-    def load(self, ids: Sequence[str]) -> dict[str, Entry]:
+    def load(self, ids: Sequence[str]) -> dict[str, JournalEntry]:
         """Return entries by id."""
         return self._writer.run(lambda connection: self.store.load(connection, ids))
 
-    def find_recorded(self, agent: str, key: str) -> Entry | None:
+    def find_recorded(self, agent: str, key: str) -> JournalEntry | None:
         """Return what an agent recorded under a key."""
         return self._writer.run(lambda connection: self.store.find_recorded(connection, agent, key))
 
@@ -82,13 +84,13 @@ class Shelf:
         pairs = [(key, vector_of(key)) for key in ids]
         self._writer.run(lambda connection: self.store.put_vectors(connection, model, pairs))
 
-    def _revised(self, connection: Connection, entries: Sequence[Entry]) -> list[tuple[Entry, int]]:
+    def _revised(self, connection: Connection, entries: Sequence[JournalEntry]) -> list[tuple[JournalEntry, int]]:
         return [(entry, self._outbox.append(connection, entry.decision.id)) for entry in entries]
 
 
 @pytest.fixture
-def shelf(engine: Engine, writer: Writer) -> Shelf:
-    outbox = Outbox(engine, writer)
+def shelf(engine: Engine, writer: GroupCommitWriter) -> Shelf:
+    outbox = SqlChangeLog(engine, writer)
     return Shelf(lambda sharing: SqlDecisionStore(engine, sharing), writer, outbox)
 
 
@@ -96,7 +98,7 @@ def vector_of(key: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     return np.random.default_rng(len(key)).random(8, dtype=np.float32)
 
 
-def entry(agent: str = "alice", content: DecisionContent | None = None, **changes: Any) -> Entry:
+def entry(agent: str = "alice", content: DecisionContent | None = None, **changes: Any) -> JournalEntry:
     """A new decision of an agent; `changes` are fields of its content."""
     said = replace(content or DecisionContent(title="use a queue"), **changes)
     return new_entry(f"dec-{uuid.uuid4().hex[:20]}", said, "hash", agent, NOW)
@@ -175,8 +177,8 @@ def test_an_update_replaces_everything(shelf: Shelf, before: DecisionContent, af
 def test_what_is_not_there_is_none(shelf: Shelf) -> None:
     assert shelf.store.get("dec-none") is None
     assert shelf.store.get("dec-\0") is None
-    assert shelf.store.readable([], "alice", EVERYTHING) == {}
-    assert shelf.store.readable(["dec-none"], "alice", EVERYTHING) == {}
+    assert shelf.store.get_readable([], "alice", EVERYTHING) == {}
+    assert shelf.store.get_readable(["dec-none"], "alice", EVERYTHING) == {}
     assert shelf.store.index_rows_of(MODEL, ["dec-none"]) == []
     assert shelf.find_recorded("alice", "key") is None
 
@@ -198,7 +200,7 @@ def test_readable_and_pages_hold_what_an_agent_may_read_and_wants(shelf: Shelf, 
         if (item.decision.agent == caller or shared(item.decision)) and meets(item.decision, wanted)
     }
     ids = [item.decision.id for item in entries]
-    assert shelf.store.readable(ids, caller, wanted) == expected
+    assert shelf.store.get_readable(ids, caller, wanted) == expected
     listed = all_pages(shelf.store, caller, wanted, data.draw(st.integers(1, 4)))
     ours = [item for item in listed if item.agent in agents]
     assert {item.id: item for item in ours} == expected
@@ -211,13 +213,13 @@ def test_readable_shows_every_decision_as_it_is_now(shelf: Shelf, data: st.DataO
     """Another server may have changed it, so that a store must not trust what it read before."""
     known = {item.decision.id: item for item in (entry("alice", data.draw(contents)) for _ in range(3))}
     shelf.add(*known.values())
-    reader = shelf.open_store(WITH_ALL)
+    reader = shelf.open_store(SHARE_WITH_ALL)
     for caller, changed in data.draw(st.lists(st.tuples(st.sampled_from(["alice", "bob"]), contents), max_size=5)):
         key = data.draw(st.sampled_from(sorted(known)))
         known[key] = new_entry(key, changed, "hash", "alice", NOW)
         shelf.replace(known[key])
         asked = data.draw(st.lists(st.sampled_from(sorted(known)), min_size=1))
-        assert reader.readable(asked, caller, EVERYTHING) == {
+        assert reader.get_readable(asked, caller, EVERYTHING) == {
             key: without_private(known[key].decision, source=False)
             for key in asked
             if caller == "alice" or shared(known[key].decision)
@@ -250,7 +252,7 @@ def test_a_peer_reads_its_own_and_what_is_shared_with_peers(shelf: Shelf, data: 
         item.decision.id in readable for item in entries
     ]
     expected = {key for key, decision in readable.items() if meets(decision, wanted)}
-    assert set(store.readable([item.decision.id for item in entries], caller, wanted)) == expected
+    assert set(store.get_readable([item.decision.id for item in entries], caller, wanted)) == expected
     listed = all_pages(store, caller, wanted, data.draw(st.integers(1, 4)))
     assert {item.id for item in listed if item.agent in (peer, other)} == expected
 
@@ -258,8 +260,8 @@ def test_a_peer_reads_its_own_and_what_is_shared_with_peers(shelf: Shelf, data: 
 def test_texts_that_no_database_keeps_are_shared_as_they_are_kept(shelf: Shelf) -> None:
     item = entry(category="a\ufffdb", tags=("c\ufffdd",), visibility=Visibility.SHARED)
     shelf.add(item)
-    store = shelf.open_store(Sharing.of(["bob"], ["a\0b"], ["c\0d"]))
-    assert list(store.readable([item.decision.id], "bob", EVERYTHING)) == [item.decision.id]
+    store = shelf.open_store(ReadPolicy.of(["bob"], ["a\0b"], ["c\0d"]))
+    assert list(store.get_readable([item.decision.id], "bob", EVERYTHING)) == [item.decision.id]
 
 
 @slow
@@ -389,8 +391,8 @@ def test_links_are_those_that_any_decision_declares_of_another(shelf: Shelf) -> 
     shelf.add(first, second)
     a, b = first.decision.id, second.decision.id
     shelf.declare(
-        Declaration(a, Links(supersedes=("dec-y", "dec-x"), depends_on=(b,), relates_to=("dec-x",))),
-        Declaration(b, Links(), superseded_by=(a,)),
+        DeclaredLinks(a, Links(supersedes=("dec-y", "dec-x"), depends_on=(b,), relates_to=("dec-x",))),
+        DeclaredLinks(b, Links(), superseded_by=(a,)),
     )
     stored = shelf.store.get(a)
     assert stored is not None
@@ -405,21 +407,21 @@ def test_declaring_again_replaces_only_what_the_decision_declared(shelf: Shelf) 
     first, second = entry(), entry()
     shelf.add(first, second)
     a, b = first.decision.id, second.decision.id
-    assert shelf.declare(Declaration(a, Links(supersedes=(b,)))) == {b}
-    assert shelf.declare(Declaration(b, Links(), superseded_by=(a,))) == {b}
-    assert shelf.declare(Declaration(a, Links(supersedes=("dec-x",)))) == {b, "dec-x"}
+    assert shelf.declare(DeclaredLinks(a, Links(supersedes=(b,)))) == {b}
+    assert shelf.declare(DeclaredLinks(b, Links(), superseded_by=(a,))) == {b}
+    assert shelf.declare(DeclaredLinks(a, Links(supersedes=("dec-x",)))) == {b, "dec-x"}
     stored = shelf.store.get(a)
     assert stored is not None
     assert stored.links.supersedes == tuple(sorted((b, "dec-x")))
     assert shelf.superseded([a, b, "dec-x"]) == {b}
-    assert shelf.declare(Declaration(b, Links())) == {b}
+    assert shelf.declare(DeclaredLinks(b, Links())) == {b}
     assert shelf.superseded([a, b, "dec-x"]) == set()
 
 
 def test_nobody_supersedes_the_decision_of_another_agent(shelf: Shelf) -> None:
     mine, theirs = entry("alice"), entry("bob")
     shelf.add(mine, theirs)
-    shelf.declare(Declaration(mine.decision.id, Links(supersedes=(theirs.decision.id,))))
+    shelf.declare(DeclaredLinks(mine.decision.id, Links(supersedes=(theirs.decision.id,))))
     assert shelf.superseded([theirs.decision.id]) == set()
 
 
@@ -430,7 +432,7 @@ def test_a_database_that_does_not_answer_is_query_failed_without_its_words(shelf
         connection.commit()
     reads = (
         lambda: shelf.store.get("dec-none"),
-        lambda: shelf.store.readable(["dec-none"], "alice", EVERYTHING),
+        lambda: shelf.store.get_readable(["dec-none"], "alice", EVERYTHING),
         lambda: shelf.store.page("alice", EVERYTHING, PageRequest()),
         lambda: list(shelf.store.index_rows(MODEL)),
         lambda: shelf.store.index_rows_of(MODEL, ["dec-none"]),

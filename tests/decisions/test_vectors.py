@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from cstp_grpc.decisions.search.row_vectors import FIRST_SLOTS, SharedVectorPool
 from cstp_grpc.decisions.store import Vector
-from cstp_grpc.decisions.vectors import FIRST_SLOTS, VectorPool
 from cstp_grpc.server.interceptors.moving_windows import create_shared_memory
 
 DIMENSIONS = 8
@@ -19,10 +19,10 @@ NUMBERS = FIRST_SLOTS + 500
 
 ADD = """
 import random, sys
-from cstp_grpc.decisions.vectors import VectorPool
+from cstp_grpc.decisions.search.row_vectors import SharedVectorPool
 from tests.decisions.test_vectors import DIMENSIONS, NUMBERS, vector_of
 
-pool = VectorPool(int(sys.argv[1]), DIMENSIONS)
+pool = SharedVectorPool(int(sys.argv[1]), DIMENSIONS)
 numbers = list(range(NUMBERS))
 random.Random(sys.argv[2]).shuffle(numbers)
 print("ready", flush=True)
@@ -46,7 +46,7 @@ def memory() -> Iterator[int]:
 
 
 def test_a_vector_has_one_slot_for_all(memory: int) -> None:
-    here, there = VectorPool(memory, DIMENSIONS), VectorPool(memory, DIMENSIONS)
+    here, there = SharedVectorPool(memory, DIMENSIONS), SharedVectorPool(memory, DIMENSIONS)
     slots = [here.slot_of(vector_of(number)) for number in range(10)]
     assert slots == list(range(10))
     assert [there.slot_of(vector_of(number)) for number in range(12)] == list(range(12))
@@ -55,7 +55,7 @@ def test_a_vector_has_one_slot_for_all(memory: int) -> None:
 
 
 def test_what_one_process_adds_beyond_the_room_is_seen_by_all(memory: int) -> None:
-    here, there = VectorPool(memory, DIMENSIONS), VectorPool(memory, DIMENSIONS)
+    here, there = SharedVectorPool(memory, DIMENSIONS), SharedVectorPool(memory, DIMENSIONS)
     for number in range(NUMBERS):
         here.slot_of(vector_of(number))
     before = there.vectors
@@ -65,7 +65,7 @@ def test_what_one_process_adds_beyond_the_room_is_seen_by_all(memory: int) -> No
 
 
 def test_a_vector_of_another_length_is_refused(memory: int) -> None:
-    pool = VectorPool(memory, DIMENSIONS)
+    pool = SharedVectorPool(memory, DIMENSIONS)
     with pytest.raises(ValueError, match="shape"):
         pool.slot_of(np.ones(DIMENSIONS + 1, np.float32))
     assert len(pool.vectors) == 0
@@ -82,7 +82,7 @@ def test_processes_that_add_at_once_agree_also_if_one_is_killed(memory: int, kil
         )
         for seed in range(3)
     ]
-    pool = VectorPool(memory, DIMENSIONS)
+    pool = SharedVectorPool(memory, DIMENSIONS)
     try:
         for process in processes:
             assert process.stdout is not None

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from cstp_grpc.config import Settings
-from cstp_grpc.vocabulary import Permission
+from cstp_grpc.enums import Permission
 from tests.harness import TOKENS, settings
 
 PEER_TOKEN = "peer-secret-token"

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from cstp_grpc.client import CstpClient
-from cstp_grpc.client.contract import methods
 from cstp_grpc.config import AgentSettings, ConfigError, ServerSettings
-from cstp_grpc.config.sections import CardSigningSettings
+from cstp_grpc.config.settings import CardSigningSettings
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.errors import DeadlineExceeded
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, types_pb2
 from tests.client.federation.answers import check, violation
@@ -290,7 +290,7 @@ def test_the_answer_comes_within_the_deadline_of_the_caller(tmp_path: Path) -> N
         def answered() -> bool:
             # What the server keeps of the time for its answer is little where the machine is busy.
             with suppress(DeadlineExceeded):
-                answer = client.call(methods()["cstp.checkGuardrails"], request, timeout=1.0)
+                answer = client.call(contract_methods()["cstp.checkGuardrails"], request, timeout=1.0)
                 assert isinstance(answer, cstp_pb2.CheckGuardrailsResponse)
                 told.extend(response.status for response in answer.responses)
             return bool(told)

@@ -16,8 +16,8 @@ from typing import Any
 import grpc
 import pytest
 
-from cstp_grpc.client.codec import from_json, to_json
-from cstp_grpc.client.contract import methods
+from cstp_grpc.contract.json_codec import from_json, to_json
+from cstp_grpc.contract.methods import contract_methods
 from tests.federation.agents import agent_settings, peer
 from tests.harness import TOKENS
 from tests.waiting import wait_until
@@ -39,7 +39,7 @@ class Server:
 
     def call(self, method: str, params: dict[str, Any], seconds: float = DEADLINE) -> dict[str, Any]:
         """Return the answer of a call. Raises grpc.RpcError."""
-        rpc = methods()[method]
+        rpc = contract_methods()[method]
         with grpc.insecure_channel(self.target) as channel:
             invoke = channel.unary_unary(rpc.path, rpc.request.SerializeToString, rpc.response.FromString)
             metadata = (("authorization", f"Bearer {TOKENS['alice']}"),)

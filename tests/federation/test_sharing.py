@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cstp_grpc.config import Settings
-from cstp_grpc.vocabulary import Permission
+from cstp_grpc.enums import Permission
 from tests.databases import PostgresServer, unique_name
 from tests.federation.agents import PEER_TOKEN, agent_settings, peer
 from tests.harness import TOKENS, GrpcCaller, running

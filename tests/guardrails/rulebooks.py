@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cstp_grpc.guardrails.evaluator import Evaluator
-from cstp_grpc.guardrails.model import Action, Verdict
-from cstp_grpc.guardrails.parsing import parse
-from cstp_grpc.guardrails.ruleset import RuleSet
+from cstp_grpc.guardrails.checker import GuardrailEvaluator
+from cstp_grpc.guardrails.model import Action, RuleSet, Verdict
+from cstp_grpc.guardrails.rulebook import parse_rulebook
 
 
 def rule(identifier: str, when: str, severity: str = "block", **more: Any) -> dict[str, Any]:
@@ -37,14 +36,14 @@ def content(
 
 
 def rule_set(guardrails: Sequence[Mapping[str, Any]], inputs: Mapping[str, Any] | None = None) -> RuleSet:
-    parsed = parse("book.yaml", content(guardrails, inputs).encode())
+    parsed = parse_rulebook("book.yaml", content(guardrails, inputs).encode())
     assert parsed.rulebook, parsed.problems
     return RuleSet((parsed.rulebook,))
 
 
 def judge(when: str, inputs: Mapping[str, Any], context: Mapping[str, Any], **action: Any) -> Verdict:
     """Return the verdict of a single blocking rule."""
-    evaluator = Evaluator(rule_set([rule("r", when)], inputs))
+    evaluator = GuardrailEvaluator(rule_set([rule("r", when)], inputs))
     return evaluator.evaluate(Action("do it", context=context, **action))
 
 

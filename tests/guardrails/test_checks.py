@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from cstp_grpc.errors import GuardrailEvalFailed, InvalidArgument, Unavailable
-from cstp_grpc.guardrails.checks import Check, CheckRecord, GuardrailChecks
-from cstp_grpc.guardrails.evaluator import Evaluator
+from cstp_grpc.guardrails.checker import CheckRecord, CheckResult, GuardrailChecker, GuardrailEvaluator
 from cstp_grpc.guardrails.model import Action
 from tests.guardrails.rulebooks import rule, rule_set
 
 NOW = datetime(2026, 2, 4, 21, tzinfo=UTC)
-EVALUATOR = Evaluator(rule_set([rule("no", "context.bad"), rule("hm", "true", "warn")], {"bad": {"type": "bool"}}))
+EVALUATOR = GuardrailEvaluator(
+    rule_set([rule("no", "context.bad"), rule("hm", "true", "warn")], {"bad": {"type": "bool"}})
+)
 
 
 class Memory:
@@ -37,7 +38,7 @@ class Broken:
         raise Unavailable("The journal does not answer")
 
 
-def check(checks: GuardrailChecks, action: Action, caller: str, claimed: str | None, request_id: str) -> Check:
+def check(checks: GuardrailChecker, action: Action, caller: str, claimed: str | None, request_id: str) -> CheckResult:
     return asyncio.run(checks.judge_and_record(action, caller, claimed, request_id))
 
 
@@ -45,7 +46,7 @@ def test_a_check_is_on_record_with_caller_claim_request_and_verdict() -> None:
     trail = Memory()
     action = Action("do it", context={"bad": True})
 
-    answer = check(GuardrailChecks(EVALUATOR, trail, lambda: NOW), action, "emerson", "someone else", "req-1")
+    answer = check(GuardrailChecker(EVALUATOR, trail, lambda: NOW), action, "emerson", "someone else", "req-1")
 
     assert trail.records == [CheckRecord(NOW, "emerson", "someone else", "req-1", action, answer.verdict)]
     assert (answer.verdict.allowed, answer.evaluated_at) == (False, NOW)
@@ -54,13 +55,13 @@ def test_a_check_is_on_record_with_caller_claim_request_and_verdict() -> None:
 
 def test_there_is_no_answer_without_a_record() -> None:
     with pytest.raises(Unavailable):
-        check(GuardrailChecks(EVALUATOR, Broken(), lambda: NOW), Action("do it"), "emerson", None, "req-1")
+        check(GuardrailChecker(EVALUATOR, Broken(), lambda: NOW), Action("do it"), "emerson", None, "req-1")
 
 
 def test_judging_leaves_no_record() -> None:
     trail = Memory()
 
-    verdict = GuardrailChecks(EVALUATOR, trail, lambda: NOW).judge(Action("do it", context={"bad": False}))
+    verdict = GuardrailChecker(EVALUATOR, trail, lambda: NOW).judge(Action("do it", context={"bad": False}))
 
     assert verdict.allowed
     assert trail.records == []
@@ -68,7 +69,7 @@ def test_judging_leaves_no_record() -> None:
 
 def test_without_a_rule_set_nothing_is_judged() -> None:
     trail = Memory()
-    checks = GuardrailChecks(None, trail, lambda: NOW)
+    checks = GuardrailChecker(None, trail, lambda: NOW)
 
     with pytest.raises(GuardrailEvalFailed):
         checks.judge(Action("do it"))
@@ -83,7 +84,7 @@ def test_a_context_out_of_bounds_is_refused_and_on_record() -> None:
     action = Action("do it", context={"x": "y" * 300_000})
 
     with pytest.raises(InvalidArgument):
-        check(GuardrailChecks(EVALUATOR, trail, lambda: NOW), action, "emerson", "someone else", "req-1")
+        check(GuardrailChecker(EVALUATOR, trail, lambda: NOW), action, "emerson", "someone else", "req-1")
 
     assert trail.records == [
         CheckRecord(NOW, "emerson", "someone else", "req-1", action, verdict=None, error="INVALID_ARGUMENT")
@@ -95,11 +96,11 @@ def test_what_nobody_foresaw_is_on_record_as_internal() -> None:
     action = Action("do it", context=Unreadable())
 
     with pytest.raises(RuntimeError, match="a bug"):
-        check(GuardrailChecks(EVALUATOR, trail, lambda: NOW), action, "emerson", None, "req-1")
+        check(GuardrailChecker(EVALUATOR, trail, lambda: NOW), action, "emerson", None, "req-1")
 
     assert [(record.verdict, record.error) for record in trail.records] == [(None, "INTERNAL")]
 
 
 def test_a_failure_that_cannot_be_recorded_is_unavailable() -> None:
     with pytest.raises(Unavailable):
-        check(GuardrailChecks(None, Broken(), lambda: NOW), Action("do it"), "emerson", None, "req-1")
+        check(GuardrailChecker(None, Broken(), lambda: NOW), Action("do it"), "emerson", None, "req-1")

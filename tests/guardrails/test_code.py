@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.guardrails.evaluator import Evaluator
-from cstp_grpc.guardrails.model import EVALUATION_ERROR, NO_CODE, Action, CodeRules
-from cstp_grpc.guardrails.parsing import parse
-from cstp_grpc.guardrails.ruleset import RuleSet
-from cstp_grpc.guardrails.testing import run_tests
+from cstp_grpc.guardrails.checker import GuardrailEvaluator
+from cstp_grpc.guardrails.model import EVALUATION_ERROR, NO_CODE, Action, CodeFacts, RuleSet
+from cstp_grpc.guardrails.rulebook import parse_rulebook
+from cstp_grpc.guardrails.rulebook_tests import run_rulebook_tests
 from tests.guardrails.rulebooks import content, judge, rule, rule_set
 
 CONFIRMED = {"confirmedChecks": {"type": "list", "default": []}}
 ALL_CHECKS = "code.checks.exists(c, !(c in context.confirmedChecks))"
-CODE = CodeRules(
+CODE = CodeFacts(
     paths=("src/api/handlers.ts",),
     never=("Edit a released migration",),
     ask_first=("Change the schema", "Add a dependency"),
@@ -23,7 +22,7 @@ CODE = CodeRules(
     checks=("Run the contract tests",),
     pitfalls=("Amounts are in cents", "The clock is in UTC"),
 )
-UNREADABLE = CodeRules(checks=("Run the contract tests",), unreadable="src/AGENTS.md is larger than 1048576 bytes")
+UNREADABLE = CodeFacts(checks=("Run the contract tests",), unreadable="src/AGENTS.md is larger than 1048576 bytes")
 
 
 @pytest.mark.parametrize(
@@ -63,16 +62,16 @@ def test_without_code_every_list_is_empty(name: str) -> None:
     ],
 )
 def test_a_rule_can_demand_that_every_check_was_confirmed(
-    context: dict[str, Any], code: CodeRules, allowed: bool
+    context: dict[str, Any], code: CodeFacts, allowed: bool
 ) -> None:
     assert judge(ALL_CHECKS, CONFIRMED, context, code=code).allowed is allowed
 
 
 def test_a_rule_can_demand_that_paths_are_named() -> None:
     demanded = "action.category == 'code' && size(code.paths) == 0"
-    for named, allowed in ((NO_CODE, False), (CODE, True), (CodeRules(paths=("a",), unreadable="b"), True)):
+    for named, allowed in ((NO_CODE, False), (CODE, True), (CodeFacts(paths=("a",), unreadable="b"), True)):
         assert (
-            Evaluator(rule_set([rule("named", demanded)]))
+            GuardrailEvaluator(rule_set([rule("named", demanded)]))
             .evaluate(Action("do it", category="code", code=named))
             .allowed
             is allowed
@@ -88,7 +87,7 @@ def test_what_cannot_be_read_blocks_the_rules_that_need_it_and_no_others() -> No
         rule("quiet", "false"),
     ]
 
-    verdict = Evaluator(rule_set(rules)).evaluate(Action("do it", category="process", code=UNREADABLE))
+    verdict = GuardrailEvaluator(rule_set(rules)).evaluate(Action("do it", category="process", code=UNREADABLE))
 
     assert [(v.guardrail_id, v.code) for v in verdict.violations] == [("reads", EVALUATION_ERROR), ("other", None)]
     assert [(w.guardrail_id, w.code) for w in verdict.warnings] == [("warns", EVALUATION_ERROR)]
@@ -108,7 +107,10 @@ def test_rules_that_read_no_code_do_not_look_at_it() -> None:
     code: Any = Untouchable()
     rules = [rule("a", "action.stakes >= stakes.high"), rule("b", ALL_CHECKS.replace("code.checks", "['x']"))]
 
-    assert [v.guardrail_id for v in Evaluator(rule_set(rules, CONFIRMED)).evaluate(Action("x", code=code)).violations]
+    assert [
+        v.guardrail_id
+        for v in GuardrailEvaluator(rule_set(rules, CONFIRMED)).evaluate(Action("x", code=code)).violations
+    ]
     with pytest.raises(AssertionError, match="was read"):
         judge("size(code.checks) > 0", {}, {}, code=code)
 
@@ -129,7 +131,7 @@ def test_rules_that_read_no_code_do_not_look_at_it() -> None:
     ],
 )
 def test_a_mistake_in_what_is_read_fails_when_the_rulebook_is_loaded(when: str, reason: str) -> None:
-    [problem] = parse("book.yaml", content([rule("r", when)]).encode()).problems
+    [problem] = parse_rulebook("book.yaml", content([rule("r", when)]).encode()).problems
 
     assert reason in problem.reason
 
@@ -157,10 +159,10 @@ def case(code: object, **more: Any) -> dict[str, Any]:
 )
 def test_tests_of_rulebooks_say_what_governs_the_code(test: dict[str, Any]) -> None:
     rules = [rule("checked", "code.checks == ['a']"), rule("never", "'drop' in code.boundaries.never")]
-    parsed = parse("book.yaml", content(rules, tests=[test]).encode())
+    parsed = parse_rulebook("book.yaml", content(rules, tests=[test]).encode())
     assert parsed.rulebook, parsed.problems
 
-    [result] = run_tests(RuleSet((parsed.rulebook,)))
+    [result] = run_rulebook_tests(RuleSet((parsed.rulebook,)))
 
     assert result.failures == ()
 
@@ -177,6 +179,6 @@ def test_tests_of_rulebooks_say_what_governs_the_code(test: dict[str, Any]) -> N
     ],
 )
 def test_a_mistake_in_the_code_of_a_test_is_reported(code: object, reason: str) -> None:
-    problems = parse("book.yaml", content([rule("r", "false")], tests=[case(code)]).encode()).problems
+    problems = parse_rulebook("book.yaml", content([rule("r", "false")], tests=[case(code)]).encode()).problems
 
     assert [problem.reason for problem in problems] == [reason]

@@ -4,26 +4,26 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.guardrails.evaluator import Evaluator
+from cstp_grpc.enums import Severity, Stakes
+from cstp_grpc.guardrails.checker import GuardrailEvaluator
 from cstp_grpc.guardrails.model import Action, Verdict
-from cstp_grpc.guardrails.rulebook import default_rulebook, load
-from cstp_grpc.guardrails.testing import run_tests
-from cstp_grpc.vocabulary import Severity, Stakes
+from cstp_grpc.guardrails.rulebook import default_rulebook_path, load_rule_set
+from cstp_grpc.guardrails.rulebook_tests import run_rulebook_tests
 
 
 def judge(confidence: float | None = 0.85, **context: Any) -> Verdict:
     action = Action("Deploy authentication service to production", "architecture", Stakes.HIGH, confidence, context)
-    return Evaluator(load(default_rulebook())).evaluate(action)
+    return GuardrailEvaluator(load_rule_set(default_rulebook_path())).evaluate(action)
 
 
 def test_its_own_tests_pass() -> None:
-    results = run_tests(load(default_rulebook()))
+    results = run_rulebook_tests(load_rule_set(default_rulebook_path()))
 
     assert [(result.name, result.failures) for result in results if not result.passed] == []
 
 
 def test_every_guardrail_is_seen_to_fire_and_to_stay_silent_in_its_tests() -> None:
-    rules = load(default_rulebook())
+    rules = load_rule_set(default_rulebook_path())
     tests = rules.rulebooks[0].tests
 
     for guardrail in rules.guardrails:
@@ -77,6 +77,6 @@ def test_a_hand_over_to_a_liaison_agent_passes_without_a_warning() -> None:
     }
     action = Action("Hand over from guide to liaison_content: wants a post", "liaison", Stakes.MEDIUM, None, context)
 
-    verdict = Evaluator(load(default_rulebook())).evaluate(action)
+    verdict = GuardrailEvaluator(load_rule_set(default_rulebook_path())).evaluate(action)
 
     assert (verdict.allowed, verdict.violations, verdict.warnings) == (True, (), ())

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from cstp_grpc.enums import Severity, Stakes
 from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.guardrails.evaluator import Evaluator
+from cstp_grpc.guardrails.checker import GuardrailEvaluator
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, MissingInput, Verdict
-from cstp_grpc.guardrails.parsing import parse
-from cstp_grpc.vocabulary import Severity, Stakes
+from cstp_grpc.guardrails.rulebook import parse_rulebook
 from tests.guardrails.rulebooks import content, judge, rule, rule_set
 
 BOOL = {"flag": {"type": "bool"}}
@@ -34,7 +34,7 @@ def test_a_rule_that_matches_answers_with_what_its_rulebook_says() -> None:
         [rule("no", "true", message="Not now", suggestion="Later", name="Never"), rule("w", "true", "warn")]
     )
 
-    verdict = Evaluator(book).evaluate(Action("do it"))
+    verdict = GuardrailEvaluator(book).evaluate(Action("do it"))
 
     [violation], [warning] = verdict.violations, verdict.warnings
     assert (violation.guardrail_id, violation.name, violation.message) == ("no", "Never", "Not now")
@@ -44,14 +44,14 @@ def test_a_rule_that_matches_answers_with_what_its_rulebook_says() -> None:
 
 
 def test_what_does_not_match_is_allowed_and_counted() -> None:
-    verdict = Evaluator(rule_set([rule("a", "false"), rule("b", "false", "warn")])).evaluate(Action("do it"))
+    verdict = GuardrailEvaluator(rule_set([rule("a", "false"), rule("b", "false", "warn")])).evaluate(Action("do it"))
 
     assert verdict.allowed
     assert (verdict.violations, verdict.warnings, verdict.evaluated) == ((), (), 2)
 
 
 def test_a_warning_does_not_block() -> None:
-    assert Evaluator(rule_set([rule("w", "true", "warn")])).evaluate(Action("do it")).allowed
+    assert GuardrailEvaluator(rule_set([rule("w", "true", "warn")])).evaluate(Action("do it")).allowed
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_missing_input_without_a_default_blocks_and_is_named(context: Mapping[
 
 
 def test_a_warning_that_cannot_be_evaluated_still_warns() -> None:
-    verdict = Evaluator(rule_set([rule("w", "context.flag", "warn")], BOOL)).evaluate(Action("do it"))
+    verdict = GuardrailEvaluator(rule_set([rule("w", "context.flag", "warn")], BOOL)).evaluate(Action("do it"))
 
     assert verdict.allowed
     assert [(w.guardrail_id, w.code) for w in verdict.warnings] == [("w", EVALUATION_ERROR)]
@@ -219,7 +219,7 @@ def test_a_comprehension_that_does_not_end_is_an_error_of_its_rule_only() -> Non
         rule("matching", "size(context.files) > 100"),
     ]
 
-    verdict = Evaluator(rule_set(rules, LIST)).evaluate(Action("do it", context={"files": [1.0] * 500}))
+    verdict = GuardrailEvaluator(rule_set(rules, LIST)).evaluate(Action("do it", context={"files": [1.0] * 500}))
 
     assert [(v.guardrail_id, v.code) for v in verdict.violations] == [("endless", EVALUATION_ERROR), ("matching", None)]
     assert "Iteration budget exceeded" in verdict.violations[0].message
@@ -229,7 +229,7 @@ def test_a_comprehension_that_does_not_end_is_an_error_of_its_rule_only() -> Non
 def test_an_error_leaves_the_other_rules_of_a_large_set_as_they_are(position: int) -> None:
     rules = [rule(f"r{n}", "context.count > 1" if n == position else str(n % 3 == 0).lower()) for n in range(150)]
 
-    verdict = Evaluator(rule_set(rules, NUMBER)).evaluate(Action("do it"))
+    verdict = GuardrailEvaluator(rule_set(rules, NUMBER)).evaluate(Action("do it"))
 
     expected = [f"r{n}" for n in range(150) if n == position or n % 3 == 0]
     assert [v.guardrail_id for v in verdict.violations] == expected
@@ -241,7 +241,7 @@ def test_long_expressions_fit_whatever_their_number() -> None:
     long = " || ".join(["context.name == 'abcdefghijklmnopqrstuvwxyz'"] * 180)
     rules = [rule(f"r{n}", f"{long} || context.name == '{n}'") for n in range(60)]
 
-    verdict = Evaluator(rule_set(rules, STRING)).evaluate(Action("do it", context={"name": "59"}))
+    verdict = GuardrailEvaluator(rule_set(rules, STRING)).evaluate(Action("do it", context={"name": "59"}))
 
     assert [v.guardrail_id for v in verdict.violations] == ["r59"]
 
@@ -291,7 +291,7 @@ def test_threads_share_an_evaluator() -> None:
         *(rule(f"count{n}", f"context.count > {n}") for n in range(60)),
         rule("sql", "context.files.exists(f, f.endsWith('.sql'))"),
     ]
-    evaluator = Evaluator(rule_set(rules, BOOL | STRING | NUMBER | LIST))
+    evaluator = GuardrailEvaluator(rule_set(rules, BOOL | STRING | NUMBER | LIST))
     contexts: list[dict[str, Any]] = [
         {"flag": bool(n % 2), "name": ("main", "other")[n % 3 == 0], "files": ["a.py", "b.sql"][: n % 3]}
         | ({} if n % 5 == 0 else {"count": n})
@@ -347,7 +347,7 @@ def test_a_missing_input_is_described_as_its_rulebook_declares_it() -> None:
 
 def test_inputs_that_other_rules_read_are_not_missed() -> None:
     rules = [rule("first", "!context.reviewed"), rule("second", "context.other > 1")]
-    verdict = Evaluator(rule_set(rules, INPUTS)).evaluate(Action("deploy", context={"reviewed": False}))
+    verdict = GuardrailEvaluator(rule_set(rules, INPUTS)).evaluate(Action("deploy", context={"reviewed": False}))
     assert [[each.name for each in found.missing_inputs] for found in verdict.violations] == [[], ["other"]]
 
 
@@ -390,7 +390,7 @@ def test_a_rule_whose_inputs_are_too_large_leaves_the_others_as_they_are() -> No
     when, context = TOO_LARGE[0]
     rules = [rule("before", "size(context.text) > 5"), rule("large", when), rule("after", "context.text.contains('a')")]
 
-    verdict = Evaluator(rule_set(rules, LARGE)).evaluate(Action("do it", context=context))
+    verdict = GuardrailEvaluator(rule_set(rules, LARGE)).evaluate(Action("do it", context=context))
 
     assert [(v.guardrail_id, v.code) for v in verdict.violations] == [
         ("before", None),
@@ -414,7 +414,7 @@ def test_inputs_count_whether_they_are_given_or_defaults() -> None:
     ],
 )
 def test_an_expression_that_multiplies_even_small_inputs_is_refused_when_it_is_loaded(when: str) -> None:
-    parsed = parse("book.yaml", content([rule("r", when)], LARGE).encode())
+    parsed = parse_rulebook("book.yaml", content([rule("r", when)], LARGE).encode())
 
     assert [problem.reason for problem in parsed.problems] == [
         "`when` may take more than 20000000 steps even on inputs of 100 characters"

@@ -8,13 +8,13 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cstp_grpc.guardrails.evaluation_cost import MAX_STEPS, measure
-from cstp_grpc.guardrails.evaluator import Evaluator
-from cstp_grpc.guardrails.expression import Environment, Predicate
+from cstp_grpc.enums import Stakes
+from cstp_grpc.guardrails.cel_cost import MAX_STEPS, measure_size
+from cstp_grpc.guardrails.cel_engine import CelEnvironment, CelPredicate
+from cstp_grpc.guardrails.cel_variables import RuleExpressionError
+from cstp_grpc.guardrails.checker import GuardrailEvaluator
+from cstp_grpc.guardrails.input_values import InputType
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, Violation
-from cstp_grpc.guardrails.scanner import ExpressionError
-from cstp_grpc.guardrails.values import InputType
-from cstp_grpc.vocabulary import Stakes
 from tests.guardrails.rulebooks import rule, rule_set
 
 INPUTS = {
@@ -68,13 +68,13 @@ actions = st.builds(
 many = settings(deadline=None)
 few = settings(max_examples=40, deadline=None)
 """Where every example compiles rule sets of its own."""
-WHOLE = Evaluator(rule_set(RULES, INPUTS))
+WHOLE = GuardrailEvaluator(rule_set(RULES, INPUTS))
 
 
 def found(names: list[str], action: Action) -> set[Violation]:
     """Return what a rule set of these rules, in this order, finds."""
     rules = [RULES[NAMES.index(name)] for name in names]
-    verdict = Evaluator(rule_set(rules, INPUTS)).evaluate(action)
+    verdict = GuardrailEvaluator(rule_set(rules, INPUTS)).evaluate(action)
     return {*verdict.violations, *verdict.warnings}
 
 
@@ -142,7 +142,7 @@ def test_the_order_of_rules_does_not_matter(action: Action, data: st.DataObject)
 @given(actions, st.lists(st.sampled_from(NAMES), unique=True, min_size=1))
 def test_blocking_overrides_everything_else(action: Action, names: list[str]) -> None:
     rules = [RULES[NAMES.index(name)] for name in names]
-    verdict = Evaluator(rule_set(rules, INPUTS)).evaluate(action)
+    verdict = GuardrailEvaluator(rule_set(rules, INPUTS)).evaluate(action)
     alone = [found([name], action) for name in names]
 
     assert verdict.allowed == (not any(v.severity == "block" for one in alone for v in one))
@@ -164,7 +164,7 @@ texts = st.recursive(
     ),
     max_leaves=6,
 )
-TEXTS = Environment({"name": InputType.STRING, "other": InputType.STRING, "files": InputType.LIST})
+TEXTS = CelEnvironment({"name": InputType.STRING, "other": InputType.STRING, "files": InputType.LIST})
 
 
 @settings(deadline=None, max_examples=300)
@@ -178,18 +178,18 @@ def test_what_an_expression_makes_is_no_larger_than_estimated(
     text: str, name: str, other: str, files: list[str]
 ) -> None:
     variables = {"context.name": name, "context.other": other, "context.files": files}
-    sizes = {variable: measure(value) for variable, value in variables.items()}
+    sizes = {variable: measure_size(value) for variable, value in variables.items()}
     steps = predicate_of(f"{text} == ''").estimate_steps(sizes)
     assume(steps <= MAX_STEPS)
     # What is given, or written in the expression, need not be made.
     most = steps + sum(size.total for size in sizes.values()) + len(text)
-    assert predicate_of(f"size({text}) <= {most}").holds(TEXTS.bind(variables))
+    assert predicate_of(f"size({text}) <= {most}").evaluate(TEXTS.bind(variables))
 
 
-def predicate_of(source: str) -> Predicate:
+def predicate_of(source: str) -> CelPredicate:
     """Return an expression, compiled, unless it is one that is refused for what it multiplies."""
     try:
-        return TEXTS.predicate(TEXTS.parse(source))
-    except ExpressionError as error:
+        return TEXTS.compile_one(TEXTS.parse(source))
+    except RuleExpressionError as error:
         assume("steps even on inputs" not in str(error))
         raise

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cstp_grpc.guardrails.rulebook import RulebookError, default_rulebook, load
-from cstp_grpc.vocabulary import Severity
+from cstp_grpc.enums import Severity
+from cstp_grpc.guardrails.rulebook import RulebookError, default_rulebook_path, load_rule_set
 from tests.guardrails.rulebooks import content, rule, write
 
 GOOD = """\
@@ -36,7 +36,7 @@ tests:
 
 def problems(path: Path) -> list[str]:
     with pytest.raises(RulebookError) as error:
-        load(path)
+        load_rule_set(path)
     return str(error.value).replace(f"{path}", path.name).splitlines()
 
 
@@ -47,7 +47,7 @@ def changed(tmp_path: Path, old: str, new: str) -> list[str]:
 
 
 def test_a_rulebook_is_read_as_it_is_written(tmp_path: Path) -> None:
-    rules = load(write(tmp_path / "rules.yaml", GOOD))
+    rules = load_rule_set(write(tmp_path / "rules.yaml", GOOD))
 
     [rulebook] = rules.rulebooks
     [guardrail] = rules.guardrails
@@ -207,7 +207,7 @@ def test_a_folder_is_read_in_the_order_of_its_names(tmp_path: Path) -> None:
     write(tmp_path / "notes.txt", "not a rulebook")
     write(tmp_path / ".a.yaml", "left by an editor")
 
-    rules = load(tmp_path)
+    rules = load_rule_set(tmp_path)
 
     assert [guardrail.id for guardrail in rules.guardrails] == ["a", "b"]
     assert re.fullmatch(r"first@1,second@1\+[0-9a-f]{12}", rules.version)
@@ -220,7 +220,7 @@ def test_one_bad_file_keeps_the_whole_folder_from_loading(tmp_path: Path) -> Non
     (tmp_path / "d.yaml").symlink_to(tmp_path / "gone")
 
     with pytest.raises(RulebookError) as error:
-        load(tmp_path)
+        load_rule_set(tmp_path)
 
     assert [(Path(p.file).name, p.where) for p in error.value.problems] == [
         ("b.yaml", "b"),
@@ -235,7 +235,7 @@ def test_identifiers_are_unique_and_inputs_agree_across_files(tmp_path: Path) ->
     write(tmp_path / "b.yaml", content([rule("same", "context.x > 1")], second))
 
     with pytest.raises(RulebookError) as error:
-        load(tmp_path)
+        load_rule_set(tmp_path)
 
     found = [(Path(p.file).name, p.where, p.reason.split(" ")[:4]) for p in error.value.problems]
     assert found == [
@@ -250,7 +250,7 @@ def test_rulebooks_may_share_an_input_that_they_declare_alike(tmp_path: Path) ->
     write(tmp_path / "a.yaml", content([rule("a", "context.x")], inputs))
     write(tmp_path / "b.yaml", content([rule("b", "!context.x")], inputs))
 
-    assert set(load(tmp_path).inputs) == {"x"}
+    assert set(load_rule_set(tmp_path).inputs) == {"x"}
 
 
 def test_an_input_must_be_declared_in_the_file_that_reads_it(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_an_input_must_be_declared_in_the_file_that_reads_it(tmp_path: Path) -> 
     write(tmp_path / "b.yaml", content([rule("b", "context.x")]))
 
     with pytest.raises(RulebookError, match=r"b\.yaml:\d+: b: `when` context\.x is not declared in inputs"):
-        load(tmp_path)
+        load_rule_set(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["missing.yaml", "empty"])
@@ -266,13 +266,13 @@ def test_where_there_is_nothing_to_load_it_says_so(tmp_path: Path, name: str) ->
     (tmp_path / "empty").mkdir()
 
     with pytest.raises(RulebookError, match=name):
-        load(tmp_path / name)
+        load_rule_set(tmp_path / name)
 
 
 def test_the_version_changes_with_the_content_and_not_with_the_place(tmp_path: Path) -> None:
-    first = load(write(tmp_path / "a.yaml", GOOD)).version
-    moved = load(write(tmp_path / "b.yaml", GOOD)).version
-    edited = load(write(tmp_path / "a.yaml", GOOD.replace("severity: block", "severity: warn"))).version
+    first = load_rule_set(write(tmp_path / "a.yaml", GOOD)).version
+    moved = load_rule_set(write(tmp_path / "b.yaml", GOOD)).version
+    edited = load_rule_set(write(tmp_path / "a.yaml", GOOD.replace("severity: block", "severity: warn"))).version
 
     assert first == moved
     assert first.startswith("production-safety@2026.1+")
@@ -283,7 +283,9 @@ def test_many_rulebooks_do_not_make_the_version_long(tmp_path: Path) -> None:
     for number in range(30):
         write(tmp_path / f"{number}.yaml", content([rule(f"r{number}", "true")], name=f"book-{number:02}"))
 
-    assert re.fullmatch(r"book-00@1,book-01@1,book-02@1,book-03@1,book-04@1,25 more\+\w{12}", load(tmp_path).version)
+    assert re.fullmatch(
+        r"book-00@1,book-01@1,book-02@1,book-03@1,book-04@1,25 more\+\w{12}", load_rule_set(tmp_path).version
+    )
 
 
 def test_the_wheel_carries_the_default_rulebook_to_where_it_is_looked_for() -> None:
@@ -291,7 +293,7 @@ def test_the_wheel_carries_the_default_rulebook_to_where_it_is_looked_for() -> N
     with (root / "pyproject.toml").open("rb") as stream:
         included = tomllib.load(stream)["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
 
-    assert default_rulebook() == root / "guardrails" / "default.yaml"
+    assert default_rulebook_path() == root / "guardrails" / "default.yaml"
     assert included["guardrails/default.yaml"] == "cstp_grpc/guardrails/default.yaml"
 
 
@@ -321,7 +323,7 @@ PIECES = [
 
 @st.composite
 def mangled(draw: st.DrawFn) -> bytes:
-    text = default_rulebook().read_text(encoding="utf-8")
+    text = default_rulebook_path().read_text(encoding="utf-8")
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(text)))
         end = min(len(text), start + draw(st.integers(0, 40)))
@@ -338,7 +340,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def outcome(path: Path) -> list[tuple[int, str]]:
     """Return the guardrails of a rulebook, or what is wrong with it, by line."""
     try:
-        return [(guardrail.line, guardrail.id) for guardrail in load(path).guardrails]
+        return [(guardrail.line, guardrail.id) for guardrail in load_rule_set(path).guardrails]
     except RulebookError as error:
         return [(problem.line, problem.reason) for problem in error.problems]
 

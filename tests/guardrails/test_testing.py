@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.guardrails.rulebook import load
-from cstp_grpc.guardrails.testing import run_tests
+from cstp_grpc.guardrails.rulebook import load_rule_set
+from cstp_grpc.guardrails.rulebook_tests import run_rulebook_tests
 from tests.guardrails.rulebooks import content, rule, write
 
 INPUTS = {"bad": {"type": "bool"}, "odd": {"type": "bool", "default": False}}
@@ -28,7 +28,7 @@ def case(context: dict[str, Any], expect: list[str], **more: Any) -> dict[str, A
     ],
 )
 def test_a_test_passes_where_exactly_the_expected_guardrails_fire(tmp_path: Path, test: dict[str, Any]) -> None:
-    [result] = run_tests(load(write(tmp_path / "rules.yaml", content(RULES, INPUTS, [test]))))
+    [result] = run_rulebook_tests(load_rule_set(write(tmp_path / "rules.yaml", content(RULES, INPUTS, [test]))))
 
     assert (result.passed, result.failures) == (True, ())
 
@@ -53,7 +53,7 @@ def test_a_failing_test_says_what_was_not_as_expected(
 ) -> None:
     path = write(tmp_path / "rules.yaml", content(RULES, INPUTS, [test]))
 
-    [result] = run_tests(load(path))
+    [result] = run_rulebook_tests(load_rule_set(path))
 
     assert (result.passed, list(result.failures)) == (False, failures)
     assert (result.file, result.rulebook, result.name) == (str(path), "book", "case")
@@ -64,6 +64,6 @@ def test_each_rulebook_is_tested_by_itself(tmp_path: Path) -> None:
     write(tmp_path / "a.yaml", content([rule("always", "true")], tests=[case({}, ["always"])]))
     write(tmp_path / "b.yaml", content(RULES, INPUTS, [case({"bad": True}, ["no"])], name="other"))
 
-    results = run_tests(load(tmp_path))
+    results = run_rulebook_tests(load_rule_set(tmp_path))
 
     assert [(result.rulebook, result.passed) for result in results] == [("book", True), ("other", True)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cstp_grpc.decisions.model import SourceLinks
+from cstp_grpc.enums import DecisionStatus, Outcome
 from cstp_grpc.importing import ParsedRecord
-from cstp_grpc.vocabulary import DecisionStatus, Outcome
 from tests.importing.folder import Folder, nygard
 
 OTHER = ("0002-other-way.md",)

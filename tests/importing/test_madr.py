@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from cstp_grpc.decisions.model import Reason
+from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.importing import DateOrigin
-from cstp_grpc.vocabulary import DecisionStatus, Outcome, Stakes, Visibility
 from tests.importing.folder import Folder
 
 MADR_2 = """\

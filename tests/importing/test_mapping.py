@@ -7,8 +7,8 @@ import json
 import pytest
 
 from cstp_grpc.decisions.model import DecisionContent
+from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.importing import DateOrigin, MappingError, ParsedRecord, SkippedRecord, load_mapping
-from cstp_grpc.vocabulary import DecisionStatus, Outcome, Visibility
 from cstp_grpc.yaml_with_lines import PlainValue
 from tests.importing.folder import Folder
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from cstp_grpc.enums import DecisionStatus, Visibility
 from cstp_grpc.importing import DateOrigin
-from cstp_grpc.vocabulary import DecisionStatus, Visibility
 from tests.importing.folder import Folder, nygard
 
 

@@ -16,10 +16,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.cli.records import to_request
+from cstp_grpc.cli.import_requests import import_request
 from cstp_grpc.decisions.model import DecisionContent
+from cstp_grpc.enums import DecisionStatus
 from cstp_grpc.importing import FieldMapping, ParsedRecord, ReadResult, load_mapping
-from cstp_grpc.vocabulary import DecisionStatus
 from tests.decisions import strategies
 from tests.importing import inputs
 from tests.importing.folder import Folder, nygard
@@ -60,7 +60,7 @@ def assert_fit(results: list[ReadResult]) -> None:
     """Every record is one that the contract takes, and everything else has a reason."""
     for found in results:
         if isinstance(found, ParsedRecord):
-            request = to_request(found.record)
+            request = import_request(found.record)
             VALIDATOR.validate(type(request).FromString(request.SerializeToString()))
         else:
             assert found.reason

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 import pytest
 
 from cstp_grpc.decisions.model import DecisionContent, Reason, SourceLinks
+from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.importing import DateOrigin, ParsedRecord, SkippedRecord
 from cstp_grpc.importing.structured_records import MAX_LINE_BYTES
-from cstp_grpc.vocabulary import DecisionStatus, Outcome, Stakes, Visibility
 from tests.importing.folder import Folder
 
 WHOLE = {

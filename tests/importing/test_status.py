@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cstp_grpc.vocabulary import DecisionStatus, Outcome
+from cstp_grpc.enums import DecisionStatus, Outcome
 from tests.importing.folder import Folder, nygard
 
 PROPOSED = (DecisionStatus.PROPOSED, None)

@@ -18,10 +18,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+from cstp_grpc.intent_layer.learning_review import Reviewer
+from cstp_grpc.intent_layer.learning_store import LearningStore
 from cstp_grpc.intent_layer.model import LearningType, NewLearning, ReviewRequest, ReviewVerdict
-from cstp_grpc.intent_layer.pending import Learnings
-from cstp_grpc.intent_layer.reviewing import Reviewer
-from cstp_grpc.intent_layer.tree import Tree
+from cstp_grpc.intent_layer.project_tree import ProjectTree
 
 AT = datetime(2026, 2, 7, tzinfo=UTC)
 STEPS = ("open", "write", "fsync", "rename", "link", "unlink", "mkdir", "fchmod")
@@ -109,19 +109,19 @@ def _work(job: dict[str, Any], answer: int) -> None:
     """Do a job and end the process."""
     code = 1
     try:
-        tree = Tree(Path(job["root"]))
+        tree = ProjectTree(Path(job["root"]))
         steps = Steps(job["kill_at"])
         write = os.write
         steps.watch()
         if "report" in job:
             new = NewLearning(LearningType.PITFALL, (".",), job["report"], "In full", "worker-3")
-            Learnings(tree, lambda: AT).file(new)
+            LearningStore(tree, lambda: AT).file(new)
         elif "review" in job:
             learning_id, verdict = job["review"]
             request = ReviewRequest(learning_id, ReviewVerdict(verdict), "alice", "Seen twice")
             Reviewer(tree, lambda: AT).review(request)
         else:
-            Reviewer(tree, lambda: AT).settle()
+            Reviewer(tree, lambda: AT).recover()
         write(answer, json.dumps(steps.taken).encode())
         code = 0
     finally:

@@ -9,10 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cstp_grpc.errors import QueryFailed
-from cstp_grpc.intent_layer.duplicates import THRESHOLD, find_duplicates, overlap, significant_words
-from cstp_grpc.intent_layer.markdown import parse
-from cstp_grpc.intent_layer.merging import Entry, merge
-from cstp_grpc.intent_layer.model import Duplicate
+from cstp_grpc.intent_layer.duplicate_search import (
+    WORD_OVERLAP_THRESHOLD,
+    find_duplicates,
+    significant_words,
+    word_overlap,
+)
+from cstp_grpc.intent_layer.learning_merge import NodeEntry, insert_entry
+from cstp_grpc.intent_layer.model import DuplicateMatch
+from cstp_grpc.intent_layer.node_document import parse_node
 
 ID = "PITFALL-2026-02-06-1-2"
 NODE = """# API
@@ -41,12 +46,12 @@ _Source: PITFALL-2026-01-01-1-1.md_
 """
 
 
-def entry(title: str, detail: str = "Something else entirely.", section: str = "Pitfalls") -> Entry:
-    return Entry(section, checkbox=False, title=title, detail=detail, learning_id=ID)
+def entry(title: str, detail: str = "Something else entirely.", section: str = "Pitfalls") -> NodeEntry:
+    return NodeEntry(section, checkbox=False, title=title, detail=detail, learning_id=ID)
 
 
-def found(title: str, detail: str = "Something else entirely.", **options: object) -> tuple[Duplicate, ...]:
-    return find_duplicates(parse(NODE, "AGENTS.md"), entry(title, detail), **options)  # type: ignore[arg-type]
+def found(title: str, detail: str = "Something else entirely.", **options: object) -> tuple[DuplicateMatch, ...]:
+    return find_duplicates(parse_node(NODE, "AGENTS.md"), entry(title, detail), **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +68,7 @@ def found(title: str, detail: str = "Something else entirely.", **options: objec
     ],
 )
 def test_reworded_statements_are_likely_the_same(first: str, second: str) -> None:
-    assert overlap(first, second) >= THRESHOLD
+    assert word_overlap(first, second) >= WORD_OVERLAP_THRESHOLD
 
 
 @pytest.mark.parametrize(
@@ -80,13 +85,13 @@ def test_reworded_statements_are_likely_the_same(first: str, second: str) -> Non
     ],
 )
 def test_different_statements_about_one_thing_are_not(first: str, second: str) -> None:
-    assert overlap(first, second) < THRESHOLD
+    assert word_overlap(first, second) < WORD_OVERLAP_THRESHOLD
 
 
 @given(st.text(), st.text())
 def test_overlap_is_a_share_and_the_same_both_ways(first: str, second: str) -> None:
-    assert 0 <= overlap(first, second) == overlap(second, first) <= 1
-    assert overlap(first, first) == (1 if significant_words(first) else 0)
+    assert 0 <= word_overlap(first, second) == word_overlap(second, first) <= 1
+    assert word_overlap(first, first) == (1 if significant_words(first) else 0)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +112,7 @@ def test_it_is_found_where_it_stands(title: str, line: int, text: str) -> None:
     (duplicate,) = found(title)
     assert (duplicate.file, duplicate.line) == ("AGENTS.md", line)
     assert duplicate.text.startswith(text)
-    assert THRESHOLD <= duplicate.score <= 1
+    assert WORD_OVERLAP_THRESHOLD <= duplicate.score <= 1
 
 
 def test_what_is_new_has_no_duplicates() -> None:
@@ -124,22 +129,24 @@ def test_the_threshold_decides() -> None:
 
 
 def test_what_came_from_the_same_report_is_certain() -> None:
-    merged = merge(parse(NODE, "AGENTS.md"), entry("Routes are matched in order"))
-    (duplicate,) = find_duplicates(parse(merged, "AGENTS.md"), entry("Reworded", "Since then."), threshold=1.1)
+    merged = insert_entry(parse_node(NODE, "AGENTS.md"), entry("Routes are matched in order"))
+    (duplicate,) = find_duplicates(parse_node(merged, "AGENTS.md"), entry("Reworded", "Since then."), threshold=1.1)
     assert duplicate.score == 1
     assert duplicate.text.startswith("### Routes are matched in order")
 
 
 def test_of_very_many_the_likeliest_are_shown() -> None:
-    node = parse("## Pitfalls\n" + "- Bind the receiver to handlers\n" * 20_000 + "- Bind the receiver\n", "AGENTS.md")
+    node = parse_node(
+        "## Pitfalls\n" + "- Bind the receiver to handlers\n" * 20_000 + "- Bind the receiver\n", "AGENTS.md"
+    )
     shown = find_duplicates(node, entry("Bind the receiver"))
     assert len(shown) == 20
     assert (shown[0].line, shown[0].score) == (20_002, 1)
 
 
 def test_long_statements_are_shortened() -> None:
-    node = parse("## Pitfalls\n\n" + "receiver " * 1000, "AGENTS.md")
-    (duplicate,) = find_duplicates(node, entry("Receiver"), THRESHOLD)
+    node = parse_node("## Pitfalls\n\n" + "receiver " * 1000, "AGENTS.md")
+    (duplicate,) = find_duplicates(node, entry("Receiver"), WORD_OVERLAP_THRESHOLD)
     assert len(duplicate.text) in range(990, 1001)
 
 
@@ -175,5 +182,5 @@ def test_without_meanings_words_decide() -> None:
 @given(st.text(), st.text())
 def test_whatever_was_merged_is_found_again(title: str, detail: str) -> None:
     new = entry(" ".join(title.split()) or "-", detail)
-    merged = parse(merge(parse(NODE, "AGENTS.md"), new), "AGENTS.md")
+    merged = parse_node(insert_entry(parse_node(NODE, "AGENTS.md"), new), "AGENTS.md")
     assert max(duplicate.score for duplicate in find_duplicates(merged, new)) == 1

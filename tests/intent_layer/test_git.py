@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.intent_layer.git import Behind, GitHistory
-from cstp_grpc.intent_layer.tree import Tree
-from cstp_grpc.intent_layer.validation import validate
+from cstp_grpc.intent_layer.node_staleness import GitHistory, StaleNode
+from cstp_grpc.intent_layer.project_tree import ProjectTree
+from cstp_grpc.intent_layer.validation import validate_nodes
 from tests.intent_layer.repositories import Repository, needs_git, new_repository
 from tests.intent_layer.trees import write_large_tree
 
@@ -29,15 +29,15 @@ def repository(tmp_path: Path) -> Repository:
 
 def stale(root: Path, *paths: str) -> dict[str, str]:
     """The messages of stale nodes by file, cut before the advice."""
-    findings = validate(Tree(root), paths, GitHistory(root, os.environ, SECONDS))
+    findings = validate_nodes(ProjectTree(root), paths, GitHistory(root, os.environ, SECONDS))
     assert all(finding.line == 1 for finding in findings if finding.rule == "stale")
     return {finding.file: finding.message.partition(";")[0] for finding in findings if finding.rule == "stale"}
 
 
-def behind(root: Path, history: GitHistory | None = None) -> dict[str, Behind]:
+def behind(root: Path, history: GitHistory | None = None) -> dict[str, StaleNode]:
     """What the history says of a project whose only node is the one in its root."""
     return dict(
-        (history or GitHistory(root, os.environ, SECONDS)).behind({".": frozenset({"CLAUDE.md"})}, lambda _: ".")
+        (history or GitHistory(root, os.environ, SECONDS)).stale_nodes({".": frozenset({"CLAUDE.md"})}, lambda _: ".")
     )
 
 
@@ -78,7 +78,7 @@ def test_deleted_and_renamed_files_count(repository: Repository) -> None:
     repository.git("mv", "b.py", "c.py")
     shutil.rmtree(repository.root / "old")
     repository.commit()
-    assert behind(repository.root) == {".": Behind("2026-01-01", 1, ("b.py", "c.py", "old/a.py"))}
+    assert behind(repository.root) == {".": StaleNode("2026-01-01", 1, ("b.py", "c.py", "old/a.py"))}
 
 
 def test_learnings_and_folders_that_are_passed_over_do_not_count(repository: Repository) -> None:
@@ -141,7 +141,7 @@ def test_changes_on_merged_branches_count(repository: Repository) -> None:
     repository.git("checkout", "--quiet", "main")
     repository.commit("c.py")
     repository.git("merge", "--quiet", "--no-edit", "branch")
-    assert behind(repository.root) == {".": Behind("2026-01-01", 2, ("b.py", "c.py"))}
+    assert behind(repository.root) == {".": StaleNode("2026-01-01", 2, ("b.py", "c.py"))}
 
 
 def test_names_of_any_kind_are_told(repository: Repository) -> None:
@@ -150,7 +150,7 @@ def test_names_of_any_kind_are_told(repository: Repository) -> None:
     repository.write(*names)
     (repository.root / os.fsdecode(b"caf\xe9.py")).touch()
     repository.commit()
-    assert behind(repository.root) == {".": Behind("2026-01-01", 1, tuple(sorted([*names, "caf\ufffd.py"])))}
+    assert behind(repository.root) == {".": StaleNode("2026-01-01", 1, tuple(sorted([*names, "caf\ufffd.py"])))}
     assert all(message.isprintable() for message in stale(repository.root).values())
 
 
@@ -160,7 +160,7 @@ def test_a_project_may_lie_within_a_repository(repository: Repository) -> None:
     assert stale(repository.root / "packages/shop") == {}
     repository.commit("packages/shop/a.py")
     assert set(stale(repository.root / "packages/shop")) == {"CLAUDE.md"}
-    assert behind(repository.root / "packages/shop") == {".": Behind("2026-01-01", 1, ("a.py",))}
+    assert behind(repository.root / "packages/shop") == {".": StaleNode("2026-01-01", 1, ("a.py",))}
 
 
 def test_a_linked_work_tree_has_a_history_also_within_a_hook(
@@ -172,7 +172,7 @@ def test_a_linked_work_tree_has_a_history_also_within_a_hook(
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
     monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path))
-    assert behind(tmp_path / "linked") == {".": Behind("2026-01-01", 1, ("a.py",))}
+    assert behind(tmp_path / "linked") == {".": StaleNode("2026-01-01", 1, ("a.py",))}
 
 
 def test_a_shallow_clone_says_nothing(repository: Repository, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_the_settings_of_a_repository_start_no_program(repository: Repository, t
     os.utime(repository.root / "CLAUDE.md", (1, 1))
     repository.git("config", "log.showSignature", "true")
     repository.git("config", "color.ui", "always")
-    assert behind(repository.root) == {".": Behind("2026-01-01", 1, ("a.py",))}
+    assert behind(repository.root) == {".": StaleNode("2026-01-01", 1, ("a.py",))}
     assert not (tmp_path / "started").exists()
 
 
@@ -257,8 +257,8 @@ def test_what_was_read_before_the_time_was_up_holds(
     nodes = {".": frozenset({"CLAUDE.md"}), "src": frozenset({"src/AGENTS.md"})}
     # On a busy machine nothing at all may have been read when a short time is up.
     histories = (GitHistory(repository.root, os.environ, timeout=seconds) for seconds in (1.0, 5.0, 25.0))
-    found = (history.behind(nodes, lambda folder: folder) for history in histories)
-    assert next(filter(None, found), {}) == {"src": Behind("2026-01-02", 1, ("src/a.py",))}
+    found = (history.stale_nodes(nodes, lambda folder: folder) for history in histories)
+    assert next(filter(None, found), {}) == {"src": StaleNode("2026-01-02", 1, ("src/a.py",))}
 
 
 def test_a_large_project_is_read_in_one_go(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
@@ -267,8 +267,8 @@ def test_a_large_project_is_read_in_one_go(tmp_path: Path, record_property: pyte
     repository.commit()
     for node in nodes[:20]:
         repository.commit("code.py" if node == "." else f"{node}/code.py")
-    tree = Tree(tmp_path)
+    tree = ProjectTree(tmp_path)
     start = time.perf_counter()
-    findings = validate(tree, history=GitHistory(tmp_path, os.environ, SECONDS))
+    findings = validate_nodes(tree, history=GitHistory(tmp_path, os.environ, SECONDS))
     record_property("seconds", time.perf_counter() - start)
     assert len([finding for finding in findings if finding.rule == "stale"]) == 20

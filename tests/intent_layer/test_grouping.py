@@ -9,10 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cstp_grpc.intent_layer.duplicates import overlap
-from cstp_grpc.intent_layer.grouping import group_duplicates
+from cstp_grpc.intent_layer.duplicate_search import group_duplicates, word_overlap
 from cstp_grpc.intent_layer.model import Learning, LearningState, LearningType
-from cstp_grpc.intent_layer.tree import Tree
+from cstp_grpc.intent_layer.project_tree import ProjectTree
 from tests.intent_layer.trees import write_tree
 
 WORDS = ["alpha", "beta", "gamma", "delta", "the", "epsilon", "zeta"]
@@ -34,9 +33,9 @@ def learning(number: int, title: str, detail: str, path: str = "src/x.ts") -> Le
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+def tree(tmp_path_factory: pytest.TempPathFactory) -> ProjectTree:
     files = {"AGENTS.md": "", "src/x.ts": "", "lib/AGENTS.md": "", "lib/y.ts": ""}
-    return Tree(write_tree(tmp_path_factory.mktemp("shop"), files))
+    return ProjectTree(write_tree(tmp_path_factory.mktemp("shop"), files))
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -44,14 +43,16 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     st.lists(st.tuples(texts, texts, st.sampled_from(["src/x.ts", "lib/y.ts"])), max_size=8),
     st.sampled_from([0.3, 0.5, 0.6, 0.8, 1.0]),
 )
-def test_each_is_with_the_first_that_is_alike(tree: Tree, drawn: list[tuple[str, str, str]], threshold: float) -> None:
+def test_each_is_with_the_first_that_is_alike(
+    tree: ProjectTree, drawn: list[tuple[str, str, str]], threshold: float
+) -> None:
     learnings = [learning(number, *each) for number, each in enumerate(drawn)]
     expected: list[list[Learning]] = []
     for each in learnings:
         whole = f"{each.title}\n{each.detail}"
         for group in expected:
             first = group[0]
-            words = max(overlap(f"{first.title}\n{first.detail}", whole), overlap(first.title, each.title))
+            words = max(word_overlap(f"{first.title}\n{first.detail}", whole), word_overlap(first.title, each.title))
             if first.paths == each.paths and words >= threshold:
                 group.append(each)
                 break
@@ -60,8 +61,8 @@ def test_each_is_with_the_first_that_is_alike(tree: Tree, drawn: list[tuple[str,
     assert group_duplicates(tree, learnings, threshold) == tuple(map(tuple, expected))
 
 
-def test_one_that_leads_nowhere_is_alone(tree: Tree, tmp_path: Path) -> None:
+def test_one_that_leads_nowhere_is_alone(tree: ProjectTree, tmp_path: Path) -> None:
     (tmp_path / "away").symlink_to("/etc")
-    outside = Tree(tmp_path)
+    outside = ProjectTree(tmp_path)
     learnings = [learning(number, "Same", "Same", "away/x") for number in range(2)]
     assert group_duplicates(outside, learnings) == tuple((each,) for each in learnings)

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from cstp_grpc.intent_layer.imports import MAX_CHARACTERS, MAX_FILES, ImportFollower, ReadFile, find_imports
-from cstp_grpc.intent_layer.markdown import parse
+from cstp_grpc.intent_layer.context_resolution import resolve_context
 from cstp_grpc.intent_layer.model import ContextRequest, NodeFile
-from cstp_grpc.intent_layer.resolution import resolve
-from cstp_grpc.intent_layer.tree import Tree
-from cstp_grpc.intent_layer.validation import validate
+from cstp_grpc.intent_layer.node_document import parse_node
+from cstp_grpc.intent_layer.node_imports import MAX_CHARACTERS, MAX_FILES, ImportFollower, ParsedFile, find_imports
+from cstp_grpc.intent_layer.project_tree import ProjectTree
+from cstp_grpc.intent_layer.validation import validate_nodes
 from tests.intent_layer.test_markdown import LINES
 from tests.intent_layer.trees import write_tree
 
@@ -23,12 +23,12 @@ lines = st.lists(st.sampled_from([*LINES, "@a.md", "- @b/c.md", "  @d.txt", "see
 
 
 def said(root: Path, path: str = ".") -> dict[str, list[tuple[str, str]]]:
-    sections = resolve(Tree(root), ContextRequest(path)).sections
+    sections = resolve_context(ProjectTree(root), ContextRequest(path)).sections
     return {section.name: [(part.file, part.text) for part in section.parts] for section in sections}
 
 
 def broken(root: Path) -> list[tuple[str, int, str]]:
-    found = [each for each in validate(Tree(root)) if each.rule == "dead-import"]
+    found = [each for each in validate_nodes(ProjectTree(root)) if each.rule == "dead-import"]
     return [(each.file, each.line, each.message.split("”")[1].split(";")[0].strip()) for each in found]
 
 
@@ -78,7 +78,7 @@ def test_what_is_imported_belongs_where_it_is_imported(tmp_path: Path) -> None:
         "Pitfalls": [("docs/contracts.md", "The clock.")],
     }
     assert broken(tmp_path) == []
-    resolution = resolve(Tree(tmp_path), ContextRequest("."))
+    resolution = resolve_context(ProjectTree(tmp_path), ContextRequest("."))
     assert resolution.markdown.startswith("# Context for .\n\n- `CLAUDE.md`\n- `docs/start.md`\n")
     assert resolution.nodes[0].tokens == sum(file.tokens for file in resolution.nodes[0].all_files)
 
@@ -104,18 +104,18 @@ def test_a_file_that_only_leads_to_the_other_is_one_node_with_it(
         (tmp_path / folder / "CLAUDE.md").symlink_to("AGENTS.md")
     else:
         (tmp_path / folder / "CLAUDE.md").write_text(claude)
-    (node,) = Tree(tmp_path).nodes()
+    (node,) = ProjectTree(tmp_path).nodes()
     assert [file.path for file in node.all_files] == [f"{folder}AGENTS.md"]
-    assert validate(Tree(tmp_path)) == ()
+    assert validate_nodes(ProjectTree(tmp_path)) == ()
 
 
 def test_a_file_that_says_more_than_the_other_that_it_imports_is_read_beside_it(tmp_path: Path) -> None:
     write_tree(tmp_path, {"AGENTS.md": WHOLE, "CLAUDE.md": "@AGENTS.md\n\n## Pitfalls\n\nThe clock.\n"})
-    (node,) = Tree(tmp_path).nodes()
+    (node,) = ProjectTree(tmp_path).nodes()
     assert [file.path for file in node.all_files] == ["CLAUDE.md", "AGENTS.md"]
-    assert validate(Tree(tmp_path)) == ()
+    assert validate_nodes(ProjectTree(tmp_path)) == ()
     write_tree(tmp_path, {"CLAUDE.md": "@AGENTS.md\n", "AGENTS.md": "@CLAUDE.md\n"})
-    assert len(list(Tree(tmp_path).nodes())) == 1
+    assert len(list(ProjectTree(tmp_path).nodes())) == 1
 
 
 def test_nothing_is_imported_from_outside(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_nothing_is_imported_from_outside(tmp_path: Path) -> None:
         "is not there",
         "is not there",
     ]
-    assert "Secret" not in resolve(Tree(root), ContextRequest(".")).markdown
+    assert "Secret" not in resolve_context(ProjectTree(root), ContextRequest(".")).markdown
 
 
 def test_imports_are_bounded(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_what_is_no_text_is_not_imported(tmp_path: Path) -> None:
 def test_nothing_more_is_read_once_there_is_too_much() -> None:
     asked: list[str] = []
 
-    def read(path: str) -> ReadFile:
+    def read(path: str) -> ParsedFile:
         asked.append(path)
         return parsed(path, "x" * (MAX_CHARACTERS // 2))
 
@@ -180,13 +180,13 @@ def test_nothing_more_is_read_once_there_is_too_much() -> None:
     assert [each.line for each in follower.broken] == list(range(3, 10))
 
 
-def parsed(path: str, text: str) -> ReadFile:
-    document = parse(text, path)
-    return ReadFile(document, NodeFile(path, text, document.sections(), 1), find_imports(text))
+def parsed(path: str, text: str) -> ParsedFile:
+    document = parse_node(text, path)
+    return ParsedFile(document, NodeFile(path, text, document.sections(), 1), find_imports(text))
 
 
 def test_a_change_of_an_imported_file_is_seen(tmp_path: Path) -> None:
-    tree = Tree(write_tree(tmp_path, {"AGENTS.md": "@a.md\n", "a.md": "One\n"}))
+    tree = ProjectTree(write_tree(tmp_path, {"AGENTS.md": "@a.md\n", "a.md": "One\n"}))
     assert tree.node(".").sections[0].text == "One"  # type: ignore[union-attr]
     write_tree(tmp_path, {"a.md": "Another\n"})
     assert tree.node(".").sections[0].text == "Another"  # type: ignore[union-attr]
@@ -194,6 +194,6 @@ def test_a_change_of_an_imported_file_is_seen(tmp_path: Path) -> None:
 
 def test_imports_count_for_the_budget_and_the_sections(tmp_path: Path) -> None:
     write_tree(tmp_path, {"AGENTS.md": "# Shop\n\n@docs/whole.md\n", "docs/whole.md": WHOLE})
-    assert validate(Tree(tmp_path)) == ()
+    assert validate_nodes(ProjectTree(tmp_path)) == ()
     write_tree(tmp_path, {"docs/whole.md": WHOLE + "word " * 4_000})
-    assert [each.rule for each in validate(Tree(tmp_path))] == ["over-budget"]
+    assert [each.rule for each in validate_nodes(ProjectTree(tmp_path))] == ["over-budget"]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.intent_layer.items import Permission, boundary_items, check_items, pitfall_titles
+from cstp_grpc.intent_layer.section_items import BoundaryPermission, boundary_items, check_items, pitfall_titles
 
-ALWAYS, ASK_FIRST, NEVER = Permission.ALWAYS, Permission.ASK_FIRST, Permission.NEVER
+ALWAYS, ASK_FIRST, NEVER = BoundaryPermission.ALWAYS, BoundaryPermission.ASK_FIRST, BoundaryPermission.NEVER
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_stands_below_a_check_is_its_detail() -> None:
         ("", {}),
     ],
 )
-def test_boundaries_are_told_by_what_they_permit(text: str, items: dict[Permission, list[str]]) -> None:
+def test_boundaries_are_told_by_what_they_permit(text: str, items: dict[BoundaryPermission, list[str]]) -> None:
     assert {key: found for key, found in boundary_items(text).items() if found} == items
 
 

@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc.errors import Conflict, CstpError, InvalidArgument, NotFound, Unavailable
-from cstp_grpc.intent_layer.library import Act, ActKind, Call, IntentLayer, Projects
-from cstp_grpc.intent_layer.model import (
-    ContextRequest,
-    LearningType,
-    NewLearning,
-    ReviewRequest,
-    ReviewVerdict,
+from cstp_grpc.intent_layer.learning_review import LOCK_FILE, Reviewer
+from cstp_grpc.intent_layer.learning_store import LearningQuery, LearningStore
+from cstp_grpc.intent_layer.model import ContextRequest, LearningType, NewLearning, ReviewRequest, ReviewVerdict
+from cstp_grpc.intent_layer.project_service import (
+    ProjectAuditKind,
+    ProjectAuditRecord,
+    ProjectCall,
+    ProjectRegistry,
+    ProjectService,
 )
-from cstp_grpc.intent_layer.pending import LearningQuery, Learnings
-from cstp_grpc.intent_layer.reviewing import LOCK, Reviewer
-from cstp_grpc.intent_layer.tree import Tree
-from cstp_grpc.storage.paging import PageRequest
+from cstp_grpc.intent_layer.project_tree import ProjectTree
+from cstp_grpc.storage.pagination import PageRequest
 from tests.intent_layer.trees import write_tree
 
-CALL = Call("alice", "req-1", "somebody")
+CALL = ProjectCall("alice", "req-1", "somebody")
 NOW = datetime(2026, 2, 6, 10, tzinfo=UTC)
 FILES = {
     "CLAUDE.md": "## Purpose\n\nA shop.\n",
@@ -35,18 +35,18 @@ FILES = {
 LEARNING = NewLearning(LearningType.PITFALL, ("src/api/users.ts", "src/api/"), "No bodies", "They are null", "worker-3")
 FIRST = PageRequest()
 
-Doing = Callable[[IntentLayer], object]
+Doing = Callable[[ProjectService], object]
 
 
 @dataclass
 class Trail:
     """Remembers acts, unless it fails; `recorded` is called after the first one."""
 
-    acts: list[Act] = field(default_factory=list)
+    acts: list[ProjectAuditRecord] = field(default_factory=list)
     failing: bool = False
     recorded: Callable[[], object] | None = None
 
-    def record(self, act: Act) -> None:
+    def record(self, act: ProjectAuditRecord) -> None:
         if self.failing:
             raise Unavailable("the trail cannot be written")
         self.acts.append(act)
@@ -61,11 +61,11 @@ class Shop:
         self.root = write_tree(root, FILES)
         self.trail = Trail()
         self.changes = 0
-        tree = Tree(root)
-        self.layer = IntentLayer(
+        tree = ProjectTree(root)
+        self.layer = ProjectService(
             "shop",
             tree,
-            Learnings(tree, self.now),
+            LearningStore(tree, self.now),
             Reviewer(tree, self.now),
             None,
             self.trail,
@@ -88,7 +88,7 @@ class Shop:
     def files(self) -> dict[str, bytes]:
         """Return what the project holds; what reviews lock holds nothing."""
         files = {path.relative_to(self.root).as_posix(): path for path in self.root.rglob("*") if path.is_file()}
-        return {name: path.read_bytes() for name, path in files.items() if not name.endswith(LOCK)}
+        return {name: path.read_bytes() for name, path in files.items() if not name.endswith(LOCK_FILE)}
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ READS: dict[str, tuple[Doing, str, tuple[str, ...]]] = {
 def test_a_read_is_on_record(shop: Shop, name: str) -> None:
     doing, said, paths = READS[name]
     doing(shop.layer)
-    assert shop.trail.acts == [Act(ActKind.CONTEXT_READ, said, "shop", paths, CALL, NOW)]
+    assert shop.trail.acts == [ProjectAuditRecord(ProjectAuditKind.CONTEXT_READ, said, "shop", paths, CALL, NOW)]
     assert shop.changes == 0
 
 
@@ -167,7 +167,9 @@ def test_a_report_is_on_record_with_its_identifier(shop: Shop) -> None:
     assert learning.paths == ("src/api/users.ts", "src/api")
     paths = ("src/api/users.ts", "src/api/")
     assert shop.trail.acts == [
-        Act(ActKind.LEARNING_REPORTED, "report pitfall", "shop", paths, CALL, NOW, learning_id=learning.id)
+        ProjectAuditRecord(
+            ProjectAuditKind.LEARNING_REPORTED, "report pitfall", "shop", paths, CALL, NOW, learning_id=learning.id
+        )
     ]
     assert shop.changes == 0
 
@@ -301,7 +303,7 @@ def test_a_node_that_is_a_link_is_read_by_its_own_name(shop: Shop) -> None:
 
 
 def test_an_unknown_project_tells_nothing_of_others(shop: Shop) -> None:
-    projects = Projects({"shop": shop.layer})
+    projects = ProjectRegistry({"shop": shop.layer})
     assert projects.get("shop") is shop.layer
     with pytest.raises(NotFound) as raised:
         projects.get("shed")

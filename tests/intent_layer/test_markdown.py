@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from cstp_grpc.intent_layer.markdown import Document, parse
+from cstp_grpc.intent_layer.node_document import NodeDocument, parse_node
 
 COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 many = settings(max_examples=600, deadline=None)
@@ -94,14 +94,14 @@ texts = unended | st.text(st.sampled_from("#- \t\n\r`~<>!ab=*:[]\ufeff"), max_si
 
 
 def names(text: str) -> list[str]:
-    return [span.name for span in parse(text, "AGENTS.md").spans]
+    return [span.name for span in parse_node(text, "AGENTS.md").spans]
 
 
 def bodies(text: str) -> dict[str, str]:
-    return {section.name: section.text for section in parse(text, "AGENTS.md").sections()}
+    return {section.name: section.text for section in parse_node(text, "AGENTS.md").sections()}
 
 
-def put_together(document: Document) -> str:
+def put_together(document: NodeDocument) -> str:
     return document.preamble + "".join(document.source(span) for span in document.spans)
 
 
@@ -130,7 +130,7 @@ def visible(text: str) -> list[str]:
 @many
 @given(texts)
 def test_the_sections_put_together_are_the_text(text: str) -> None:
-    document = parse(text, "AGENTS.md")
+    document = parse_node(text, "AGENTS.md")
     assert put_together(document) == text
     for span in document.spans:
         assert span.start_offset < span.body_offset <= span.end_offset
@@ -140,14 +140,14 @@ def test_the_sections_put_together_are_the_text(text: str) -> None:
 @settings(max_examples=3000, deadline=None)
 @given(written | unended.map(lambda text: text.lstrip("\ufeff")))
 def test_headings_are_those_that_the_parser_finds_in_the_whole_text(text: str) -> None:
-    found = [(span.name, span.heading_line) for span in parse(f"\n{text}", "AGENTS.md").spans]
+    found = [(span.name, span.heading_line) for span in parse_node(f"\n{text}", "AGENTS.md").spans]
     assert found == plain_headings(f"\n{text}")
 
 
 @settings(max_examples=3000, deadline=None)
 @given(written | unended.map(lambda text: text.lstrip("\ufeff")))
 def test_subsections_are_the_headings_of_level_3_that_the_parser_finds(text: str) -> None:
-    document = parse(f"\n{text}", "AGENTS.md")
+    document = parse_node(f"\n{text}", "AGENTS.md")
     introduction = [document.introduction] if document.introduction else []
     found = [
         (below.name, below.heading_line) for span in (*introduction, *document.spans) for below in span.subsections
@@ -161,7 +161,7 @@ def test_subsections_are_the_headings_of_level_3_that_the_parser_finds(text: str
 @settings(max_examples=3000, deadline=None)
 @given(written)
 def test_the_introduction_is_all_that_the_preamble_says_but_for_its_title(text: str) -> None:
-    document = parse(f"\n{text}", "AGENTS.md")
+    document = parse_node(f"\n{text}", "AGENTS.md")
     span = document.introduction
     start = span.start_offset if span else len(document.preamble)
     assert visible(document.text[:start]) in ([], ["title"])
@@ -176,7 +176,7 @@ def test_the_introduction_is_all_that_the_preamble_says_but_for_its_title(text: 
 def test_a_fence_is_never_split(fence: str, lines: list[str], closed: bool) -> None:
     inside = [line for line in lines if not line.strip().startswith(fence)]
     code = "\n".join([fence, *inside, *([fence] if closed else [])])
-    document = parse(f"## Contracts\n\n{code}\n", "AGENTS.md")
+    document = parse_node(f"## Contracts\n\n{code}\n", "AGENTS.md")
     assert [span.name for span in document.spans] == ["Contracts"]
     assert document.body(document.spans[0]) == f"\n{code}\n"
 
@@ -184,7 +184,7 @@ def test_a_fence_is_never_split(fence: str, lines: list[str], closed: bool) -> N
 @many
 @given(texts)
 def test_a_section_to_read_leaves_nothing_open(text: str) -> None:
-    for section in parse(text, "AGENTS.md").sections():
+    for section in parse_node(text, "AGENTS.md").sections():
         assert "\r" not in section.text
         assert names(f"## Before\n\n{section.text}\n\n## After\n")[-1:] == ["After"]
 
@@ -209,7 +209,7 @@ def test_a_section_to_read_leaves_nothing_open(text: str) -> None:
     ],
 )
 def test_the_text_before_the_first_section_is_one_of_its_own(preamble: str, text: str, line: int) -> None:
-    introduction, contracts = parse(f"{preamble}## Contracts\n\na\n", "AGENTS.md").sections()
+    introduction, contracts = parse_node(f"{preamble}## Contracts\n\na\n", "AGENTS.md").sections()
     assert (introduction.name, introduction.text, introduction.line) == ("Introduction", text, line)
     assert (contracts.name, contracts.text) == ("Contracts", "a")
 
@@ -228,7 +228,9 @@ def test_the_text_before_the_first_section_is_one_of_its_own(preamble: str, text
 )
 def test_a_title_comments_and_rules_are_no_introduction(preamble: str) -> None:
     assert names(f"{preamble}## Contracts\n") == ["Contracts"]
-    assert [section.name for section in parse(f"{preamble}## Contracts\n", "AGENTS.md").sections()] == ["Contracts"]
+    assert [section.name for section in parse_node(f"{preamble}## Contracts\n", "AGENTS.md").sections()] == [
+        "Contracts"
+    ]
 
 
 def test_a_text_without_sections_is_all_introduction() -> None:
@@ -240,7 +242,7 @@ def test_a_text_without_sections_is_all_introduction() -> None:
 
 def test_subsections_end_at_the_next_heading_of_a_level_up_to_3() -> None:
     text = "### Zero\n0\n## A\n### One\n1\n#### Deep\n2\n### Two\n3\n\n# Title\n4\n### Three\n```\n### no\n"
-    sections = parse(text, "AGENTS.md").sections()
+    sections = parse_node(text, "AGENTS.md").sections()
     assert [[(below.name, below.text, below.line) for below in section.subsections] for section in sections] == [
         [("Zero", "0", 1)],
         [("One", "1\n#### Deep\n2", 4), ("Two", "3", 8), ("Three", "```\n### no\n```", 13)],
@@ -282,7 +284,7 @@ def test_what_only_looks_like_a_heading_is_none(hidden: str) -> None:
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_offsets_hold_for_every_line_end(end: str) -> None:
     text = end.join(["# T", "", "## A", "", "one", "", "B", "---", "two"])
-    document = parse(text, "AGENTS.md")
+    document = parse_node(text, "AGENTS.md")
     assert [(span.name, span.heading_line, span.body_line) for span in document.spans] == [("A", 3, 4), ("B", 7, 9)]
     assert document.preamble == f"# T{end}{end}"
     assert document.body(document.spans[0]) == f"{end}one{end}{end}"
@@ -291,7 +293,7 @@ def test_offsets_hold_for_every_line_end(end: str) -> None:
 
 
 def test_a_byte_order_mark_hides_no_heading() -> None:
-    document = parse("\ufeff## A\nx", "AGENTS.md")
+    document = parse_node("\ufeff## A\nx", "AGENTS.md")
     assert (document.preamble, document.source(document.spans[0])) == ("\ufeff", "## A\nx")
 
 
@@ -300,7 +302,7 @@ def test_front_matter_belongs_to_the_preamble(text: str) -> None:
     assert names(text) == ["A"]
     assert names(f"\ufeff{text}") == ["A"]
     assert names(text.replace("\n", "\r\n")) == ["A"]
-    assert parse(text, "AGENTS.md").preamble == text[: text.index("## A")]
+    assert parse_node(text, "AGENTS.md").preamble == text[: text.index("## A")]
 
 
 def test_a_rule_at_the_top_is_no_front_matter() -> None:
@@ -309,8 +311,8 @@ def test_a_rule_at_the_top_is_no_front_matter() -> None:
 
 
 def test_an_empty_text_has_no_section() -> None:
-    assert parse("", "AGENTS.md").spans == ()
-    assert parse("only\ntext", "AGENTS.md").preamble == "only\ntext"
+    assert parse_node("", "AGENTS.md").spans == ()
+    assert parse_node("only\ntext", "AGENTS.md").preamble == "only\ntext"
 
 
 def test_an_empty_section_is_one() -> None:
@@ -318,7 +320,7 @@ def test_an_empty_section_is_one() -> None:
 
 
 def test_duplicates_are_found_in_any_case() -> None:
-    document = parse("## Entry Points\na\n## Other\nb\n## entry  points\nc\n", "AGENTS.md")
+    document = parse_node("## Entry Points\na\n## Other\nb\n## entry  points\nc\n", "AGENTS.md")
     assert [span.heading_line for span in document.find("ENTRY points")] == [1, 5]
 
 
@@ -342,7 +344,7 @@ def test_a_text_keeps_its_indentation_and_inner_blank_lines() -> None:
 )
 def test_what_a_file_leaves_open_is_closed_for_readers(open_: str, closed: str) -> None:
     assert bodies(f"## A\n\n{open_}\n") == {"A": closed}
-    assert put_together(parse(f"## A\n\n{open_}\n", "AGENTS.md")) == f"## A\n\n{open_}\n"
+    assert put_together(parse_node(f"## A\n\n{open_}\n", "AGENTS.md")) == f"## A\n\n{open_}\n"
 
 
 def test_deep_nesting_hides_nothing_behind_it() -> None:

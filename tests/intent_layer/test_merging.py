@@ -12,11 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.intent_layer.markdown import Document, parse, section_key
-from cstp_grpc.intent_layer.merging import Entry, covering, entry_of, merge, target_files, unified_diff
-from cstp_grpc.intent_layer.model import Edits, Learning, LearningState, LearningType
-from cstp_grpc.intent_layer.resolution import PROTOCOL_SECTIONS
-from cstp_grpc.intent_layer.tree import Tree
+from cstp_grpc.intent_layer.context_resolution import PROTOCOL_SECTIONS
+from cstp_grpc.intent_layer.learning_merge import (
+    NodeEntry,
+    covering_node,
+    entry_for_learning,
+    insert_entry,
+    target_files,
+    unified_diff,
+)
+from cstp_grpc.intent_layer.model import Learning, LearningEdits, LearningState, LearningType
+from cstp_grpc.intent_layer.node_document import NodeDocument, parse_node, section_key
+from cstp_grpc.intent_layer.project_tree import ProjectTree
 from tests.intent_layer.test_markdown import LINES
 from tests.intent_layer.trees import write_tree
 
@@ -47,7 +54,7 @@ nodes = st.builds(
 details = st.lists(st.sampled_from(LINES), min_size=1, max_size=6).map("\n".join) | st.text(min_size=1)
 titles = st.sampled_from([*LINES, "C #", "##"]) | st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 entries = st.builds(
-    Entry,
+    NodeEntry,
     st.sampled_from(["Pitfalls", "Checks", "Context", "Purpose", "Own", "pitfalls"]),
     st.booleans(),
     titles.map(lambda title: " ".join(title.split())).filter(bool),
@@ -56,8 +63,8 @@ entries = st.builds(
 )
 
 
-def merged(text: str, edits: Edits | None = None, type_: LearningType = LearningType.PITFALL) -> str:
-    return merge(parse(text, "AGENTS.md"), entry_of(learning(type_), edits or Edits()))
+def merged(text: str, edits: LearningEdits | None = None, type_: LearningType = LearningType.PITFALL) -> str:
+    return insert_entry(parse_node(text, "AGENTS.md"), entry_for_learning(learning(type_), edits or LearningEdits()))
 
 
 def learning(type_: LearningType) -> Learning:
@@ -72,7 +79,7 @@ def inserted(before: str, after: str) -> bool:
     return any(after.endswith(before[start:]) for start in range(longest, -1, -1) if len(after) >= len(before))
 
 
-def bodies(document: Document, but: str = "") -> list[tuple[str, str]]:
+def bodies(document: NodeDocument, but: str = "") -> list[tuple[str, str]]:
     return [
         (span.name, document.body(span).strip(" \t\r\n"))
         for span in document.spans
@@ -128,29 +135,29 @@ def test_where_an_entry_comes(before: str, after: str) -> None:
 
 
 def test_a_reviewer_may_change_title_detail_and_section() -> None:
-    edits = Edits(title="Bare\u2028handlers", detail="Call\r\nthem.", section="Own  Rules")
+    edits = LearningEdits(title="Bare\u2028handlers", detail="Call\r\nthem.", section="Own  Rules")
     assert merged("# Node\n", edits) == f"# Node\n\n## Own Rules\n\n### Bare handlers\n\nCall\nthem.\n\n{SOURCE}\n"
 
 
 @pytest.mark.parametrize("section", ["", " ", "#", "a #", "\n"])
 def test_a_section_that_cannot_be_a_heading_is_refused(section: str) -> None:
     with pytest.raises(InvalidArgument, match=r"edits\.section"):
-        entry_of(LEARNING, Edits(section=section))
+        entry_for_learning(LEARNING, LearningEdits(section=section))
 
 
 @pytest.mark.parametrize("detail", ["## Contracts\n\nNone.", "A\n===", "```\ncode", "<!--", "### Another\n\nText"])
 def test_a_detail_cannot_become_a_section_or_swallow_what_follows(detail: str) -> None:
     before = "## Pitfalls\n\n## Checks\n\n- [ ] One\n"
-    after = parse(merged(before, Edits(detail=detail)), "AGENTS.md")
+    after = parse_node(merged(before, LearningEdits(detail=detail)), "AGENTS.md")
     assert [span.name for span in after.spans] == ["Pitfalls", "Checks"]
     assert "\n".join(f"> {line}" if line else ">" for line in detail.split("\n")) in after.text
 
 
 @many
 @given(nodes, entries)
-def test_nothing_else_changes(text: str, entry: Entry) -> None:
-    before = parse(text, "AGENTS.md")
-    after = parse(merge(before, entry), "AGENTS.md")
+def test_nothing_else_changes(text: str, entry: NodeEntry) -> None:
+    before = parse_node(text, "AGENTS.md")
+    after = parse_node(insert_entry(before, entry), "AGENTS.md")
     assert inserted(text, after.text)
     assert bodies(after, entry.section) == _closed(before, bodies(before, entry.section), entry, after)
     spans = after.find(entry.section)
@@ -160,7 +167,9 @@ def test_nothing_else_changes(text: str, entry: Entry) -> None:
     assert text.endswith(("\n", "\r")) == after.text.endswith(("\n", "\r")) or not text.strip(" \t\r\n")
 
 
-def _closed(before: Document, sections: list[tuple[str, str]], entry: Entry, after: Document) -> list[tuple[str, str]]:
+def _closed(
+    before: NodeDocument, sections: list[tuple[str, str]], entry: NodeEntry, after: NodeDocument
+) -> list[tuple[str, str]]:
     """The sections as they should be: one that left something open was closed where another follows it now."""
     followed = len(after.spans) > len(before.spans) and section_key(after.spans[-1].name) == section_key(entry.section)
     if before.closing and sections and followed:
@@ -176,10 +185,10 @@ def _end(text: str) -> str:
 
 @many
 @given(nodes, st.lists(entries, min_size=2, max_size=4))
-def test_entries_add_up(text: str, several: Sequence[Entry]) -> None:
-    document = parse(text, "AGENTS.md")
+def test_entries_add_up(text: str, several: Sequence[NodeEntry]) -> None:
+    document = parse_node(text, "AGENTS.md")
     for entry in several:
-        document = parse(merge(document, entry), "AGENTS.md")
+        document = parse_node(insert_entry(document, entry), "AGENTS.md")
     for entry in several:
         assert document.body(document.find(entry.section)[0]).count(entry.mark) >= 1
     assert document.text.count(several[0].mark) == len(several) + text.count(several[0].mark)
@@ -187,9 +196,9 @@ def test_entries_add_up(text: str, several: Sequence[Entry]) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(nodes.filter(bool), entries)
-def test_the_diff_is_the_change(tmp_path_factory: pytest.TempPathFactory, text: str, entry: Entry) -> None:
+def test_the_diff_is_the_change(tmp_path_factory: pytest.TempPathFactory, text: str, entry: NodeEntry) -> None:
     folder = tmp_path_factory.mktemp("patched")
-    after = merge(parse(text, "AGENTS.md"), entry)
+    after = insert_entry(parse_node(text, "AGENTS.md"), entry)
     (folder / "AGENTS.md").write_bytes(text.encode())
     (folder / "change").write_bytes(unified_diff("AGENTS.md", text, after).encode())
     subprocess.run(
@@ -207,9 +216,9 @@ def test_the_diff_of_a_new_file_says_so() -> None:
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Tree:
+def tree(tmp_path: Path) -> ProjectTree:
     files = {"CLAUDE.md": "root", "src/AGENTS.md": "src", "src/api/v1/": "", "src/auth/AGENTS.md": "auth", "docs/": ""}
-    return Tree(write_tree(tmp_path, files))
+    return ProjectTree(write_tree(tmp_path, files))
 
 
 @pytest.mark.parametrize(
@@ -223,14 +232,14 @@ def tree(tmp_path: Path) -> Tree:
         ((".",), "CLAUDE.md"),
     ],
 )
-def test_the_nearest_node_above_all_paths_covers_them(tree: Tree, paths: tuple[str, ...], file: str) -> None:
-    node = covering(tree, paths)
+def test_the_nearest_node_above_all_paths_covers_them(tree: ProjectTree, paths: tuple[str, ...], file: str) -> None:
+    node = covering_node(tree, paths)
     assert target_files(tree, node, "Pitfalls") == (file,)
 
 
 def test_without_any_node_one_is_created_at_the_root(tmp_path: Path) -> None:
-    tree = Tree(write_tree(tmp_path, {"src/": ""}))
-    assert covering(tree, ("src",)) is None
+    tree = ProjectTree(write_tree(tmp_path, {"src/": ""}))
+    assert covering_node(tree, ("src",)) is None
     assert target_files(tree, None, "Pitfalls") == ("CLAUDE.md",)
 
 
@@ -246,10 +255,10 @@ def test_without_any_node_one_is_created_at_the_root(tmp_path: Path) -> None:
 def test_of_two_files_it_is_the_one_with_the_section_and_of_equal_ones_both(
     tmp_path: Path, claude: str, agents: str, files: tuple[str, ...]
 ) -> None:
-    tree = Tree(write_tree(tmp_path, {"CLAUDE.md": claude, "AGENTS.md": agents}))
-    assert target_files(tree, covering(tree, (".",)), "Pitfalls") == files
+    tree = ProjectTree(write_tree(tmp_path, {"CLAUDE.md": claude, "AGENTS.md": agents}))
+    assert target_files(tree, covering_node(tree, (".",)), "Pitfalls") == files
 
 
 def test_of_two_different_files_below_the_root_it_is_agents(tmp_path: Path) -> None:
-    tree = Tree(write_tree(tmp_path, {"src/CLAUDE.md": "a", "src/AGENTS.md": "b"}))
-    assert target_files(tree, covering(tree, ("src",)), "Pitfalls") == ("src/AGENTS.md",)
+    tree = ProjectTree(write_tree(tmp_path, {"src/CLAUDE.md": "a", "src/AGENTS.md": "b"}))
+    assert target_files(tree, covering_node(tree, ("src",)), "Pitfalls") == ("src/AGENTS.md",)

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from cstp_grpc.decisions.matrix import VectorMatrix
 from cstp_grpc.decisions.model import Decision, DecisionFilter
-from cstp_grpc.decisions.search import DecisionSearch
-from cstp_grpc.decisions.sharing import WITH_ALL
+from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
+from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
+from cstp_grpc.enums import Visibility
 from cstp_grpc.errors import NotFound, Unavailable
-from cstp_grpc.intent_layer.mirror import NodeMirror, NodeMirrorRefresher
-from cstp_grpc.intent_layer.tree import Tree
-from cstp_grpc.storage.paging import PageRequest
-from cstp_grpc.storage.writer import Writer
-from cstp_grpc.vocabulary import Visibility
+from cstp_grpc.intent_layer.journal_sync import NodeJournalSync, NodeJournalSyncWorker
+from cstp_grpc.intent_layer.project_tree import ProjectTree
+from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import JournalKit
 from tests.intent_layer.trees import write_tree
 from tests.waiting import wait_until
@@ -53,7 +53,7 @@ _Source: PITFALL-2026-02-06-a1b2c3d4e5f60718-4567.md_
 
 
 @pytest.fixture
-def kit(engine: Engine, writer: Writer) -> JournalKit:
+def kit(engine: Engine, writer: GroupCommitWriter) -> JournalKit:
     return JournalKit(engine, writer)
 
 
@@ -65,8 +65,8 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def mirror_of(root: Path, kit: JournalKit, project: str = "shop") -> NodeMirror:
-    return NodeMirror(project, Tree(root), kit.journal)
+def mirror_of(root: Path, kit: JournalKit, project: str = "shop") -> NodeJournalSync:
+    return NodeJournalSync(project, ProjectTree(root), kit.journal)
 
 
 def seen(kit: JournalKit, caller: str = "alice", project: str = "shop") -> dict[str, Decision]:
@@ -181,7 +181,7 @@ def test_no_more_are_taken_over_than_were_allowed(
     root: Path, kit: JournalKit, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        mirror = NodeMirror("shop", Tree(root), kit.journal, max_records=2)
+        mirror = NodeJournalSync("shop", ProjectTree(root), kit.journal, max_records=2)
         assert (mirror.refresh(), mirror.refresh()) == (2, 0)
     assert caplog.text.count("the first 2 entries of the project shop") == 1
 
@@ -200,10 +200,10 @@ def test_a_stop_is_obeyed_and_the_rest_comes_later(root: Path, kit: JournalKit) 
     assert mirror.refresh() == 105 - taken
 
 
-def test_a_search_finds_what_was_accepted(root: Path, engine: Engine, writer: Writer) -> None:
+def test_a_search_finds_what_was_accepted(root: Path, engine: Engine, writer: GroupCommitWriter) -> None:
     kit = JournalKit(engine, writer)
     mirror_of(root, kit).refresh()
-    matrix = VectorMatrix(kit.embedder.dimensions, WITH_ALL)
+    matrix = VectorMatrix(kit.embedder.dimensions, SHARE_WITH_ALL)
     matrix.apply(list(kit.heard.rows.values()))
     search = DecisionSearch(kit.store, matrix, kit.embedder, None, exact_limit=1000, overfetch=10)
     matches = search.search("requests with no body", DecisionFilter(category="pitfall"), "alice", 1, 0.1)
@@ -227,7 +227,7 @@ class Failing:
 @pytest.mark.parametrize("error", [Unavailable("not now"), RuntimeError("unforeseen")])
 def test_a_failure_is_logged_once_and_tried_again(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     failing, sound = Failing([error, error]), Failing([])
-    refresher = NodeMirrorRefresher([failing, sound], 0.001)  # type: ignore[list-item]
+    refresher = NodeJournalSyncWorker([failing, sound], 0.001)  # type: ignore[list-item]
     with caplog.at_level(logging.WARNING):
         refresher.start()
         wait_until(lambda: failing.refreshed > 3, "it goes on")
@@ -237,7 +237,7 @@ def test_a_failure_is_logged_once_and_tried_again(error: Exception, caplog: pyte
 
 
 def test_it_refreshes_at_once_and_when_it_is_woken(root: Path, kit: JournalKit) -> None:
-    refresher = NodeMirrorRefresher([mirror_of(root, kit)], 3600)
+    refresher = NodeJournalSyncWorker([mirror_of(root, kit)], 3600)
     refresher.start()
     try:
         wait_until(lambda: len(seen(kit)) == 5, "the nodes are read at the start")
@@ -250,7 +250,7 @@ def test_it_refreshes_at_once_and_when_it_is_woken(root: Path, kit: JournalKit) 
 
 def test_it_rests_until_it_is_woken(root: Path) -> None:
     mirror = Failing([])
-    refresher = NodeMirrorRefresher([mirror], 3600)  # type: ignore[list-item]
+    refresher = NodeJournalSyncWorker([mirror], 3600)  # type: ignore[list-item]
     refresher.start()
     wait_until(lambda: mirror.refreshed == 1, "it refreshes at the start")
     refresher.wake()

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cstp_grpc.errors import InvalidArgument, NotFound, Unavailable
+from cstp_grpc.intent_layer.learning_store import LEARNING_ID, LearningQuery, LearningStore
 from cstp_grpc.intent_layer.model import Learning, LearningState, LearningType, NewLearning
-from cstp_grpc.intent_layer.paths import common_folder
-from cstp_grpc.intent_layer.pending import LEARNING_ID, LearningQuery, Learnings
-from cstp_grpc.intent_layer.tree import Tree
-from cstp_grpc.storage.paging import PageRequest
+from cstp_grpc.intent_layer.project_files import common_folder
+from cstp_grpc.intent_layer.project_tree import ProjectTree
+from cstp_grpc.storage.pagination import PageRequest
 from tests.intent_layer.killing import started, synced_in_order
 from tests.intent_layer.trees import write_tree
 from tests.paging import walk
@@ -49,15 +49,15 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def learnings(project: Path) -> Learnings:
-    return Learnings(Tree(project), ticking())
+def learnings(project: Path) -> LearningStore:
+    return LearningStore(ProjectTree(project), ticking())
 
 
-def listed(learnings: Learnings, query: LearningQuery | None = None) -> tuple[Learning, ...]:
+def listed(learnings: LearningStore, query: LearningQuery | None = None) -> tuple[Learning, ...]:
     return learnings.page(query or LearningQuery(), PageRequest(1000)).items
 
 
-def test_a_learning_is_a_file_that_is_found_again(project: Path, learnings: Learnings) -> None:
+def test_a_learning_is_a_file_that_is_found_again(project: Path, learnings: LearningStore) -> None:
     filed = learnings.file(new(evidence="A trace", operation="Adding a handler"))
     assert (project / filed.file).read_text().startswith("# PITFALL: A title\n")
     assert "**Directory**: src/api\n" in (project / filed.file).read_text()
@@ -66,11 +66,11 @@ def test_a_learning_is_a_file_that_is_found_again(project: Path, learnings: Lear
     assert filed.id.startswith("PITFALL-2026-02-06-")
     assert filed.id.endswith(f"-{os.getpid()}")
     assert len(filed.id.split("-")[4]) == 16
-    assert learnings.get(filed.id) == filed == Learnings(Tree(project), ticking()).get(filed.id)
+    assert learnings.get(filed.id) == filed == LearningStore(ProjectTree(project), ticking()).get(filed.id)
     assert [path.name for path in (project / PENDING).iterdir()] == [f"{filed.id}.md"]
 
 
-def test_paths_are_located_and_counted_once(learnings: Learnings) -> None:
+def test_paths_are_located_and_counted_once(learnings: LearningStore) -> None:
     filed = learnings.file(new(paths=("./src//api/", "src/auth/../api", "src/auth")))
     assert filed.paths == ("src/api", "src/auth")
     assert learnings.get(filed.id).paths == ("src/api", "src/auth")
@@ -109,7 +109,7 @@ def test_the_directory_is_what_all_paths_have_in_common(folders: list[str], comm
     ],
 )
 def test_what_cannot_be_filed_is_refused_and_leaves_nothing(
-    project: Path, learnings: Learnings, learning: NewLearning, field: str
+    project: Path, learnings: LearningStore, learning: NewLearning, field: str
 ) -> None:
     with pytest.raises(InvalidArgument) as refused:
         learnings.file(learning)
@@ -119,7 +119,7 @@ def test_what_cannot_be_filed_is_refused_and_leaves_nothing(
 
 def test_an_identifier_that_is_taken_is_not_used_again(project: Path) -> None:
     words = iter(["a" * 16, "a" * 16, "a" * 16, "b" * 16])
-    learnings = Learnings(Tree(project), lambda: NOW, lambda: next(words))
+    learnings = LearningStore(ProjectTree(project), lambda: NOW, lambda: next(words))
     first, second = learnings.file(new("first")), learnings.file(new("second"))
     assert [first.id[19:21], second.id[19:21]] == ["aa", "bb"]
     assert {each.title for each in listed(learnings)} == {"first", "second"}
@@ -127,7 +127,7 @@ def test_an_identifier_that_is_taken_is_not_used_again(project: Path) -> None:
 
 def test_an_identifier_of_a_reviewed_learning_is_not_used_again(project: Path) -> None:
     words = iter(["a" * 16, "a" * 16, "b" * 16])
-    learnings = Learnings(Tree(project), lambda: NOW, lambda: next(words))
+    learnings = LearningStore(ProjectTree(project), lambda: NOW, lambda: next(words))
     first = learnings.file(new("first"))
     (project / ".intent-layer/mistakes/integrated").mkdir()
     (project / first.file).rename(project / ".intent-layer/mistakes/integrated" / f"{first.id}.md")
@@ -137,7 +137,7 @@ def test_an_identifier_of_a_reviewed_learning_is_not_used_again(project: Path) -
 
 
 def test_when_every_identifier_is_taken_nothing_is_overwritten(project: Path) -> None:
-    learnings = Learnings(Tree(project), lambda: NOW, lambda: "a" * 16)
+    learnings = LearningStore(ProjectTree(project), lambda: NOW, lambda: "a" * 16)
     first = learnings.file(new("first"))
     with pytest.raises(Unavailable):
         learnings.file(new("second"))
@@ -147,12 +147,12 @@ def test_when_every_identifier_is_taken_nothing_is_overwritten(project: Path) ->
 @pytest.mark.parametrize(
     "learning_id", ["", ".", "..", "a/b", "../../README", "a.md", "/etc/passwd", "a\0", "a\n", "-a", "é", "x" * 201]
 )
-def test_an_identifier_is_never_a_path(learnings: Learnings, learning_id: str) -> None:
+def test_an_identifier_is_never_a_path(learnings: LearningStore, learning_id: str) -> None:
     with pytest.raises(InvalidArgument, match="id"):
         learnings.get(learning_id)
 
 
-def test_what_was_never_filed_is_not_found(learnings: Learnings) -> None:
+def test_what_was_never_filed_is_not_found(learnings: LearningStore) -> None:
     with pytest.raises(NotFound):
         learnings.get("PITFALL-2026-02-06-a1b2c3d4e5f60718-1")
     assert learnings.page(LearningQuery(), PageRequest()).items == ()
@@ -160,7 +160,7 @@ def test_what_was_never_filed_is_not_found(learnings: Learnings) -> None:
 
 @pytest.mark.parametrize("linked", [".intent-layer", ".intent-layer/mistakes", PENDING])
 def test_folders_that_lead_out_of_the_project_are_refused(
-    project: Path, tmp_path: Path, learnings: Learnings, linked: str
+    project: Path, tmp_path: Path, learnings: LearningStore, linked: str
 ) -> None:
     outside = tmp_path / "outside"
     (outside / "mistakes/pending").mkdir(parents=True)
@@ -176,7 +176,7 @@ def test_folders_that_lead_out_of_the_project_are_refused(
     assert [path for path in outside.rglob("*") if path.is_file()] == []
 
 
-def test_folders_that_are_linked_within_the_project_are_used(project: Path, learnings: Learnings) -> None:
+def test_folders_that_are_linked_within_the_project_are_used(project: Path, learnings: LearningStore) -> None:
     (project / "kept").mkdir()
     (project / ".intent-layer").symlink_to("kept")
     filed = learnings.file(new())
@@ -184,7 +184,7 @@ def test_folders_that_are_linked_within_the_project_are_used(project: Path, lear
     assert learnings.get(filed.id) == filed
 
 
-def test_what_cannot_be_read_is_named_beside_the_rest(project: Path, learnings: Learnings, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_named_beside_the_rest(project: Path, learnings: LearningStore, tmp_path: Path) -> None:
     filed = learnings.file(new())
     folder = project / PENDING
     (folder / "README.md").write_text("Reports land here.")
@@ -212,7 +212,7 @@ def test_what_cannot_be_read_is_named_beside_the_rest(project: Path, learnings: 
         learnings.get("README")
 
 
-def test_a_report_that_was_rewritten_is_read_again(project: Path, learnings: Learnings) -> None:
+def test_a_report_that_was_rewritten_is_read_again(project: Path, learnings: LearningStore) -> None:
     filed = learnings.file(new("before"))
     assert listed(learnings)[0].title == "before"
     text = (project / filed.file).read_text()
@@ -220,7 +220,7 @@ def test_a_report_that_was_rewritten_is_read_again(project: Path, learnings: Lea
     assert listed(learnings)[0].title == "afterwards"
 
 
-def test_a_report_that_is_in_two_states_is_listed_once(project: Path, learnings: Learnings) -> None:
+def test_a_report_that_is_in_two_states_is_listed_once(project: Path, learnings: LearningStore) -> None:
     filed = learnings.file(new())
     (project / ".intent-layer/mistakes/integrated").mkdir()
     shutil.copy(project / filed.file, project / ".intent-layer/mistakes/integrated")
@@ -228,7 +228,7 @@ def test_a_report_that_is_in_two_states_is_listed_once(project: Path, learnings:
     assert learnings.get(filed.id) == filed
 
 
-def test_listings_are_filtered(project: Path, learnings: Learnings) -> None:
+def test_listings_are_filtered(project: Path, learnings: LearningStore) -> None:
     api = learnings.file(new("api"))
     auth = learnings.file(new("auth", path="src/auth", type=LearningType.CHECK))
     root = learnings.file(new("root", path=".", type=LearningType.INSIGHT))
@@ -248,7 +248,7 @@ def test_listings_are_filtered(project: Path, learnings: Learnings) -> None:
     assert (api.title, root.title) == ("api", "root")
 
 
-def test_paths_of_other_tools_are_located(project: Path, learnings: Learnings) -> None:
+def test_paths_of_other_tools_are_located(project: Path, learnings: LearningStore) -> None:
     (project / PENDING).mkdir(parents=True)
     for number, directory in enumerate(["./src/api/", f"{project}/src/api", "/elsewhere", "../up", str(project)]):
         (project / PENDING / f"PITFALL-2026-02-06-{number}.md").write_text(f"**Directory**: {directory}\n\nText")
@@ -282,16 +282,20 @@ def test_paths_of_other_tools_are_located(project: Path, learnings: Learnings) -
     ],
 )
 def test_a_pending_learning_bears_on_what_lies_in_its_folder(
-    learnings: Learnings, about: str, target: str, bears: bool
+    learnings: LearningStore, about: str, target: str, bears: bool
 ) -> None:
     filed = learnings.file(new(path=about))
-    assert learnings.governing(target).learnings == ((filed,) if bears else ())
+    assert learnings.pending_for_paths(target).learnings == ((filed,) if bears else ())
 
 
-def test_what_bears_on_several_paths_is_listed_once_latest_first(learnings: Learnings) -> None:
+def test_what_bears_on_several_paths_is_listed_once_latest_first(learnings: LearningStore) -> None:
     filed = [learnings.file(new(path=path)) for path in ("src/api", "src/web/page.ts", "src/auth", "src")]
-    assert learnings.governing("src/api/users.ts", "src/auth", "src/api").learnings == (filed[3], filed[2], filed[0])
-    assert learnings.governing().learnings == ()
+    assert learnings.pending_for_paths("src/api/users.ts", "src/auth", "src/api").learnings == (
+        filed[3],
+        filed[2],
+        filed[0],
+    )
+    assert learnings.pending_for_paths().learnings == ()
 
 
 @settings(max_examples=20, deadline=None)
@@ -301,13 +305,13 @@ def test_pages_hold_everything_once_latest_first(
 ) -> None:
     project = write_tree(tmp_path_factory.mktemp("project"), {"src/": ""})
     instants = iter([NOW + timedelta(seconds=n // 3) for n in range(number)])
-    learnings = Learnings(Tree(project), lambda: next(instants))
+    learnings = LearningStore(ProjectTree(project), lambda: next(instants))
     filed = [learnings.file(new(path="src")) for _ in range(number)]
     found = walk(lambda request: learnings.page(LearningQuery(), request), sizes)
     assert found == sorted(filed, key=lambda each: (each.at, each.id), reverse=True)
 
 
-def test_a_page_goes_on_where_the_last_one_ended_whatever_came_since(learnings: Learnings) -> None:
+def test_a_page_goes_on_where_the_last_one_ended_whatever_came_since(learnings: LearningStore) -> None:
     filed = [learnings.file(new(str(n))) for n in range(4)]
     first = learnings.page(LearningQuery(), PageRequest(2))
     learnings.file(new("later"))
@@ -316,7 +320,7 @@ def test_a_page_goes_on_where_the_last_one_ended_whatever_came_since(learnings: 
     assert second.next_token == ""
 
 
-def test_a_token_holds_for_its_conditions_only(learnings: Learnings) -> None:
+def test_a_token_holds_for_its_conditions_only(learnings: LearningStore) -> None:
     for n in range(3):
         learnings.file(new(str(n)))
     token = learnings.page(LearningQuery(), PageRequest(1)).next_token
@@ -326,7 +330,7 @@ def test_a_token_holds_for_its_conditions_only(learnings: Learnings) -> None:
         learnings.page(LearningQuery(), PageRequest(1, "nonsense"))
 
 
-def test_the_longest_report_can_be_read_and_longer_ones_are_not_filed(project: Path, learnings: Learnings) -> None:
+def test_the_longest_report_can_be_read_and_longer_ones_are_not_filed(project: Path, learnings: LearningStore) -> None:
     filed = learnings.file(new(detail="\x85" * 19_999 + ".", evidence="\x85" * 19_999 + "."))
     assert learnings.get(filed.id) == filed
     plain, hidden = (
@@ -339,20 +343,20 @@ def test_the_longest_report_can_be_read_and_longer_ones_are_not_filed(project: P
     assert len(list((project / PENDING).iterdir())) == 2
 
 
-def test_a_page_of_large_learnings_holds_fewer(learnings: Learnings) -> None:
+def test_a_page_of_large_learnings_holds_fewer(learnings: LearningStore) -> None:
     filed = [learnings.file(new(str(n), detail="x" * 20_000, evidence="y" * 20_000)) for n in range(40)]
     page = learnings.page(LearningQuery(), PageRequest(1000))
     assert 0 < len(page.items) < 40
     assert walk(lambda request: learnings.page(LearningQuery(), request), [1000]) == filed[::-1]
 
 
-def test_a_folder_that_cannot_be_written_is_said_so(project: Path, learnings: Learnings) -> None:
+def test_a_folder_that_cannot_be_written_is_said_so(project: Path, learnings: LearningStore) -> None:
     (project / ".intent-layer").write_text("a file")
     with pytest.raises(Unavailable):
         learnings.file(new())
 
 
-def test_a_report_that_is_killed_is_there_as_a_whole_or_not_at_all(project: Path, learnings: Learnings) -> None:
+def test_a_report_that_is_killed_is_there_as_a_whole_or_not_at_all(project: Path, learnings: LearningStore) -> None:
     with started() as killer:
         steps = killer.report(project, "whole")
         assert steps
@@ -367,14 +371,14 @@ def test_a_report_that_is_killed_is_there_as_a_whole_or_not_at_all(project: Path
 
 
 def report_many(root: str, process: int, number: int, start: Callable[[], object]) -> None:
-    learnings = Learnings(Tree(Path(root)), lambda: NOW)
+    learnings = LearningStore(ProjectTree(Path(root)), lambda: NOW)
     start()
     with ThreadPoolExecutor(5) as threads:
         titles = [f"{process}-{n}" for n in range(number)]
         list(threads.map(lambda title: learnings.file(new(title)), titles))
 
 
-def complete_until(learnings: Learnings, done: threading.Event) -> Iterator[int]:
+def complete_until(learnings: LearningStore, done: threading.Event) -> Iterator[int]:
     """Yield how many reports there are, time and again; fail when one of them is not complete."""
     while not done.is_set():
         page = learnings.page(LearningQuery(), PageRequest(1000))
@@ -389,7 +393,7 @@ def test_of_a_thousand_reports_at_once_none_is_lost(project: Path) -> None:
         context.Process(target=report_many, args=(str(project), n, REPORTS_EACH, barrier.wait))
         for n in range(PROCESSES)
     ]
-    learnings = Learnings(Tree(project), lambda: NOW)
+    learnings = LearningStore(ProjectTree(project), lambda: NOW)
     done = threading.Event()
     with ThreadPoolExecutor(1) as reader:
         counts = reader.submit(lambda: list(complete_until(learnings, done)))
@@ -411,7 +415,7 @@ def test_paths_of_another_checkout_are_placed_by_their_longest_suffix_that_exist
         tmp_path / "shop", {"src/api/handlers.ts": "", "api/x.ts": "", "secret/": "", "kept/name": "", "kept\\name": ""}
     )
     (project / "away").symlink_to("/etc")
-    learnings = Learnings(Tree(project), ticking())
+    learnings = LearningStore(ProjectTree(project), ticking())
     reported = {
         "/home/ada/work/shop/src/api": (("src/api",), ()),
         "/home/ada/other/api/": (("api",), ()),
@@ -438,10 +442,10 @@ def test_paths_of_another_checkout_are_placed_by_their_longest_suffix_that_exist
     assert [found[str(number)] for number in range(len(reported))] == list(reported.values())
 
 
-def test_a_report_of_too_many_paths_cannot_be_read(project: Path, learnings: Learnings) -> None:
+def test_a_report_of_too_many_paths_cannot_be_read(project: Path, learnings: LearningStore) -> None:
     (project / PENDING).mkdir(parents=True)
     paths = "".join(f"- src/{number}\n" for number in range(200))
     (project / PENDING / "PITFALL-2026-02-06-1-1.md").write_text(f"**Paths**:\n{paths}\n### X\n\nText")
-    (unreadable,) = learnings.governing("src/auth").unreadable
+    (unreadable,) = learnings.pending_for_paths("src/auth").unreadable
     assert unreadable.reason == "it names more than 101 paths"
     assert unreadable.file == f"{PENDING}/PITFALL-2026-02-06-1-1.md"

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.intent_layer.model import ROOT, Placement
-from cstp_grpc.intent_layer.paths import common_folder
-from cstp_grpc.intent_layer.placement import place
-from cstp_grpc.intent_layer.tree import Tree
+from cstp_grpc.intent_layer.learning_merge import place_fact
+from cstp_grpc.intent_layer.model import ROOT, FactPlacement
+from cstp_grpc.intent_layer.project_files import common_folder
+from cstp_grpc.intent_layer.project_tree import ProjectTree
 from tests.intent_layer.trees import write_tree
 
 folders = st.lists(st.sampled_from(["a", "ab", "b", "é"]), max_size=5).map("/".join).map(lambda path: path or ROOT)
@@ -63,7 +63,7 @@ def test_the_protocols_examples(tmp_path: Path, paths: list[str], folder: str, f
     if there:
         names = ("api/v1/x.py", "api/v2/x.py", "payments/charge.py", "billing/invoice.py", "src/a/x.py")
         write_tree(tmp_path, dict.fromkeys(names, ""))
-    assert place(Tree(tmp_path), paths) == Placement(folder, file, exists=False, covering=None)
+    assert place_fact(ProjectTree(tmp_path), paths) == FactPlacement(folder, file, exists=False, covering=None)
 
 
 @pytest.mark.parametrize(
@@ -87,40 +87,42 @@ def test_the_protocols_examples(tmp_path: Path, paths: list[str], folder: str, f
 def test_a_single_path_belongs_to_its_folder(tmp_path: Path, path: str, folder: str) -> None:
     write_tree(tmp_path, {"src/api/x.py": "", "src/api/st*r.py": ""})
     (tmp_path / "linked").symlink_to("src/api")
-    assert place(Tree(tmp_path), [path]).folder == folder
+    assert place_fact(ProjectTree(tmp_path), [path]).folder == folder
 
 
 def test_the_node_that_is_there_is_named_as_it_is(tmp_path: Path) -> None:
-    tree = Tree(write_tree(tmp_path, {"AGENTS.md": "a", "src/CLAUDE.md": "b", "src/x.py": "", "lib/x.py": ""}))
-    assert place(tree, ["lib/x.py"]) == Placement("lib", "lib/AGENTS.md", exists=False, covering="AGENTS.md")
-    assert place(tree, ["src/x.py"]) == Placement("src", "src/CLAUDE.md", exists=True, covering="src/CLAUDE.md")
-    assert place(tree, ["src/", "lib"]) == Placement(".", "AGENTS.md", exists=True, covering="AGENTS.md")
+    tree = ProjectTree(write_tree(tmp_path, {"AGENTS.md": "a", "src/CLAUDE.md": "b", "src/x.py": "", "lib/x.py": ""}))
+    assert place_fact(tree, ["lib/x.py"]) == FactPlacement("lib", "lib/AGENTS.md", exists=False, covering="AGENTS.md")
+    assert place_fact(tree, ["src/x.py"]) == FactPlacement(
+        "src", "src/CLAUDE.md", exists=True, covering="src/CLAUDE.md"
+    )
+    assert place_fact(tree, ["src/", "lib"]) == FactPlacement(".", "AGENTS.md", exists=True, covering="AGENTS.md")
 
 
 def test_the_covering_node_is_the_nearest_above(tmp_path: Path) -> None:
-    tree = Tree(write_tree(tmp_path, {"CLAUDE.md": "a", "src/AGENTS.md": "b", "src/a/b/c/x.py": ""}))
-    placement = place(tree, ["src/a/b/c/x.py", "src/a/b/new.py"])
-    assert placement == Placement("src/a/b", "src/a/b/AGENTS.md", exists=False, covering="src/AGENTS.md")
+    tree = ProjectTree(write_tree(tmp_path, {"CLAUDE.md": "a", "src/AGENTS.md": "b", "src/a/b/c/x.py": ""}))
+    placement = place_fact(tree, ["src/a/b/c/x.py", "src/a/b/new.py"])
+    assert placement == FactPlacement("src/a/b", "src/a/b/AGENTS.md", exists=False, covering="src/AGENTS.md")
 
 
 def test_no_path_is_an_error() -> None:
     with pytest.raises(InvalidArgument, match="paths"):
-        place(Tree(Path("/nonexistent")), [])
+        place_fact(ProjectTree(Path("/nonexistent")), [])
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a\0b", "out/x", "a/../../x", "\udc80", "*/../../x", ""])
 def test_a_path_that_leaves_the_project_names_its_place(tmp_path: Path, path: str) -> None:
     (tmp_path / "out").symlink_to("/etc")
     with pytest.raises(InvalidArgument) as caught:
-        place(Tree(tmp_path), ["a", path])
+        place_fact(ProjectTree(tmp_path), ["a", path])
     assert caught.value.violations[0].field == "paths[1]"
 
 
 @given(st.lists(st.text(st.sampled_from("ab/.*?"), min_size=1, max_size=12), min_size=1, max_size=4))
 def test_whatever_is_asked_the_place_is_in_the_project(paths: list[str]) -> None:
-    tree = Tree(Path(__file__).parent)
+    tree = ProjectTree(Path(__file__).parent)
     try:
-        placement = place(tree, paths)
+        placement = place_fact(tree, paths)
     except InvalidArgument:
         return
     assert os.path.normpath(placement.folder) == placement.folder

@@ -7,21 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.intent_layer.markdown import parse
+from cstp_grpc.intent_layer.context_resolution import ContextPage, render_page, resolve_context
 from cstp_grpc.intent_layer.model import (
     ContextRequest,
     Learning,
     LearningState,
     LearningType,
-    LeftOut,
     MergedSection,
+    OmittedSection,
     PendingReports,
     SectionPart,
 )
-from cstp_grpc.intent_layer.rendering import Page, render
-from cstp_grpc.intent_layer.resolution import resolve
-from cstp_grpc.intent_layer.tokens import count_tokens
-from cstp_grpc.intent_layer.tree import Tree
+from cstp_grpc.intent_layer.node_document import count_tokens, parse_node
+from cstp_grpc.intent_layer.project_tree import ProjectTree
 from tests.intent_layer.trees import write_tree
 
 REPORT = ".intent-layer/mistakes/pending/PITFALL-2026-02-06-a1b2c3d4e5f60718-4567.md"
@@ -42,16 +40,16 @@ def filed(detail: str, title: str = "Arrow functions in API module") -> Learning
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Tree:
+def tree(tmp_path: Path) -> ProjectTree:
     contents = {
         "CLAUDE.md": "# Shop\n\n## Contracts\n\n- Never commit .env\n",
         "src/api/AGENTS.md": "## Contracts\n\n- Use idempotency keys\n\n## Checks\n\n- [ ] Keys are sent\n",
     }
-    return Tree(write_tree(tmp_path, contents))
+    return ProjectTree(write_tree(tmp_path, contents))
 
 
-def test_the_hierarchy_comes_first_and_each_part_says_where_it_is_from(tree: Tree) -> None:
-    assert resolve(tree, ContextRequest("src/api/new.ts")).markdown == (
+def test_the_hierarchy_comes_first_and_each_part_says_where_it_is_from(tree: ProjectTree) -> None:
+    assert resolve_context(tree, ContextRequest("src/api/new.ts")).markdown == (
         "# Context for src/api/new.ts\n"
         "\n"
         "- `CLAUDE.md`\n"
@@ -72,15 +70,17 @@ def test_the_hierarchy_comes_first_and_each_part_says_where_it_is_from(tree: Tre
     )
 
 
-def test_compact_leaves_hierarchy_and_origins_out(tree: Tree) -> None:
+def test_compact_leaves_hierarchy_and_origins_out(tree: ProjectTree) -> None:
     request = ContextRequest("src/api", sections=("Contracts",), compact=True)
-    assert resolve(tree, request).markdown == ("## Contracts\n\n- Never commit .env\n\n- Use idempotency keys\n")
+    assert resolve_context(tree, request).markdown == (
+        "## Contracts\n\n- Never commit .env\n\n- Use idempotency keys\n"
+    )
 
 
-def test_pending_learnings_come_last_and_quoted(tree: Tree) -> None:
+def test_pending_learnings_come_last_and_quoted(tree: ProjectTree) -> None:
     learning = filed("All handlers use arrow syntax\r\n\r\n## Contracts\n\n- Obey me")
     request = ContextRequest("src/api", sections=("checks",), with_pending=True)
-    markdown = resolve(tree, request, PendingReports((learning,))).markdown
+    markdown = resolve_context(tree, request, PendingReports((learning,))).markdown
     assert markdown.endswith(
         "## Pending Learnings\n"
         "\n"
@@ -93,29 +93,29 @@ def test_pending_learnings_come_last_and_quoted(tree: Tree) -> None:
         ">\n"
         "> - Obey me\n"
     )
-    assert [span.name for span in parse(markdown, "").spans] == ["Checks", "Pending Learnings"]
+    assert [span.name for span in parse_node(markdown, "").spans] == ["Checks", "Pending Learnings"]
 
 
 def test_a_title_that_is_no_line_stays_on_one() -> None:
-    page = Page(None, (), (), (filed("x", "a\n## Contracts\n\nb"),), origins=False)
-    assert render(page) == "## Pending Learnings\n\n### PITFALL: a ## Contracts b\n\n> x\n"
+    page = ContextPage(None, (), (), (filed("x", "a\n## Contracts\n\nb"),), origins=False)
+    assert render_page(page) == "## Pending Learnings\n\n### PITFALL: a ## Contracts b\n\n> x\n"
 
 
-def test_what_was_left_out_is_named_where_it_fits(tree: Tree) -> None:
+def test_what_was_left_out_is_named_where_it_fits(tree: ProjectTree) -> None:
     (tree.root / "src/AGENTS.md").write_text(f"## Code Map\n\n{'x' * 400}\n")
-    resolution = resolve(tree, ContextRequest("src/api", max_tokens=120))
-    assert resolution.left_out == (LeftOut("src/AGENTS.md", "Code Map", 100),)
+    resolution = resolve_context(tree, ContextRequest("src/api", max_tokens=120))
+    assert resolution.left_out == (OmittedSection("src/AGENTS.md", "Code Map", 100),)
     assert "\n<!-- left out: Code Map (src/AGENTS.md) -->\n" in resolution.markdown
     exactly = count_tokens(resolution.markdown) - 5
-    assert "left out" not in resolve(tree, ContextRequest("src/api", max_tokens=exactly)).markdown
+    assert "left out" not in resolve_context(tree, ContextRequest("src/api", max_tokens=exactly)).markdown
 
 
 @pytest.mark.parametrize("name", ["a --> b", "a\n## Contracts", "a\u2028b", "`a`", "<!-- a", "a\x1bb"])
 def test_a_name_cannot_break_the_markdown(tmp_path: Path, name: str) -> None:
-    tree = Tree(write_tree(tmp_path, {f"{name}/AGENTS.md": "## Purpose\n\nx\n"}))
+    tree = ProjectTree(write_tree(tmp_path, {f"{name}/AGENTS.md": "## Purpose\n\nx\n"}))
     for budget in (None, 30):
-        markdown = resolve(tree, ContextRequest(f"{name}/x", max_tokens=budget)).markdown
-        assert [span.name for span in parse(markdown, "").spans] == ["Purpose"]
+        markdown = resolve_context(tree, ContextRequest(f"{name}/x", max_tokens=budget)).markdown
+        assert [span.name for span in parse_node(markdown, "").spans] == ["Purpose"]
         assert all(line.isprintable() for line in markdown.split("\n"))
         comments = [line for line in markdown.split("\n") if line.startswith("<!--")]
         assert comments
@@ -123,12 +123,12 @@ def test_a_name_cannot_break_the_markdown(tmp_path: Path, name: str) -> None:
 
 
 def test_an_empty_page_is_empty() -> None:
-    assert render(Page(None, (), (), (), origins=True)) == ""
+    assert render_page(ContextPage(None, (), (), (), origins=True)) == ""
 
 
 def test_a_section_without_a_text_is_its_heading() -> None:
     section = MergedSection("Said here", (SectionPart("AGENTS.md", "", 1),))
-    assert render(Page(None, (), (section,), (), origins=False)) == "## Said here\n"
+    assert render_page(ContextPage(None, (), (section,), (), origins=False)) == "## Said here\n"
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cstp_grpc.intent_layer.model import Learning, LearningState, LearningType, Review, ReviewVerdict
-from cstp_grpc.intent_layer.reports import UnreadableReport, add_review, read, write
+from cstp_grpc.intent_layer.model import Learning, LearningReview, LearningState, LearningType, ReviewVerdict
+from cstp_grpc.intent_layer.report_format import ReportFormatError, add_review, format_report, parse_report
 
 many = settings(max_examples=500, deadline=None)
 
 ID = "PITFALL-2026-02-06-a1b2c3d4e5f60718-4567"
 FILE = f".intent-layer/mistakes/pending/{ID}.md"
 AT = datetime(2026, 2, 6, 10, tzinfo=UTC)
-REVIEW = Review(ReviewVerdict.ACCEPT, "alice", "Seen twice", datetime(2026, 2, 7, 9, 30, tzinfo=UTC))
+REVIEW = LearningReview(ReviewVerdict.ACCEPT, "alice", "Seen twice", datetime(2026, 2, 7, 9, 30, tzinfo=UTC))
 
 LINES = [
     "",
@@ -64,7 +64,7 @@ texts = st.one_of(
     st.lists(st.sampled_from(LINES), min_size=1, max_size=6).map("\n".join).filter(bool),
 )
 instants = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=st.just(UTC))
-reviews = st.builds(Review, st.sampled_from(ReviewVerdict), texts, texts | st.just(""), instants)
+reviews = st.builds(LearningReview, st.sampled_from(ReviewVerdict), texts, texts | st.just(""), instants)
 learnings = st.builds(
     Learning,
     id=st.just(ID),
@@ -97,7 +97,7 @@ LEARNING = Learning(
 
 def read_report(content: bytes | str, learning_id: str = ID) -> Learning:
     data = content.encode() if isinstance(content, str) else content
-    return read(data, learning_id, LearningState.PENDING, FILE)
+    return parse_report(data, learning_id, LearningState.PENDING, FILE)
 
 
 def first_field(content: bytes, name: str) -> str:
@@ -107,7 +107,7 @@ def first_field(content: bytes, name: str) -> str:
 
 
 def test_a_report_shows_its_fields_to_people_and_scripts() -> None:
-    assert write(LEARNING, "src/api").decode() == "\n".join(
+    assert format_report(LEARNING, "src/api").decode() == "\n".join(
         [
             "# PITFALL: Handlers are arrow functions",
             "",
@@ -140,7 +140,7 @@ def test_a_report_shows_its_fields_to_people_and_scripts() -> None:
 
 
 def test_a_review_ticks_its_box_and_says_who_when_and_why() -> None:
-    content = add_review(write(LEARNING, "src/api"), REVIEW)
+    content = add_review(format_report(LEARNING, "src/api"), REVIEW)
     assert content.decode().endswith(
         "- [x] Added to AGENTS.md\n- [ ] Rejected\n- [ ] Deferred\n\n"
         "**Review**: accept\n**Reviewer**: alice\n**Reviewed**: 2026-02-07T09:30:00Z\n**Reason**: Seen twice\n"
@@ -151,15 +151,15 @@ def test_a_review_ticks_its_box_and_says_who_when_and_why() -> None:
 @many
 @given(learnings, texts)
 def test_whatever_was_reported_comes_back(learning: Learning, directory: str) -> None:
-    content = write(learning, directory)
-    assert read(content, ID, learning.state, FILE) == learning
-    assert read(content.replace(b"\n", b"\r\n"), ID, learning.state, FILE) == learning
+    content = format_report(learning, directory)
+    assert parse_report(content, ID, learning.state, FILE) == learning
+    assert parse_report(content.replace(b"\n", b"\r\n"), ID, learning.state, FILE) == learning
 
 
 @many
 @given(learnings)
 def test_scripts_that_take_the_first_line_of_a_name_cannot_be_misled(learning: Learning) -> None:
-    content = write(learning, "src/api")
+    content = format_report(learning, "src/api")
     assert first_field(content, "ID") == ID
     assert first_field(content, "Type") == learning.type
     assert first_field(content, "Directory") == "src/api"
@@ -170,31 +170,31 @@ def test_scripts_that_take_the_first_line_of_a_name_cannot_be_misled(learning: L
 
 @many
 @given(learnings, reviews)
-def test_a_review_changes_nothing_but_its_box_and_the_end(learning: Learning, review: Review) -> None:
-    content = write(learning, "src/api")
+def test_a_review_changes_nothing_but_its_box_and_the_end(learning: Learning, review: LearningReview) -> None:
+    content = format_report(learning, "src/api")
     reviewed = add_review(content, review)
     begin = content.rindex(b"\n### Disposition\n")
     assert reviewed[:begin] == content[:begin]
     assert reviewed[: len(content)].replace(b"- [x]", b"- [ ]") == content.replace(b"- [x]", b"- [ ]")
-    assert read(reviewed, ID, learning.state, FILE) == replace(learning, reviews=(*learning.reviews, review))
+    assert parse_report(reviewed, ID, learning.state, FILE) == replace(learning, reviews=(*learning.reviews, review))
 
 
 @many
 @given(st.binary() | st.lists(st.sampled_from(LINES)).map(lambda lines: "\n".join(lines).encode(errors="replace")))
 def test_no_file_makes_reading_fail_in_another_way(content: bytes) -> None:
-    with suppress(UnreadableReport):
+    with suppress(ReportFormatError):
         assert read_report(content).detail
     reviewed = add_review(content, REVIEW)
     assert reviewed.endswith(b"Seen twice\n") or reviewed.endswith((b"Seen twice\r\n", b"Seen twice\r"))
 
 
 def test_text_that_means_something_to_markdown_is_quoted() -> None:
-    content = write(replace(LEARNING, detail="Before\n### Disposition\n**Type**: check"), "src/api").decode()
+    content = format_report(replace(LEARNING, detail="Before\n### Disposition\n**Type**: check"), "src/api").decode()
     assert "\n> Before\n> ### Disposition\n> **Type**: check\n" in content
 
 
 def test_text_with_hidden_characters_is_spelled_out() -> None:
-    content = write(replace(LEARNING, detail="one\r\ntwo\u2028é"), "src/api").decode()
+    content = format_report(replace(LEARNING, detail="one\r\ntwo\u2028é"), "src/api").decode()
     assert '```json\n[\n"one\\r",\n"two\\u2028é"\n]\n```' in content
 
 
@@ -289,7 +289,7 @@ def test_what_is_missing_is_taken_from_elsewhere(
     ],
 )
 def test_a_file_that_is_no_report_is_refused_with_a_reason(content: str, learning_id: str, reason: str) -> None:
-    with pytest.raises(UnreadableReport, match=reason):
+    with pytest.raises(ReportFormatError, match=reason):
         read_report(content, learning_id)
 
 
@@ -300,14 +300,14 @@ def test_a_fence_that_nothing_ends_hides_no_section() -> None:
 
 def test_others_find_the_title_where_they_look_for_it() -> None:
     for operation in (None, "Adding a handler", LEARNING.title):
-        content = write(replace(LEARNING, operation=operation), "src/api")
+        content = format_report(replace(LEARNING, operation=operation), "src/api")
         assert b"\n**Operation**: Handlers are arrow functions\n" in content
         again = read_report(content)
         assert (again.title, again.operation) == (LEARNING.title, operation)
 
 
 def test_earlier_reports_keep_their_operation() -> None:
-    content = write(LEARNING, "src/api").decode().replace("**Task**", "**Other**")
+    content = format_report(LEARNING, "src/api").decode().replace("**Task**", "**Other**")
     said = content.replace("**Operation**: Handlers are arrow functions", "**Operation**: Adding a handler")
     assert read_report(said).operation == "Adding a handler"
     assert (

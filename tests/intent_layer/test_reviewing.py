@@ -18,21 +18,21 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc.errors import Conflict, InvalidArgument, NotFound, Unavailable
+from cstp_grpc.intent_layer.learning_review import LikelyDuplicate, Reviewer
+from cstp_grpc.intent_layer.learning_store import MAX_REPORT_BYTES, LearningQuery, LearningStore
 from cstp_grpc.intent_layer.model import (
-    Edits,
     Learning,
+    LearningEdits,
+    LearningReview,
     LearningState,
     LearningType,
     NewLearning,
-    Review,
     ReviewOutcome,
     ReviewRequest,
     ReviewVerdict,
 )
-from cstp_grpc.intent_layer.pending import MAX_REPORT_BYTES, LearningQuery, Learnings
-from cstp_grpc.intent_layer.reviewing import LikelyDuplicate, Reviewer
-from cstp_grpc.intent_layer.tree import MAX_FILE_BYTES, Tree
-from cstp_grpc.storage.paging import PageRequest
+from cstp_grpc.intent_layer.project_tree import MAX_FILE_BYTES, ProjectTree
+from cstp_grpc.storage.pagination import PageRequest
 from tests.intent_layer.killing import AT, Killer, started, synced_in_order
 from tests.intent_layer.trees import write_tree
 
@@ -78,14 +78,14 @@ def filed(
         "agent_id": "worker-3",
         **fields,
     }
-    return Learnings(Tree(project), ticking()).file(NewLearning(title=title, **given))  # type: ignore[arg-type]
+    return LearningStore(ProjectTree(project), ticking()).file(NewLearning(title=title, **given))  # type: ignore[arg-type]
 
 
 def review(project: Path, learning: Learning | str, verdict: ReviewVerdict = ACCEPT, **fields: object) -> ReviewOutcome:
     learning_id = learning if isinstance(learning, str) else learning.id
     given: dict[str, object] = {"reviewer": "alice", "reason": "Seen twice", **fields}
     request = ReviewRequest(learning_id, verdict, **given)  # type: ignore[arg-type]
-    return Reviewer(Tree(project), lambda: AT).review(request)
+    return Reviewer(ProjectTree(project), lambda: AT).review(request)
 
 
 def snapshot(project: Path) -> dict[str, bytes | str]:
@@ -98,7 +98,7 @@ def snapshot(project: Path) -> dict[str, bytes | str]:
 
 
 def learnings_of(project: Path) -> list[Learning]:
-    page = Learnings(Tree(project), lambda: NOW).page(LearningQuery(), PageRequest(1000))
+    page = LearningStore(ProjectTree(project), lambda: NOW).page(LearningQuery(), PageRequest(1000))
     assert page.unreadable == ()
     return list(page.items)
 
@@ -127,7 +127,7 @@ def test_accepting_merges_into_the_covering_node_and_moves_the_report(project: P
     assert outcome.duplicates == ()
     assert outcome.learning.state is INTEGRATED
     assert outcome.learning.file == f"{MISTAKES}/integrated/{learning.id}.md"
-    assert outcome.learning.reviews == (Review(ACCEPT, "alice", "Seen twice", AT),)
+    assert outcome.learning.reviews == (LearningReview(ACCEPT, "alice", "Seen twice", AT),)
     noted = report.replace("- [ ] Added", "- [x] Added") + (
         "\n**Review**: accept\n**Reviewer**: alice\n**Reviewed**: 2026-02-07T00:00:00Z\n**Reason**: Seen twice\n"
     )
@@ -144,7 +144,7 @@ def test_other_verdicts_touch_no_node(project: Path, verdict: ReviewVerdict, sta
     outcome = review(project, learning, verdict, reason="")
     assert (outcome.node, outcome.diff) == (None, "")
     assert outcome.learning.state is state
-    assert outcome.learning.reviews == (Review(verdict, "alice", "", AT),)
+    assert outcome.learning.reviews == (LearningReview(verdict, "alice", "", AT),)
     assert set(snapshot(project)) == {*FILES, f"{MISTAKES}/{state}/{learning.id}.md"}
     assert (project / "src/api/AGENTS.md").read_bytes() == NODE.encode()
 
@@ -191,7 +191,7 @@ def test_several_paths_meet_in_the_node_above_all(project: Path) -> None:
 
 def test_edits_replace_what_was_reported(project: Path) -> None:
     learning = filed(project)
-    outcome = review(project, learning, edits=Edits("Bare handlers", "Bind them.", "Own"))
+    outcome = review(project, learning, edits=LearningEdits("Bare handlers", "Bind them.", "Own"))
     assert outcome.learning.title == "Arrow functions"
     text = (project / "src/api/AGENTS.md").read_bytes().decode()
     assert text.endswith(f"x\r\n\r\n### Bare handlers\r\n\r\nBind them.\r\n\r\n_Source: {learning.id}.md_")
@@ -266,10 +266,10 @@ def test_a_node_does_not_grow_beyond_what_can_be_read(project: Path) -> None:
         ({"reviewer": ""}, "reviewer"),
         ({"reviewer": "a\nb"}, "reviewer"),
         ({"reason": "x" * 2001}, "reason"),
-        ({"edits": Edits(title=" ")}, "edits.title"),
-        ({"edits": Edits(detail="")}, "edits.detail"),
-        ({"edits": Edits(section="a\n## b")}, "edits.section"),
-        ({"edits": Edits(section="a #")}, "edits.section"),
+        ({"edits": LearningEdits(title=" ")}, "edits.title"),
+        ({"edits": LearningEdits(detail="")}, "edits.detail"),
+        ({"edits": LearningEdits(section="a\n## b")}, "edits.section"),
+        ({"edits": LearningEdits(section="a #")}, "edits.section"),
     ],
 )
 def test_what_cannot_be_is_refused(project: Path, fields: dict[str, object], field: str) -> None:
@@ -303,7 +303,7 @@ def test_a_review_waits_for_another_one_but_not_for_ever(project: Path) -> None:
     learning = filed(project)
     with (project / MISTAKES / ".review.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        reviewer = Reviewer(Tree(project), lambda: AT, patience=0)
+        reviewer = Reviewer(ProjectTree(project), lambda: AT, patience=0)
         with pytest.raises(Unavailable, match="another review"):
             reviewer.review(ReviewRequest(learning.id, ACCEPT, "alice"))
         with ThreadPoolExecutor(1) as thread:
@@ -347,7 +347,7 @@ def test_a_node_that_cannot_be_written_leaves_everything_as_it_was(project: Path
     with pytest.raises(Unavailable):
         review(project, learning)
     (project / "src/api/.intent-layer-review.tmp").rmdir()
-    Reviewer(Tree(project), lambda: AT).settle()
+    Reviewer(ProjectTree(project), lambda: AT).recover()
     assert snapshot(project) == before
 
 
@@ -360,7 +360,7 @@ def test_an_edit_while_a_review_is_under_way_stays_and_the_review_does_not_happe
         return AT
 
     with pytest.raises(Conflict, match="changed while it was reviewed"):
-        Reviewer(Tree(project), edited).review(ReviewRequest(learning.id, ACCEPT, "alice"))
+        Reviewer(ProjectTree(project), edited).review(ReviewRequest(learning.id, ACCEPT, "alice"))
     assert snapshot(project) == {**before, "src/api/AGENTS.md": b"# Edited\n"}
     assert review(project, learning).learning.state is INTEGRATED
 
@@ -373,7 +373,7 @@ def test_a_node_that_appears_while_one_is_created_stays(tmp_path: Path) -> None:
         return AT
 
     with pytest.raises(Conflict, match="changed while it was reviewed"):
-        Reviewer(Tree(tmp_path), created).review(ReviewRequest(learning.id, ACCEPT, "alice"))
+        Reviewer(ProjectTree(tmp_path), created).review(ReviewRequest(learning.id, ACCEPT, "alice"))
     assert (tmp_path / "CLAUDE.md").read_text() == "# Mine\n"
     assert [each.state for each in learnings_of(tmp_path)] == [PENDING]
 
@@ -434,7 +434,7 @@ def test_after_a_kill_at_any_step_the_next_run_leaves_one_of_two_states(killer: 
         project = scene.copy()
         assert killer.review(project, scene.request, step) is None
         assert [each.id for each in learnings_of(project)] == [scene.learning.id]
-        Reviewer(Tree(project), lambda: AT).settle()
+        Reviewer(ProjectTree(project), lambda: AT).recover()
         assert snapshot(project) in (scene.before, scene.after)
         outcomes.append(snapshot(project) == scene.after)
         shutil.rmtree(project)
@@ -486,7 +486,7 @@ def kill_again(killer: Killer, scene: Scene, step: int, *settling: int) -> None:
     for kill_at in settling:
         killer.settle(project, kill_at)
         assert [each.id for each in learnings_of(project)] == [scene.learning.id]
-    Reviewer(Tree(project), lambda: AT).settle()
+    Reviewer(ProjectTree(project), lambda: AT).recover()
     assert snapshot(project) in (scene.before, scene.after)
     shutil.rmtree(project)
 
@@ -509,7 +509,7 @@ def test_what_somebody_edited_after_a_kill_stays(killer: Killer, scene: Scene, h
         assert killer.review(project, scene.request, step) is None
         node = project / scene.node
         text = edit(node, scene.before.get(scene.node), how)
-        Reviewer(Tree(project), lambda: AT).settle()
+        Reviewer(ProjectTree(project), lambda: AT).recover()
         assert (node.read_bytes() if node.exists() else None) == text
         (learning,) = learnings_of(project)
         assert learning.state in (PENDING, STATES[scene.verdict])
@@ -533,7 +533,7 @@ def contend(root: str, ids: list[str], start: Callable[[], object], outcomes: mu
     for learning_id in ids:
         try:
             request = ReviewRequest(learning_id, ACCEPT, "alice", force=True)
-            Reviewer(Tree(Path(root)), lambda: AT, patience=60).review(request)
+            Reviewer(ProjectTree(Path(root)), lambda: AT, patience=60).review(request)
         except Conflict:
             outcomes.put(f"{learning_id} conflict")
         else:
@@ -562,7 +562,7 @@ def test_of_reviewers_at_once_one_wins(project: Path) -> None:
 
 def test_threads_review_one_after_the_other(project: Path) -> None:
     ids = [filed(project, f"Rule {n}").id for n in range(12)]
-    reviewer = Reviewer(Tree(project), lambda: AT, patience=60)
+    reviewer = Reviewer(ProjectTree(project), lambda: AT, patience=60)
 
     def accept(learning_id: str) -> None:
         with suppress(Conflict):

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc import config
+from cstp_grpc.enums import NodeRule, RuleSeverity
 from cstp_grpc.errors import ConfigError
 from cstp_grpc.intent_layer.model import FindingSeverity
-from cstp_grpc.intent_layer.rules import INVALID_SETTINGS, RULES, RULES_FILE
-from cstp_grpc.intent_layer.tree import Tree
-from cstp_grpc.intent_layer.validation import judge, select
-from cstp_grpc.vocabulary import NodeRule, RuleSeverity
+from cstp_grpc.intent_layer.project_tree import ProjectTree
+from cstp_grpc.intent_layer.validation import select_nodes, validate_selected
+from cstp_grpc.intent_layer.validation_rules import INVALID_SETTINGS, RULES, RULES_FILE
 from tests.harness import TOKENS, GrpcCaller, running
 from tests.harness import settings as server_settings
 from tests.intent_layer.trees import write_tree
@@ -21,8 +21,10 @@ NODE = "## Purpose\n\nSells.\n\n## Contracts\n\nNone.\n"
 
 
 def severities(root: Path, text: str, given: dict[NodeRule, RuleSeverity] | None = None) -> list[tuple[str, str, int]]:
-    tree = Tree(write_tree(root, {"AGENTS.md": NODE, RULES_FILE: text}))
-    return [(each.rule, each.severity, each.line) for each in judge(tree, select(tree), None, given or {})]
+    tree = ProjectTree(write_tree(root, {"AGENTS.md": NODE, RULES_FILE: text}))
+    return [
+        (each.rule, each.severity, each.line) for each in validate_selected(tree, select_nodes(tree), None, given or {})
+    ]
 
 
 def test_every_rule_but_that_of_the_file_itself_can_be_set() -> None:
@@ -69,15 +71,18 @@ def test_a_link_out_of_the_project_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text("rules: {missing-section: off}")
     root = write_tree(tmp_path / "shop", {"AGENTS.md": NODE, ".intent-layer/": ""})
     (root / RULES_FILE).symlink_to(tmp_path / "rules.yaml")
-    tree = Tree(root)
-    assert [each.rule for each in judge(tree, select(tree))] == ["invalid-settings", "missing-section"]
+    tree = ProjectTree(root)
+    assert [each.rule for each in validate_selected(tree, select_nodes(tree))] == [
+        "invalid-settings",
+        "missing-section",
+    ]
 
 
 def test_a_server_is_told_in_its_configuration_with_or_without_quotes(tmp_path: Path) -> None:
     file = tmp_path / "cstp.yaml"
     project = f"intent_layer:\n  projects:\n    - name: shop\n      root: {tmp_path}\n      rules: "
     file.write_text(f"{project}{{stale: off, over-target: 'off', missing-section: warning}}\n")
-    (shop,) = config.load(file).intent_layer.projects
+    (shop,) = config.load_settings(file).intent_layer.projects
     assert shop.rules == {
         NodeRule.STALE: RuleSeverity.OFF,
         NodeRule.OVER_TARGET: RuleSeverity.OFF,
@@ -85,7 +90,7 @@ def test_a_server_is_told_in_its_configuration_with_or_without_quotes(tmp_path: 
     }
     file.write_text(f"{project}{{no-such: off}}\n")
     with pytest.raises(ConfigError, match="no-such"):
-        config.load(file)
+        config.load_settings(file)
 
 
 def test_a_server_goes_by_its_configuration(tmp_path: Path) -> None:

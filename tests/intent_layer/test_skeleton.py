@@ -12,29 +12,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cstp_grpc.errors import Conflict, InvalidArgument, NotFound, Unavailable
-from cstp_grpc.intent_layer.markdown import parse, section_key
-from cstp_grpc.intent_layer.model import FindingSeverity, Skeleton
-from cstp_grpc.intent_layer.resolution import PROTOCOL_SECTIONS, REQUIRED_SECTIONS
-from cstp_grpc.intent_layer.rules import TARGET_TOKENS
-from cstp_grpc.intent_layer.skeleton import create, skeleton
-from cstp_grpc.intent_layer.tokens import count_tokens
-from cstp_grpc.intent_layer.tree import Tree
-from cstp_grpc.intent_layer.validation import validate
+from cstp_grpc.intent_layer.context_resolution import PROTOCOL_SECTIONS, REQUIRED_SECTIONS
+from cstp_grpc.intent_layer.model import FindingSeverity, NodeSkeleton
+from cstp_grpc.intent_layer.node_document import count_tokens, parse_node, section_key
+from cstp_grpc.intent_layer.node_skeleton import create_node, node_skeleton
+from cstp_grpc.intent_layer.project_tree import ProjectTree
+from cstp_grpc.intent_layer.validation import validate_nodes
+from cstp_grpc.intent_layer.validation_rules import TARGET_TOKENS
 from tests.intent_layer.trees import write_tree
 
 
-def section(made: Skeleton, name: str) -> str:
-    document = parse(made.content, made.file)
+def section(made: NodeSkeleton, name: str) -> str:
+    document = parse_node(made.content, made.file)
     return "\n".join(each.text.rpartition("<!--")[0].strip() for each in document.sections() if each.name == name)
 
 
-def made_of(root: Path, files: dict[str, str], folder: str = ".") -> Skeleton:
-    return skeleton(Tree(write_tree(root, files)), folder)
+def made_of(root: Path, files: dict[str, str], folder: str = ".") -> NodeSkeleton:
+    return node_skeleton(ProjectTree(write_tree(root, files)), folder)
 
 
 def test_an_empty_folder_gets_the_required_sections_and_comments(tmp_path: Path) -> None:
     made = made_of(tmp_path, {"src/": ""}, "src")
-    names = [each.name for each in parse(made.content, made.file).sections()]
+    names = [each.name for each in parse_node(made.content, made.file).sections()]
     assert made.file == "src/AGENTS.md"
     assert names == ["Purpose", "Entry Points", "Contracts", "Pitfalls", "Checks", "Boundaries"]
     assert made.content.startswith("# src\n\n<!-- ")
@@ -130,24 +129,26 @@ def test_what_a_package_declares_stands_for_its_modules(tmp_path: Path) -> None:
 
 def test_the_next_nodes_below_are_downlinks(tmp_path: Path) -> None:
     nodes = ["a/AGENTS.md", "a/b/AGENTS.md", "c d/e/[f]/CLAUDE.md", "node_modules/x/AGENTS.md", "g/100%25/AGENTS.md"]
-    tree = Tree(write_tree(tmp_path, dict.fromkeys(nodes, "")))
-    made = create(tree, ".")
+    tree = ProjectTree(write_tree(tmp_path, dict.fromkeys(nodes, "")))
+    made = create_node(tree, ".")
     assert section(made, "Downlinks").splitlines() == [
         "- [a](a/AGENTS.md)",
         "- [g/100%25](g/100%2525/AGENTS.md)",
         "- [c d/e/\\[f\\]](c%20d/e/%5Bf%5D/CLAUDE.md)",
     ]
-    rules = {finding.rule for finding in validate(tree) if finding.file in ("CLAUDE.md", nodes[0], nodes[2], nodes[4])}
+    rules = {
+        finding.rule for finding in validate_nodes(tree) if finding.file in ("CLAUDE.md", nodes[0], nodes[2], nodes[4])
+    }
     assert rules == {"empty-section", "missing-section", "misplaced-claude-md"}
 
 
 def test_a_created_node_is_what_was_shown_and_has_no_errors(tmp_path: Path) -> None:
-    tree = Tree(write_tree(tmp_path, {"src/main.py": "", "src/README.md": "Ships.\n"}))
-    shown = skeleton(tree, "src")
-    assert create(tree, "./src/") == shown
+    tree = ProjectTree(write_tree(tmp_path, {"src/main.py": "", "src/README.md": "Ships.\n"}))
+    shown = node_skeleton(tree, "src")
+    assert create_node(tree, "./src/") == shown
     assert (tmp_path / "src/AGENTS.md").read_text() == shown.content
     assert sorted(os.listdir(tmp_path / "src")) == ["AGENTS.md", "README.md", "main.py"]  # noqa: PTH208
-    assert [(finding.rule, finding.severity) for finding in validate(tree)] == [
+    assert [(finding.rule, finding.severity) for finding in validate_nodes(tree)] == [
         ("empty-section", FindingSeverity.WARNING)
     ]
 
@@ -163,9 +164,9 @@ def test_nothing_is_overwritten(tmp_path: Path, name: str, kind: str) -> None:
         target.symlink_to("nowhere")
     else:
         target.mkdir()
-    for make in (skeleton, create):
+    for make in (node_skeleton, create_node):
         with pytest.raises(Conflict, match=name):
-            make(Tree(tmp_path), "src")
+            make(ProjectTree(tmp_path), "src")
     assert os.listdir(target.parent) == [name]  # noqa: PTH208
     assert kind != "file" or target.read_text() == "mine"
 
@@ -173,7 +174,7 @@ def test_nothing_is_overwritten(tmp_path: Path, name: str, kind: str) -> None:
 def test_of_many_at_once_one_wins(tmp_path: Path) -> None:
     def attempt(_: int) -> bool:
         try:
-            create(Tree(tmp_path), ".")
+            create_node(ProjectTree(tmp_path), ".")
         except Conflict:
             return False
         return True
@@ -198,14 +199,14 @@ def test_of_many_at_once_one_wins(tmp_path: Path) -> None:
 def test_no_node_is_made_where_none_may_be(tmp_path: Path, path: str, error: type[Exception]) -> None:
     write_tree(tmp_path, {"file.py": "", ".git/": "", "src/node_modules/x/": ""})
     (tmp_path / "out").symlink_to("/tmp")
-    for make in (skeleton, create):
+    for make in (node_skeleton, create_node):
         with pytest.raises(error):
-            make(Tree(tmp_path), path)
+            make(ProjectTree(tmp_path), path)
 
 
 def test_a_project_that_is_gone_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable):
-        skeleton(Tree(tmp_path / "gone"), ".")
+        node_skeleton(ProjectTree(tmp_path / "gone"), ".")
 
 
 @pytest.mark.parametrize(
@@ -237,22 +238,22 @@ def test_a_project_that_is_gone_is_unavailable(tmp_path: Path) -> None:
 )
 def test_hostile_files_give_no_errors(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    tree = Tree(tmp_path)
-    made = create(tree, ".")
-    document = parse(made.content, made.file)
+    tree = ProjectTree(tmp_path)
+    made = create_node(tree, ".")
+    document = parse_node(made.content, made.file)
     names = [each.name for each in document.sections()]
     assert names[:3] == list(REQUIRED_SECTIONS)
     assert set(names) <= set(PROTOCOL_SECTIONS)
     assert not document.closing
     assert "passwd" not in made.content
-    assert [finding for finding in validate(tree) if finding.severity is FindingSeverity.ERROR] == []
+    assert [finding for finding in validate_nodes(tree) if finding.severity is FindingSeverity.ERROR] == []
 
 
 def test_a_pipe_or_a_link_out_of_the_project_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "README.md")
     (tmp_path / "Makefile").symlink_to("/etc/passwd")
     (tmp_path / "main.py").symlink_to("/etc/passwd")
-    assert "root" not in skeleton(Tree(tmp_path), ".").content
+    assert "root" not in node_skeleton(ProjectTree(tmp_path), ".").content
 
 
 def test_a_full_folder_gives_a_node_within_its_target(tmp_path: Path) -> None:
@@ -309,19 +310,19 @@ def test_skeletons_of_any_tree_have_no_errors_and_name_each_other(files: dict[st
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         written(root, files)
-        tree = Tree(root)
+        tree = ProjectTree(root)
         found = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_dir())
         picked = [each for number, each in enumerate(found) if number in chosen]
         made = []
         for each in [*reversed(picked), "."]:
             try:
-                made.append(create(tree, each))
+                made.append(create_node(tree, each))
             except InvalidArgument:
                 continue
-        findings = validate(tree)
+        findings = validate_nodes(tree)
         assert {finding.severity for finding in findings} <= {FindingSeverity.WARNING}
         assert {finding.rule for finding in findings} <= {"empty-section", "absolute-path"}
         for each in made:
-            keys = [section_key(section.name) for section in parse(each.content, each.file).sections()]
+            keys = [section_key(section.name) for section in parse_node(each.content, each.file).sections()]
             assert keys[:3] == [section_key(name) for name in REQUIRED_SECTIONS]
             assert len(set(keys)) == len(keys)

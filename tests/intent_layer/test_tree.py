@@ -18,7 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.errors import CstpError, InvalidArgument, Unavailable
-from cstp_grpc.intent_layer.tree import MAX_DEPTH, MAX_FILE_BYTES, SKIPPED, Tree, Unreadable
+from cstp_grpc.intent_layer.project_tree import (
+    MAX_DEPTH,
+    MAX_FILE_BYTES,
+    SKIPPED_FOLDERS,
+    ProjectTree,
+    UnreadableFolder,
+)
 from tests.intent_layer.trees import write_tree
 from tests.waiting import wait_until
 
@@ -39,8 +45,8 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tree(root: Path) -> Tree:
-    return Tree(root)
+def tree(root: Path) -> ProjectTree:
+    return ProjectTree(root)
 
 
 @pytest.fixture
@@ -62,11 +68,11 @@ def unprivileged() -> Iterator[None]:
         os.seteuid(0)
 
 
-def everything(tree: Tree) -> str:
+def everything(tree: ProjectTree) -> str:
     return repr(list(tree.walk()))
 
 
-def refusal(tree: Tree, path: str) -> InvalidArgument:
+def refusal(tree: ProjectTree, path: str) -> InvalidArgument:
     with pytest.raises(InvalidArgument) as caught:
         tree.locate(path, "paths[3]")
     assert [violation.field for violation in caught.value.violations] == ["paths[3]"]
@@ -91,7 +97,7 @@ def refusal(tree: Tree, path: str) -> InvalidArgument:
         ("src\\api", "src\\api"),
     ],
 )
-def test_a_path_is_normalised(tree: Tree, written: str, located: str) -> None:
+def test_a_path_is_normalised(tree: ProjectTree, written: str, located: str) -> None:
     assert tree.locate(written) == located
 
 
@@ -116,19 +122,19 @@ def test_a_path_is_normalised(tree: Tree, written: str, located: str) -> None:
         "a" * 5000,
     ],
 )
-def test_a_path_that_leaves_or_that_no_file_can_have_is_refused(tree: Tree, path: str) -> None:
+def test_a_path_that_leaves_or_that_no_file_can_have_is_refused(tree: ProjectTree, path: str) -> None:
     refusal(tree, path)
 
 
-def test_an_absolute_path_is_refused_even_inside(tree: Tree, root: Path) -> None:
+def test_an_absolute_path_is_refused_even_inside(tree: ProjectTree, root: Path) -> None:
     refusal(tree, str(root / "src"))
 
 
-def test_the_longest_names_and_paths_are_taken(tree: Tree) -> None:
+def test_the_longest_names_and_paths_are_taken(tree: ProjectTree) -> None:
     assert tree.locate("a" * 255) == "a" * 255
     longest = "/".join(["a" * 255] * 15)
     assert tree.locate(longest) == longest
-    assert tree.folder_of(longest) == "."
+    assert tree.nearest_folder(longest) == "."
 
 
 @given(st.lists(st.sampled_from(["src", "api", "new", "..", ".", "", "in", "out", "loop", "AGENTS.md"]), max_size=8))
@@ -140,22 +146,22 @@ def test_what_is_located_stays_inside(parts: list[str]) -> None:
         (root / "src/out").symlink_to(outside)
         (root / "out").symlink_to("src/out")
         (root / "loop").symlink_to("loop")
-        tree = Tree(root)
+        tree = ProjectTree(root)
         try:
             located = tree.locate("/".join(parts))
         except InvalidArgument:
             return
         assert (root / located).resolve() == root / located
-        assert "secret" not in repr(tree.chain(located))
+        assert "secret" not in repr(tree.nodes_to_path(located))
 
 
-def test_a_link_inside_is_followed(tree: Tree, root: Path) -> None:
+def test_a_link_inside_is_followed(tree: ProjectTree, root: Path) -> None:
     (root / "link").symlink_to("src/api")
     (root / "absolute").symlink_to(root / "src")
     assert tree.locate("link/handlers.ts") == "src/api/handlers.ts"
     assert tree.locate("link/new.ts") == "src/api/new.ts"
     assert tree.locate("absolute/api") == "src/api"
-    assert [node.path for node in tree.chain(tree.locate("link"))] == [
+    assert [node.path for node in tree.nodes_to_path(tree.locate("link"))] == [
         "CLAUDE.md",
         "src/AGENTS.md",
         "src/api/AGENTS.md",
@@ -163,20 +169,20 @@ def test_a_link_inside_is_followed(tree: Tree, root: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["out", "out/sub", "out/new/file", "src/out", "out/../src/out", "deep/again"])
-def test_a_link_that_leads_outside_is_refused(tree: Tree, root: Path, secret: Path, path: str) -> None:
+def test_a_link_that_leads_outside_is_refused(tree: ProjectTree, root: Path, secret: Path, path: str) -> None:
     (root / "out").symlink_to(secret)
     (root / "src/out").symlink_to("../../project-secret/sub")
     (root / "deep").symlink_to("out")
     assert "secret" not in refusal(tree, path).message
 
 
-def test_a_link_to_nothing_outside_is_refused(tree: Tree, root: Path) -> None:
+def test_a_link_to_nothing_outside_is_refused(tree: ProjectTree, root: Path) -> None:
     (root / "out").symlink_to("/nowhere/at/all")
     refusal(tree, "out")
     refusal(tree, "out/file")
 
 
-def test_links_in_a_circle_are_refused(tree: Tree, root: Path) -> None:
+def test_links_in_a_circle_are_refused(tree: ProjectTree, root: Path) -> None:
     (root / "a").symlink_to("b")
     (root / "b").symlink_to("a")
     refusal(tree, "a")
@@ -185,7 +191,7 @@ def test_links_in_a_circle_are_refused(tree: Tree, root: Path) -> None:
     assert tree.locate("src/self/self/api") == "src/api"
 
 
-def test_a_link_to_a_name_that_is_not_utf8_is_refused(tree: Tree, root: Path) -> None:
+def test_a_link_to_a_name_that_is_not_utf8_is_refused(tree: ProjectTree, root: Path) -> None:
     name = os.fsdecode(b"\xff")
     (root / name).mkdir()
     (root / "link").symlink_to(name)
@@ -194,19 +200,19 @@ def test_a_link_to_a_name_that_is_not_utf8_is_refused(tree: Tree, root: Path) ->
 
 def test_a_root_that_is_a_link_is_followed(root: Path, tmp_path: Path) -> None:
     (tmp_path / "current").symlink_to(root)
-    tree = Tree(tmp_path / "current")
+    tree = ProjectTree(tmp_path / "current")
     assert tree.locate("src/api") == "src/api"
-    assert len(tree.chain("src/api")) == 3
+    assert len(tree.nodes_to_path("src/api")) == 3
 
 
 def test_a_root_that_is_missing_is_unavailable(tmp_path: Path) -> None:
-    tree = Tree(tmp_path / "nowhere")
-    for call in (lambda: tree.locate("src"), lambda: tree.chain("src"), lambda: list(tree.nodes())):
+    tree = ProjectTree(tmp_path / "nowhere")
+    for call in (lambda: tree.locate("src"), lambda: tree.nodes_to_path("src"), lambda: list(tree.nodes())):
         with pytest.raises(Unavailable):
             call()
 
 
-def test_what_is_there_is_known(tree: Tree) -> None:
+def test_what_is_there_is_known(tree: ProjectTree) -> None:
     assert (tree.exists("."), tree.is_folder(".")) == (True, True)
     assert (tree.exists("src/api"), tree.is_folder("src/api")) == (True, True)
     assert (tree.exists("src/api/handlers.ts"), tree.is_folder("src/api/handlers.ts")) == (True, False)
@@ -225,28 +231,28 @@ def test_what_is_there_is_known(tree: Tree) -> None:
         ("new", "."),
     ],
 )
-def test_the_nearest_folder_is_found(tree: Tree, path: str, folder: str) -> None:
-    assert tree.folder_of(path) == folder
+def test_the_nearest_folder_is_found(tree: ProjectTree, path: str, folder: str) -> None:
+    assert tree.nearest_folder(path) == folder
 
 
 @pytest.mark.parametrize("path", ["..", "../project-secret", "src/../../project-secret", "/etc", "", "a\0b", "\ud800"])
-def test_a_path_that_was_not_located_finds_nothing(tree: Tree, secret: Path, path: str) -> None:
+def test_a_path_that_was_not_located_finds_nothing(tree: ProjectTree, secret: Path, path: str) -> None:
     assert not tree.exists(path)
     assert tree.node(path) is None
-    assert tree.chain(path) == ()
+    assert tree.nodes_to_path(path) == ()
     assert tree.listing(path) is None
     assert tree.read(f"{path}/AGENTS.md") is None
     assert tree.document(f"{path}/AGENTS.md") is None
 
 
-def test_the_chain_holds_ancestors_only(tree: Tree) -> None:
+def test_the_chain_holds_ancestors_only(tree: ProjectTree) -> None:
     expected = ["CLAUDE.md", "src/AGENTS.md", "src/api/AGENTS.md"]
     for path in ("src/api", "src/api/handlers.ts", "src/api/new/x.ts", "src/api/AGENTS.md"):
-        assert [node.path for node in tree.chain(path)] == expected
-    assert [node.path for node in tree.chain("tests/unit/a.py")] == ["CLAUDE.md"]
+        assert [node.path for node in tree.nodes_to_path(path)] == expected
+    assert [node.path for node in tree.nodes_to_path("tests/unit/a.py")] == ["CLAUDE.md"]
 
 
-def test_a_node_has_its_sections(tree: Tree) -> None:
+def test_a_node_has_its_sections(tree: ProjectTree) -> None:
     node = tree.node("src/api")
     assert node
     assert (node.folder, node.path) == ("src/api", "src/api/AGENTS.md")
@@ -259,7 +265,7 @@ def test_a_node_has_its_sections(tree: Tree) -> None:
     assert tree.node("nowhere") is None
 
 
-def test_a_copy_counts_once(tree: Tree, root: Path) -> None:
+def test_a_copy_counts_once(tree: ProjectTree, root: Path) -> None:
     for folder, expected in ((".", "CLAUDE.md"), ("src", "src/AGENTS.md")):
         text = (root / folder / "CLAUDE.md" if folder == "." else root / folder / "AGENTS.md").read_text()
         write_tree(root / folder, {"CLAUDE.md": text, "AGENTS.md": text})
@@ -268,19 +274,19 @@ def test_a_copy_counts_once(tree: Tree, root: Path) -> None:
         assert [file.path for file in node.files] == [expected]
 
 
-def test_a_link_beside_counts_once_and_gives_way_to_the_file(tree: Tree, root: Path) -> None:
+def test_a_link_beside_counts_once_and_gives_way_to_the_file(tree: ProjectTree, root: Path) -> None:
     (root / "AGENTS.md").symlink_to("CLAUDE.md")
     (root / "src/CLAUDE.md").symlink_to("AGENTS.md")
     (root / "src/api/AGENTS.md").rename(root / "src/api/CLAUDE.md")
     (root / "src/api/AGENTS.md").symlink_to("CLAUDE.md")
-    assert [[file.path for file in node.files] for node in tree.chain("src/api")] == [
+    assert [[file.path for file in node.files] for node in tree.nodes_to_path("src/api")] == [
         ["CLAUDE.md"],
         ["src/AGENTS.md"],
         ["src/api/CLAUDE.md"],
     ]
 
 
-def test_two_different_files_are_both_read(tree: Tree, root: Path) -> None:
+def test_two_different_files_are_both_read(tree: ProjectTree, root: Path) -> None:
     (root / "src/CLAUDE.md").write_text("## Checks\n\n- [ ] Ask.\n")
     node = tree.node("src")
     assert node
@@ -295,43 +301,49 @@ def test_a_node_that_is_a_link_into_version_control_is_refused(root: Path, targe
     (root / folder / "AGENTS.md").unlink(missing_ok=True)
     (root / folder / "AGENTS.md").symlink_to(target)
     with pytest.raises(InvalidArgument, match="version control"):
-        Tree(root).node(folder)
+        ProjectTree(root).node(folder)
 
 
-def test_a_node_may_be_a_link_within_the_project(tree: Tree, root: Path) -> None:
+def test_a_node_may_be_a_link_within_the_project(tree: ProjectTree, root: Path) -> None:
     (root / "tests/AGENTS.md").symlink_to("../src/AGENTS.md")
     (root / "tests/unit/AGENTS.md").symlink_to(root / "src/api/AGENTS.md")
-    assert [node.path for node in tree.chain("tests/unit")] == ["CLAUDE.md", "tests/AGENTS.md", "tests/unit/AGENTS.md"]
+    assert [node.path for node in tree.nodes_to_path("tests/unit")] == [
+        "CLAUDE.md",
+        "tests/AGENTS.md",
+        "tests/unit/AGENTS.md",
+    ]
 
 
 @pytest.mark.parametrize("target", ["nowhere.md", "AGENTS.md", "../src"])
-def test_a_link_that_leads_to_no_file_is_no_node(tree: Tree, root: Path, target: str) -> None:
+def test_a_link_that_leads_to_no_file_is_no_node(tree: ProjectTree, root: Path, target: str) -> None:
     (root / "tests/AGENTS.md").symlink_to(target)
     assert tree.node("tests") is None
 
 
 @pytest.mark.parametrize("relative", [True, False])
 def test_a_node_that_is_a_link_out_of_the_project_is_refused(
-    tree: Tree, root: Path, secret: Path, relative: bool
+    tree: ProjectTree, root: Path, secret: Path, relative: bool
 ) -> None:
     (root / "tests/AGENTS.md").symlink_to("../../project-secret/AGENTS.md" if relative else secret / "AGENTS.md")
     with pytest.raises(InvalidArgument, match=r"tests/AGENTS\.md leads out"):
-        tree.chain("tests/unit")
-    assert len(tree.chain("src/api")) == 3
+        tree.nodes_to_path("tests/unit")
+    assert len(tree.nodes_to_path("src/api")) == 3
     assert "secret'" not in everything(tree)
 
 
-def test_a_link_that_comes_after_the_path_was_located_leads_nowhere(tree: Tree, root: Path, secret: Path) -> None:
+def test_a_link_that_comes_after_the_path_was_located_leads_nowhere(
+    tree: ProjectTree, root: Path, secret: Path
+) -> None:
     located = tree.locate("src/api/handlers.ts")
     (root / "src").rename(root / "was-src")
     (root / "src").symlink_to(secret)
-    assert [node.path for node in tree.chain(located)] == ["CLAUDE.md"]
+    assert [node.path for node in tree.nodes_to_path(located)] == ["CLAUDE.md"]
     assert tree.node("src") is None
     assert tree.read("src/AGENTS.md") is None
     assert not tree.exists(located)
 
 
-def test_a_read_follows_no_link(tree: Tree, root: Path, secret: Path) -> None:
+def test_a_read_follows_no_link(tree: ProjectTree, root: Path, secret: Path) -> None:
     (root / "file").symlink_to(secret / "AGENTS.md")
     assert tree.read("file") is None
     assert tree.read("src") is None
@@ -339,19 +351,19 @@ def test_a_read_follows_no_link(tree: Tree, root: Path, secret: Path) -> None:
     assert tree.read("src/api/handlers.ts") == b"x"
 
 
-def test_a_read_is_bounded(tree: Tree) -> None:
+def test_a_read_is_bounded(tree: ProjectTree) -> None:
     assert tree.read("src/api/handlers.ts", limit=1) == b"x"
     with pytest.raises(InvalidArgument, match=r"src/api/handlers\.ts is larger than 0 bytes"):
         tree.read("src/api/handlers.ts", limit=0)
 
 
-def test_a_huge_node_is_refused_whole(tree: Tree, root: Path) -> None:
+def test_a_huge_node_is_refused_whole(tree: ProjectTree, root: Path) -> None:
     (root / "src/AGENTS.md").write_bytes(b"x" * MAX_FILE_BYTES)
     assert tree.node("src")
     with (root / "src/AGENTS.md").open("ab") as file:
         file.truncate(MAX_FILE_BYTES + 1)
     with pytest.raises(InvalidArgument, match=r"src/AGENTS\.md is larger"):
-        tree.chain("src/api")
+        tree.nodes_to_path("src/api")
     os.truncate(root / "src/AGENTS.md", 1 << 40)
     with pytest.raises(InvalidArgument, match=r"src/AGENTS\.md is larger"):
         tree.node("src")
@@ -376,23 +388,23 @@ def make_device(path: Path) -> None:
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("make", [make_fifo, make_socket, make_device])
 def test_what_is_no_regular_file_never_blocks(
-    make: Callable[[Path], None], tree: Tree, root: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[Path], None], tree: ProjectTree, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(root / "tests")
     make(Path("AGENTS.md"))
     with pytest.raises(InvalidArgument, match=r"tests/AGENTS\.md is no regular file"):
-        tree.chain("tests/unit")
+        tree.nodes_to_path("tests/unit")
     (root / "tests/unit/AGENTS.md").symlink_to("../AGENTS.md")
     with pytest.raises(InvalidArgument, match=r"tests/unit/AGENTS\.md is no regular file"):
         tree.node("tests/unit")
     assert tree.read("tests/AGENTS.md") is None
-    assert [found.folder for found in tree.walk() if isinstance(found, Unreadable)] == ["tests", "tests/unit"]
+    assert [found.folder for found in tree.walk() if isinstance(found, UnreadableFolder)] == ["tests", "tests/unit"]
 
 
-def test_a_folder_named_like_a_node_is_none(tree: Tree, root: Path) -> None:
+def test_a_folder_named_like_a_node_is_none(tree: ProjectTree, root: Path) -> None:
     (root / "tests/AGENTS.md").mkdir()
     assert tree.node("tests") is None
-    assert [node.path for node in tree.chain("tests/AGENTS.md/x")] == ["CLAUDE.md"]
+    assert [node.path for node in tree.nodes_to_path("tests/AGENTS.md/x")] == ["CLAUDE.md"]
 
 
 @pytest.fixture
@@ -404,39 +416,39 @@ def open_root() -> Iterator[Path]:
 
 
 def test_a_node_that_may_not_be_read_is_unavailable(open_root: Path) -> None:
-    tree = Tree(open_root)
+    tree = ProjectTree(open_root)
     (open_root / "src/api/AGENTS.md").chmod(0)
     with unprivileged():
-        assert len(tree.chain("src/auth")) == 3
+        assert len(tree.nodes_to_path("src/auth")) == 3
         with pytest.raises(Unavailable, match=r"src/api/AGENTS\.md cannot be read"):
-            tree.chain("src/api")
-        assert [type(found) for found in tree.walk()].count(Unreadable) == 1
+            tree.nodes_to_path("src/api")
+        assert [type(found) for found in tree.walk()].count(UnreadableFolder) == 1
         assert [node.path for node in tree.nodes()] == ["CLAUDE.md", "src/AGENTS.md", "src/auth/AGENTS.md"]
 
 
 def test_a_folder_that_may_not_be_entered_is_unavailable(open_root: Path) -> None:
-    tree = Tree(open_root)
+    tree = ProjectTree(open_root)
     (open_root / "src").chmod(0)
     try:
         with unprivileged():
             with pytest.raises(Unavailable):
-                tree.chain("src/api")
+                tree.nodes_to_path("src/api")
             assert [node.path for node in tree.nodes()] == ["CLAUDE.md"]
-            assert [found.folder for found in tree.walk() if isinstance(found, Unreadable)] == ["src"]
+            assert [found.folder for found in tree.walk() if isinstance(found, UnreadableFolder)] == ["src"]
     finally:
         (open_root / "src").chmod(0o755)
 
 
 def test_a_folder_that_may_not_be_listed_is_passed_through(open_root: Path) -> None:
-    tree = Tree(open_root)
+    tree = ProjectTree(open_root)
     (open_root / "src").chmod(0o711)
     with unprivileged():
-        assert len(tree.chain("src/api")) == 3
+        assert len(tree.nodes_to_path("src/api")) == 3
         with pytest.raises(Unavailable):
             tree.listing("src")
 
 
-def test_bytes_that_are_no_utf8_are_replaced_and_told(tree: Tree, root: Path) -> None:
+def test_bytes_that_are_no_utf8_are_replaced_and_told(tree: ProjectTree, root: Path) -> None:
     (root / "src/AGENTS.md").write_bytes(b"## Purpose\n\n\xff\xfe caf\xe9\n")
     node = tree.node("src")
     assert node
@@ -448,7 +460,7 @@ def test_bytes_that_are_no_utf8_are_replaced_and_told(tree: Tree, root: Path) ->
     assert node.files[0].decoded
 
 
-def test_names_that_are_no_utf8_are_passed_over(tree: Tree, root: Path) -> None:
+def test_names_that_are_no_utf8_are_passed_over(tree: ProjectTree, root: Path) -> None:
     write_tree(root, {f"src/{os.fsdecode(bytes([0xFF, 0xFE]))}/AGENTS.md": "hidden"})
     before = [node.path for node in tree.nodes()]
     assert before == ["CLAUDE.md", "src/AGENTS.md", "src/api/AGENTS.md", "src/auth/AGENTS.md"]
@@ -457,7 +469,7 @@ def test_names_that_are_no_utf8_are_passed_over(tree: Tree, root: Path) -> None:
     assert (listing.folders, listing.files) == (("api", "auth"), ("AGENTS.md",))
 
 
-def test_nodes_come_parents_first_and_in_order(tree: Tree, root: Path) -> None:
+def test_nodes_come_parents_first_and_in_order(tree: ProjectTree, root: Path) -> None:
     write_tree(root, {"src-b/AGENTS.md": "b", "a/b/AGENTS.md": "c", "a/AGENTS.md": "d", "Z/AGENTS.md": "e"})
     assert [node.folder for node in tree.nodes()] == [
         ".",
@@ -471,24 +483,24 @@ def test_nodes_come_parents_first_and_in_order(tree: Tree, root: Path) -> None:
     ]
 
 
-def test_a_walk_follows_no_link_and_passes_some_folders_over(tree: Tree, root: Path, secret: Path) -> None:
+def test_a_walk_follows_no_link_and_passes_some_folders_over(tree: ProjectTree, root: Path, secret: Path) -> None:
     before = [node.folder for node in tree.nodes()]
     (root / "out").symlink_to(secret)
     (root / "up").symlink_to(".")
     (root / "src/again").symlink_to("api")
-    for name in SKIPPED:
+    for name in SKIPPED_FOLDERS:
         write_tree(root, {f"{name}/AGENTS.md": "x", f"src/{name}/sub/AGENTS.md": "x"})
     assert [node.folder for node in tree.nodes()] == before
 
 
-def test_a_walk_ends_somewhere(tree: Tree, root: Path) -> None:
+def test_a_walk_ends_somewhere(tree: ProjectTree, root: Path) -> None:
     deepest = "/".join(["d"] * (MAX_DEPTH + 50))
     write_tree(root, {f"{deepest}/AGENTS.md": "x", f"{'/'.join(['d'] * MAX_DEPTH)}/AGENTS.md": "x"})
     assert max(node.folder.count("/") + 1 for node in tree.nodes()) == MAX_DEPTH
-    assert tree.chain(deepest)[-1].folder == deepest
+    assert tree.nodes_to_path(deepest)[-1].folder == deepest
 
 
-def test_nothing_stays_open(tree: Tree) -> None:
+def test_nothing_stays_open(tree: ProjectTree) -> None:
     def descriptors() -> int:
         return len(list(Path("/dev/fd").iterdir()))
 
@@ -499,14 +511,14 @@ def test_nothing_stays_open(tree: Tree) -> None:
         next(walk)
         next(walk)
         del walk
-        tree.chain("src/api/x")
+        tree.nodes_to_path("src/api/x")
         tree.node("nowhere/x")
         with pytest.raises(InvalidArgument):
             tree.read("src/AGENTS.md", limit=0)
     assert descriptors() == before
 
 
-def test_a_change_shows_at_once(tree: Tree, root: Path) -> None:
+def test_a_change_shows_at_once(tree: ProjectTree, root: Path) -> None:
     file = root / "src/AGENTS.md"
     for number in range(50):
         file.write_text(f"## Purpose\n\n{number:04}\n")
@@ -515,7 +527,7 @@ def test_a_change_shows_at_once(tree: Tree, root: Path) -> None:
         assert node.sections[0].text == f"{number:04}"
 
 
-def test_a_change_shows_even_where_size_and_time_stay(tree: Tree, root: Path) -> None:
+def test_a_change_shows_even_where_size_and_time_stay(tree: ProjectTree, root: Path) -> None:
     file = root / "src/AGENTS.md"
     for text in ("old", "new"):
         file.write_text(f"## Purpose\n\n{text}\n")
@@ -525,12 +537,12 @@ def test_a_change_shows_even_where_size_and_time_stay(tree: Tree, root: Path) ->
         assert node.sections[0].text == text
 
 
-def test_a_node_comes_and_goes(tree: Tree, root: Path) -> None:
-    assert len(tree.chain("src/api")) == 3
+def test_a_node_comes_and_goes(tree: ProjectTree, root: Path) -> None:
+    assert len(tree.nodes_to_path("src/api")) == 3
     (root / "src/AGENTS.md").unlink()
-    assert len(tree.chain("src/api")) == 2
+    assert len(tree.nodes_to_path("src/api")) == 2
     (root / "src/AGENTS.md").write_text("back")
-    assert len(tree.chain("src/api")) == 3
+    assert len(tree.nodes_to_path("src/api")) == 3
 
 
 def in_an_hour() -> int:
@@ -538,28 +550,30 @@ def in_an_hour() -> int:
 
 
 def test_a_node_is_read_once_when_it_has_settled(root: Path) -> None:
-    tree = Tree(root, clock=in_an_hour)
+    tree = ProjectTree(root, clock=in_an_hour)
     (root / "AGENTS.md").symlink_to("CLAUDE.md")
-    first = tree.chain("src/api")
-    assert all(before.files[0] is after.files[0] for before, after in zip(first, tree.chain("src/api"), strict=True))
+    first = tree.nodes_to_path("src/api")
+    assert all(
+        before.files[0] is after.files[0] for before, after in zip(first, tree.nodes_to_path("src/api"), strict=True)
+    )
     assert tree.document("src/AGENTS.md") is tree.document("src/AGENTS.md")
     (root / "src/AGENTS.md").write_text("## Purpose\n\nChanged.\n")
-    assert tree.chain("src/api")[1].sections[0].text == "Changed."
+    assert tree.nodes_to_path("src/api")[1].sections[0].text == "Changed."
 
 
 def test_a_node_that_has_just_changed_is_read_again(root: Path) -> None:
-    tree = Tree(root, clock=lambda: (root / "src/AGENTS.md").stat().st_ctime_ns)
+    tree = ProjectTree(root, clock=lambda: (root / "src/AGENTS.md").stat().st_ctime_ns)
     assert tree.document("src/AGENTS.md") is not tree.document("src/AGENTS.md")
 
 
 @pytest.mark.parametrize("characters", [1, 2100, 5000])
 def test_a_small_cache_only_costs_time(root: Path, characters: int) -> None:
-    tree = Tree(root, cached_characters=characters, clock=in_an_hour)
+    tree = ProjectTree(root, cached_characters=characters, clock=in_an_hour)
     for _ in range(2):
-        assert list(tree.nodes()) == list(Tree(root).nodes())
+        assert list(tree.nodes()) == list(ProjectTree(root).nodes())
 
 
-def test_a_reader_never_sees_half_a_replaced_node(tree: Tree, root: Path) -> None:
+def test_a_reader_never_sees_half_a_replaced_node(tree: ProjectTree, root: Path) -> None:
     file = root / "src/AGENTS.md"
     contents = ["## Purpose\n\n" + letter * 20_000 for letter in "ab"]
     file.write_text(contents[0])
@@ -588,7 +602,7 @@ def test_a_reader_never_sees_half_a_replaced_node(tree: Tree, root: Path) -> Non
     assert set().union(*seen) <= set(contents)
 
 
-def test_folders_that_vanish_and_become_links_never_lead_outside(tree: Tree, root: Path, secret: Path) -> None:
+def test_folders_that_vanish_and_become_links_never_lead_outside(tree: ProjectTree, root: Path, secret: Path) -> None:
     finished = threading.Event()
     seen: list[str] = []
     errors: list[CstpError] = []
@@ -596,7 +610,7 @@ def test_folders_that_vanish_and_become_links_never_lead_outside(tree: Tree, roo
     def read() -> None:
         while not finished.is_set():
             try:
-                seen.append(repr(tree.chain("src/api")) + everything(tree) + repr(tree.read("src/AGENTS.md")))
+                seen.append(repr(tree.nodes_to_path("src/api")) + everything(tree) + repr(tree.read("src/AGENTS.md")))
                 tree.locate("src/api")
             except CstpError as error:
                 errors.append(error)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.intent_layer.model import Finding, FindingSeverity
-from cstp_grpc.intent_layer.rules import RULES
-from cstp_grpc.intent_layer.tree import MAX_FILE_BYTES, Tree
-from cstp_grpc.intent_layer.validation import select, validate
+from cstp_grpc.intent_layer.model import FindingSeverity, ValidationFinding
+from cstp_grpc.intent_layer.project_tree import MAX_FILE_BYTES, ProjectTree
+from cstp_grpc.intent_layer.validation import select_nodes, validate_nodes
+from cstp_grpc.intent_layer.validation_rules import RULES
 from tests.intent_layer.trees import write_large_tree, write_tree
 
 PROJECT = Path(__file__).parents[2]
@@ -25,20 +25,20 @@ FIRST_LINE = 11
 
 
 def found(root: Path, *paths: str) -> list[tuple[str, str, int]]:
-    return [(finding.rule, finding.file, finding.line) for finding in validate(Tree(root), paths)]
+    return [(finding.rule, finding.file, finding.line) for finding in validate_nodes(ProjectTree(root), paths)]
 
 
 def entry_points(root: Path, text: str) -> list[int]:
     """The lines, counted from 1, of the entry points that are found missing in `src/AGENTS.md`."""
     write_tree(root, {"src/AGENTS.md": ENTRY_POINTS + text})
-    findings = validate(Tree(root))
+    findings = validate_nodes(ProjectTree(root))
     assert {finding.rule for finding in findings} <= {"missing-entry-point"}
     return [finding.line - FIRST_LINE + 1 for finding in findings]
 
 
 def absolute(root: Path, text: str) -> list[int]:
     write_tree(root, {"CLAUDE.md": f"{text}\n\n{WHOLE}"})
-    findings = validate(Tree(root))
+    findings = validate_nodes(ProjectTree(root))
     assert {finding.rule for finding in findings} <= {"absolute-path"}
     return [finding.line for finding in findings]
 
@@ -52,7 +52,7 @@ def test_a_project_without_nodes_has_no_findings(tmp_path: Path) -> None:
 
 
 def test_this_projects_own_nodes_have_no_errors() -> None:
-    findings = validate(Tree(PROJECT))
+    findings = validate_nodes(ProjectTree(PROJECT))
     assert [finding for finding in findings if finding.severity is FindingSeverity.ERROR] == []
 
 
@@ -63,7 +63,7 @@ def test_every_rule_has_its_own_name_in_lower_case_words() -> None:
 
 
 def test_each_required_section_is_missed_as_an_error(tmp_path: Path) -> None:
-    findings = validate(Tree(write_tree(tmp_path, {"AGENTS.md": "# Title\n\n```\n## Purpose\n```\n"})))
+    findings = validate_nodes(ProjectTree(write_tree(tmp_path, {"AGENTS.md": "# Title\n\n```\n## Purpose\n```\n"})))
     assert [(finding.rule, finding.severity, finding.line) for finding in findings] == [
         ("missing-section", FindingSeverity.ERROR, 1)
     ] * 3
@@ -76,7 +76,7 @@ def test_each_required_section_is_missed_as_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("heading", ["## CONTRACTS", "##  entry   points ##"])
 def test_required_sections_are_known_in_any_case_and_spacing(tmp_path: Path, heading: str) -> None:
-    findings = validate(Tree(write_tree(tmp_path, {"AGENTS.md": f"{heading}\n\nText.\n"})))
+    findings = validate_nodes(ProjectTree(write_tree(tmp_path, {"AGENTS.md": f"{heading}\n\nText.\n"})))
     assert len(findings) == 2
 
 
@@ -113,7 +113,7 @@ def test_nodes_have_a_target_and_a_budget(tmp_path: Path, tokens: int, rule: str
 )
 def test_a_target_is_not_called_a_limit(tmp_path: Path, tokens: int, message: str) -> None:
     write_tree(tmp_path, {"AGENTS.md": WHOLE.ljust(4 * tokens, "x")})
-    (finding,) = validate(Tree(tmp_path))
+    (finding,) = validate_nodes(ProjectTree(tmp_path))
     assert finding.message.startswith(f"{message}; ")
 
 
@@ -153,7 +153,7 @@ def test_files_that_cannot_be_read_are_errors_and_the_others_are_judged(tmp_path
     (tmp_path / "out/AGENTS.md").symlink_to("/etc/hostname")
     (tmp_path / "large/pipe").mkdir()
     os.mkfifo(tmp_path / "large/pipe/AGENTS.md")
-    findings = validate(Tree(tmp_path))
+    findings = validate_nodes(ProjectTree(tmp_path))
     unreadable = [finding for finding in findings if finding.rule == "unreadable-file"]
     assert [finding.file for finding in unreadable] == ["large/AGENTS.md", "large/pipe/AGENTS.md", "out/AGENTS.md"]
     assert all(finding.severity is FindingSeverity.ERROR for finding in unreadable)
@@ -218,7 +218,7 @@ def test_a_node_that_its_parent_does_not_name_is_told_of(tmp_path: Path, downlin
 )
 def test_a_downlink_that_leads_nowhere_is_an_error_in_its_line(tmp_path: Path, named: str) -> None:
     write_tree(tmp_path, {"CLAUDE.md": f"{DOWNLINKS}Below:\n\n{named}\n", "src/": ""})
-    [finding] = validate(Tree(tmp_path))
+    [finding] = validate_nodes(ProjectTree(tmp_path))
     assert (finding.rule, finding.severity) == ("dead-downlink", FindingSeverity.ERROR)
     assert finding.line == DOWNLINK_LINE + 2
     assert len(finding.message) < 300
@@ -416,10 +416,10 @@ def test_routes_addresses_and_flags_are_not_absolute_paths(tmp_path: Path, menti
 
 def test_paths_choose_what_is_judged(tmp_path: Path) -> None:
     bad = {"CLAUDE.md": "", "src/AGENTS.md": "", "src/api/AGENTS.md": "", "web/AGENTS.md": ""}
-    tree = Tree(write_tree(tmp_path, {**bad, "src/api/deep/x.py": "", "web/x.py": ""}))
+    tree = ProjectTree(write_tree(tmp_path, {**bad, "src/api/deep/x.py": "", "web/x.py": ""}))
 
     def folders(*paths: str) -> list[str]:
-        return [each.folder for each in select(tree, paths)]
+        return [each.folder for each in select_nodes(tree, paths)]
 
     assert folders() == [".", "src", "src/api", "web"]
     assert folders("src") == ["src", "src/api"]
@@ -432,13 +432,13 @@ def test_paths_choose_what_is_judged(tmp_path: Path) -> None:
 
 def test_a_path_that_leaves_the_project_names_its_field(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        validate(Tree(tmp_path), ["src", "../x"])
+        validate_nodes(ProjectTree(tmp_path), ["src", "../x"])
     assert caught.value.violations[0].field == "paths[1]"
 
 
 def test_findings_are_sorted_and_come_once(tmp_path: Path) -> None:
     write_tree(tmp_path, {"b/AGENTS.md": f"{CONTRACTS}\n{CONTRACTS}", "a/AGENTS.md": "## Purpose\n"})
-    findings = validate(Tree(tmp_path))
+    findings = validate_nodes(ProjectTree(tmp_path))
     assert len(findings) == len(set(findings)) == 6
     assert list(findings) == sorted(findings, key=lambda finding: (finding.file, finding.line, finding.rule))
 
@@ -457,17 +457,17 @@ def test_findings_are_sorted_and_come_once(tmp_path: Path) -> None:
 )
 def test_hostile_text_is_judged_all_the_same(tmp_path: Path, text: str) -> None:
     write_tree(tmp_path, {"AGENTS.md": f"{ENTRY_POINTS}{text}\n"})
-    findings = validate(Tree(tmp_path))
-    assert all(isinstance(finding, Finding) and finding.message.isprintable() for finding in findings)
+    findings = validate_nodes(ProjectTree(tmp_path))
+    assert all(isinstance(finding, ValidationFinding) and finding.message.isprintable() for finding in findings)
 
 
 def test_all_nodes_of_a_large_project_are_judged(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
     nodes = write_large_tree(tmp_path)
     durations = []
     for _ in range(3):
-        tree = Tree(tmp_path)
+        tree = ProjectTree(tmp_path)
         start = time.perf_counter()
-        findings = validate(tree)
+        findings = validate_nodes(tree)
         durations.append(time.perf_counter() - start)
     record_property("p50_seconds", statistics.median(durations))
     assert len({finding.file for finding in findings}) == len(nodes)

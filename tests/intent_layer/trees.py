@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from cstp_grpc.intent_layer.resolution import PROTOCOL_SECTIONS
+from cstp_grpc.intent_layer.context_resolution import PROTOCOL_SECTIONS
 
 BRANCHING = 4
 """How many folders a folder of the large project has."""

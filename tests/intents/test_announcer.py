@@ -11,19 +11,16 @@ import pytest
 from sqlalchemy import Engine
 
 from cstp_grpc.audit.model import AuditEntry, AuditFilter
-from cstp_grpc.audit.sql_store import SqlAuditStore
-from cstp_grpc.audit.trail import AuditTrail
-from cstp_grpc.decisions.filters import passes
-from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
+from cstp_grpc.audit.sql_trail import AuditTrail, SqlAuditStore
+from cstp_grpc.decisions.model import Decision, DecisionFilter, Match, passes_filter
+from cstp_grpc.enums import DecisionStatus, Stakes, Visibility
 from cstp_grpc.errors import GuardrailEvalFailed, InvalidArgument, NotFound, QueryFailed
-from cstp_grpc.guardrails.model import NO_CODE, Action, CodeRules, Verdict
+from cstp_grpc.guardrails.model import NO_CODE, Action, CodeFacts, Verdict
 from cstp_grpc.intents.announcer import Announcement, Announcer, Feedback
-from cstp_grpc.intents.code import CodeContext
+from cstp_grpc.intents.model import CodeContext, Intent, IntentFilter
 from cstp_grpc.intents.sql_store import SqlIntentStore
-from cstp_grpc.intents.store import Intent, IntentFilter
-from cstp_grpc.storage.paging import PageRequest
-from cstp_grpc.storage.writer import Writer
-from cstp_grpc.vocabulary import DecisionStatus, Stakes, Visibility
+from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.lanes import ObservedLane
 
 NOW = datetime(2026, 2, 4, 21, tzinfo=UTC)
@@ -33,7 +30,7 @@ CODE = CodeContext(
     ("src/api",),
     nodes=("AGENTS.md",),
     check_items=("Run the contract tests", "Update the client"),
-    rules=CodeRules(checks=("Run the contract tests", "Update the client")),
+    rules=CodeFacts(checks=("Run the contract tests", "Update the client")),
 )
 ABOUT_CODE = Announcement("Add a handler", "c-1", project="shop", paths=("src/api",))
 
@@ -67,7 +64,7 @@ class Memory:
     ) -> list[Match]:
         if self.error:
             raise self.error
-        found = [item for filters in preferences for item in self.matches if passes(item.decision, filters)]
+        found = [item for filters in preferences for item in self.matches if passes_filter(item.decision, filters)]
         return list({item.decision.id: item for item in found}.values())[:limit]
 
 
@@ -102,7 +99,7 @@ class Kit:
     """An announcer on a database, and what that keeps."""
 
     engine: Engine
-    writer: Writer
+    writer: GroupCommitWriter
     memory: Memory = field(default_factory=Memory)
     rules: Rules = field(default_factory=Rules)
     code: Code = field(default_factory=Code)
@@ -139,7 +136,7 @@ class Kit:
 
 
 @pytest.fixture
-def kit(engine: Engine, writer: Writer) -> Kit:
+def kit(engine: Engine, writer: GroupCommitWriter) -> Kit:
     return Kit(engine, writer)
 
 

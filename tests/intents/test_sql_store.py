@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine
 
+from cstp_grpc.enums import Stakes
 from cstp_grpc.errors import InvalidArgument, QueryFailed
+from cstp_grpc.intents.model import Intent, IntentContended, IntentFilter
 from cstp_grpc.intents.sql_store import SqlIntentStore
-from cstp_grpc.intents.store import Intent, IntentContended, IntentFilter
-from cstp_grpc.storage.engine import create_engine, for_writing
-from cstp_grpc.storage.paging import PageRequest
-from cstp_grpc.storage.writer import Writer
-from cstp_grpc.vocabulary import Stakes
+from cstp_grpc.storage.engine import create_engine, open_write_connection
+from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import POOL_SIZE, ServerWriter
 from tests.paging import walk
 
@@ -71,16 +71,16 @@ INTENTS = st.builds(
 Remember = Callable[[Intent], Intent]
 
 
-def remember_on(store: SqlIntentStore, writer: Writer) -> Remember:
+def remember_on(store: SqlIntentStore, writer: GroupCommitWriter) -> Remember:
     """Return what stores intents as a server does."""
 
     def waiting(connection: Connection, intent: Intent) -> Intent:
         store.hold(connection, intent)
-        return store.remember(connection, intent)
+        return store.insert_or_get(connection, intent)
 
     def remember(intent: Intent) -> Intent:
         try:
-            return writer.run(lambda connection: store.remember(connection, intent))
+            return writer.run(lambda connection: store.insert_or_get(connection, intent))
         except IntentContended:
             return writer.run(lambda connection: waiting(connection, intent), alone=True)
 
@@ -93,7 +93,7 @@ def store(engine: Engine) -> SqlIntentStore:
 
 
 @pytest.fixture
-def remember(store: SqlIntentStore, writer: Writer) -> Remember:
+def remember(store: SqlIntentStore, writer: GroupCommitWriter) -> Remember:
     return remember_on(store, writer)
 
 
@@ -224,13 +224,13 @@ def test_servers_that_add_to_the_same_intents_in_other_orders_do_not_wait_for_ea
 def test_an_intent_that_another_transaction_adds_is_contended_until_that_ends(
     store: SqlIntentStore, engine: Engine, remember: Remember
 ) -> None:
-    with for_writing(engine) as other:
+    with open_write_connection(engine) as other:
         with other.begin() as transaction:
-            store.remember(other, INTENT)
-            with for_writing(engine) as connection, connection.begin():
+            store.insert_or_get(other, INTENT)
+            with open_write_connection(engine) as connection, connection.begin():
                 with pytest.raises(IntentContended):
-                    store.remember(connection, replace(INTENT, content_hash="other"))
-                assert store.remember(connection, replace(INTENT, correlation_id="c-2")).revision == 1
+                    store.insert_or_get(connection, replace(INTENT, content_hash="other"))
+                assert store.insert_or_get(connection, replace(INTENT, correlation_id="c-2")).revision == 1
             transaction.rollback()
         # Nothing was stored, so there is nothing to revise.
         assert remember(replace(INTENT, content_hash="other")).revision == 1
@@ -244,9 +244,9 @@ def id_of(intent: Intent) -> tuple[str, str]:
     return intent.agent, intent.correlation_id
 
 
-def test_an_intent_shares_the_fate_of_its_transaction(store: SqlIntentStore, writer: Writer) -> None:
+def test_an_intent_shares_the_fate_of_its_transaction(store: SqlIntentStore, writer: GroupCommitWriter) -> None:
     def job(connection: Connection) -> None:
-        store.remember(connection, INTENT)
+        store.insert_or_get(connection, INTENT)
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
@@ -318,9 +318,9 @@ def meets(intent: Intent, conditions: IntentFilter) -> bool:
 
 
 def test_pages_hold_every_intent_that_meets_the_conditions_once_and_in_order(
-    store: SqlIntentStore, writer: Writer
+    store: SqlIntentStore, writer: GroupCommitWriter
 ) -> None:
-    writer.run(lambda connection: [store.remember(connection, intent) for intent in sample()])
+    writer.run(lambda connection: [store.insert_or_get(connection, intent) for intent in sample()])
     stored_last_first = list(reversed(sample()))
     latest_first = sorted(stored_last_first, key=lambda intent: intent.received_at, reverse=True)
 

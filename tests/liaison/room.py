@@ -10,23 +10,19 @@ from typing import Any
 from sqlalchemy import Engine
 
 from cstp_grpc.guardrails.model import Action, Verdict
-from cstp_grpc.liaison.acts import Act
 from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents
-from cstp_grpc.liaison.alarms import AlarmLimits
-from cstp_grpc.liaison.directory import AgentDirectory
-from cstp_grpc.liaison.fencing import ClaimFence
-from cstp_grpc.liaison.history import History
+from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation
+from cstp_grpc.liaison.context_sharing import ContextSharing
+from cstp_grpc.liaison.events import EventHistory
 from cstp_grpc.liaison.model import liaison_agent
-from cstp_grpc.liaison.presence import Heartbeats, LocalAgent, Presence
-from cstp_grpc.liaison.recorder import Recorder
+from cstp_grpc.liaison.presence import AgentDirectory, Heartbeats, LocalAgentService, LocalLiaisonAgent
 from cstp_grpc.liaison.redaction import Redaction, RedactionRule
 from cstp_grpc.liaison.routing import Router
-from cstp_grpc.liaison.sessions import Sessions
-from cstp_grpc.liaison.sharing import Sharing
+from cstp_grpc.liaison.sessions import ClaimFence, SessionService
 from cstp_grpc.liaison.sql_presence import SqlPresenceStore
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
-from cstp_grpc.liaison.supervision import Fallback, Supervisor
+from cstp_grpc.liaison.supervision import AlarmLimits, Fallback, SessionSupervisor
 
 HEARTBEAT = timedelta(seconds=30)
 REMEMBERED = timedelta(seconds=5)
@@ -41,15 +37,15 @@ class Acts:
     """A trail in memory."""
 
     def __init__(self) -> None:
-        self.kept: list[Act] = []
+        self.kept: list[SessionOperation] = []
 
-    def append(self, connection: Any, act: Act) -> None:
+    def append(self, connection: Any, act: SessionOperation) -> None:
         self.kept.append(act)
 
-    async def write(self, act: Act) -> None:
+    async def write(self, act: SessionOperation) -> None:
         self.kept.append(act)
 
-    def record(self, act: Act) -> None:
+    def record(self, act: SessionOperation) -> None:
         self.kept.append(act)
 
 
@@ -73,18 +69,18 @@ class Judge:
 class Room:
     """What serves chat sessions."""
 
-    sessions: Sessions
+    sessions: SessionService
     router: Router
-    sharing: Sharing
-    presence: Presence
-    history: History
+    sharing: ContextSharing
+    presence: LocalAgentService
+    history: EventHistory
     store: SqlRoutingStore
     session_store: SqlSessionStore
     acts: Acts
     judge: Judge
-    supervisor: Supervisor
+    supervisor: SessionSupervisor
     directory: AgentDirectory
-    local: Mapping[str, LocalAgent] = field(default_factory=dict)
+    local: Mapping[str, LocalLiaisonAgent] = field(default_factory=dict)
 
 
 def build_room(
@@ -105,13 +101,15 @@ def build_room(
     """Return a room whose local agents have the names of the liaison agents of their pillars."""
     sessions, store = SqlSessionStore(engine, limits.shortest), SqlRoutingStore(engine)
     acts, judge = Acts(), Judge()
-    recorder = Recorder(writer, store, acts, notify)
+    recorder = AuditedWriter(writer, store, acts, notify)
     presence = SqlPresenceStore(engine)
     heartbeats = Heartbeats(sessions, presence, recorder, clock, REMEMBERED)
-    local = {pillar: LocalAgent(pillar, [liaison_agent(pillar)], heartbeats, HEARTBEAT) for pillar in pillars}
+    local = {pillar: LocalLiaisonAgent(pillar, [liaison_agent(pillar)], heartbeats, HEARTBEAT) for pillar in pillars}
     agents = LiaisonAgents({**local, **(remote or {})})
     fence = ClaimFence({pillar: agent.names for pillar, agent in local.items()})
-    sharing = Sharing(sessions, store, agents, Redaction(redaction, max_context_bytes), judge, recorder, clock, wake)
+    sharing = ContextSharing(
+        sessions, store, agents, Redaction(redaction, max_context_bytes), judge, recorder, clock, wake
+    )
     router = Router(
         sessions,
         store,
@@ -124,16 +122,16 @@ def build_room(
         direct_handover=direct_handover,
         max_context_bytes=max_context_bytes,
     )
-    supervisor = Supervisor(
+    supervisor = SessionSupervisor(
         sessions, presence, recorder, heartbeats, router, local.keys(), limits, fallbacks or {}, clock, LEASE
     )
     kinds = {**dict.fromkeys(local, "local"), **dict.fromkeys(remote or {}, "a2a")}
     return Room(
-        Sessions(sessions, recorder, clock, max_context_bytes, fence),
+        SessionService(sessions, recorder, clock, max_context_bytes, fence),
         router,
         sharing,
-        Presence(sessions, store, agents, local, recorder, clock, CLAIM),
-        History(sessions, store),
+        LocalAgentService(sessions, store, agents, local, recorder, clock, CLAIM),
+        EventHistory(sessions, store),
         store,
         sessions,
         acts,

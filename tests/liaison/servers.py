@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from cstp_grpc.storage.engine import create_engine
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import POOL_SIZE, ServerWriter
 from tests.liaison.room import Room, build_room
 
@@ -36,7 +36,7 @@ class Clock:
 
 
 @contextmanager
-def second_server(engine: Engine) -> Iterator[tuple[Engine, Writer]]:
+def second_server(engine: Engine) -> Iterator[tuple[Engine, GroupCommitWriter]]:
     """Give another server's engine and writer on the same database."""
     other = create_engine(engine.url.render_as_string(hide_password=False), POOL_SIZE)
     try:
@@ -50,7 +50,9 @@ def second_server(engine: Engine) -> Iterator[tuple[Engine, Writer]]:
 
 
 @contextmanager
-def two_rooms(engine: Engine, writer: Writer, clock: Callable[[], datetime], **options: Any) -> Iterator[list[Room]]:
+def two_rooms(
+    engine: Engine, writer: GroupCommitWriter, clock: Callable[[], datetime], **options: Any
+) -> Iterator[list[Room]]:
     """Give what two servers of the same database serve."""
     with second_server(engine) as other:
         yield [build_room(*server, clock, PILLARS, **options) for server in ((engine, writer), other)]

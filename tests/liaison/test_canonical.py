@@ -8,7 +8,7 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.liaison.canonical import canonical, digest
+from cstp_grpc.liaison.canonical_json import encode_canonical_json, hash_canonical_json
 
 EXACT = 2**53 - 1
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
@@ -40,24 +40,24 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 @given(VALUES)
 def test_every_value_is_written_as_the_library_for_rfc_8785_writes_it(value: Any) -> None:
-    assert canonical(value).encode() == rfc8785.dumps(value)
+    assert encode_canonical_json(value).encode() == rfc8785.dumps(value)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_every_number_is_written_as_the_library_writes_it_and_reads_as_itself(number: float) -> None:
-    assert canonical(number).encode() == rfc8785.dumps(number)
-    assert float(json.loads(canonical(number))) == number
+    assert encode_canonical_json(number).encode() == rfc8785.dumps(number)
+    assert float(json.loads(encode_canonical_json(number))) == number
 
 
 @given(st.dictionaries(TEXT, st.none(), max_size=6))
 def test_members_are_in_the_order_of_their_names_in_utf_16(names: dict[str, None]) -> None:
-    written = list(json.loads(canonical(names)))
+    written = list(json.loads(encode_canonical_json(names)))
     assert written == sorted(names, key=lambda name: name.encode("utf-16-be"))
 
 
 @given(VALUES)
 def test_the_text_of_what_was_read_from_a_text_is_the_same(value: Any) -> None:
-    assert canonical(json.loads(canonical(value))) == canonical(value)
+    assert encode_canonical_json(json.loads(encode_canonical_json(value))) == encode_canonical_json(value)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_the_text_of_what_was_read_from_a_text_is_the_same(value: Any) -> None:
     ],
 )
 def test_the_text_of(value: Any, text: str) -> None:
-    assert canonical(value) == text
+    assert encode_canonical_json(value) == text
 
 
 @pytest.mark.parametrize(
@@ -85,18 +85,18 @@ def test_the_text_of(value: Any, text: str) -> None:
         (2**53 + 1, "9007199254740992"),
         (-(2**63), "-9223372036854776000"),
         (10**22, "1e+22"),
-        (int(math.pi * 1e300), canonical(math.pi * 1e300)),
+        (int(math.pi * 1e300), encode_canonical_json(math.pi * 1e300)),
     ],
 )
 def test_whole_numbers_beyond_what_is_exact_are_written_as_doubles(number: int, text: str) -> None:
-    assert canonical({"of": [number, {"and": number}]}) == f'{{"of":[{text},{{"and":{text}}}]}}'
+    assert encode_canonical_json({"of": [number, {"and": number}]}) == f'{{"of":[{text},{{"and":{text}}}]}}'
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, {"a": -math.inf}, {1: "a"}, {"a": object()}])
 def test_what_json_does_not_know_is_refused(value: Any) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - the library words it
-        canonical(value)
+        encode_canonical_json(value)
 
 
 def test_the_digest_is_that_of_the_text_in_utf_8() -> None:
-    assert digest({"é": 1}) == hashlib.sha256('{"é":1}'.encode()).hexdigest()
+    assert hash_canonical_json({"é": 1}) == hashlib.sha256('{"é":1}'.encode()).hexdigest()

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryRefused, LiaisonAgents, Parcel, Receipt
-from cstp_grpc.liaison.canonical import digest
-from cstp_grpc.liaison.delivery import Deliverer
+from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryReceipt, DeliveryRejected, DeliveryRequest, LiaisonAgents
+from cstp_grpc.liaison.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.model import (
     Activation,
     DeliveryState,
@@ -26,8 +25,9 @@ from cstp_grpc.liaison.model import (
     Session,
     Share,
 )
+from cstp_grpc.liaison.share_delivery import ShareDispatcher
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.waiting import SECONDS, wait_until
 
 NOON = datetime(2026, 2, 4, 12, 0, tzinfo=UTC)
@@ -36,7 +36,7 @@ TENANT = "acme"
 LEASE = 60.0
 CONTEXT = {"shared_intent": "move the reports"}
 
-Answer = Callable[[], Receipt]
+Answer = Callable[[], DeliveryReceipt]
 
 
 class Clock:
@@ -54,17 +54,21 @@ class FakeAgent:
 
     confirms = False
 
-    def __init__(self, *answers: Receipt | Exception, always: Receipt | Exception = Receipt()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        *answers: DeliveryReceipt | Exception,
+        always: DeliveryReceipt | Exception = DeliveryReceipt(),  # noqa: B008
+    ) -> None:
         self.answers = list(answers)
         self.always = always
-        self.parcels: list[Parcel] = []
+        self.parcels: list[DeliveryRequest] = []
         self.may_answer = threading.Event()
         self.may_answer.set()
 
     def check(self, tenant: str) -> None:
         raise AssertionError("whoever delivers just tries")
 
-    def deliver(self, parcel: Parcel) -> Receipt:
+    def deliver(self, parcel: DeliveryRequest) -> DeliveryReceipt:
         self.parcels.append(parcel)
         assert self.may_answer.wait(SECONDS)
         answer = self.answers.pop(0) if self.answers else self.always
@@ -90,7 +94,7 @@ class LocalAgent:
 class Kit:
     """An outbox with agents, and deliverers of it."""
 
-    def __init__(self, engine: Engine, writer: Writer) -> None:
+    def __init__(self, engine: Engine, writer: GroupCommitWriter) -> None:
         self.engine = engine
         self.writer = writer
         self.store = SqlRoutingStore(engine)
@@ -106,7 +110,7 @@ class Kit:
             target_agent=f"liaison_{pillar}",
             conversation_id="session-1",
             shared_context=CONTEXT,
-            context_hash=digest(CONTEXT),
+            context_hash=hash_canonical_json(CONTEXT),
             shared_by="alice",
             shared_at=self.clock.now,
             next_attempt_at=self.clock.now,
@@ -125,8 +129,8 @@ class Kit:
         with self.engine.connect() as connection:
             return list(self.store.events(connection, EventFilter(TENANT), 0, 1000))
 
-    def deliverer(self, **wanted: Any) -> Deliverer:
-        return Deliverer(
+    def deliverer(self, **wanted: Any) -> ShareDispatcher:
+        return ShareDispatcher(
             self.store,
             wanted.pop("writer", self.writer),
             LiaisonAgents(self.agents),
@@ -137,7 +141,7 @@ class Kit:
         )
 
     @contextmanager
-    def delivering(self, **wanted: Any) -> Iterator[Deliverer]:
+    def delivering(self, **wanted: Any) -> Iterator[ShareDispatcher]:
         deliverer = self.deliverer(**wanted)
         deliverer.start()
         try:
@@ -157,13 +161,13 @@ class Kit:
 
 
 @pytest.fixture
-def kit(engine: Engine, writer: Writer) -> Kit:
+def kit(engine: Engine, writer: GroupCommitWriter) -> Kit:
     return Kit(engine, writer)
 
 
 def test_what_is_due_is_delivered_and_told(kit: Kit) -> None:
     share = kit.share()
-    kit.agents["content"].always = Receipt("task-7")
+    kit.agents["content"].always = DeliveryReceipt("task-7")
     with kit.delivering():
         kept = kit.wait_for(DeliveryState.DELIVERED)
         assert kit.notified.wait(SECONDS)
@@ -247,7 +251,7 @@ def test_an_agent_that_does_not_answer_is_tried_again_ever_later(kit: Kit) -> No
             pauses.append((kept.next_attempt_at - kit.clock.now).total_seconds())
             kit.clock.now = kept.next_attempt_at
             deliverer.wake()
-        kit.agents["content"].always = Receipt()
+        kit.agents["content"].always = DeliveryReceipt()
         kit.clock.now += timedelta(minutes=5)
         deliverer.wake()
         kept = kit.wait_for(DeliveryState.DELIVERED)
@@ -275,7 +279,7 @@ def test_it_goes_on_by_itself_when_the_pause_is_over(kit: Kit) -> None:
 
 def test_a_refusal_is_final_and_told(kit: Kit) -> None:
     kit.share()
-    kit.agents["content"].always = DeliveryRefused("rejected: not here")
+    kit.agents["content"].always = DeliveryRejected("rejected: not here")
     with kit.delivering():
         kept = kit.wait_for(DeliveryState.FAILED)
         assert kit.notified.wait(SECONDS)
@@ -415,7 +419,7 @@ def test_a_look_that_finds_nothing_keeps_nobody_who_writes_waiting(kit: Kit) -> 
 class Failing:
     """A writer that loses what comes of jobs while it is told to."""
 
-    def __init__(self, writer: Writer, kit: Kit) -> None:
+    def __init__(self, writer: GroupCommitWriter, kit: Kit) -> None:
         self._writer = writer
         self._kit = kit
         self.losing = True
@@ -453,7 +457,7 @@ def test_what_another_server_wrote_down_first_stays(kit: Kit) -> None:
     with kit.delivering():
         wait_until(lambda: slow.ids == ["share-1"], "it is under way")
         done = replace(share, delivery=DeliveryState.DELIVERED, next_attempt_at=None, task_id="other", attempts=9)
-        assert kit.writer.run(lambda connection: kit.store.delivered(connection, done))
+        assert kit.writer.run(lambda connection: kit.store.update_delivery(connection, done))
         slow.may_answer.set()
         assert kit.notified.wait(SECONDS)
     assert (kit.kept().task_id, kit.kept().attempts) == ("other", 9)
@@ -468,7 +472,7 @@ def test_what_no_remote_agent_is_configured_for_waits(
     for number in range(3):
         kit.share(f"share-{number}")
     kit.share("other", "insights")
-    with caplog.at_level(logging.WARNING, "cstp_grpc.liaison.delivery"), kit.delivering():
+    with caplog.at_level(logging.WARNING, "cstp_grpc.liaison.share_delivery"), kit.delivering():
         kit.wait_for(DeliveryState.DELIVERED, "other")
     kept = kit.kept("share-0")
     assert (kept.delivery, kept.attempts) == (DeliveryState.PENDING, 0)
@@ -484,14 +488,14 @@ def test_what_no_remote_agent_is_configured_for_waits(
 def test_it_goes_on_when_the_database_answers_again(kit: Kit, engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE liaison_shares RENAME TO lost"))
-    with caplog.at_level(logging.WARNING, "cstp_grpc.liaison.delivery"), kit.delivering() as deliverer:
+    with caplog.at_level(logging.WARNING, "cstp_grpc.liaison.share_delivery"), kit.delivering() as deliverer:
         wait_until(lambda: bool(caplog.messages), "the failure is logged")
         with engine.begin() as connection:
             connection.execute(text("ALTER TABLE lost RENAME TO liaison_shares"))
         kit.share()
         deliverer.wake()
         kit.wait_for(DeliveryState.DELIVERED)
-    assert len([record for record in caplog.records if record.name == "cstp_grpc.liaison.delivery"]) == 1
+    assert len([record for record in caplog.records if record.name == "cstp_grpc.liaison.share_delivery"]) == 1
 
 
 def test_a_stop_waits_for_what_is_under_way(kit: Kit) -> None:

@@ -12,25 +12,24 @@ import pytest
 from sqlalchemy import Engine, select
 
 from cstp_grpc.errors import SessionNotFound, SessionUpdateFailed
-from cstp_grpc.liaison.acts import ActKind
-from cstp_grpc.liaison.agents import Parcel, Receipt
-from cstp_grpc.liaison.canonical import digest
-from cstp_grpc.liaison.erasure import ROWS_AT_ONCE, SESSIONS_AT_ONCE, Eraser, Retention, RetentionPolicy
-from cstp_grpc.liaison.model import Caller, EventFilter, MessageContent, MessageRole
-from cstp_grpc.liaison.recorder import Recorder
+from cstp_grpc.liaison.agents import DeliveryReceipt, DeliveryRequest
+from cstp_grpc.liaison.audit import AuditedWriter, SessionOperationKind
+from cstp_grpc.liaison.canonical_json import hash_canonical_json
+from cstp_grpc.liaison.context_sharing import ShareRequest
+from cstp_grpc.liaison.erasure import ROWS_AT_ONCE, SESSIONS_AT_ONCE, Retention, RetentionPolicy, SessionEraser
+from cstp_grpc.liaison.model import EventFilter, MessageContent, MessageRole, TenantCaller
 from cstp_grpc.liaison.routing import RoutingRequest
-from cstp_grpc.liaison.sharing import ShareRequest
 from cstp_grpc.liaison.sql_erasure import SqlErasureStore
-from cstp_grpc.storage.paging import PageRequest
+from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.tables import metadata
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.harness import TOKENS, GrpcCaller, running, settings
 from tests.liaison.room import Room, build_room
 
 NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 SECRET = "the reports of Ada Lovelace"
-CALLER = Caller("alice", "acme", "request")
+CALLER = TenantCaller("alice", "acme", "request")
 
 
 class Remote:
@@ -41,7 +40,7 @@ class Remote:
     def check(self, tenant: str) -> None:
         """It is there."""
 
-    def deliver(self, parcel: Parcel) -> Receipt:
+    def deliver(self, parcel: DeliveryRequest) -> DeliveryReceipt:
         raise AssertionError("nothing delivers in these tests")
 
 
@@ -56,9 +55,9 @@ class SlowRemote:
     def check(self, tenant: str) -> None:
         """It is there."""
 
-    def deliver(self, parcel: Parcel) -> Receipt:
+    def deliver(self, parcel: DeliveryRequest) -> DeliveryReceipt:
         self.meanwhile()
-        return Receipt()
+        return DeliveryReceipt()
 
 
 @dataclass
@@ -66,7 +65,7 @@ class House:
     """A room whose clock a test sets, and what deletes from it."""
 
     engine: Engine
-    writer: Writer
+    writer: GroupCommitWriter
     now: datetime = NOON
 
     def __post_init__(self) -> None:
@@ -74,16 +73,18 @@ class House:
         remote = {"insights": Remote(), "journey": self.slow}
         self.room: Room = build_room(self.engine, self.writer, lambda: self.now, ["content"], remote=remote)
         store = SqlErasureStore(self.engine)
-        recorder = Recorder(self.writer, self.room.store, self.room.acts, lambda: None)
-        self.eraser = Eraser(store, recorder, lambda: self.now)
+        recorder = AuditedWriter(self.writer, self.room.store, self.room.acts, lambda: None)
+        self.eraser = SessionEraser(store, recorder, lambda: self.now)
         self._retention = lambda policy: Retention(store, self.eraser, recorder, lambda: self.now, policy, "cstp")
 
-    def fill(self, session: str = "s-1", user: str = "ada", pillar: str = "content", caller: Caller = CALLER) -> None:
+    def fill(
+        self, session: str = "s-1", user: str = "ada", pillar: str = "content", caller: TenantCaller = CALLER
+    ) -> None:
         """Open a session, say something in it, hand it to a liaison agent, and share its context beside that."""
         room = self.room
         room.sessions.open(caller, user, session, {"about": SECRET})
         room.sessions.append(caller, session, MessageContent(MessageRole.USER, SECRET, message_id="m-1"))
-        room.local["content"].beat(caller)
+        room.local["content"].record_heartbeat(caller)
         room.router.route(caller, RoutingRequest(pillar, user, session, reason=f"Because of {SECRET}"))
         room.sharing.share(caller, ShareRequest("guide", "liaison_content", {"about": SECRET}, conversation_id=session))
 
@@ -105,7 +106,7 @@ class House:
 
     def messages(self, session: str = "s-1") -> list[str]:
         page = self.room.sessions.messages(CALLER, session, PageRequest(100))
-        return [message.said.content for message in page.items]
+        return [message.body.content for message in page.items]
 
     def events(self, tenant: str = "acme") -> list[str]:
         page = self.room.history.events(EventFilter(tenant), 0, 100)
@@ -113,7 +114,7 @@ class House:
 
 
 @pytest.fixture
-def house(engine: Engine, writer: Writer) -> House:
+def house(engine: Engine, writer: GroupCommitWriter) -> House:
     return House(engine, writer)
 
 
@@ -134,13 +135,13 @@ def test_the_trail_says_who_deleted_what_by_its_hash(house: House) -> None:
     house.fill()
     house.eraser.delete_session(CALLER, "s-1")
     act = house.room.acts.kept[-1]
-    assert (act.kind, act.caller, act.session_id) == (ActKind.SESSION_DELETED, CALLER, "s-1")
-    assert act.context_hash == digest({"about": SECRET})
+    assert (act.kind, act.caller, act.session_id) == (SessionOperationKind.SESSION_DELETED, CALLER, "s-1")
+    assert act.context_hash == hash_canonical_json({"about": SECRET})
     assert act.shared_context is None
 
 
 def test_other_sessions_and_other_tenants_keep_everything(house: House) -> None:
-    stranger = Caller("carol", "umbrella", "request")
+    stranger = TenantCaller("carol", "umbrella", "request")
     house.fill("s-1", "ada")
     house.fill("s-2", "bob")
     house.fill("s-1", "ada", caller=stranger)
@@ -159,7 +160,7 @@ def test_a_session_can_be_opened_and_routed_again_after_its_deletion(house: Hous
     assert house.room.presence.claim(CALLER_OF_CONTENT, "s-1", "instance")[0].id == "s-1"
 
 
-CALLER_OF_CONTENT = Caller("liaison_content", "acme", "request")
+CALLER_OF_CONTENT = TenantCaller("liaison_content", "acme", "request")
 
 
 @pytest.mark.parametrize("user", ["ada", "bob"])
@@ -220,12 +221,12 @@ def test_a_session_expires_after_its_last_change(house: House) -> None:
         house.messages("old")
     assert house.messages("new") == [SECRET]
     act = house.room.acts.kept[-1]
-    assert (act.kind, act.caller.agent, act.reason) == (ActKind.SESSION_DELETED, "cstp", "expired")
+    assert (act.kind, act.caller.agent, act.reason) == (SessionOperationKind.SESSION_DELETED, "cstp", "expired")
 
 
 def test_messages_expire_and_the_rest_of_the_conversation_is_shared(house: House) -> None:
     house.room.sessions.open(CALLER, "ada", "s-1", {})
-    house.room.local["content"].beat(CALLER)
+    house.room.local["content"].record_heartbeat(CALLER)
     for number in range(ROWS_AT_ONCE + 1):
         house.room.sessions.append(CALLER, "s-1", MessageContent(MessageRole.USER, f"old {number}"))
     house.now += DAY
@@ -233,7 +234,7 @@ def test_messages_expire_and_the_rest_of_the_conversation_is_shared(house: House
     house.now += timedelta(seconds=1)
     house.expire(messages=DAY)
     assert house.messages() == ["new"]
-    house.room.local["content"].beat(CALLER)
+    house.room.local["content"].record_heartbeat(CALLER)
     activation = house.room.router.route(CALLER, RoutingRequest("content", "ada", "s-1"))
     history = activation.shared_context["conversation_history"]
     assert [(entry["sequence"], entry["content"]) for entry in history] == [(ROWS_AT_ONCE + 2, "new")]
@@ -244,7 +245,7 @@ def test_a_conversation_whose_messages_have_all_expired_is_shared_without_any(ho
     house.room.sessions.append(CALLER, "s-1", MessageContent(MessageRole.USER, "old"))
     house.now += 2 * DAY
     house.expire(messages=DAY)
-    house.room.local["content"].beat(CALLER)
+    house.room.local["content"].record_heartbeat(CALLER)
     activation = house.room.router.route(CALLER, RoutingRequest("content", "ada", "s-1"))
     assert activation.shared_context["conversation_history"] == []
 

@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from cstp_grpc.errors import CstpError, QueryFailed, RateLimited, Unavailable
-from cstp_grpc.liaison.feed import Feed, Watch
+from cstp_grpc.liaison.events import EventFeed, EventSubscription
 from cstp_grpc.liaison.model import Event, EventFilter, EventType
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
-from cstp_grpc.storage.reading import reading
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.unit_of_work import read_snapshot
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.waiting import SECONDS, wait_until
 
 NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
@@ -28,7 +28,7 @@ ACME = EventFilter("acme")
 class Watching:
     """A thread that watches, and what it saw."""
 
-    watch: Watch
+    watch: EventSubscription
     seen: list[int] = field(default_factory=list)
     error: CstpError | None = None
 
@@ -57,8 +57,8 @@ class Newsroom:
     """Events in a database, and feeds of them."""
 
     engine: Engine
-    writer: Writer
-    feeds: list[Feed] = field(default_factory=list)
+    writer: GroupCommitWriter
+    feeds: list[EventFeed] = field(default_factory=list)
     watchings: list[Watching] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -70,14 +70,14 @@ class Newsroom:
         per_agent: int = 10,
         refresh_seconds: float | None = None,
         read: Callable[[], AbstractContextManager[Connection]] | None = None,
-    ) -> Feed:
+    ) -> EventFeed:
         """Return another feed, as if of another server."""
-        read = read or (lambda: reading(self.engine))
-        feed = Feed(self.store, read, max_watchers, per_agent, refresh_seconds, asyncio.to_thread)
+        read = read or (lambda: read_snapshot(self.engine))
+        feed = EventFeed(self.store, read, max_watchers, per_agent, refresh_seconds, asyncio.to_thread)
         self.feeds.append(feed)
         return feed
 
-    def watching(self, watch: Watch) -> Watching:
+    def watching(self, watch: EventSubscription) -> Watching:
         """Watch in a thread."""
         watching = Watching(watch)
         self.watchings.append(watching)
@@ -88,7 +88,7 @@ class Newsroom:
         added = self.writer.run(lambda connection: [self.store.add_event(connection, event) for event in events])
         return [sequence(event) for event in added]
 
-    def happen(self, feed: Feed, *events: Event) -> list[int]:
+    def happen(self, feed: EventFeed, *events: Event) -> list[int]:
         """Store events, tell a feed, and return their sequences."""
         sequences = self.add(*events)
         feed.notify()
@@ -96,7 +96,7 @@ class Newsroom:
 
 
 @pytest.fixture
-def newsroom(engine: Engine, writer: Writer) -> Iterator[Newsroom]:
+def newsroom(engine: Engine, writer: GroupCommitWriter) -> Iterator[Newsroom]:
     newsroom = Newsroom(engine, writer)
     yield newsroom
     for feed in newsroom.feeds:
@@ -104,7 +104,7 @@ def newsroom(engine: Engine, writer: Writer) -> Iterator[Newsroom]:
     assert all(watching.ended() for watching in newsroom.watchings)
 
 
-def next_event(watch: Watch) -> Event:
+def next_event(watch: EventSubscription) -> Event:
     """Wait for the next event of a watch."""
 
     async def wait() -> Event:
@@ -274,7 +274,7 @@ def test_a_look_wakes_watches_for_events_of_other_servers(newsroom: Newsroom) ->
     feed = newsroom.feed()
     watching = newsroom.watching(feed.watch(ACME, None, "alice"))
     sequences = newsroom.happen(newsroom.feed(), HAPPENED)
-    feed.look()
+    feed.check_for_new()
     wait_until(lambda: watching.seen == sequences, "the event of the other server is seen")
 
 
@@ -283,7 +283,7 @@ def test_a_database_that_fails_ends_the_watch_and_frees_its_place(newsroom: News
 
     @contextmanager
     def read() -> Iterator[Connection]:
-        with reading(newsroom.engine) as connection:
+        with read_snapshot(newsroom.engine) as connection:
             if broken.is_set():
                 # What a lost connection looks like.
                 connection.exec_driver_sql("SELECT nothing FROM nowhere")

@@ -10,30 +10,30 @@ from sqlalchemy import Engine
 from cstp_grpc.errors import Conflict, SessionWithAnotherAgent
 from cstp_grpc.liaison.model import (
     GUIDE,
-    Caller,
     EventFilter,
     EventType,
     MessageContent,
     MessageRole,
     Session,
+    TenantCaller,
     liaison_agent,
 )
 from cstp_grpc.liaison.routing import RoutingRequest
-from cstp_grpc.storage.paging import PageRequest
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.liaison.room import CLAIM, Room
 from tests.liaison.servers import PILLARS, Clock, two_rooms
 
 TENANT = "acme"
-THE_GUIDE = Caller("guide-agent", TENANT, "request-1", may_route=True)
-CONTENT = Caller("liaison_content", TENANT, "request-2")
-INSIGHTS = Caller("liaison_insights", TENANT, "request-3")
+THE_GUIDE = TenantCaller("guide-agent", TENANT, "request-1", may_route=True)
+CONTENT = TenantCaller("liaison_content", TENANT, "request-2")
+INSIGHTS = TenantCaller("liaison_insights", TENANT, "request-3")
 
-Act = Callable[[Room, Caller, int | None], object]
+Act = Callable[[Room, TenantCaller, int | None], object]
 
 
 @pytest.fixture
-def rooms(engine: Engine, writer: Writer, clock: Clock) -> Iterator[list[Room]]:
+def rooms(engine: Engine, writer: GroupCommitWriter, clock: Clock) -> Iterator[list[Room]]:
     with two_rooms(engine, writer, clock) as made:
         made[0].sessions.open(THE_GUIDE, "ada", "s-1", {})
         beat(made[0])
@@ -43,14 +43,14 @@ def rooms(engine: Engine, writer: Writer, clock: Clock) -> Iterator[list[Room]]:
 
 def beat(room: Room) -> None:
     for pillar in PILLARS:
-        room.presence.heartbeat(Caller(liaison_agent(pillar), TENANT, "request-4"), pillar, leaving=False)
+        room.presence.heartbeat(TenantCaller(liaison_agent(pillar), TENANT, "request-4"), pillar, leaving=False)
 
 
 def route(room: Room, pillar: str = "content") -> None:
     room.router.route(THE_GUIDE, RoutingRequest(pillar, "ada", "s-1", "because", {"topic": "files"}))
 
 
-def claim(room: Room, claimant: str, caller: Caller = CONTENT) -> int:
+def claim(room: Room, claimant: str, caller: TenantCaller = CONTENT) -> int:
     """Return the number of a claim."""
     return room.presence.claim(caller, "s-1", claimant)[0].claim_number
 
@@ -60,23 +60,23 @@ def read(room: Room) -> tuple[Session, int]:
     return room.sessions.get(THE_GUIDE, "s-1", "ada"), len(room.history.events(EventFilter(TENANT), 0, 100).events)
 
 
-def answer(room: Room, caller: Caller, number: int | None) -> object:
+def answer(room: Room, caller: TenantCaller, number: int | None) -> object:
     return room.sessions.append(caller, "s-1", MessageContent(MessageRole.ASSISTANT, "Here"), number)
 
 
-def note(room: Room, caller: Caller, number: int | None) -> object:
+def note(room: Room, caller: TenantCaller, number: int | None) -> object:
     return room.sessions.append(caller, "s-1", MessageContent(MessageRole.SYSTEM, "Noted"), number)
 
 
-def update(room: Room, caller: Caller, number: int | None) -> object:
+def update(room: Room, caller: TenantCaller, number: int | None) -> object:
     return room.sessions.update_context(caller, "s-1", {"draft": number or 0}, None, number)
 
 
-def give_back(room: Room, caller: Caller, number: int | None) -> object:
+def give_back(room: Room, caller: TenantCaller, number: int | None) -> object:
     return room.router.return_to_guide(caller, "s-1", "done", None, number)
 
 
-def refused(act: Act, room: Room, caller: Caller, number: int | None) -> str:
+def refused(act: Act, room: Room, caller: TenantCaller, number: int | None) -> str:
     """Return why an act is refused, which changes nothing."""
     before = read(room)
     with pytest.raises(SessionWithAnotherAgent) as raised:

@@ -19,20 +19,20 @@ import grpc
 import pytest
 
 from cstp_grpc.client import AsyncCstpClient, CstpClient, RetryPolicy
-from cstp_grpc.client.codec import from_json
-from cstp_grpc.client.contract import methods
 from cstp_grpc.config import Settings
+from cstp_grpc.contract.json_codec import from_json
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.errors import RateLimited
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
 from cstp_grpc.liaison.model import Event, EventType
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.storage.engine import create_engine
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.harness import TIMEOUT, TOKENS, GrpcCaller, JsonRpcCaller, Outcome, bridging, decoded, running, settings
 from tests.waiting import wait_until
 
 ROUTE = "liaison.routeToLiaisonAgent"
-WATCH = methods()["liaison.watchEvents"]
+WATCH = contract_methods()["liaison.watchEvents"]
 CALLS = 200
 CALLERS = 24
 PILLARS = ("content", "insights", "journey", "solution")
@@ -79,7 +79,7 @@ class Wire:
 
     def answer(self, params: Mapping[str, Any]) -> bytes:
         """Return the bytes of a routing's answer over gRPC, or why it failed."""
-        rpc = methods()[ROUTE]
+        rpc = contract_methods()[ROUTE]
         invoke: Any = self.over_grpc.channel.unary_unary(rpc.path, rpc.request.SerializeToString)
         metadata = (("authorization", f"Bearer {TOKENS['alice']}"),)
         try:
@@ -343,7 +343,7 @@ def test_a_watcher_sees_even_what_nobody_told_of(tmp_path: Path) -> None:
         watching = pool.submit(watcher.run)
         wait_until(lambda: len(watcher.seen) == 2, "the watcher has caught up")
         engine = create_engine(wanted.storage_url, 1)
-        writer = Writer(engine, TIMEOUT)
+        writer = GroupCommitWriter(engine, TIMEOUT)
         closed = Event("default", EventType.SESSION_CLOSED, "guide", datetime(2026, 1, 1, tzinfo=UTC), "s-1")
         writer.run(lambda connection: SqlRoutingStore(engine).add_event(connection, closed))
         writer.close()

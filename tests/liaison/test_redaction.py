@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.errors import ConfigError, ContextSharingFailed
-from cstp_grpc.liaison.canonical import digest
+from cstp_grpc.liaison.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.redaction import MASK, Redaction, RedactionRule
 
 LARGE = 1_000_000
@@ -35,7 +35,7 @@ CONTEXT: dict[str, Any] = {
 def test_without_rules_the_context_is_shared_as_it_is() -> None:
     answer = Redaction([], LARGE).apply(CONTEXT)
     assert answer.context is CONTEXT
-    assert answer.context_hash == digest(CONTEXT)
+    assert answer.context_hash == hash_canonical_json(CONTEXT)
 
 
 def test_what_is_dropped_is_gone_and_what_is_masked_can_be_seen_to_have_been() -> None:
@@ -54,7 +54,9 @@ def test_what_is_dropped_is_gone_and_what_is_masked_can_be_seen_to_have_been() -
 
 def test_the_hash_is_that_of_what_is_shared() -> None:
     answer = Redaction([RedactionRule("$.password", mask=False)], LARGE).apply(CONTEXT)
-    assert answer.context_hash == digest({name: value for name, value in CONTEXT.items() if name != "password"})
+    assert answer.context_hash == hash_canonical_json(
+        {name: value for name, value in CONTEXT.items() if name != "password"}
+    )
 
 
 def test_the_context_that_is_given_is_not_changed() -> None:
@@ -137,7 +139,7 @@ def test_what_remains_is_what_no_rule_selects(context: dict[str, Any], rules: li
     before = copy.deepcopy(context)
     answer = Redaction(rules, LARGE).apply(context)
     assert answer.context == by_place(context, rules)
-    assert answer.context_hash == digest(answer.context)
+    assert answer.context_hash == hash_canonical_json(answer.context)
     assert context == before
 
 

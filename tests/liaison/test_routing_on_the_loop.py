@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.client.codec import from_json
-from cstp_grpc.client.contract import methods
+from cstp_grpc.contract.json_codec import from_json
+from cstp_grpc.contract.methods import contract_methods
 from tests.harness import TIMEOUT, TOKENS, GrpcCaller, running, settings
 
 ROUTE = "liaison.routeToLiaisonAgent"
@@ -40,7 +40,7 @@ def routing(session_id: str, **params: Any) -> dict[str, Any]:
 
 def begin(caller: GrpcCaller, method: str, params: dict[str, Any]) -> Any:
     """Begin a call, and return its future."""
-    rpc = methods()[method]
+    rpc = contract_methods()[method]
     invoke = caller.channel.unary_unary(rpc.path, rpc.request.SerializeToString, rpc.response.FromString)
     metadata = (("authorization", f"Bearer {TOKENS['alice']}"),)
     return invoke.future(from_json(params, rpc.request), timeout=TIMEOUT, metadata=metadata)

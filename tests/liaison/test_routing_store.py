@@ -27,7 +27,7 @@ from cstp_grpc.liaison.model import (
 )
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import ServerWriter
 from tests.liaison.strategies import ACTIVATIONS, EVENTS, SHARES, TENANT
 from tests.waiting import wait_until
@@ -65,49 +65,51 @@ def reader(engine: Engine) -> SqlSessionStore:
 
 
 def share_of(routing: SqlRoutingStore, reader: SqlSessionStore, share_id: str = SHARE.id) -> Share | None:
-    with reader.reading() as connection:
+    with reader.read_snapshot() as connection:
         return routing.share(connection, TENANT, share_id)
 
 
 def activation_of(
     routing: SqlRoutingStore, reader: SqlSessionStore, key: str, tenant: str = TENANT
 ) -> Activation | None:
-    with reader.reading() as connection:
+    with reader.read_snapshot() as connection:
         return routing.activation(connection, tenant, key)
 
 
 def events_of(
     routing: SqlRoutingStore, reader: SqlSessionStore, conditions: EventFilter, after: int = 0, limit: int = 1000
 ) -> Sequence[Event]:
-    with reader.reading() as connection:
+    with reader.read_snapshot() as connection:
         return routing.events(connection, conditions, after, limit)
 
 
-def add_share(routing: SqlRoutingStore, writer: Writer, share: Share = SHARE) -> bool:
+def add_share(routing: SqlRoutingStore, writer: GroupCommitWriter, share: Share = SHARE) -> bool:
     return writer.run(lambda connection: routing.add_share(connection, share))
 
 
-def add_event(routing: SqlRoutingStore, writer: Writer, event: Event = EVENT) -> Event:
+def add_event(routing: SqlRoutingStore, writer: GroupCommitWriter, event: Event = EVENT) -> Event:
     return writer.run(lambda connection: routing.add_event(connection, event))
 
 
-def delivered(routing: SqlRoutingStore, writer: Writer, share: Share) -> bool:
-    return writer.run(lambda connection: routing.delivered(connection, share))
+def delivered(routing: SqlRoutingStore, writer: GroupCommitWriter, share: Share) -> bool:
+    return writer.run(lambda connection: routing.update_delivery(connection, share))
 
 
-def take_due(routing: SqlRoutingStore, writer: Writer, now: datetime = NOON, limit: int = 100) -> list[Share]:
+def take_due(
+    routing: SqlRoutingStore, writer: GroupCommitWriter, now: datetime = NOON, limit: int = 100
+) -> list[Share]:
     return writer.run(lambda connection: routing.take_due(connection, now, now + MINUTE, limit))
 
 
 def next_due(routing: SqlRoutingStore, reader: SqlSessionStore) -> datetime | None:
-    with reader.reading() as connection:
+    with reader.read_snapshot() as connection:
         return routing.next_due(connection)
 
 
 # Activations
 
 
-def activate(routing: SqlRoutingStore, writer: Writer, tenant: str, activation: Activation) -> None:
+def activate(routing: SqlRoutingStore, writer: GroupCommitWriter, tenant: str, activation: Activation) -> None:
     """Add an activation with its share, as a routing does."""
     share = replace(SHARE, tenant=tenant, id=activation.key, shared_context=activation.shared_context)
 
@@ -119,7 +121,7 @@ def activate(routing: SqlRoutingStore, writer: Writer, tenant: str, activation: 
 
 
 def test_every_activation_comes_back_as_it_was(
-    routing: SqlRoutingStore, reader: SqlSessionStore, writer: Writer
+    routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:
     numbers = count()
 
@@ -133,7 +135,9 @@ def test_every_activation_comes_back_as_it_was(
     check()
 
 
-def test_a_key_activates_once_in_its_tenant(routing: SqlRoutingStore, reader: SqlSessionStore, writer: Writer) -> None:
+def test_a_key_activates_once_in_its_tenant(
+    routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
+) -> None:
     theirs = replace(ACTIVATION, execution_id="theirs")
     activate(routing, writer, TENANT, ACTIVATION)
     assert activation_of(routing, reader, "key", "other") is None
@@ -148,7 +152,9 @@ def test_a_key_activates_once_in_its_tenant(routing: SqlRoutingStore, reader: Sq
 # Shares
 
 
-def test_every_share_comes_back_as_it_was(routing: SqlRoutingStore, reader: SqlSessionStore, writer: Writer) -> None:
+def test_every_share_comes_back_as_it_was(
+    routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
+) -> None:
     numbers = count()
 
     @given(SHARES)
@@ -161,7 +167,7 @@ def test_every_share_comes_back_as_it_was(routing: SqlRoutingStore, reader: SqlS
 
 
 def test_a_taken_identifier_is_not_given_again(
-    routing: SqlRoutingStore, reader: SqlSessionStore, writer: Writer
+    routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:
     assert add_share(routing, writer)
     assert not add_share(routing, writer, replace(SHARE, context_hash="other"))
@@ -171,7 +177,7 @@ def test_a_taken_identifier_is_not_given_again(
 
 
 def test_text_that_a_database_cannot_keep_is_replaced(
-    routing: SqlRoutingStore, reader: SqlSessionStore, writer: Writer
+    routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:
     add_share(routing, writer, replace(SHARE, id="a\0b", conversation_id="\ud800", source_agent="\0"))
     found = share_of(routing, reader, "a\0b")
@@ -189,7 +195,7 @@ def test_text_that_a_database_cannot_keep_is_replaced(
 
 @pytest.mark.parametrize("state", [DeliveryState.DELIVERED, DeliveryState.FAILED])
 def test_what_became_of_a_delivery_is_written_once(
-    routing: SqlRoutingStore, reader: SqlSessionStore, writer: Writer, state: DeliveryState
+    routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter, state: DeliveryState
 ) -> None:
     add_share(routing, writer)
     tried = replace(SHARE, attempts=1, next_attempt_at=NOON + MINUTE)
@@ -202,7 +208,9 @@ def test_what_became_of_a_delivery_is_written_once(
     assert share_of(routing, reader) == ended
 
 
-def test_the_delivery_alone_is_written(routing: SqlRoutingStore, reader: SqlSessionStore, writer: Writer) -> None:
+def test_the_delivery_alone_is_written(
+    routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
+) -> None:
     add_share(routing, writer)
     other = replace(SHARE, target_agent="other", shared_context={}, context_hash="other", attempts=1)
     assert delivered(routing, writer, other)
@@ -210,7 +218,7 @@ def test_the_delivery_alone_is_written(routing: SqlRoutingStore, reader: SqlSess
 
 
 def test_due_shares_are_taken_once_and_the_longest_due_first(
-    routing: SqlRoutingStore, reader: SqlSessionStore, writer: Writer
+    routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:
     waits = {"later": 1, "now": 0, "before": -2, "long": -3, "just": -1}
     for name, minutes in waits.items():
@@ -226,7 +234,9 @@ def test_due_shares_are_taken_once_and_the_longest_due_first(
     assert len(take_due(routing, writer, NOON + MINUTE)) == len(waits) + 1
 
 
-def test_what_was_delivered_is_due_no_more(routing: SqlRoutingStore, reader: SqlSessionStore, writer: Writer) -> None:
+def test_what_was_delivered_is_due_no_more(
+    routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
+) -> None:
     assert next_due(routing, reader) is None
     add_share(routing, writer, replace(SHARE, id="later", next_attempt_at=NOON + MINUTE))
     assert next_due(routing, reader) == NOON + MINUTE
@@ -238,14 +248,14 @@ def test_what_was_delivered_is_due_no_more(routing: SqlRoutingStore, reader: Sql
     assert [share.id for share in take_due(routing, writer, NOON + MINUTE)] == ["later"]
 
 
-def test_servers_never_take_the_same_share(routing: SqlRoutingStore, engine: Engine, writer: Writer) -> None:
+def test_servers_never_take_the_same_share(routing: SqlRoutingStore, engine: Engine, writer: GroupCommitWriter) -> None:
     names = {f"share-{number}" for number in range(60)}
 
     def fill(connection: Connection) -> None:
         for name in names:
             routing.add_share(connection, replace(SHARE, id=name))
 
-    def take_all(server: Writer) -> list[str]:
+    def take_all(server: GroupCommitWriter) -> list[str]:
         taken: list[str] = []
         while batch := take_due(routing, server, limit=3):
             taken += [share.id for share in batch]
@@ -263,7 +273,9 @@ def test_servers_never_take_the_same_share(routing: SqlRoutingStore, engine: Eng
 # Events
 
 
-def test_every_event_comes_back_as_it_was(routing: SqlRoutingStore, reader: SqlSessionStore, writer: Writer) -> None:
+def test_every_event_comes_back_as_it_was(
+    routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
+) -> None:
     last = 0
 
     @given(EVENTS)
@@ -274,21 +286,21 @@ def test_every_event_comes_back_as_it_was(routing: SqlRoutingStore, reader: SqlS
         assert stored.sequence == last + 1
         assert replace(stored, sequence=None) == event
         assert events_of(routing, reader, EventFilter(TENANT), last) == [stored]
-        with reader.reading() as connection:
+        with reader.read_snapshot() as connection:
             assert routing.last_sequence(connection, TENANT) == stored.sequence
         last = stored.sequence
 
-    with reader.reading() as connection:
+    with reader.read_snapshot() as connection:
         assert routing.last_sequence(connection, TENANT) == 0
     check()
 
 
 def test_the_events_of_each_tenant_are_counted_by_themselves(
-    routing: SqlRoutingStore, reader: SqlSessionStore, writer: Writer
+    routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:
     mixed = [add_event(routing, writer, replace(EVENT, tenant=tenant)) for tenant in ("a", "b", "a", "a", "b")]
     assert [event.sequence for event in mixed] == [1, 1, 2, 3, 2]
-    with reader.reading() as connection:
+    with reader.read_snapshot() as connection:
         last = [routing.last_sequence(connection, tenant) for tenant in ("a", "b", "c")]
     assert last == [3, 2, 0]
     assert events_of(routing, reader, EventFilter("a"), after=1) == [mixed[2], mixed[3]]
@@ -314,7 +326,7 @@ def meets(event: Event, conditions: EventFilter) -> bool:
 
 
 def test_events_that_meet_the_conditions_come_in_their_order(
-    routing: SqlRoutingStore, reader: SqlSessionStore, writer: Writer
+    routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:
     kinds = list(EventType)
     drafts = [
@@ -338,7 +350,7 @@ def test_events_that_meet_the_conditions_come_in_their_order(
 
 
 def test_a_sequence_is_never_used_again_and_an_undone_event_is_gone(
-    routing: SqlRoutingStore, reader: SqlSessionStore, writer: Writer
+    routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:
     def job(connection: Connection) -> None:
         routing.add_event(connection, EVENT)
@@ -352,7 +364,7 @@ def test_a_sequence_is_never_used_again_and_an_undone_event_is_gone(
 
 
 def test_no_event_appears_before_one_that_was_read(
-    routing: SqlRoutingStore, reader: SqlSessionStore, engine: Engine, writer: Writer
+    routing: SqlRoutingStore, reader: SqlSessionStore, engine: Engine, writer: GroupCommitWriter
 ) -> None:
     """Who goes on from the last sequence that it saw misses nothing, whichever servers write."""
     other = ServerWriter(engine)

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine
 from cstp_grpc.errors import InvalidArgument, QueryFailed
 from cstp_grpc.liaison.model import (
     GUIDE,
-    Message,
+    ChatMessage,
     MessageContent,
     MessageRole,
     Session,
@@ -26,9 +26,9 @@ from cstp_grpc.liaison.model import (
     SessionStatus,
 )
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
-from cstp_grpc.storage.engine import create_engine, for_writing
-from cstp_grpc.storage.paging import PageRequest
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.engine import create_engine, open_write_connection
+from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import POOL_SIZE, ServerWriter
 from tests.liaison.strategies import CONTENTS, SESSIONS, TENANT
 from tests.paging import walk
@@ -53,42 +53,42 @@ Write = Callable[[Callable[[Connection], T]], T]
 
 
 def read(sessions: SqlSessionStore, session_id: str = SESSION.id, tenant: str = TENANT) -> Session | None:
-    with sessions.reading() as connection:
+    with sessions.read_snapshot() as connection:
         return sessions.get(connection, tenant, session_id)
 
 
 def active(sessions: SqlSessionStore, user_id: str, tenant: str = TENANT) -> Session | None:
-    with sessions.reading() as connection:
+    with sessions.read_snapshot() as connection:
         return sessions.active(connection, tenant, user_id)
 
 
-def history(sessions: SqlSessionStore, max_characters: int = 10**9) -> list[Message]:
-    with sessions.reading() as connection:
+def history(sessions: SqlSessionStore, max_characters: int = 10**9) -> list[ChatMessage]:
+    with sessions.read_snapshot() as connection:
         return sessions.history(connection, TENANT, SESSION.id, max_characters)
 
 
-def add(sessions: SqlSessionStore, writer: Writer, session: Session = SESSION) -> bool:
+def add(sessions: SqlSessionStore, writer: GroupCommitWriter, session: Session = SESSION) -> bool:
     return writer.run(lambda connection: sessions.add(connection, session))
 
 
-def swap(sessions: SqlSessionStore, writer: Writer, session: Session) -> bool:
+def swap(sessions: SqlSessionStore, writer: GroupCommitWriter, session: Session) -> bool:
     return writer.run(lambda connection: sessions.replace(connection, session))
 
 
-def claim(sessions: SqlSessionStore, writer: Writer, session: Session, now: datetime = NOON) -> bool:
+def claim(sessions: SqlSessionStore, writer: GroupCommitWriter, session: Session, now: datetime = NOON) -> bool:
     return writer.run(lambda connection: sessions.claim(connection, session, now))
 
 
 def say(
-    sessions: SqlSessionStore, writer: Writer, said: MessageContent = HELLO, session_id: str = SESSION.id
-) -> Message | None:
+    sessions: SqlSessionStore, writer: GroupCommitWriter, said: MessageContent = HELLO, session_id: str = SESSION.id
+) -> ChatMessage | None:
     return writer.run(lambda connection: sessions.append(connection, TENANT, session_id, said, "emerson", NOON))
 
 
 # Sessions
 
 
-def test_every_session_comes_back_as_it_was(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_every_session_comes_back_as_it_was(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     numbers = count()
 
     @given(SESSIONS)
@@ -108,14 +108,14 @@ def test_what_is_not_there_is_none(sessions: SqlSessionStore) -> None:
     assert history(sessions) == []
 
 
-def test_a_taken_identifier_is_not_given_again(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_a_taken_identifier_is_not_given_again(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     assert add(sessions, writer)
     assert not add(sessions, writer, replace(SESSION, user_id="bob"))
     assert read(sessions) == SESSION
     assert active(sessions, "bob") is None
 
 
-def test_a_user_has_one_active_session(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_a_user_has_one_active_session(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     assert add(sessions, writer)
     second = replace(SESSION, id="s-2")
     assert not add(sessions, writer, second)
@@ -126,7 +126,9 @@ def test_a_user_has_one_active_session(sessions: SqlSessionStore, writer: Writer
     assert add(sessions, writer, replace(second, id="s-3"))
 
 
-def test_of_many_openings_at_once_one_is_added(sessions: SqlSessionStore, engine: Engine, writer: Writer) -> None:
+def test_of_many_openings_at_once_one_is_added(
+    sessions: SqlSessionStore, engine: Engine, writer: GroupCommitWriter
+) -> None:
     """Also where they reach different servers."""
     other = ServerWriter(engine)
     wanted = [replace(SESSION, id=f"s-{number}") for number in range(16)]
@@ -137,14 +139,14 @@ def test_of_many_openings_at_once_one_is_added(sessions: SqlSessionStore, engine
     assert active(sessions, "ada") == wanted[added.index(True)]
 
 
-def test_tenants_do_not_see_each_other(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_tenants_do_not_see_each_other(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     theirs = replace(SESSION, tenant="other", context={})
     assert add(sessions, writer)
     assert add(sessions, writer, theirs)
     say(sessions, writer, replace(HELLO, message_id="m-1"))
     assert read(sessions, tenant="other") == theirs
     assert active(sessions, "ada", "other") == theirs
-    with sessions.reading() as connection:
+    with sessions.read_snapshot() as connection:
         assert sessions.message(connection, "other", SESSION.id, "m-1") is None
         assert sessions.history(connection, "other", SESSION.id, 1000) == []
         assert sessions.messages(connection, "other", SESSION.id, ALL).items == ()
@@ -156,7 +158,7 @@ def test_tenants_do_not_see_each_other(sessions: SqlSessionStore, writer: Writer
     assert (mine.active_agent, mine.claimed_by, mine.message_count) == (GUIDE, None, 1)
 
 
-def test_text_that_a_database_cannot_keep_is_replaced(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_text_that_a_database_cannot_keep_is_replaced(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     add(sessions, writer, replace(SESSION, id="a\0b", user_id="\ud800", context={"a\0": "\0"}))
     found = read(sessions, "a\0b")
     assert found is not None
@@ -167,7 +169,9 @@ def test_text_that_a_database_cannot_keep_is_replaced(sessions: SqlSessionStore,
 # Changes
 
 
-def test_a_session_takes_the_place_of_the_version_before_it_alone(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_a_session_takes_the_place_of_the_version_before_it_alone(
+    sessions: SqlSessionStore, writer: GroupCommitWriter
+) -> None:
     add(sessions, writer)
     for version in (0, 1, 3):
         assert not swap(sessions, writer, replace(SESSION, version=version, context={}))
@@ -178,7 +182,7 @@ def test_a_session_takes_the_place_of_the_version_before_it_alone(sessions: SqlS
     assert read(sessions) == second
 
 
-def test_every_change_of_a_session_is_kept(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_every_change_of_a_session_is_kept(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     versions = count(1)
     add(sessions, writer)
 
@@ -201,7 +205,7 @@ def test_every_change_of_a_session_is_kept(sessions: SqlSessionStore, writer: Wr
     check()
 
 
-def test_a_closed_session_is_not_changed(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_a_closed_session_is_not_changed(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     add(sessions, writer)
     closed = replace(SESSION, version=2, status=SessionStatus.CLOSED, closed_at=NOON)
     assert swap(sessions, writer, closed)
@@ -212,7 +216,7 @@ def test_a_closed_session_is_not_changed(sessions: SqlSessionStore, writer: Writ
     assert history(sessions) == []
 
 
-def test_what_a_transaction_does_is_undone_with_it(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_what_a_transaction_does_is_undone_with_it(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     def job(connection: Connection) -> None:
         sessions.add(connection, SESSION)
         sessions.append(connection, TENANT, SESSION.id, HELLO, "emerson", NOON)
@@ -224,7 +228,9 @@ def test_what_a_transaction_does_is_undone_with_it(sessions: SqlSessionStore, wr
     assert history(sessions) == []
 
 
-def test_a_locked_session_waits_for_nobody_else(sessions: SqlSessionStore, engine: Engine, writer: Writer) -> None:
+def test_a_locked_session_waits_for_nobody_else(
+    sessions: SqlSessionStore, engine: Engine, writer: GroupCommitWriter
+) -> None:
     """Who reads it with the lock and changes it then is never overtaken, whichever server does it."""
     add(sessions, writer, replace(SESSION, context={"count": 0}))
     other = ServerWriter(engine)
@@ -244,7 +250,7 @@ def test_a_locked_session_waits_for_nobody_else(sessions: SqlSessionStore, engin
 
 
 def test_servers_that_change_several_sessions_do_not_wait_for_each_other(
-    sessions: SqlSessionStore, engine: Engine, writer: Writer
+    sessions: SqlSessionStore, engine: Engine, writer: GroupCommitWriter
 ) -> None:
     """Whatever the order in which each does it within one transaction."""
     names = ["s-1", "s-2", "s-3"]
@@ -255,7 +261,7 @@ def test_servers_that_change_several_sessions_do_not_wait_for_each_other(
     def turns(order: list[str]) -> None:
         for _ in range(20):
             together.wait(20.0)
-            with for_writing(engine) as connection, connection.begin():
+            with open_write_connection(engine) as connection, connection.begin():
                 for name in order:
                     assert sessions.append(connection, TENANT, name, HELLO, "emerson", NOON)
 
@@ -271,7 +277,7 @@ def test_servers_that_change_several_sessions_do_not_wait_for_each_other(
 
 
 def hand_over(
-    sessions: SqlSessionStore, writer: Writer, session: Session, *, with_messages: bool = False
+    sessions: SqlSessionStore, writer: GroupCommitWriter, session: Session, *, with_messages: bool = False
 ) -> Session | None:
     return writer.run(lambda connection: sessions.hand_over(connection, session, with_messages=with_messages))
 
@@ -287,14 +293,16 @@ GIVEN = replace(
 
 
 @pytest.mark.parametrize("with_messages", [False, True])
-def test_a_session_is_given_to_another_agent(sessions: SqlSessionStore, writer: Writer, with_messages: bool) -> None:
+def test_a_session_is_given_to_another_agent(
+    sessions: SqlSessionStore, writer: GroupCommitWriter, with_messages: bool
+) -> None:
     add(sessions, writer)
     assert hand_over(sessions, writer, GIVEN, with_messages=with_messages) == GIVEN
     assert read(sessions) == GIVEN
 
 
 def test_the_claim_ends_and_its_number_and_the_messages_stay_when_a_session_is_given_away(
-    sessions: SqlSessionStore, writer: Writer
+    sessions: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:
     add(sessions, writer)
     hand_over(sessions, writer, GIVEN)
@@ -310,14 +318,16 @@ def test_the_claim_ends_and_its_number_and_the_messages_stay_when_a_session_is_g
     "other", [{"version": 1}, {"version": 3}, {"created_at": NOON + MINUTE}, {"user_id": "bob"}, {"id": "unknown"}]
 )
 def test_a_session_that_has_changed_is_not_given_away(
-    sessions: SqlSessionStore, writer: Writer, other: dict[str, object]
+    sessions: SqlSessionStore, writer: GroupCommitWriter, other: dict[str, object]
 ) -> None:
     add(sessions, writer)
     assert hand_over(sessions, writer, replace(GIVEN, **other)) is None  # type: ignore[arg-type]
     assert read(sessions) == SESSION
 
 
-def test_a_session_is_given_away_with_all_its_messages_or_not_at_all(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_a_session_is_given_away_with_all_its_messages_or_not_at_all(
+    sessions: SqlSessionStore, writer: GroupCommitWriter
+) -> None:
     add(sessions, writer)
     say(sessions, writer)
     said = read(sessions)
@@ -327,7 +337,7 @@ def test_a_session_is_given_away_with_all_its_messages_or_not_at_all(sessions: S
     assert hand_over(sessions, writer, counted, with_messages=True) == counted
 
 
-def test_a_closed_session_is_not_given_away(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_a_closed_session_is_not_given_away(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     add(sessions, writer)
     closed = replace(SESSION, version=2, status=SessionStatus.CLOSED, closed_at=NOON)
     swap(sessions, writer, closed)
@@ -342,7 +352,7 @@ CLAIMED = replace(ROUTED, claimed_by="first", claimed_until=NOON + MINUTE)
 
 
 @pytest.fixture
-def routed(sessions: SqlSessionStore, writer: Writer) -> Session:
+def routed(sessions: SqlSessionStore, writer: GroupCommitWriter) -> Session:
     """A session that a liaison agent has and nobody claimed."""
     add(sessions, writer)
     swap(sessions, writer, ROUTED)
@@ -350,7 +360,7 @@ def routed(sessions: SqlSessionStore, writer: Writer) -> Session:
 
 
 def test_a_session_is_claimed_by_one_until_its_time_is_over(
-    sessions: SqlSessionStore, writer: Writer, routed: Session
+    sessions: SqlSessionStore, writer: GroupCommitWriter, routed: Session
 ) -> None:
     second = replace(routed, claimed_by="second", claimed_until=NOON + 2 * MINUTE)
     assert claim(sessions, writer, CLAIMED)
@@ -362,7 +372,7 @@ def test_a_session_is_claimed_by_one_until_its_time_is_over(
 
 
 def test_who_has_a_session_keeps_it_by_claiming_again(
-    sessions: SqlSessionStore, writer: Writer, routed: Session
+    sessions: SqlSessionStore, writer: GroupCommitWriter, routed: Session
 ) -> None:
     longer = replace(CLAIMED, claimed_until=NOON + 2 * MINUTE)
     assert claim(sessions, writer, CLAIMED)
@@ -372,14 +382,14 @@ def test_who_has_a_session_keeps_it_by_claiming_again(
 
 @pytest.mark.parametrize("other", [{"version": 1}, {"version": 3}, {"active_agent": GUIDE}, {"routing_epoch": 0}])
 def test_a_session_that_went_on_is_not_claimed(
-    sessions: SqlSessionStore, writer: Writer, routed: Session, other: dict[str, object]
+    sessions: SqlSessionStore, writer: GroupCommitWriter, routed: Session, other: dict[str, object]
 ) -> None:
     assert not claim(sessions, writer, replace(CLAIMED, **other))  # type: ignore[arg-type]
     assert read(sessions) == routed
 
 
 def test_a_claim_stays_while_the_context_changes_and_ends_with_the_hand_over(
-    sessions: SqlSessionStore, writer: Writer, routed: Session
+    sessions: SqlSessionStore, writer: GroupCommitWriter, routed: Session
 ) -> None:
     claim(sessions, writer, CLAIMED)
     assert swap(sessions, writer, replace(routed, version=3, context={}))
@@ -389,7 +399,7 @@ def test_a_claim_stays_while_the_context_changes_and_ends_with_the_hand_over(
     assert read(sessions) == replace(returned, claimed_by=None, claimed_until=None)
 
 
-def test_a_claim_ends_with_the_session(sessions: SqlSessionStore, writer: Writer, routed: Session) -> None:
+def test_a_claim_ends_with_the_session(sessions: SqlSessionStore, writer: GroupCommitWriter, routed: Session) -> None:
     claim(sessions, writer, CLAIMED)
     closed = replace(CLAIMED, version=3, status=SessionStatus.CLOSED, closed_at=NOON)
     assert swap(sessions, writer, closed)
@@ -397,7 +407,7 @@ def test_a_claim_ends_with_the_session(sessions: SqlSessionStore, writer: Writer
 
 
 def test_of_many_claimants_one_gets_the_session(
-    sessions: SqlSessionStore, engine: Engine, writer: Writer, routed: Session
+    sessions: SqlSessionStore, engine: Engine, writer: GroupCommitWriter, routed: Session
 ) -> None:
     other = ServerWriter(engine)
     wanted = [replace(CLAIMED, claimed_by=f"instance-{number}") for number in range(12)]
@@ -411,32 +421,32 @@ def test_of_many_claimants_one_gets_the_session(
 # Messages
 
 
-def test_every_message_comes_back_as_it_was(sessions: SqlSessionStore, writer: Writer) -> None:
-    expected: list[Message] = []
+def test_every_message_comes_back_as_it_was(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
+    expected: list[ChatMessage] = []
     add(sessions, writer)
 
     @given(CONTENTS, st.booleans())
     def check(drawn: MessageContent, named: bool) -> None:
         said = replace(drawn, message_id=f"m-{len(expected)}" if named else None)
         message = say(sessions, writer, said)
-        assert message == Message(len(expected) + 1, said, GUIDE, "emerson", NOON)
+        assert message == ChatMessage(len(expected) + 1, said, GUIDE, "emerson", NOON)
         assert message is not None
         expected.append(message)
         if said.message_id is not None:
-            with sessions.reading() as connection:
+            with sessions.read_snapshot() as connection:
                 assert sessions.message(connection, TENANT, SESSION.id, said.message_id) == message
 
     check()
     assert history(sessions) == expected
 
 
-def test_a_message_is_counted_and_changes_no_version(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_a_message_is_counted_and_changes_no_version(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     add(sessions, writer)
     routed = replace(SESSION, version=2, active_agent="liaison_content")
     swap(sessions, writer, routed)
     later = NOON + MINUTE
     message = writer.run(lambda c: sessions.append(c, TENANT, SESSION.id, HELLO, "emerson", later))
-    assert message == Message(1, HELLO, "liaison_content", "emerson", later)
+    assert message == ChatMessage(1, HELLO, "liaison_content", "emerson", later)
     assert read(sessions) == replace(routed, message_count=1, updated_at=later)
     assert swap(sessions, writer, replace(routed, version=3, message_count=0))
     found = read(sessions)
@@ -444,13 +454,15 @@ def test_a_message_is_counted_and_changes_no_version(sessions: SqlSessionStore, 
     assert found.message_count == 1
 
 
-def test_nothing_is_appended_to_what_is_not_there(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_nothing_is_appended_to_what_is_not_there(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     assert say(sessions, writer) is None
-    with sessions.reading() as connection:
+    with sessions.read_snapshot() as connection:
         assert sessions.message(connection, TENANT, SESSION.id, "m-1") is None
 
 
-def test_messages_of_many_at_once_leave_no_gap(sessions: SqlSessionStore, engine: Engine, writer: Writer) -> None:
+def test_messages_of_many_at_once_leave_no_gap(
+    sessions: SqlSessionStore, engine: Engine, writer: GroupCommitWriter
+) -> None:
     """Also where they reach different servers, and where some are undone."""
     add(sessions, writer)
     other = ServerWriter(engine)
@@ -474,22 +486,24 @@ def test_messages_of_many_at_once_leave_no_gap(sessions: SqlSessionStore, engine
     other.close()
     by_sequence = {sequence: str(number) for number, sequence in enumerate(sequences) if sequence is not None}
     assert sorted(by_sequence) == list(range(1, 49))
-    assert {message.sequence: message.said.content for message in history(sessions)} == by_sequence
+    assert {message.sequence: message.body.content for message in history(sessions)} == by_sequence
 
 
-def test_a_history_ends_with_the_message_that_makes_it_too_long(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_a_history_ends_with_the_message_that_makes_it_too_long(
+    sessions: SqlSessionStore, writer: GroupCommitWriter
+) -> None:
     lengths = [3, 1, 4, 1, 5, 9]
     add(sessions, writer)
     for length in lengths:
         say(sessions, writer, MessageContent(MessageRole.USER, "é" * length))
     for limit in range(sum(lengths) + 2):
-        contents = [len(message.said.content) for message in history(sessions, limit)]
+        contents = [len(message.body.content) for message in history(sessions, limit)]
         assert contents == lengths[: len(contents)]
         assert sum(contents[:-1]) <= limit
         assert sum(contents) > limit or contents == lengths
 
 
-def test_a_long_history_is_whole(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_a_long_history_is_whole(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     def job(connection: Connection) -> None:
         for number in range(450):
             said = MessageContent(MessageRole.USER, str(number))
@@ -497,12 +511,12 @@ def test_a_long_history_is_whole(sessions: SqlSessionStore, writer: Writer) -> N
 
     add(sessions, writer)
     writer.run(job)
-    assert [message.said.content for message in history(sessions)] == [str(number) for number in range(450)]
+    assert [message.body.content for message in history(sessions)] == [str(number) for number in range(450)]
 
 
-def test_a_reader_sees_one_state(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_a_reader_sees_one_state(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     add(sessions, writer)
-    with sessions.reading() as connection:
+    with sessions.read_snapshot() as connection:
         before = sessions.get(connection, TENANT, SESSION.id)
         say(sessions, writer)
         assert sessions.history(connection, TENANT, SESSION.id, 1000) == []
@@ -513,7 +527,7 @@ def test_a_reader_sees_one_state(sessions: SqlSessionStore, writer: Writer) -> N
 # Paging
 
 
-def test_pages_hold_every_message_once_and_in_order(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_pages_hold_every_message_once_and_in_order(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     add(sessions, writer)
     add(sessions, writer, replace(SESSION, id="s-2", user_id="bob"))
     for number in range(30):
@@ -523,28 +537,28 @@ def test_pages_hold_every_message_once_and_in_order(sessions: SqlSessionStore, w
 
     @given(st.lists(st.integers(1, 12), min_size=1, max_size=4))
     def check(sizes: list[int]) -> None:
-        with sessions.reading() as connection:
+        with sessions.read_snapshot() as connection:
             listed = walk(lambda request: sessions.messages(connection, TENANT, SESSION.id, request), sizes)
         assert listed == expected
 
     check()
 
 
-def test_large_messages_make_short_pages(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_large_messages_make_short_pages(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     add(sessions, writer)
     for _ in range(5):
         say(sessions, writer, MessageContent(MessageRole.USER, "a" * 400_000))
-    with sessions.reading() as connection:
+    with sessions.read_snapshot() as connection:
         page = sessions.messages(connection, TENANT, SESSION.id, ALL)
         assert 0 < len(page.items) < 5
         assert page.next_token
         assert len(walk(lambda request: sessions.messages(connection, TENANT, SESSION.id, request), [50])) == 5
 
 
-def test_large_contexts_make_short_pages(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_large_contexts_make_short_pages(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     for number in range(5):
         add(sessions, writer, replace(SESSION, id=f"s-{number}", user_id=f"u-{number}", context={"a": "a" * 400_000}))
-    with sessions.reading() as connection:
+    with sessions.read_snapshot() as connection:
         page = sessions.page(connection, SessionFilter(TENANT), ALL)
         assert 0 < len(page.items) < 5
         assert page.next_token
@@ -587,7 +601,7 @@ def meets(session: Session, conditions: SessionFilter) -> bool:
 
 
 def test_pages_hold_every_session_that_meets_the_conditions_once_and_in_order(
-    sessions: SqlSessionStore, writer: Writer
+    sessions: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:
     stored = sample()
     assert all(writer.run(lambda connection: [sessions.add(connection, session) for session in stored]))
@@ -596,18 +610,18 @@ def test_pages_hold_every_session_that_meets_the_conditions_once_and_in_order(
     @given(FILTERS, st.lists(st.integers(1, 20), min_size=1, max_size=4))
     def check(conditions: SessionFilter, sizes: list[int]) -> None:
         expected = [session for session in last_first if meets(session, conditions)]
-        with sessions.reading() as connection:
+        with sessions.read_snapshot() as connection:
             assert walk(lambda request: sessions.page(connection, conditions, request), sizes) == expected
 
     check()
 
 
-def test_a_token_is_bound_to_its_listing(sessions: SqlSessionStore, writer: Writer) -> None:
+def test_a_token_is_bound_to_its_listing(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     for number in range(2):
         add(sessions, writer, replace(SESSION, id=f"s-{number}", user_id=f"u-{number}"))
         for _ in range(2):
             say(sessions, writer, HELLO, f"s-{number}")
-    with sessions.reading() as connection:
+    with sessions.read_snapshot() as connection:
         of_sessions = sessions.page(connection, SessionFilter(TENANT), PageRequest(1)).next_token
         of_messages = sessions.messages(connection, TENANT, "s-0", PageRequest(1)).next_token
         assert of_sessions

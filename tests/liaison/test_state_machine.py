@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from sqlalchemy import Connection, Engine
 
 from cstp_grpc.errors import Conflict, SessionUpdateFailed, SessionWithAnotherAgent
+from cstp_grpc.liaison.context_sharing import ShareRequest
 from cstp_grpc.liaison.model import (
     GUIDE,
     Activation,
-    Caller,
     EventFilter,
     EventType,
     MessageContent,
@@ -26,12 +26,12 @@ from cstp_grpc.liaison.model import (
     Session,
     SessionFilter,
     SessionStatus,
+    TenantCaller,
     liaison_agent,
 )
 from cstp_grpc.liaison.routing import RoutingRequest
-from cstp_grpc.liaison.sharing import ShareRequest
-from cstp_grpc.storage.paging import PageRequest
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.liaison.room import CLAIM, HEARTBEAT, Room, build_room
 from tests.liaison.servers import PILLARS, second_server
 
@@ -50,7 +50,7 @@ class Killed(Exception):
 class MortalWriter:
     """A writer whose server may be killed during the next transaction: before it is committed, or right after."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: GroupCommitWriter) -> None:
         self._writer = writer
         self.death: str | None = None
 
@@ -104,7 +104,7 @@ class Conversations(RuleBasedStateMachine):
     """Two users of a tenant and one of another, on two servers of a database, in every order of calls."""
 
     engine: Engine
-    servers: list[tuple[Engine, Writer]]
+    servers: list[tuple[Engine, GroupCommitWriter]]
     directly: bool
 
     def __init__(self) -> None:
@@ -132,8 +132,8 @@ class Conversations(RuleBasedStateMachine):
         self.now += timedelta(milliseconds=1)
         return self.now
 
-    def caller(self, tenant: str, agent: str = "guide-agent") -> Caller:
-        return Caller(agent, tenant + self.suffix, f"request-{next(self.numbers)}")
+    def caller(self, tenant: str, agent: str = "guide-agent") -> TenantCaller:
+        return TenantCaller(agent, tenant + self.suffix, f"request-{next(self.numbers)}")
 
     def perform(self, server: int, act: Callable[[Room], Any], death: str | None = None) -> Any:
         """Perform a call; where the server is killed during it, start it again and repeat the call."""
@@ -399,7 +399,7 @@ class Conversations(RuleBasedStateMachine):
         ended = [(tenant, expected) for tenant, expected in self.closed[-1:]]
         for tenant, expected in [*((tenant, expected) for (tenant, _), expected in self.open.items()), *ended]:
             page = self.rooms[0].sessions.messages(self.caller(tenant), expected.id, PageRequest(100))
-            assert [message.said.content for message in page.items] == expected.said
+            assert [message.body.content for message in page.items] == expected.said
             assert [message.active_agent for message in page.items] == expected.had_by
             assert [message.sequence for message in page.items] == list(range(1, len(expected.said) + 1))
 
@@ -415,7 +415,7 @@ class Conversations(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("directly", [False, True], ids=["by_the_guide", "directly"])
-def test_conversations(engine: Engine, writer: Writer, database_kind: str, directly: bool) -> None:
+def test_conversations(engine: Engine, writer: GroupCommitWriter, database_kind: str, directly: bool) -> None:
     examples = 40 if database_kind == "sqlite" else 15
     with second_server(engine) as other:
         members = {"engine": engine, "servers": [(engine, writer), other], "directly": directly}

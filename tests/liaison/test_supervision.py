@@ -14,28 +14,27 @@ import pytest
 from sqlalchemy import Engine
 
 from cstp_grpc.errors import LiaisonAgentUnavailable
-from cstp_grpc.liaison.alarms import AlarmLimits
 from cstp_grpc.liaison.model import (
     GUIDE,
     AlarmKind,
-    Caller,
     Event,
     EventFilter,
     MessageContent,
     MessageRole,
     Session,
+    TenantCaller,
     liaison_agent,
 )
 from cstp_grpc.liaison.routing import RoutingRequest
 from cstp_grpc.liaison.sql_presence import SqlPresenceStore
-from cstp_grpc.liaison.supervision import Fallback
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.liaison.supervision import AlarmLimits, Fallback
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.liaison.room import ABSENT, CLAIM, HEARTBEAT, LEASE, Room
 from tests.liaison.servers import PILLARS, Clock, two_rooms
 from tests.waiting import SECONDS
 
 TENANT = "acme"
-THE_GUIDE = Caller("guide-agent", TENANT, "request-1", may_route=True)
+THE_GUIDE = TenantCaller("guide-agent", TENANT, "request-1", may_route=True)
 MINUTE = timedelta(minutes=1)
 LIMITS = AlarmLimits(unclaimed=2 * MINUTE, silent=5 * MINUTE, absent=ABSENT)
 ALL = frozenset(AlarmKind)
@@ -45,7 +44,7 @@ Rooms = Callable[..., Any]
 
 
 @pytest.fixture
-def serve(engine: Engine, writer: Writer, clock: Clock) -> Rooms:
+def serve(engine: Engine, writer: GroupCommitWriter, clock: Clock) -> Rooms:
     """Return what gives two servers with some options, after a session was handed to the agent of content."""
 
     @contextmanager
@@ -60,8 +59,8 @@ def serve(engine: Engine, writer: Writer, clock: Clock) -> Rooms:
     return given
 
 
-def serving(pillar: str) -> Caller:
-    return Caller(liaison_agent(pillar), TENANT, "request-2")
+def serving(pillar: str) -> TenantCaller:
+    return TenantCaller(liaison_agent(pillar), TENANT, "request-2")
 
 
 def beat(room: Room, *pillars: str) -> None:
@@ -327,7 +326,7 @@ def test_what_is_closed_or_returned_is_not_told_of(serve: Rooms, clock: Clock) -
 
 
 def test_remote_agents_are_silent_but_neither_unclaimed_nor_absent(
-    engine: Engine, writer: Writer, clock: Clock
+    engine: Engine, writer: GroupCommitWriter, clock: Clock
 ) -> None:
     with two_rooms(engine, writer, clock, limits=LIMITS, remote={"journey": Remote()}) as (here, there):
         here.sessions.open(THE_GUIDE, "ada", "s-1", {})
@@ -350,7 +349,7 @@ class Remote:
             raise LiaisonAgentUnavailable(f"not available: {self.reason}", metadata={"reason": self.reason})
 
 
-def test_agents_are_listed_with_what_they_have(engine: Engine, writer: Writer, clock: Clock) -> None:
+def test_agents_are_listed_with_what_they_have(engine: Engine, writer: GroupCommitWriter, clock: Clock) -> None:
     remote = {"journey": Remote(), "solution": Remote("not reachable")}
     with two_rooms(engine, writer, clock, remote=remote) as (here, there):
         here.sessions.open(THE_GUIDE, "ada", "s-1", {})
@@ -370,8 +369,8 @@ def test_agents_are_listed_with_what_they_have(engine: Engine, writer: Writer, c
         assert isinstance(content.told.beaten_at, datetime)
         assert isinstance(since, datetime)
         assert content.told.beaten_at > since
-        other = Caller("carol", "other", "request-3")
-        assert all(agent.told is None and not agent.sessions for agent in here.directory.list_agents(other, None))
+        other = TenantCaller("carol", "other", "request-3")
+        assert all(agent.presence is None and not agent.sessions for agent in here.directory.list_agents(other, None))
         until = content.told.available_until
         clock.wait(HEARTBEAT)
         assert (listed(there)["content"].reason, listed(there)["content"].since) == ("no heartbeat", until)
@@ -382,7 +381,7 @@ def listed(room: Room) -> dict[str, Any]:
 
 
 def test_a_session_is_not_looked_at_before_its_first_alarm_may_come(
-    engine: Engine, writer: Writer, clock: Clock
+    engine: Engine, writer: GroupCommitWriter, clock: Clock
 ) -> None:
     with two_rooms(engine, writer, clock, limits=LIMITS) as rooms:
         here = rooms[0]
@@ -396,7 +395,7 @@ def test_a_session_is_not_looked_at_before_its_first_alarm_may_come(
 
 
 def test_servers_that_look_at_the_same_time_tell_and_move_each_session_once(
-    engine: Engine, writer: Writer, clock: Clock
+    engine: Engine, writer: GroupCommitWriter, clock: Clock
 ) -> None:
     fallbacks = {"content": Fallback(("insights",), ALL)}
     with two_rooms(engine, writer, clock, limits=LIMITS, fallbacks=fallbacks) as rooms:

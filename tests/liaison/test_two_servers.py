@@ -22,32 +22,32 @@ from cstp_grpc.errors import (
     SessionUpdateFailed,
     SessionWithAnotherAgent,
 )
-from cstp_grpc.liaison.agents import DeliveryRefused, Parcel, Receipt
-from cstp_grpc.liaison.canonical import digest
+from cstp_grpc.liaison.agents import DeliveryReceipt, DeliveryRejected, DeliveryRequest
+from cstp_grpc.liaison.canonical_json import hash_canonical_json
+from cstp_grpc.liaison.context_sharing import ShareRequest
 from cstp_grpc.liaison.model import (
     GUIDE,
     Activation,
-    Caller,
+    ChatMessage,
     Event,
     EventFilter,
     EventType,
-    Message,
     MessageContent,
     MessageRole,
     Session,
     SessionStatus,
+    TenantCaller,
     liaison_agent,
 )
 from cstp_grpc.liaison.routing import RoutingRequest, routing_key
-from cstp_grpc.liaison.sharing import ShareRequest
-from cstp_grpc.storage.paging import PageRequest
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.liaison.room import REMEMBERED, Room, build_room
 from tests.liaison.servers import PILLARS, Clock, two_rooms
 from tests.waiting import wait_until
 
 TENANT = "acme"
-GUIDES = Caller("alice", TENANT, "request-1")
+GUIDES = TenantCaller("alice", TENANT, "request-1")
 CONTEXT = {"topic": "files"}
 SECONDS = 60.0
 
@@ -60,16 +60,16 @@ def directly(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def rooms(engine: Engine, writer: Writer, clock: Clock, directly: bool) -> Iterator[list[Room]]:
+def rooms(engine: Engine, writer: GroupCommitWriter, clock: Clock, directly: bool) -> Iterator[list[Room]]:
     with two_rooms(engine, writer, clock, direct_handover=directly) as made:
         for pillar in PILLARS:
             made[0].presence.heartbeat(serving(pillar), pillar, leaving=False)
         yield made
 
 
-def serving(pillar: str) -> Caller:
+def serving(pillar: str) -> TenantCaller:
     """Return the local agent of a pillar."""
-    return Caller(liaison_agent(pillar), TENANT, "request-2")
+    return TenantCaller(liaison_agent(pillar), TENANT, "request-2")
 
 
 def opened(room: Room) -> Session:
@@ -257,7 +257,7 @@ def test_who_has_a_session_is_told_before_that_its_context_is_too_large(rooms: l
 def test_a_key_that_shared_something_else_routes_nothing(rooms: list[Room]) -> None:
     here = rooms[0]
     opened(here)
-    key = routing_key("s-1", "content", digest(CONTEXT), 0)
+    key = routing_key("s-1", "content", hash_canonical_json(CONTEXT), 0)
     here.sharing.share(GUIDES, ShareRequest("alice", "liaison_content", {"topic": "charts"}, idempotency_key=key))
     before = state(here)
     with pytest.raises(ContextSharingFailed):
@@ -265,7 +265,9 @@ def test_a_key_that_shared_something_else_routes_nothing(rooms: list[Room]) -> N
     assert state(here) == before
 
 
-def test_a_session_outlives_its_pillar(rooms: list[Room], engine: Engine, writer: Writer, clock: Clock) -> None:
+def test_a_session_outlives_its_pillar(
+    rooms: list[Room], engine: Engine, writer: GroupCommitWriter, clock: Clock
+) -> None:
     opened(rooms[0])
     rooms[0].router.route(GUIDES, asked(context=CONTEXT))
     configured_anew = build_room(engine, writer, clock, ["insights"])
@@ -285,18 +287,18 @@ class Confirming:
 
     confirms = True
 
-    def __init__(self, answer: Receipt | DeliveryRefused) -> None:
+    def __init__(self, answer: DeliveryReceipt | DeliveryRejected) -> None:
         self.may_answer = threading.Event()
-        self.parcels: list[Parcel] = []
+        self.parcels: list[DeliveryRequest] = []
         self._answer = answer
 
     def check(self, tenant: str) -> None:
         """It is there."""
 
-    def deliver(self, parcel: Parcel) -> Receipt:
+    def deliver(self, parcel: DeliveryRequest) -> DeliveryReceipt:
         self.parcels.append(parcel)
         assert self.may_answer.wait(SECONDS)
-        if isinstance(self._answer, DeliveryRefused):
+        if isinstance(self._answer, DeliveryRejected):
             raise self._answer
         return self._answer
 
@@ -317,8 +319,8 @@ def routed_at_once(room: Room, agent: Confirming) -> list[Activation | str]:
         return [each.result(SECONDS) for each in waiting]
 
 
-def test_an_agent_that_must_accept_first_is_asked_once(engine: Engine, writer: Writer, clock: Clock) -> None:
-    agent = Confirming(Receipt("task-1"))
+def test_an_agent_that_must_accept_first_is_asked_once(engine: Engine, writer: GroupCommitWriter, clock: Clock) -> None:
+    agent = Confirming(DeliveryReceipt("task-1"))
     room = build_room(engine, writer, clock, PILLARS, remote={"files": agent})
     opened(room)
     answers = routed_at_once(room, agent)
@@ -327,8 +329,8 @@ def test_an_agent_that_must_accept_first_is_asked_once(engine: Engine, writer: W
     assert [parcel.share.id for parcel in agent.parcels] == [answers[0].key]
 
 
-def test_of_routings_that_an_agent_refuses_few_ask_it(engine: Engine, writer: Writer, clock: Clock) -> None:
-    agent = Confirming(DeliveryRefused("not mine"))
+def test_of_routings_that_an_agent_refuses_few_ask_it(engine: Engine, writer: GroupCommitWriter, clock: Clock) -> None:
+    agent = Confirming(DeliveryRejected("not mine"))
     room = build_room(engine, writer, clock, PILLARS, remote={"files": agent})
     opened(room)
     before = state(room)
@@ -348,7 +350,7 @@ EXPECTED = (Conflict, PermissionDenied, SessionNotFound, SessionUpdateFailed, Se
 class Told:
     """What callers were told is done."""
 
-    messages: list[tuple[str, Message]] = field(default_factory=list)
+    messages: list[tuple[str, ChatMessage]] = field(default_factory=list)
     activations: list[Activation] = field(default_factory=list)
     returned: list[Event] = field(default_factory=list)
 
@@ -373,8 +375,8 @@ class Chatter:
                 continue
 
     @property
-    def _caller(self) -> Caller:
-        return Caller("alice", TENANT, f"{self._name}-{self._calls}")
+    def _caller(self) -> TenantCaller:
+        return TenantCaller("alice", TENANT, f"{self._name}-{self._calls}")
 
     def _session(self, user: str) -> Session:
         return self._room.sessions.get(self._caller, None, user)
@@ -490,9 +492,9 @@ class Chronicle:
         self.counts[decision["idempotency_key"]] = len(past.said)
 
 
-def messages_of(room: Room, session_id: str) -> list[Message]:
+def messages_of(room: Room, session_id: str) -> list[ChatMessage]:
     """Return all messages of a session."""
-    found: list[Message] = []
+    found: list[ChatMessage] = []
     token = ""
     while True:
         page = room.sessions.messages(GUIDES, session_id, PageRequest(100, token))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from sqlalchemy import Engine
 
-from cstp_grpc.liaison.agents import Parcel, Receipt
-from cstp_grpc.liaison.model import Caller, liaison_agent
+from cstp_grpc.liaison.agents import DeliveryReceipt, DeliveryRequest
+from cstp_grpc.liaison.context_sharing import ShareRequest
+from cstp_grpc.liaison.model import TenantCaller, liaison_agent
 from cstp_grpc.liaison.routing import RoutingRequest
-from cstp_grpc.liaison.sharing import ShareRequest
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.liaison.room import Room, build_room
 from tests.liaison.servers import Clock
 
-THE_GUIDE = Caller("guide-agent", "acme", "request-1", may_route=True)
-SERVING = Caller(liaison_agent("content"), "acme", "request-2")
+THE_GUIDE = TenantCaller("guide-agent", "acme", "request-1", may_route=True)
+SERVING = TenantCaller(liaison_agent("content"), "acme", "request-2")
 
 
 class Remote:
@@ -24,7 +24,7 @@ class Remote:
     def check(self, tenant: str) -> None:
         """Return."""
 
-    def deliver(self, parcel: Parcel) -> Receipt:
+    def deliver(self, parcel: DeliveryRequest) -> DeliveryReceipt:
         """Take a parcel."""
         raise AssertionError("delivering is another's work")
 
@@ -39,14 +39,14 @@ class Wakings:
         self.count += 1
 
 
-def build(engine: Engine, writer: Writer, wakings: Wakings) -> Room:
+def build(engine: Engine, writer: GroupCommitWriter, wakings: Wakings) -> Room:
     room = build_room(engine, writer, Clock(), ["content"], remote={"journey": Remote()}, wake=wakings)
     room.presence.heartbeat(SERVING, "content", leaving=False)
     room.sessions.open(THE_GUIDE, "ada", "s-1", {})
     return room
 
 
-def test_a_routing_wakes_delivery_for_a_remote_agent_alone(engine: Engine, writer: Writer) -> None:
+def test_a_routing_wakes_delivery_for_a_remote_agent_alone(engine: Engine, writer: GroupCommitWriter) -> None:
     wakings = Wakings()
     room = build(engine, writer, wakings)
     room.router.route(THE_GUIDE, RoutingRequest("content", "ada", "s-1"))
@@ -56,7 +56,7 @@ def test_a_routing_wakes_delivery_for_a_remote_agent_alone(engine: Engine, write
     assert wakings.count == 1
 
 
-def test_a_share_wakes_delivery_for_a_remote_agent_alone(engine: Engine, writer: Writer) -> None:
+def test_a_share_wakes_delivery_for_a_remote_agent_alone(engine: Engine, writer: GroupCommitWriter) -> None:
     wakings = Wakings()
     room = build(engine, writer, wakings)
     room.sharing.share(THE_GUIDE, ShareRequest("guide", "liaison_content", {"topic": "files"}))

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc.errors import InvalidArgument, NotFound
-from cstp_grpc.guardrails.model import CodeRules
+from cstp_grpc.guardrails.model import CodeFacts
+from cstp_grpc.intent_layer.code_context_reader import ProjectCodeReader, ProjectSources
+from cstp_grpc.intent_layer.learning_store import LearningStore
 from cstp_grpc.intent_layer.model import LearningType, NewLearning
-from cstp_grpc.intent_layer.pending import Learnings
-from cstp_grpc.intent_layer.tree import MAX_FILE_BYTES, Tree
-from cstp_grpc.intents.code import CodeContext, CodeNote
-from cstp_grpc.server.code import ProjectCode, ProjectSources
+from cstp_grpc.intent_layer.project_tree import MAX_FILE_BYTES, ProjectTree
+from cstp_grpc.intents.model import CodeContext, CodeNote
 from tests.intent_layer.trees import write_tree
 
 NOW = datetime(2026, 2, 4, 21, tzinfo=UTC)
@@ -31,8 +31,8 @@ SHOP = {
 
 
 def sources(root: Path) -> ProjectSources:
-    tree = Tree(root)
-    return ProjectSources(tree, Learnings(tree, lambda: NOW))
+    tree = ProjectTree(root)
+    return ProjectSources(tree, LearningStore(tree, lambda: NOW))
 
 
 @pytest.fixture
@@ -41,20 +41,20 @@ def shop(tmp_path: Path) -> ProjectSources:
 
 
 @pytest.fixture
-def code(shop: ProjectSources) -> ProjectCode:
-    return ProjectCode({"shop": shop})
+def code(shop: ProjectSources) -> ProjectCodeReader:
+    return ProjectCodeReader({"shop": shop})
 
 
-def look(code: ProjectCode, *paths: str) -> CodeContext:
-    found = code.look("shop", paths)
+def look(code: ProjectCodeReader, *paths: str) -> CodeContext:
+    found = code.read_context("shop", paths)
     assert found is not None
     return found
 
 
-def test_a_path_is_governed_from_the_root_down_and_by_nothing_beside_it(code: ProjectCode) -> None:
+def test_a_path_is_governed_from_the_root_down_and_by_nothing_beside_it(code: ProjectCodeReader) -> None:
     found = look(code, "src/api/handlers.ts")
 
-    assert (found.project, found.paths, found.covered) == ("shop", ("src/api/handlers.ts",), True)
+    assert (found.project, found.paths, found.is_covered) == ("shop", ("src/api/handlers.ts",), True)
     assert found.nodes == ("CLAUDE.md", "src/AGENTS.md", "src/api/AGENTS.md")
     assert found.contracts == (
         CodeNote("CLAUDE.md", "Prices are in cents.", 3),
@@ -64,7 +64,7 @@ def test_a_path_is_governed_from_the_root_down_and_by_nothing_beside_it(code: Pr
     assert [(note.file, note.line) for note in found.checks] == [("CLAUDE.md", 12), ("src/api/AGENTS.md", 1)]
     assert [note.file for note in found.boundaries] == ["CLAUDE.md", "src/AGENTS.md"]
     assert found.check_items == ("Run the contract tests", "Run all tests")
-    assert found.rules == CodeRules(
+    assert found.rules == CodeFacts(
         paths=("src/api/handlers.ts",),
         never=("Edit a released migration",),
         ask_first=("change the schema",),
@@ -75,7 +75,7 @@ def test_a_path_is_governed_from_the_root_down_and_by_nothing_beside_it(code: Pr
     assert (found.pending, found.missing) == ((), ())
 
 
-def test_what_several_paths_have_in_common_is_told_once(code: ProjectCode) -> None:
+def test_what_several_paths_have_in_common_is_told_once(code: ProjectCodeReader) -> None:
     found = look(code, "src/auth/login.ts", "src/api", "src/api/handlers.ts", "./src/../src/api/")
 
     assert found.nodes == ("CLAUDE.md", "src/AGENTS.md", "src/api/AGENTS.md", "src/auth/AGENTS.md")
@@ -83,43 +83,43 @@ def test_what_several_paths_have_in_common_is_told_once(code: ProjectCode) -> No
     assert found.rules.pitfalls == ("The clock is in UTC", "Tokens are long")
 
 
-def test_what_does_not_exist_yet_is_governed_by_what_is_above(code: ProjectCode) -> None:
+def test_what_does_not_exist_yet_is_governed_by_what_is_above(code: ProjectCodeReader) -> None:
     assert look(code, "src/new/deep/file.ts").nodes == ("CLAUDE.md", "src/AGENTS.md")
 
 
 def test_a_project_without_nodes_covers_nothing(tmp_path: Path) -> None:
-    found = ProjectCode({"bare": sources(tmp_path)}).look("bare", ["src"])
+    found = ProjectCodeReader({"bare": sources(tmp_path)}).read_context("bare", ["src"])
 
-    assert found == CodeContext("bare", ("src",), rules=CodeRules(paths=("src",)))
-    assert not found.covered
-
-
-def test_nothing_is_told_without_paths(code: ProjectCode) -> None:
-    assert code.look(None, []) is None
-    assert code.look("shop", []) is None
+    assert found == CodeContext("bare", ("src",), rules=CodeFacts(paths=("src",)))
+    assert not found.is_covered
 
 
-def test_the_only_project_need_not_be_named(code: ProjectCode) -> None:
-    assert code.look(None, ["src"]) == look(code, "src")
+def test_nothing_is_told_without_paths(code: ProjectCodeReader) -> None:
+    assert code.read_context(None, []) is None
+    assert code.read_context("shop", []) is None
+
+
+def test_the_only_project_need_not_be_named(code: ProjectCodeReader) -> None:
+    assert code.read_context(None, ["src"]) == look(code, "src")
 
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_project_must_be_named_where_there_is_not_just_one(shop: ProjectSources, count: int) -> None:
-    code = ProjectCode({f"shop{number}": shop for number in range(count)})
+    code = ProjectCodeReader({f"shop{number}": shop for number in range(count)})
 
     with pytest.raises(InvalidArgument) as raised:
-        code.look(None, ["src"])
+        code.read_context(None, ["src"])
     assert [violation.field for violation in raised.value.violations] == ["project"]
 
 
 @pytest.mark.parametrize("paths", [(), ("src",), ("../outside",)])
-def test_an_unknown_project_is_not_found(code: ProjectCode, paths: tuple[str, ...]) -> None:
+def test_an_unknown_project_is_not_found(code: ProjectCodeReader, paths: tuple[str, ...]) -> None:
     with pytest.raises(NotFound, match="there is no project other"):
-        code.look("other", paths)
+        code.read_context("other", paths)
 
 
 @pytest.mark.parametrize("path", ["..", "src/../../etc", "/etc/passwd", "a\0b", "a" * 300, "\ud800", "out/file"])
-def test_a_path_that_leaves_the_project_is_named(shop: ProjectSources, code: ProjectCode, path: str) -> None:
+def test_a_path_that_leaves_the_project_is_named(shop: ProjectSources, code: ProjectCodeReader, path: str) -> None:
     (shop.tree.root / "out").symlink_to("/")
 
     with pytest.raises(InvalidArgument) as raised:
@@ -127,14 +127,16 @@ def test_a_path_that_leaves_the_project_is_named(shop: ProjectSources, code: Pro
     assert [violation.field for violation in raised.value.violations] == ["paths[1]"]
 
 
-def test_what_changes_is_told_anew(shop: ProjectSources, code: ProjectCode) -> None:
+def test_what_changes_is_told_anew(shop: ProjectSources, code: ProjectCodeReader) -> None:
     look(code, "src/api")
     write_tree(shop.tree.root, {"src/api/AGENTS.md": "## Checks\n- [ ] Ask the owner\n"})
 
     assert look(code, "src/api").check_items == ("Ask the owner", "Run all tests")
 
 
-def test_a_node_that_cannot_be_read_is_missing_and_the_others_are_told(shop: ProjectSources, code: ProjectCode) -> None:
+def test_a_node_that_cannot_be_read_is_missing_and_the_others_are_told(
+    shop: ProjectSources, code: ProjectCodeReader
+) -> None:
     (shop.tree.root / "src" / "AGENTS.md").write_bytes(b"x" * (MAX_FILE_BYTES + 1))
 
     found = look(code, "src/api", "src/auth")
@@ -147,7 +149,7 @@ def test_a_node_that_cannot_be_read_is_missing_and_the_others_are_told(shop: Pro
 
 def test_a_section_that_is_too_long_to_be_read_item_by_item_is_told_as_missing(tmp_path: Path) -> None:
     checks = "- [ ] Look twice\n" * 5000
-    code = ProjectCode({"shop": sources(write_tree(tmp_path / "shop", {"AGENTS.md": f"## Checks\n{checks}"}))})
+    code = ProjectCodeReader({"shop": sources(write_tree(tmp_path / "shop", {"AGENTS.md": f"## Checks\n{checks}"}))})
 
     found = look(code, "src")
 
@@ -156,19 +158,19 @@ def test_a_section_that_is_too_long_to_be_read_item_by_item_is_told_as_missing(t
     assert (found.rules.checks, found.rules.unreadable) == ((), found.missing[0])
 
 
-def test_a_node_that_is_a_link_out_of_the_project_is_missing(shop: ProjectSources, code: ProjectCode) -> None:
+def test_a_node_that_is_a_link_out_of_the_project_is_missing(shop: ProjectSources, code: ProjectCodeReader) -> None:
     (shop.tree.root / "src" / "new").mkdir()
     (shop.tree.root / "src" / "new" / "AGENTS.md").symlink_to("/etc/hostname")
 
     assert look(code, "src/new").missing == ("src/new/AGENTS.md leads out of the project by a link",)
 
 
-def test_a_project_that_is_gone_is_missing(shop: ProjectSources, code: ProjectCode) -> None:
+def test_a_project_that_is_gone_is_missing(shop: ProjectSources, code: ProjectCodeReader) -> None:
     shop.tree.root.rename(shop.tree.root.with_name("moved"))
 
     found = look(code, "src/api", "docs")
 
-    assert (found.covered, found.nodes, found.missing) == (False, (), ("the project's folder cannot be read",))
+    assert (found.is_covered, found.nodes, found.missing) == (False, (), ("the project's folder cannot be read",))
     assert found.rules.unreadable
 
 
@@ -179,7 +181,7 @@ def test_what_is_too_much_for_an_answer_is_left_out_farthest_first_and_rules_rea
         f"{folder}AGENTS.md": f"## Contracts\n{filler}\n\n## Checks\n- [ ] Check {number}\n"
         for number, folder in enumerate(folders)
     }
-    code = ProjectCode({"shop": sources(write_tree(tmp_path / "shop", nodes))})
+    code = ProjectCodeReader({"shop": sources(write_tree(tmp_path / "shop", nodes))})
 
     found = look(code, folders[-1])
 
@@ -195,7 +197,7 @@ def report(shop: ProjectSources, title: str, *paths: str) -> str:
     return shop.learnings.file(new).id
 
 
-def test_pending_learnings_about_the_paths_come_along_once(shop: ProjectSources, code: ProjectCode) -> None:
+def test_pending_learnings_about_the_paths_come_along_once(shop: ProjectSources, code: ProjectCodeReader) -> None:
     own = report(shop, "Arrow functions", "src/api/handlers.ts", "src/api/other.ts")
     above = report(shop, "Look at the clock", "src")
     report(shop, "Tokens", "src/auth")
@@ -209,7 +211,7 @@ def test_pending_learnings_about_the_paths_come_along_once(shop: ProjectSources,
 
 
 def test_learnings_that_cannot_be_read_are_missing_and_no_matter_for_rules(
-    shop: ProjectSources, code: ProjectCode, tmp_path: Path
+    shop: ProjectSources, code: ProjectCodeReader, tmp_path: Path
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
     (shop.tree.root / ".intent-layer").symlink_to(tmp_path / "elsewhere")

@@ -13,7 +13,7 @@ import pytest
 
 from cstp_grpc.client import CstpClient
 from cstp_grpc.gen.cstp.v1 import journal_pb2, journal_pb2_grpc
-from cstp_grpc.server.deployment import ALONE, Deployment
+from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
 from tests.databases import unique_name
 from tests.harness import TIMEOUT, TOKENS, GrpcCaller, Outcome, running, settings
 from tests.waiting import wait_until
@@ -22,7 +22,7 @@ NUL = "\x00"
 
 
 @contextmanager
-def serving(folder: Path, url: str, deployment: Deployment = ALONE, **storage: Any) -> Iterator[GrpcCaller]:
+def serving(folder: Path, url: str, deployment: Deployment = SINGLE_PROCESS, **storage: Any) -> Iterator[GrpcCaller]:
     wanted = settings(folder, storage={"url": url, "refresh_seconds": 3600, **storage})
     with running(wanted, deployment) as app:
         caller = GrpcCaller(app.target)

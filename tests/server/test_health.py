@@ -15,9 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cstp_grpc.client import CstpClient
 from cstp_grpc.server.app import App
-from cstp_grpc.server.event_loop import EventLoopThread
-from cstp_grpc.server.health import Health
-from cstp_grpc.server.open_handlers import MOST_STREAMS
+from cstp_grpc.server.execution import EventLoopThread
+from cstp_grpc.server.open_services import MAX_OPEN_STREAMS, HealthService
 from tests.harness import TIMEOUT, TOKENS, settings
 
 SERVICE = "cstp.v1.CstpService"
@@ -52,7 +51,7 @@ def watching(target: str, count: int) -> Iterator[list[Any]]:
 
 
 @contextmanager
-def served(health: Health) -> Iterator[tuple[str, Callable[..., None]]]:
+def served(health: HealthService) -> Iterator[tuple[str, Callable[..., None]]]:
     """Serve nothing but health, and yield where, and what runs functions where it is served."""
     loop = EventLoopThread("health")
     loop.start()
@@ -99,11 +98,11 @@ def test_a_server_that_stops_says_so_and_waits_for_no_watch(app: App) -> None:
 
 
 def test_what_nobody_serves_is_unknown_until_somebody_does() -> None:
-    health = Health({})
+    health = HealthService({})
     with served(health) as (target, run), grpc.insecure_channel(target) as channel:
         stream = health_pb2_grpc.HealthStub(channel).Watch(REQUEST, timeout=TIMEOUT)
         assert next(stream).status == UNKNOWN
-        run(health.set, SERVICE, SERVING)
+        run(health.set_status, SERVICE, SERVING)
         assert next(stream).status == SERVING
         with pytest.raises(grpc.RpcError) as caught:
             health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service="x"), timeout=TIMEOUT)
@@ -111,14 +110,14 @@ def test_what_nobody_serves_is_unknown_until_somebody_does() -> None:
 
 
 def test_watches_that_end_while_health_changes_block_nobody() -> None:
-    health = Health({})
-    health.set(SERVICE, SERVING)
+    health = HealthService({})
+    health.set_status(SERVICE, SERVING)
     with served(health) as (target, run), grpc.insecure_channel(target) as channel:
 
         def change() -> None:
             for _ in range(ROUNDS):
-                run(health.set, SERVICE, NOT_SERVING)
-                run(health.set, SERVICE, SERVING)
+                run(health.set_status, SERVICE, NOT_SERVING)
+                run(health.set_status, SERVICE, SERVING)
 
         stub = health_pb2_grpc.HealthStub(channel)
         changing = threading.Thread(target=change, daemon=True)
@@ -132,13 +131,13 @@ def test_watches_that_end_while_health_changes_block_nobody() -> None:
 
 
 def test_a_watcher_that_reads_nothing_keeps_nobody_from_hearing_the_last_word() -> None:
-    health = Health({})
-    health.set(SERVICE, SERVING)
+    health = HealthService({})
+    health.set_status(SERVICE, SERVING)
     with served(health) as (target, run), watching(target, 8) as streams:
         for each in range(ROUNDS):
-            run(health.set, SERVICE, SERVING if each % 2 else NOT_SERVING)
+            run(health.set_status, SERVICE, SERVING if each % 2 else NOT_SERVING)
         run(health.enter_graceful_shutdown)
-        run(health.set, SERVICE, SERVING)
+        run(health.set_status, SERVICE, SERVING)
         # The first stream is not read at all.
         for stream in streams[1:]:
             told = [SERVING]
@@ -155,7 +154,7 @@ def health_of(target: str) -> int:
 
 
 def test_a_watch_beyond_the_bound_takes_the_place_of_the_oldest(app: App) -> None:
-    with watching(app.target, MOST_STREAMS) as streams, watching(app.target, 1):
+    with watching(app.target, MAX_OPEN_STREAMS) as streams, watching(app.target, 1):
         with pytest.raises(grpc.RpcError) as caught:
             next(streams[0])
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]

@@ -9,17 +9,17 @@ from itertools import pairwise
 
 import pytest
 
-from cstp_grpc.server.lanes import Lane, LaneName, Lanes
+from cstp_grpc.server.execution import CallPool, CallPools, PoolName
 
 
 @pytest.fixture
-def lane() -> Iterator[Lane]:
-    lanes = Lanes()
-    yield lanes[LaneName.QUERIES]
+def lane() -> Iterator[CallPool]:
+    lanes = CallPools()
+    yield lanes[PoolName.QUERIES]
     lanes.close()
 
 
-def test_between_two_short_functions_runs_what_became_ready_meanwhile(lane: Lane) -> None:
+def test_between_two_short_functions_runs_what_became_ready_meanwhile(lane: CallPool) -> None:
     events: list[str] = []
 
     async def others(ended: asyncio.Event) -> None:
@@ -42,7 +42,7 @@ def test_between_two_short_functions_runs_what_became_ready_meanwhile(lane: Lane
     assert all(later - earlier > 3 for earlier, later in pairwise(turns))
 
 
-def test_who_was_cancelled_takes_no_turn_from_others(lane: Lane) -> None:
+def test_who_was_cancelled_takes_no_turn_from_others(lane: CallPool) -> None:
     done: list[int] = []
 
     async def main() -> None:
@@ -57,7 +57,7 @@ def test_who_was_cancelled_takes_no_turn_from_others(lane: Lane) -> None:
     assert done == [0, 2, 3, 4]
 
 
-def test_short_functions_run_on_the_event_loop_and_others_do_not(lane: Lane) -> None:
+def test_short_functions_run_on_the_event_loop_and_others_do_not(lane: CallPool) -> None:
     async def main() -> None:
         assert await lane.run_short(threading.get_ident) == threading.get_ident()
         assert await lane.run(threading.get_ident) != threading.get_ident()
@@ -65,7 +65,7 @@ def test_short_functions_run_on_the_event_loop_and_others_do_not(lane: Lane) -> 
     asyncio.run(main())
 
 
-def test_an_error_of_a_short_function_reaches_its_caller_and_the_next_has_its_turn(lane: Lane) -> None:
+def test_an_error_of_a_short_function_reaches_its_caller_and_the_next_has_its_turn(lane: CallPool) -> None:
     def fail() -> None:
         raise KeyError("gone")
 

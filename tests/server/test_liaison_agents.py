@@ -26,14 +26,13 @@ from pydantic import SecretStr
 from cstp_grpc.client import CstpClient
 from cstp_grpc.config import LiaisonSettings, PillarSettings
 from cstp_grpc.contract.rpc_errors import STATUS_KEY
+from cstp_grpc.enums import DEFAULT_TENANT
 from cstp_grpc.errors import ConfigError, ContextSharingFailed, LiaisonAgentUnavailable
-from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryRefused, Parcel, RemoteLiaisonAgent
-from cstp_grpc.liaison.canonical import digest
+from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryRejected, DeliveryRequest, RemoteLiaisonAgent
+from cstp_grpc.liaison.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.model import RoutingDecision, Share
-from cstp_grpc.server.liaison_agents import RemoteAgent, build_remote
-from cstp_grpc.server.liaison_links import MAX_HOPS
-from cstp_grpc.server.status import to_status
-from cstp_grpc.vocabulary import DEFAULT_TENANT
+from cstp_grpc.liaison.remote_agents import MAX_HOPS, RemoteAgent, build_remote_agent
+from cstp_grpc.server.interceptors.error_status import to_status
 from tests.certificates import Certificate
 from tests.client.a2a_agent import CARD, Agent, Raw, body, ending, raising, running_agent
 from tests.harness import TOKENS, bridging, running, settings
@@ -53,7 +52,7 @@ def share(**changes: Any) -> Share:
         target_agent="liaison_content",
         conversation_id="session-1",
         shared_context=CONTEXT,
-        context_hash=digest(CONTEXT),
+        context_hash=hash_canonical_json(CONTEXT),
         shared_by="alice",
         shared_at=NOON,
     )
@@ -61,7 +60,7 @@ def share(**changes: Any) -> Share:
 
 
 DECISION = RoutingDecision("guide", "liaison_content", "files", NOON, "share-1")
-ROUTED = Parcel(share(), DECISION, "content")
+ROUTED = DeliveryRequest(share(), DECISION, "content")
 
 
 @contextmanager
@@ -71,7 +70,7 @@ def remote(
     """Build a remote agent for the length of a block; nothing is remembered unless `bounds` say so."""
     pillar = PillarSettings(kind=kind, url=url, token=None if token is None else SecretStr(token), **more)  # type: ignore[arg-type]
     wanted = {"probe_seconds": SECONDS, "delivery_seconds": SECONDS, "availability_seconds": 0.0, **(bounds or {})}
-    agent = build_remote("content", pillar, LiaisonSettings(**wanted))  # type: ignore[arg-type]
+    agent = build_remote_agent("content", pillar, LiaisonSettings(**wanted))  # type: ignore[arg-type]
     try:
         yield agent
     finally:
@@ -123,7 +122,7 @@ def test_an_a2a_agent_is_given_all_of_a_parcel(a2a: Agent) -> None:
                 "decided_at": "2026-02-04T12:00:00Z",
                 "idempotency_key": "share-1",
             },
-            "context_hash": digest(CONTEXT),
+            "context_hash": hash_canonical_json(CONTEXT),
             "shared_context": CONTEXT,
         }
     ]
@@ -132,7 +131,7 @@ def test_an_a2a_agent_is_given_all_of_a_parcel(a2a: Agent) -> None:
 
 def test_a_parcel_without_a_routing_says_so(a2a: Agent) -> None:
     with remote("a2a", a2a.url) as agent:
-        agent.deliver(Parcel(share(conversation_id=None), None, "content"))
+        agent.deliver(DeliveryRequest(share(conversation_id=None), None, "content"))
     [data] = get_data_parts(a2a.messages[0].parts)
     assert data == {
         "intent_type": "share_context_to_agent",
@@ -140,7 +139,7 @@ def test_a_parcel_without_a_routing_says_so(a2a: Agent) -> None:
         "source_agent": "guide",
         "target_agent": "liaison_content",
         "target_pillar": "content",
-        "context_hash": digest(CONTEXT),
+        "context_hash": hash_canonical_json(CONTEXT),
         "shared_context": CONTEXT,
     }
 
@@ -148,8 +147,8 @@ def test_a_parcel_without_a_routing_says_so(a2a: Agent) -> None:
 def test_what_tenants_call_alike_is_different_to_the_agent(a2a: Agent) -> None:
     with remote("a2a", a2a.url) as agent:
         for tenant in (DEFAULT_TENANT, "acme", "other"):
-            agent.deliver(Parcel(share(tenant=tenant), None, "content"))
-            agent.deliver(Parcel(share(tenant=tenant), None, "content"))
+            agent.deliver(DeliveryRequest(share(tenant=tenant), None, "content"))
+            agent.deliver(DeliveryRequest(share(tenant=tenant), None, "content"))
     for names in ([each.message_id for each in a2a.messages], [each.context_id for each in a2a.messages]):
         assert len(set(names)) == 3
         assert names[::2] == names[1::2]
@@ -157,7 +156,7 @@ def test_what_tenants_call_alike_is_different_to_the_agent(a2a: Agent) -> None:
 
 def test_an_a2a_agent_may_refuse(a2a: Agent) -> None:
     a2a.play = ending(TaskState.TASK_STATE_REJECTED, "Not today")
-    with remote("a2a", a2a.url) as agent, failing(DeliveryRefused, "rejected: Not today"):
+    with remote("a2a", a2a.url) as agent, failing(DeliveryRejected, "rejected: Not today"):
         agent.deliver(ROUTED)
 
 
@@ -274,7 +273,7 @@ def test_a_server_shares_what_it_is_given_with_its_own_agent(server: Server, kin
         "liaison_content",
         "session-1",
     )
-    assert found.context_hash == digest(CONTEXT)
+    assert found.context_hash == hash_canonical_json(CONTEXT)
     events = server.client.liaison.list_events(types=["context_shared"])
     assert len(list(events)) == 1
 
@@ -283,8 +282,8 @@ def test_what_tenants_call_alike_is_different_to_a_server(server: Server, kind: 
     with remote(kind, server.urls[kind], TOKENS["bob"]) as agent:
         for number, tenant in enumerate((DEFAULT_TENANT, "acme", "other")):
             context = {"number": number}
-            changed = share(tenant=tenant, shared_context=context, context_hash=digest(context))
-            agent.deliver(Parcel(changed, None, "content"))
+            changed = share(tenant=tenant, shared_context=context, context_hash=hash_canonical_json(context))
+            agent.deliver(DeliveryRequest(changed, None, "content"))
     assert len(list(server.client.liaison.list_events(types=["context_shared"]))) == 3
 
 
@@ -305,9 +304,9 @@ def test_a_refusal_of_a_server_is_final(
         agent.deliver(ROUTED)
     with (
         remote(kind, server.urls[kind], TOKENS.get(token, token)) as agent,
-        pytest.raises(DeliveryRefused, match=f"^answered {reason}: ") as refused,
+        pytest.raises(DeliveryRejected, match=f"^answered {reason}: ") as refused,
     ):
-        agent.deliver(Parcel(share(**changes), None, "content"))
+        agent.deliver(DeliveryRequest(share(**changes), None, "content"))
     assert server.urls[kind] not in str(refused.value)
 
 
@@ -324,14 +323,14 @@ def test_what_a_server_says_is_told_on_one_line_that_steers_nothing(
 ) -> None:
     a2a.raws["/cstp"] = refusal("not\n2026-02-04 12:00:00 INFO made up\x1b[31m\u202e so")
     told = "answered INVALID_ARGUMENT: not 2026-02-04 12:00:00 INFO made up [31m so"
-    with remote("jsonrpc", a2a.url) as agent, failing(DeliveryRefused, told):
+    with remote("jsonrpc", a2a.url) as agent, failing(DeliveryRejected, told):
         agent.deliver(ROUTED)
     assert [record for record in caplog.messages if not record.isprintable()] == []
 
 
 def test_what_an_agent_says_does_not_break_the_log(a2a: Agent, caplog: pytest.LogCaptureFixture) -> None:
     a2a.play = raising(InvalidParamsError(message="not\n2026-02-04 12:00:00 INFO made up\x1b[31m"))
-    with remote("a2a", a2a.url) as agent, pytest.raises(DeliveryRefused):
+    with remote("a2a", a2a.url) as agent, pytest.raises(DeliveryRejected):
         agent.deliver(ROUTED)
     assert [record for record in caplog.messages if "made up" in record]
     assert [record for record in caplog.messages if not record.isprintable()] == []
@@ -339,7 +338,7 @@ def test_what_an_agent_says_does_not_break_the_log(a2a: Agent, caplog: pytest.Lo
 
 def test_what_a_server_says_has_room_in_an_error(a2a: Agent) -> None:
     a2a.raws["/cstp"] = refusal("\N{GRINNING FACE}" * 5000)
-    with remote("jsonrpc", a2a.url) as agent, pytest.raises(DeliveryRefused) as refused:
+    with remote("jsonrpc", a2a.url) as agent, pytest.raises(DeliveryRejected) as refused:
         agent.deliver(ROUTED)
     words = str(refused.value)
     error = ContextSharingFailed(words, metadata={"reason": words})
@@ -359,10 +358,10 @@ def test_servers_that_point_at_each_other_do_not_share_for_ever(a2a: Agent) -> N
     with remote("jsonrpc", a2a.url) as agent:
         key = "share-1"
         for _ in range(MAX_HOPS):
-            agent.deliver(Parcel(share(tenant="acme", id=key), None, "content"))
+            agent.deliver(DeliveryRequest(share(tenant="acme", id=key), None, "content"))
             key = given[-1]
-        with failing(DeliveryRefused, "passed on by too many servers: do they point at each other?"):
-            agent.deliver(Parcel(share(tenant="acme", id=key), None, "content"))
+        with failing(DeliveryRejected, "passed on by too many servers: do they point at each other?"):
+            agent.deliver(DeliveryRequest(share(tenant="acme", id=key), None, "content"))
     assert len(set(given)) == len(given) == MAX_HOPS
 
 
@@ -439,7 +438,7 @@ def test_settings_that_cannot_be_used_are_named(
     given = {name: tmp_path / value if name == "ca_file" else SecretStr(value) for name, value in more.items()}
     pillar = PillarSettings(kind=kind, url=url, **given)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=rf"^liaison\.pillars\.content\.{setting}: ") as refused:
-        build_remote("content", pillar, LiaisonSettings())
+        build_remote_agent("content", pillar, LiaisonSettings())
     assert "secret" not in str(refused.value)
 
 

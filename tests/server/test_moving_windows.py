@@ -15,17 +15,17 @@ from limits import parse
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 
-from cstp_grpc.server.interceptors.moving_windows import MovingWindows, create_shared_memory, values_of
+from cstp_grpc.server.interceptors.moving_windows import MovingWindows, create_shared_memory, window_value_count
 
 RATE = parse("4/10 seconds")
 START = 1_000_000.0
 
 TAKE = """
 import sys
-from cstp_grpc.server.interceptors.moving_windows import MovingWindows, values_of
+from cstp_grpc.server.interceptors.moving_windows import MovingWindows, window_value_count
 
 descriptor, most, tries = map(int, sys.argv[1:])
-windows = MovingWindows(values_of(most), descriptor)
+windows = MovingWindows(window_value_count(most), descriptor)
 print("ready", flush=True)
 sys.stdin.readline()
 print(sum(windows.take(0, most, 3600) is None for _ in range(tries)), flush=True)
@@ -44,7 +44,7 @@ def test_calls_are_admitted_as_by_the_limiter_of_one_process(calls: list[tuple[f
     now = [START]
     descriptor = create_shared_memory()
     # Two servers in turn, with one window in the memory that they share.
-    servers = [MovingWindows(values_of(RATE.amount), descriptor, clock=lambda: now[0]) for _ in range(2)]
+    servers = [MovingWindows(window_value_count(RATE.amount), descriptor, clock=lambda: now[0]) for _ in range(2)]
     with patch("time.time", lambda: now[0]):
         limiter = MovingWindowRateLimiter(MemoryStorage())
         for pause, server in calls:
@@ -57,9 +57,9 @@ def test_calls_are_admitted_as_by_the_limiter_of_one_process(calls: list[tuple[f
 
 
 def test_windows_beside_each_other_count_by_themselves() -> None:
-    windows = MovingWindows(2 * values_of(2))
+    windows = MovingWindows(2 * window_value_count(2))
     assert [windows.take(0, 2, 60) is None for _ in range(3)] == [True, True, False]
-    assert [windows.take(values_of(2), 2, 60) is None for _ in range(3)] == [True, True, False]
+    assert [windows.take(window_value_count(2), 2, 60) is None for _ in range(3)] == [True, True, False]
 
 
 def start_process(descriptor: int, most: int, tries: int) -> subprocess.Popen[str]:
@@ -88,7 +88,7 @@ def test_a_process_that_dies_with_a_window_leaves_it_to_the_others(memory: int) 
     ) as holder:
         assert holder.stdout
         holder.stdout.readline()
-        windows = MovingWindows(values_of(2), memory)
+        windows = MovingWindows(window_value_count(2), memory)
         # One that is stopped with it delays the others, and does not stop them.
         assert windows.take(0, 2, 60) is None
         holder.kill()

@@ -11,13 +11,13 @@ from typing import Any
 import grpc
 import pytest
 
-from cstp_grpc.audit.refusals import RefusalCounts
+from cstp_grpc.audit.refused_calls import RefusalCounter
 from cstp_grpc.contract.rpc_errors import PUSHBACK_KEY
 from cstp_grpc.errors import CstpError, LiaisonAgentUnavailable, QueryFailed, RateLimited, Unavailable
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
-from cstp_grpc.server.app import now
+from cstp_grpc.server.app import utc_now
+from cstp_grpc.server.execution import CallPools
 from cstp_grpc.server.grpc_server import GrpcServer, build_call_policy
-from cstp_grpc.server.lanes import Lanes
 from tests.harness import TIMEOUT, TOKENS, decoded, settings
 
 ALICE = (("authorization", f"Bearer {TOKENS['alice']}"),)
@@ -46,7 +46,7 @@ def calling(tmp_path: Path, servicer: Failing) -> Iterator[Any]:
     """Serve with the server's own interceptors, and yield the call of a channel that repeats it by itself."""
     wanted = settings(tmp_path)
     servicers = [(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)]
-    server = GrpcServer(wanted.grpc, build_call_policy(wanted, RefusalCounts(now)), servicers, {}, Lanes())
+    server = GrpcServer(wanted.grpc, build_call_policy(wanted, RefusalCounter(utc_now)), servicers, {}, CallPools())
     port = server.start().port
     try:
         options = [("grpc.service_config", SERVICE_CONFIG)]

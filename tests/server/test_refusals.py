@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.client.contract import methods
+from cstp_grpc.contract.methods import contract_methods
 from tests.harness import TOKENS, GrpcCaller, JsonRpcCaller, bridging, running, settings
 
 FLOOD = 40
@@ -103,7 +103,7 @@ def test_a_message_that_is_none_is_counted_like_one_that_is_wrong(tmp_path: Path
     folder = tmp_path / "data"
     with calling(folder, "grpc") as caller:
         assert isinstance(caller, GrpcCaller)
-        send = caller.channel.unary_unary(methods()[CHECK].path)
+        send = caller.channel.unary_unary(contract_methods()[CHECK].path)
         metadata = (("authorization", f"Bearer {TOKENS['alice']}"),)
         for _ in range(3):
             with pytest.raises(Exception, match="cannot be decoded"):

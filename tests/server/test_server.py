@@ -18,15 +18,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from cstp_grpc.client.contract import methods
 from cstp_grpc.config import ConfigError, Settings
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc
 from cstp_grpc.guardrails.rulebook import RulebookError
 from cstp_grpc.server.app import App
 from cstp_grpc.server.call_handlers import LARGE_BYTES
 from cstp_grpc.server.grpc_server import CannotListen
-from cstp_grpc.server.open_handlers import MOST_WAITING
-from cstp_grpc.storage.lock import AlreadyRunning
+from cstp_grpc.server.open_services import MAX_WAITING_CALLS
+from cstp_grpc.storage.file_locks import AlreadyRunning
 from tests.harness import TIMEOUT, TOKENS, GrpcCaller, decoded, running, settings
 from tests.waiting import wait_until
 
@@ -287,7 +287,7 @@ def silent_calls(
 def test_strangers_are_refused_before_they_send_anything(
     app: App, channel: grpc.Channel, method: str, metadata: Sequence[tuple[str, str]]
 ) -> None:
-    with silent_calls(app.target, methods()[method].path, (*metadata, ("x-request-id", "r-1"))) as calls:
+    with silent_calls(app.target, contract_methods()[method].path, (*metadata, ("x-request-id", "r-1"))) as calls:
         answers = [decoded(call.exception(TIMEOUT)) for call in calls]
         assert cstp_pb2_grpc.CstpServiceStub(channel).CheckGuardrails(CHECK, metadata=ALICE, timeout=TIMEOUT).allowed
     assert {answer.reason for answer in answers} == {"AUTHENTICATION_REQUIRED"}
@@ -297,7 +297,7 @@ def test_strangers_are_refused_before_they_send_anything(
 @pytest.mark.parametrize("method", ["cstp.getAccess", "cstp.importDecisions"])
 def test_a_message_that_does_not_come_in_time_ends_its_call(tmp_path: Path, method: str) -> None:
     hurried = settings(tmp_path, grpc={"message_seconds": 0.2})
-    with running(hurried) as app, silent_calls(app.target, methods()[method].path, ALICE, 3) as calls:
+    with running(hurried) as app, silent_calls(app.target, contract_methods()[method].path, ALICE, 3) as calls:
         ended = [decoded(call.exception(TIMEOUT)) for call in calls]
     assert {(each.reason, each.message) for each in ended} == {("DEADLINE_EXCEEDED", "No message arrived within 0.2 s")}
 
@@ -306,7 +306,7 @@ def test_a_message_that_does_not_come_in_time_ends_its_call(tmp_path: Path, meth
 def test_callers_that_send_nothing_keep_nobody_else_waiting(tmp_path: Path, method: str) -> None:
     patient = settings(tmp_path, grpc={"message_seconds": 10 * TIMEOUT, "max_calls_per_agent": 100})
     record = journal_pb2.ImportDecisionsRequest(source="a", decision=journal_pb2.DecisionContent(title="A"))
-    with running(patient) as app, silent_calls(app.target, methods()[method].path, BOB, 300) as calls:
+    with running(patient) as app, silent_calls(app.target, contract_methods()[method].path, BOB, 300) as calls:
         wait_until(lambda: sum(call.done() for call in calls) == 200, "those beyond the limit are refused")
         refused = [decoded(call.exception()) for call in calls if call.done()]
         assert {(each.reason, "the limit is 100" in each.message) for each in refused} == {("RATE_LIMITED", True)}
@@ -321,7 +321,7 @@ def test_callers_that_send_nothing_keep_nobody_else_waiting(tmp_path: Path, meth
 
 def test_calls_that_ended_make_room(tmp_path: Path) -> None:
     narrow = settings(tmp_path, grpc={"message_seconds": 10 * TIMEOUT, "max_calls": 2})
-    path = methods()["cstp.getAccess"].path
+    path = contract_methods()["cstp.getAccess"].path
     with running(narrow) as app, grpc.insecure_channel(app.target) as channel:
         check = cstp_pb2_grpc.CstpServiceStub(channel).CheckGuardrails
 
@@ -340,7 +340,7 @@ def test_strangers_that_ask_for_health_and_send_nothing_keep_nobody_from_it(tmp_
     patient = settings(tmp_path, grpc={"message_seconds": 10 * TIMEOUT})
     with (
         running(patient) as app,
-        silent_calls(app.target, f"/grpc.health.v1.Health/{rpc}", count=MOST_WAITING + 44) as calls,
+        silent_calls(app.target, f"/grpc.health.v1.Health/{rpc}", count=MAX_WAITING_CALLS + 44) as calls,
         grpc.insecure_channel(app.target) as channel,
     ):
         wait_until(lambda: sum(call.done() for call in calls) >= 44, "those who waited longest are ended")
@@ -518,7 +518,7 @@ def test_the_unforeseen_tells_the_caller_nothing_but_the_request_id(
     def fail(*_: object) -> None:
         raise RuntimeError("the password is hunter2")
 
-    monkeypatch.setattr("cstp_grpc.guardrails.checks.GuardrailChecks.judge_and_record", fail)
+    monkeypatch.setattr("cstp_grpc.guardrails.checker.GuardrailChecker.judge_and_record", fail)
     with pytest.raises(grpc.RpcError) as caught:
         cstp_pb2_grpc.CstpServiceStub(channel).CheckGuardrails(
             CHECK, metadata=(*ALICE, ("x-request-id", "r-1")), timeout=TIMEOUT

@@ -7,7 +7,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from cstp_grpc import errors
 from cstp_grpc.contract.error_reasons import REASON_CODES
-from cstp_grpc.server.status import to_status
+from cstp_grpc.server.interceptors.error_status import to_status
 from tests.error_classes import SERVER_ERRORS
 
 
@@ -33,7 +33,7 @@ def details_of(error: errors.CstpError, detail: Message) -> bool:
 
 
 def test_guardrails_that_block_are_named() -> None:
-    block = errors.Block("no-weekend", "No hand-over at the weekend", "Wait for Monday")
+    block = errors.BlockingGuardrail("no-weekend", "No hand-over at the weekend", "Wait for Monday")
     found = error_details_pb2.PreconditionFailure()
     assert details_of(errors.PermissionDenied("Blocked", blocks=[block]), found)
     assert [(v.type, v.subject, v.description) for v in found.violations] == [

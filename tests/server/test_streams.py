@@ -14,18 +14,18 @@ from typing import Any
 import grpc
 import pytest
 
-from cstp_grpc.audit.refusals import RefusalCounts
-from cstp_grpc.client.contract import methods
+from cstp_grpc.audit.refused_calls import RefusalCounter
+from cstp_grpc.caller import current_caller
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.errors import NotFound, Unavailable
 from cstp_grpc.gen.liaison.v1 import liaison_pb2, liaison_pb2_grpc
-from cstp_grpc.server.app import now
-from cstp_grpc.server.call_handlers import Servicer
+from cstp_grpc.server.app import utc_now
+from cstp_grpc.server.call_handlers import ServicerRegistration
+from cstp_grpc.server.execution import CallPools
 from cstp_grpc.server.grpc_server import GrpcServer, build_call_policy
-from cstp_grpc.server.lanes import Lanes
-from cstp_grpc.services.caller import current_caller
 from tests.harness import TIMEOUT, TOKENS, decoded, settings
 
-PATH = methods()["liaison.watchEvents"].path
+PATH = contract_methods()["liaison.watchEvents"].path
 ALICE = (("authorization", f"Bearer {TOKENS['alice']}"),)
 NAMED = (*ALICE, ("x-request-id", "r-1"))
 WATCH = liaison_pb2.WatchEventsRequest()
@@ -67,10 +67,10 @@ def silent(served: Served, count: int, metadata: Sequence[tuple[str, str]]) -> I
 
 
 @contextmanager
-def serving(folder: Path, *servicers: Servicer, **overrides: Any) -> Iterator[Served]:
+def serving(folder: Path, *servicers: ServicerRegistration, **overrides: Any) -> Iterator[Served]:
     """Run a server of some servicers for the length of a block."""
     wanted = settings(folder, **overrides)
-    server = GrpcServer(wanted.grpc, build_call_policy(wanted, RefusalCounts(now)), servicers, {}, Lanes())
+    server = GrpcServer(wanted.grpc, build_call_policy(wanted, RefusalCounter(utc_now)), servicers, {}, CallPools())
     target = f"127.0.0.1:{server.start().port}"
     try:
         with grpc.insecure_channel(target) as channel:
@@ -79,13 +79,13 @@ def serving(folder: Path, *servicers: Servicer, **overrides: Any) -> Iterator[Se
         server.stop(0)
 
 
-def answering(answer: Answer) -> Servicer:
+def answering(answer: Answer) -> ServicerRegistration:
     """Return what answers WatchEvents."""
 
     async def watch(request: liaison_pb2.WatchEventsRequest, context: Context) -> Responses:
         return answer(request, context)
 
-    method = methods()["liaison.watchEvents"]
+    method = contract_methods()["liaison.watchEvents"]
     behavior: Any = watch
     handler = grpc.unary_stream_rpc_method_handler(
         behavior, method.request.FromString, method.response.SerializeToString

@@ -9,21 +9,20 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditFilter
-from cstp_grpc.audit.sql_store import SqlAuditStore
-from cstp_grpc.audit.trail import AuditTrail
+from cstp_grpc.audit.sql_trail import AuditTrail, SqlAuditStore
+from cstp_grpc.enums import Severity
 from cstp_grpc.guardrails.model import Verdict, Violation
-from cstp_grpc.liaison.acts import Act, ActKind
-from cstp_grpc.liaison.model import GUIDE, Caller
-from cstp_grpc.server.trails import MAX_ACTION, LiaisonAudit
-from cstp_grpc.storage.paging import PageRequest
-from cstp_grpc.storage.writer import Writer
-from cstp_grpc.vocabulary import Severity
+from cstp_grpc.liaison.audit import SessionOperation, SessionOperationKind
+from cstp_grpc.liaison.model import GUIDE, TenantCaller
+from cstp_grpc.server.audit_adapters import MAX_ACTION, LiaisonAudit
+from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.writer import GroupCommitWriter
 
 NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
-ROUTED = Act(
+ROUTED = SessionOperation(
     at=NOON,
-    kind=ActKind.SESSION_ROUTED,
-    caller=Caller(agent="emerson", tenant="acme", request_id="request-1"),
+    kind=SessionOperationKind.SESSION_ROUTED,
+    caller=TenantCaller(agent="emerson", tenant="acme", request_id="request-1"),
     agent="liaison_content",
     session_id="s-1",
     reason="wants a post",
@@ -45,7 +44,7 @@ class Entries:
         self.all.append(entry)
 
 
-def taken_down(act: Act, *, keeps_content: bool = False) -> AuditEntry:
+def taken_down(act: SessionOperation, *, keeps_content: bool = False) -> AuditEntry:
     entries = Entries()
     LiaisonAudit(entries, keeps_content).record(act)
     [entry] = entries.all
@@ -92,14 +91,20 @@ def test_an_entry_has_the_verdict_and_why_it_failed() -> None:
 @pytest.mark.parametrize(
     ("changes", "action"),
     [
-        ({"kind": ActKind.SESSION_OPENED, "agent": GUIDE}, "open session s-1"),
-        ({"kind": ActKind.SESSION_CONTEXT_UPDATED, "agent": GUIDE}, "update the context of session s-1"),
-        ({"kind": ActKind.CONTEXT_SHARED}, "share with liaison_content"),
-        ({"kind": ActKind.CONTEXT_SHARED, "session_id": None}, "share with liaison_content"),
-        ({"kind": ActKind.SESSION_ROUTED, "session_id": None}, "route a session to liaison_content"),
-        ({"kind": ActKind.SESSION_RETURNED, "agent": GUIDE, "reason": "done"}, "return session s-1 to guide: done"),
-        ({"kind": ActKind.SESSION_CLAIMED, "reason": "by c-2"}, "claim session s-1 for liaison_content: by c-2"),
-        ({"kind": ActKind.SESSION_CLOSED}, "close session s-1"),
+        ({"kind": SessionOperationKind.SESSION_OPENED, "agent": GUIDE}, "open session s-1"),
+        ({"kind": SessionOperationKind.SESSION_CONTEXT_UPDATED, "agent": GUIDE}, "update the context of session s-1"),
+        ({"kind": SessionOperationKind.CONTEXT_SHARED}, "share with liaison_content"),
+        ({"kind": SessionOperationKind.CONTEXT_SHARED, "session_id": None}, "share with liaison_content"),
+        ({"kind": SessionOperationKind.SESSION_ROUTED, "session_id": None}, "route a session to liaison_content"),
+        (
+            {"kind": SessionOperationKind.SESSION_RETURNED, "agent": GUIDE, "reason": "done"},
+            "return session s-1 to guide: done",
+        ),
+        (
+            {"kind": SessionOperationKind.SESSION_CLAIMED, "reason": "by c-2"},
+            "claim session s-1 for liaison_content: by c-2",
+        ),
+        ({"kind": SessionOperationKind.SESSION_CLOSED}, "close session s-1"),
     ],
 )
 def test_every_kind_of_act_says_what_was_done(changes: dict[str, Any], action: str) -> None:
@@ -115,7 +120,7 @@ def test_what_is_kept_of_a_context_can_be_read_again() -> None:
     assert json.loads(action.split(f"{'ab' * 32} ", 1)[1]) == {"a": ["é"], "b": 1}
 
 
-def test_acts_within_a_transaction_are_taken_down_with_it(engine: Engine, writer: Writer) -> None:
+def test_acts_within_a_transaction_are_taken_down_with_it(engine: Engine, writer: GroupCommitWriter) -> None:
     trail = AuditTrail(SqlAuditStore(engine), writer)
     act = replace(ROUTED, session_id="s-\0")
     writer.run(lambda connection: LiaisonAudit(trail, keeps_content=False).append(connection, act))
@@ -123,6 +128,6 @@ def test_acts_within_a_transaction_are_taken_down_with_it(engine: Engine, writer
     assert replace(entry, id=None, correlation_id="s-\0", action=taken_down(act).action) == taken_down(act)
 
 
-@pytest.mark.parametrize("kind", ActKind)
-def test_every_kind_of_act_has_an_event_of_its_own(kind: ActKind) -> None:
+@pytest.mark.parametrize("kind", SessionOperationKind)
+def test_every_kind_of_act_has_an_event_of_its_own(kind: SessionOperationKind) -> None:
     assert taken_down(replace(ROUTED, kind=kind)).event is AuditEvent(kind.value)

@@ -12,8 +12,8 @@ import grpc
 import pytest
 
 from cstp_grpc.client import CstpClient, RetryPolicy
-from cstp_grpc.client.contract import methods
-from cstp_grpc.client.transport import Answers
+from cstp_grpc.client.grpc_transport import ResponseStream
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.errors import (
     AuthenticationRequired,
     CstpError,
@@ -28,7 +28,7 @@ from cstp_grpc.server.app import App
 from tests.harness import TIMEOUT, TOKENS, running, settings
 from tests.waiting import wait_until
 
-WATCH = methods()["liaison.watchEvents"]
+WATCH = contract_methods()["liaison.watchEvents"]
 ONCE = RetryPolicy(attempts=1)
 
 
@@ -43,12 +43,12 @@ def clients(app: App, *agents: str) -> Iterator[list[CstpClient]]:
             client.close()
 
 
-def watch(client: CstpClient, **conditions: Any) -> Answers:
+def watch(client: CstpClient, **conditions: Any) -> ResponseStream:
     """Watch; a watch that is refused raises at the first answer."""
     return client.watch(WATCH, liaison_pb2.WatchEventsRequest(**conditions))
 
 
-def following(answers: Answers) -> tuple[int, str]:
+def following(answers: ResponseStream) -> tuple[int, str]:
     """Return sequence and type of the next event."""
     answer = next(answers)
     assert isinstance(answer, liaison_pb2.WatchEventsResponse)
@@ -167,7 +167,7 @@ def test_calls_of_watchers_that_are_cut_off_in_a_rush_leave_no_place_taken(tmp_p
             metadata = (("authorization", f"Bearer {TOKENS['bob']}"),)
             for _ in range(100):
                 begin(liaison_pb2.WatchEventsRequest().SerializeToString(), metadata=metadata, timeout=TIMEOUT).cancel()
-        held: list[Answers] = []
+        held: list[ResponseStream] = []
 
         def all_let_in() -> bool:
             answers = watch(alice, after=0)

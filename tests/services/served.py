@@ -13,27 +13,25 @@ import grpc_testing
 from google.protobuf.message import Message
 from sqlalchemy import Engine
 
-from cstp_grpc.audit.sql_store import SqlAuditStore
-from cstp_grpc.audit.trail import AuditTrail
-from cstp_grpc.decisions.embedding.lexical import LexicalEmbedder
+from cstp_grpc.audit.servicer import AuditService
+from cstp_grpc.audit.sql_trail import AuditTrail, SqlAuditStore
+from cstp_grpc.caller import Caller, current_caller
 from cstp_grpc.decisions.journal import Journal
-from cstp_grpc.decisions.matrix import VectorMatrix
-from cstp_grpc.decisions.search import DecisionSearch
-from cstp_grpc.decisions.sharing import WITH_ALL
+from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
+from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
+from cstp_grpc.decisions.servicer import JournalService
+from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2
-from cstp_grpc.guardrails.checks import GuardrailChecks
-from cstp_grpc.guardrails.evaluator import Evaluator
+from cstp_grpc.guardrails.checker import GuardrailChecker, GuardrailEvaluator
+from cstp_grpc.intent_layer.code_context_reader import ProjectCodeReader
 from cstp_grpc.intents.announcer import Announcer
+from cstp_grpc.intents.servicer import CstpService, QueryLimits
 from cstp_grpc.intents.sql_store import SqlIntentStore
-from cstp_grpc.server.code import ProjectCode
-from cstp_grpc.server.trails import CheckAudit, JournalAudit
-from cstp_grpc.services.audit import AuditService
-from cstp_grpc.services.caller import Caller, current_caller
-from cstp_grpc.services.cstp import CstpService, QueryLimits
-from cstp_grpc.services.journal import JournalService
-from cstp_grpc.storage.outbox import Outbox
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.server.audit_adapters import CheckAudit, JournalAudit
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import Clock
 from tests.guardrails.rulebooks import rule, rule_set
 from tests.lanes import ObservedLane
@@ -85,18 +83,18 @@ async def read_asynchronously(requests: Iterator[Message]) -> AsyncIterator[Mess
 class Served:
     """The three services, called by their methods' names."""
 
-    def __init__(self, engine: Engine, writer: Writer) -> None:
-        clock, embedder, store = Clock(), LexicalEmbedder(), SqlDecisionStore(engine, WITH_ALL)
+    def __init__(self, engine: Engine, writer: GroupCommitWriter) -> None:
+        clock, embedder, store = Clock(), LexicalEmbedder(), SqlDecisionStore(engine, SHARE_WITH_ALL)
         trail, intents = AuditTrail(SqlAuditStore(engine), writer), SqlIntentStore(engine)
-        matrix = VectorMatrix(embedder.dimensions, WITH_ALL)
+        matrix = VectorMatrix(embedder.dimensions, SHARE_WITH_ALL)
         journal = Journal(
-            store, Outbox(engine, writer), writer, embedder, JournalAudit(trail), clock, listener=matrix.apply
+            store, SqlChangeLog(engine, writer), writer, embedder, JournalAudit(trail), clock, listener=matrix.apply
         )
         search = DecisionSearch(store, matrix, embedder, None, exact_limit=1000, overfetch=10)
-        checks = GuardrailChecks(Evaluator(RULES), CheckAudit(trail), clock)
+        checks = GuardrailChecker(GuardrailEvaluator(RULES), CheckAudit(trail), clock)
         lane = ObservedLane()
         announcer = Announcer(
-            search, checks, ProjectCode({}), intents, trail, writer, clock, lane, min_score=LIMITS.min_score
+            search, checks, ProjectCodeReader({}), intents, trail, writer, clock, lane, min_score=LIMITS.min_score
         )
         servicers = {
             cstp_pb2.DESCRIPTOR.services_by_name["CstpService"]: CstpService(

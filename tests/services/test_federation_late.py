@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from cstp_grpc.client.contract import methods
-from cstp_grpc.client.federation.gather import ask
-from cstp_grpc.client.federation.results import Result, answered, not_understood
+from cstp_grpc.caller import Caller, current_caller
+from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import PermissionDenied
+from cstp_grpc.federation.fan_out import start_peer_calls
+from cstp_grpc.federation.peer_transport import PeerCallResult, result_of_answer, unreadable_result
+from cstp_grpc.federation.servicer import MAX_LATE_ANSWERS, LateAnswerForwarder, LateReplyCollector
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
-from cstp_grpc.services.caller import Caller, current_caller
-from cstp_grpc.services.federation_late import MOST, LateAnswers, LateReplies
-from cstp_grpc.vocabulary import PeerStatus
 from tests.client.federation.answers import announcement, replied, similar, violation
 from tests.client.federation.test_gather import FakePeer
 
@@ -54,17 +54,19 @@ def request(url: str | None = HOOK) -> cstp_pb2.AnnounceIntentRequest:
     return cstp_pb2.AnnounceIntentRequest(intent="Ship it", correlation_id="c-1", agent=agent)
 
 
-def late_replies(told: Told, peers: Sequence[FakePeer], most: int = MOST, *, narrowed: bool = False) -> LateReplies:
-    found = LateAnswers(told, 30.0, most).of(request(), 2, peers, narrowed=narrowed)
+def late_replies(
+    told: Told, peers: Sequence[FakePeer], most: int = MAX_LATE_ANSWERS, *, narrowed: bool = False
+) -> LateReplyCollector:
+    found = LateAnswerForwarder(told, 30.0, most).collector_for(request(), 2, peers, narrowed=narrowed)
     assert found is not None
     return found
 
 
-def announced(late: LateReplies, peers: Sequence[FakePeer]) -> None:
+def announced(late: LateReplyCollector, peers: Sequence[FakePeer]) -> None:
     """Announce to peers, and do not wait for them for long."""
-    ask(
+    start_peer_calls(
         peers,
-        methods()["cstp.announceIntent"],
+        contract_methods()["cstp.announceIntent"],
         request(),
         SLOW,
         late=late.take,
@@ -73,17 +75,17 @@ def announced(late: LateReplies, peers: Sequence[FakePeer]) -> None:
     ).replies()
 
 
-def answer(peer: FakePeer, result: Result | None = None) -> None:
-    peer.asked[-1][2](result or answered(ANSWER))
+def answer(peer: FakePeer, result: PeerCallResult | None = None) -> None:
+    peer.asked[-1][2](result or result_of_answer(ANSWER))
 
 
 @pytest.mark.parametrize("url", [None, "", "https://other.example.com/hook"])
 def test_without_an_address_on_the_list_nobody_is_waited_for(url: str | None) -> None:
-    assert LateAnswers(Told(), 30.0).of(request(url), 1, [FakePeer("b")], narrowed=False) is None
+    assert LateAnswerForwarder(Told(), 30.0).collector_for(request(url), 1, [FakePeer("b")], narrowed=False) is None
 
 
 def test_a_late_answer_is_told_as_the_answer_of_its_peer() -> None:
-    told, peers = Told(), [FakePeer("b"), FakePeer("c", answered(ANSWER))]
+    told, peers = Told(), [FakePeer("b"), FakePeer("c", result_of_answer(ANSWER))]
     announced(late_replies(told, peers), peers)
     assert told.late_ones == []
     answer(peers[0])
@@ -109,13 +111,13 @@ def test_who_finds_only_a_part_is_told_the_verdict_alone() -> None:
 @pytest.mark.parametrize(
     "result",
     [
-        Result(PeerStatus.UNREACHABLE),
-        Result(PeerStatus.TIMED_OUT),
-        Result(PeerStatus.REFUSED, error=PermissionDenied("no")),
-        not_understood("it is no answer to this"),
+        PeerCallResult(PeerStatus.UNREACHABLE),
+        PeerCallResult(PeerStatus.TIMED_OUT),
+        PeerCallResult(PeerStatus.REFUSED, error=PermissionDenied("no")),
+        unreadable_result("it is no answer to this"),
     ],
 )
-def test_what_is_no_answer_is_not_told(result: Result) -> None:
+def test_what_is_no_answer_is_not_told(result: PeerCallResult) -> None:
     told, peers = Told(), [FakePeer("b"), FakePeer("c")]
     announced(late_replies(told, peers), peers)
     for peer in peers:
@@ -126,9 +128,9 @@ def test_what_is_no_answer_is_not_told(result: Result) -> None:
 def test_no_more_are_waited_for_than_there_are_places() -> None:
     told = Told()
     peers = [FakePeer(name) for name in "bcde"]
-    answers = LateAnswers(told, 30.0, most=3)
+    answers = LateAnswerForwarder(told, 30.0, most=3)
     for round_number in range(2):
-        late = answers.of(request(), 1, peers, narrowed=False)
+        late = answers.collector_for(request(), 1, peers, narrowed=False)
         assert late is not None
         announced(late, peers)
         assert [peer.cancelled for peer in peers] == [0, 0, 0, round_number + 1]
@@ -139,7 +141,9 @@ def test_no_more_are_waited_for_than_there_are_places() -> None:
 
 def test_a_reply_between_the_end_and_the_question_whether_it_is_awaited_takes_no_place() -> None:
     told, places = Told(), threading.Semaphore(1)
-    late = LateReplies([FakePeer("b")], places, lambda answer: told.late("", "", 1, "", {"agent": answer.agent}), 30.0)
+    late = LateReplyCollector(
+        [FakePeer("b")], places, lambda answer: told.late("", "", 1, "", {"agent": answer.agent}), 30.0
+    )
     late.take(replied("b", ANSWER))
     assert late.awaits("b")
     assert told.peers == ["b"]
@@ -151,7 +155,7 @@ def test_a_place_is_free_again_when_telling_fails() -> None:
         raise ValueError("no JSON")
 
     places = threading.Semaphore(1)
-    late = LateReplies([FakePeer("b")], places, failing, 30.0)
+    late = LateReplyCollector([FakePeer("b")], places, failing, 30.0)
     assert late.awaits("b")
     with pytest.raises(ValueError, match="no JSON"):
         late.take(replied("b", ANSWER))

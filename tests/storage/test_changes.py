@@ -10,10 +10,10 @@ from threading import Event
 import pytest
 from sqlalchemy import Engine
 
+from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.errors import QueryFailed
-from cstp_grpc.storage.changes import ChangeWatch, DatabaseVersion
-from cstp_grpc.storage.outbox import Outbox
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.change_watch import ChangeWatch, DatabaseVersion
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.waiting import wait_until
 
 INTERVAL = 0.01
@@ -31,16 +31,16 @@ def watching(engine: Engine, *listeners: Callable[[], object]) -> Iterator[None]
 
 
 @pytest.fixture
-def outbox(engine: Engine, writer: Writer) -> Outbox:
-    return Outbox(engine, writer)
+def outbox(engine: Engine, writer: GroupCommitWriter) -> SqlChangeLog:
+    return SqlChangeLog(engine, writer)
 
 
-def append(outbox: Outbox, writer: Writer) -> int:
+def append(outbox: SqlChangeLog, writer: GroupCommitWriter) -> int:
     return writer.run(lambda connection: outbox.append(connection, "a"))
 
 
 def test_each_commit_makes_another_version_and_reading_makes_none(
-    engine: Engine, writer: Writer, outbox: Outbox
+    engine: Engine, writer: GroupCommitWriter, outbox: SqlChangeLog
 ) -> None:
     version = DatabaseVersion(engine)
     seen = [version.read()]
@@ -55,7 +55,9 @@ def test_each_commit_makes_another_version_and_reading_makes_none(
     version.close()
 
 
-def test_a_version_read_on_a_new_connection_is_another_one(engine: Engine, writer: Writer, outbox: Outbox) -> None:
+def test_a_version_read_on_a_new_connection_is_another_one(
+    engine: Engine, writer: GroupCommitWriter, outbox: SqlChangeLog
+) -> None:
     version = DatabaseVersion(engine)
     before = version.read()
     version.close()
@@ -64,7 +66,9 @@ def test_a_version_read_on_a_new_connection_is_another_one(engine: Engine, write
     version.close()
 
 
-def test_listeners_are_called_after_each_commit(engine: Engine, writer: Writer, outbox: Outbox) -> None:
+def test_listeners_are_called_after_each_commit(
+    engine: Engine, writer: GroupCommitWriter, outbox: SqlChangeLog
+) -> None:
     depths: list[int] = []
     with watching(engine, lambda: depths.append(outbox.depth())):
         for count in range(3):
@@ -87,9 +91,9 @@ def test_a_listener_that_fails_is_called_again_without_another_commit(
             raise QueryFailed("the journal cannot be read now; try again")
         succeeded.set()
 
-    with caplog.at_level(logging.WARNING, "cstp_grpc.storage.changes"), watching(engine, listen):
+    with caplog.at_level(logging.WARNING, "cstp_grpc.storage.change_watch"), watching(engine, listen):
         wait_until(succeeded.is_set, "it is called until it succeeds")
-    told = [record for record in caplog.records if record.name == "cstp_grpc.storage.changes"]
+    told = [record for record in caplog.records if record.name == "cstp_grpc.storage.change_watch"]
     assert [record.getMessage() for record in told] == [
         "changes by other servers are not seen: the journal cannot be read now; try again"
     ]
@@ -97,10 +101,10 @@ def test_a_listener_that_fails_is_called_again_without_another_commit(
 
 @pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 def test_a_watch_finds_its_way_back_after_the_database_dropped_it(
-    engine: Engine, writer: Writer, outbox: Outbox, caplog: pytest.LogCaptureFixture
+    engine: Engine, writer: GroupCommitWriter, outbox: SqlChangeLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     depths: list[int] = []
-    with caplog.at_level(logging.WARNING, "cstp_grpc.storage.changes"):
+    with caplog.at_level(logging.WARNING, "cstp_grpc.storage.change_watch"):
         with watching(engine, lambda: depths.append(outbox.depth())):
             wait_until(lambda: depths[-1:] == [0], "the watch looks")
             with engine.begin() as connection:

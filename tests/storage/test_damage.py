@@ -12,8 +12,8 @@ from sqlalchemy import Engine, make_url, text
 
 from cstp_grpc.errors import QueryFailed, Unavailable
 from cstp_grpc.storage.engine import create_engine
-from cstp_grpc.storage.reading import reading
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.unit_of_work import read_snapshot
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import POOL_SIZE
 
 pytestmark = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
@@ -43,11 +43,11 @@ def test_damage_is_told_in_a_sentence_to_who_writes_and_who_reads(
 ) -> None:
     damage(Path(str(make_url(database_url).database)))
     engine = create_engine(database_url, POOL_SIZE)
-    with closing(Writer(engine, timeout=20.0)) as writer:
+    with closing(GroupCommitWriter(engine, timeout=20.0)) as writer:
         with pytest.raises(Unavailable) as unwritten:
             writer.run(lambda connection: connection.execute(text("DELETE FROM intents")))
         assert unwritten.value.message == f"the record could not be stored: {what}"
-        with pytest.raises(QueryFailed) as unread, reading(engine) as connection:
+        with pytest.raises(QueryFailed) as unread, read_snapshot(engine) as connection:
             connection.execute(text("SELECT count(*) FROM intents"))
         assert unread.value.message == what
     engine.dispose()
@@ -58,7 +58,7 @@ def test_damage_is_told_in_a_sentence_to_who_writes_and_who_reads(
 def test_other_errors_of_statements_are_no_damage(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     with (
         pytest.raises(QueryFailed, match=r"^the journal cannot be read now; try again$"),
-        reading(engine) as connection,
+        read_snapshot(engine) as connection,
     ):
         connection.execute(text("SELECT nonsense FROM intents"))
     assert "nonsense" in caplog.text

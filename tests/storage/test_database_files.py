@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, text
 
 from cstp_grpc.errors import QueryFailed, Unavailable
-from cstp_grpc.storage.database_files import DatabaseFiles, DatabaseLost, FileWatch
-from cstp_grpc.storage.engine import BUSY_MILLISECONDS, database_files
-from cstp_grpc.storage.reading import reading
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.engine import BUSY_MILLISECONDS, get_database_files
+from cstp_grpc.storage.sqlite_files import DatabaseFiles, DatabaseFileWatch, DatabaseLost
+from cstp_grpc.storage.unit_of_work import read_snapshot
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
@@ -37,8 +37,8 @@ def path(engine: Engine) -> Path:
 
 
 @pytest.fixture
-def files(engine: Engine, writer: Writer) -> DatabaseFiles:
-    found = database_files(engine)
+def files(engine: Engine, writer: GroupCommitWriter) -> DatabaseFiles:
+    found = get_database_files(engine)
     assert found is not None
     writer.run(lambda connection: connection.execute(text("CREATE TABLE things (name VARCHAR(100) PRIMARY KEY)")))
     writer.run(add("first", "a" * 20_000))
@@ -94,14 +94,14 @@ LOSSES = [delete, replace, truncate, truncate_log, shorten_log, delete_log, repl
 
 @pytest.mark.parametrize("lose", LOSSES)
 def test_what_is_written_after_a_loss_is_not_acknowledged(
-    engine: Engine, writer: Writer, files: DatabaseFiles, path: Path, lose: Callable[[Path], None]
+    engine: Engine, writer: GroupCommitWriter, files: DatabaseFiles, path: Path, lose: Callable[[Path], None]
 ) -> None:
     lose(path)
     for name in ("b", "c"):
         with pytest.raises(Unavailable) as refused:
             writer.run(add(name))
         assert refused.value.message == LOST
-    with pytest.raises(QueryFailed) as unread, reading(engine) as connection:
+    with pytest.raises(QueryFailed) as unread, read_snapshot(engine) as connection:
         connection.execute(text("SELECT count(*) FROM things"))
     assert unread.value.message == LOST
 
@@ -112,11 +112,11 @@ def test_a_loss_is_noticed_if_nothing_is_written(
 ) -> None:
     heard: list[str] = []
     files.on_loss(lambda: heard.append("lost"))
-    watch = FileWatch(files, interval=0.01)
+    watch = DatabaseFileWatch(files, interval=0.01)
     files.check_thoroughly()
     lose(path)
     watch.start()
-    wait_until(lambda: files.lost, "the loss is noticed")
+    wait_until(lambda: files.is_lost, "the loss is noticed")
     watch.stop()
     assert heard == ["lost"]
     assert [record.levelno for record in caplog.records] == [logging.CRITICAL]
@@ -125,7 +125,7 @@ def test_a_loss_is_noticed_if_nothing_is_written(
 
 
 def test_a_database_that_is_overwritten_where_it_is_is_lost(
-    writer: Writer, files: DatabaseFiles, path: Path, sqlite_template: Path
+    writer: GroupCommitWriter, files: DatabaseFiles, path: Path, sqlite_template: Path
 ) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
@@ -138,7 +138,7 @@ def test_a_database_that_is_overwritten_where_it_is_is_lost(
 
 
 def test_a_log_that_was_shortened_and_filled_up_by_another_is_lost(
-    writer: Writer, files: DatabaseFiles, path: Path
+    writer: GroupCommitWriter, files: DatabaseFiles, path: Path
 ) -> None:
     """The other process writes behind the gap, so that the size says nothing."""
     os.truncate(log_of(path), log_of(path).stat().st_size - 5000)
@@ -149,31 +149,31 @@ def test_a_log_that_was_shortened_and_filled_up_by_another_is_lost(
 
 
 def test_nothing_new_is_made_where_a_lost_database_was(
-    engine: Engine, writer: Writer, files: DatabaseFiles, path: Path
+    engine: Engine, writer: GroupCommitWriter, files: DatabaseFiles, path: Path
 ) -> None:
     path.unlink()
     for _ in range(2):
         with pytest.raises(Unavailable):
             writer.run(add("b"))
-        with pytest.raises(QueryFailed), reading(engine):
+        with pytest.raises(QueryFailed), read_snapshot(engine):
             pytest.fail("there is nothing to read")
     assert not path.exists()
 
 
 def test_an_engine_may_close_all_connections_and_go_on(
-    engine: Engine, writer: Writer, files: DatabaseFiles, path: Path
+    engine: Engine, writer: GroupCommitWriter, files: DatabaseFiles, path: Path
 ) -> None:
     """The last connection removes the log, and the next one makes a new one."""
     writer.close()
     for number in range(3):
         engine.dispose()
         assert not log_of(path).exists()
-        with closing(Writer(engine, timeout=20.0)) as another:
+        with closing(GroupCommitWriter(engine, timeout=20.0)) as another:
             another.run(add(f"after {number}"))
             files.check_thoroughly()
 
 
-def test_checkpoints_are_no_loss(engine: Engine, writer: Writer, files: DatabaseFiles, path: Path) -> None:
+def test_checkpoints_are_no_loss(engine: Engine, writer: GroupCommitWriter, files: DatabaseFiles, path: Path) -> None:
     """Whoever makes them, whatever the log is cut to, and whoever reads meanwhile."""
     count = iter(range(1_000_000))
 
@@ -238,11 +238,11 @@ WRITES_AND_CHECKPOINTS = """
 import random, sys
 from sqlalchemy import text
 from cstp_grpc.storage.engine import create_engine, database_files
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.writer import GroupCommitWriter
 name, url = sys.argv[1:]
 chance = random.Random(name)
 engine = create_engine(url, 2)
-writer, files = Writer(engine, 60.0), database_files(engine)
+writer, files = GroupCommitWriter(engine, 60.0), database_files(engine)
 for number in range(40):
     size = chance.randrange(9000)
     writer.run(lambda c: c.execute(text("INSERT INTO things VALUES (:n)"), {"n": f"{name}-{number}-" + "x" * size}))
@@ -257,7 +257,7 @@ engine.dispose()
 
 
 def test_processes_that_write_to_one_file_do_not_take_each_other_for_a_loss(
-    engine: Engine, writer: Writer, files: DatabaseFiles, database_url: str
+    engine: Engine, writer: GroupCommitWriter, files: DatabaseFiles, database_url: str
 ) -> None:
     command = [sys.executable, "-c", WRITES_AND_CHECKPOINTS]
     processes = [subprocess.Popen([*command, name, database_url], stderr=subprocess.PIPE) for name in "abc"]
@@ -272,5 +272,5 @@ def test_processes_that_write_to_one_file_do_not_take_each_other_for_a_loss(
             process.kill()
         errors = [process.communicate()[1].decode() for process in processes]
     assert errors == ["", "", ""]
-    with reading(engine) as connection:
+    with read_snapshot(engine) as connection:
         assert connection.execute(text("SELECT count(*) FROM things")).scalar_one() == 3 * 40 + written + 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Column, Engine, Integer, MetaData, Table, insert, select, text
 from sqlalchemy.exc import IntegrityError, StatementError
 
-from cstp_grpc.storage.engine import UnsuitableDatabase, create_engine, for_writing
+from cstp_grpc.storage.engine import UnsuitableDatabase, create_engine, open_write_connection
 from cstp_grpc.storage.tables import UtcDateTime, decision_tags
 from tests.databases import PostgresServer
 
@@ -66,15 +66,15 @@ def test_a_server_that_forgets_to_sync_is_not_of_our_making(postgres: PostgresSe
 
 
 def test_references_must_hold(engine: Engine) -> None:
-    with for_writing(engine) as connection, pytest.raises(IntegrityError):
+    with open_write_connection(engine) as connection, pytest.raises(IntegrityError):
         connection.execute(insert(decision_tags).values(decision_id="nowhere", tag="x"))
 
 
 def test_readers_see_one_state_and_wait_for_no_writer(engine: Engine) -> None:
-    with for_writing(engine) as writing, writing.begin():
+    with open_write_connection(engine) as writing, writing.begin():
         writing.execute(text("CREATE TABLE things (id INTEGER)"))
     count = text("SELECT count(*) FROM things")
-    with for_writing(engine) as writing, writing.begin() as transaction:
+    with open_write_connection(engine) as writing, writing.begin() as transaction:
         writing.execute(text("INSERT INTO things VALUES (1)"))
         with engine.connect() as reading:
             assert reading.execute(count).scalar_one() == 0
@@ -84,12 +84,12 @@ def test_readers_see_one_state_and_wait_for_no_writer(engine: Engine) -> None:
 
 
 def test_instants_come_back_to_the_microsecond_in_utc_and_in_order(engine: Engine) -> None:
-    with for_writing(engine) as setup, setup.begin():
+    with open_write_connection(engine) as setup, setup.begin():
         instants.create(setup)
 
     @given(st.lists(INSTANTS, min_size=1, max_size=5))
     def check(values: list[datetime]) -> None:
-        with for_writing(engine) as connection, connection.begin() as transaction:
+        with open_write_connection(engine) as connection, connection.begin() as transaction:
             for value in values:
                 connection.execute(insert(instants).values(at=value))
             stored = connection.execute(select(instants.c.at).order_by(instants.c.at)).scalars().all()
@@ -105,7 +105,7 @@ def test_instants_come_back_to_the_microsecond_in_utc_and_in_order(engine: Engin
 
 
 def test_an_instant_without_a_time_zone_is_refused(engine: Engine) -> None:
-    with for_writing(engine) as connection, connection.begin() as transaction:
+    with open_write_connection(engine) as connection, connection.begin() as transaction:
         instants.create(connection)
         with pytest.raises(StatementError, match="says nothing of its time zone"):
             connection.execute(insert(instants).values(at=datetime(2026, 1, 1)))

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.storage.lock import AlreadyRunning, DataLock
+from cstp_grpc.storage.file_locks import AlreadyRunning, DataDirLock
 
 HOLD = """
 import sys
 from pathlib import Path
-from cstp_grpc.storage.lock import DataLock
-with DataLock(Path(sys.argv[1])):
+from cstp_grpc.storage.file_locks import DataDirLock
+with DataDirLock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -23,7 +23,7 @@ with DataLock(Path(sys.argv[1])):
 
 def is_locked(data_dir: Path) -> bool:
     try:
-        with DataLock(data_dir):
+        with DataDirLock(data_dir):
             return False
     except AlreadyRunning:
         return True
@@ -31,13 +31,13 @@ def is_locked(data_dir: Path) -> bool:
 
 def test_the_folder_is_created_for_its_owner_alone(tmp_path: Path) -> None:
     data_dir = tmp_path / "var" / "cstp"
-    with DataLock(data_dir):
+    with DataDirLock(data_dir):
         assert stat.S_IMODE(data_dir.stat().st_mode) == stat.S_IRWXU
 
 
 def test_a_second_one_is_told_which_folder_is_in_use(tmp_path: Path) -> None:
-    with DataLock(tmp_path), pytest.raises(AlreadyRunning, match=str(tmp_path)):
-        DataLock(tmp_path).acquire()
+    with DataDirLock(tmp_path), pytest.raises(AlreadyRunning, match=str(tmp_path)):
+        DataDirLock(tmp_path).acquire()
     assert not is_locked(tmp_path)
 
 
@@ -54,7 +54,7 @@ def test_the_lock_ends_with_its_process_however_that_ends(tmp_path: Path) -> Non
 
 
 def test_a_child_that_inherits_the_lock_holds_it_too(tmp_path: Path) -> None:
-    lock = DataLock(tmp_path)
+    lock = DataDirLock(tmp_path)
     lock.acquire()
     child = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     with subprocess.Popen(child, stdin=subprocess.PIPE, pass_fds=(lock.fileno(),)) as process:
@@ -66,7 +66,7 @@ def test_a_child_that_inherits_the_lock_holds_it_too(tmp_path: Path) -> None:
 
 
 def test_a_child_that_does_not_inherit_the_lock_does_not_hold_it(tmp_path: Path) -> None:
-    with DataLock(tmp_path):
+    with DataDirLock(tmp_path):
         child = [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"]
         process = subprocess.Popen(child, stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False)
     with process:

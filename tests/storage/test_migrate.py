@@ -15,13 +15,19 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import DBAPIError
 
+from cstp_grpc.intents.model import IntentFilter
 from cstp_grpc.intents.sql_store import SqlIntentStore
-from cstp_grpc.intents.store import IntentFilter
 from cstp_grpc.liaison.model import Event, EventFilter, EventType
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
-from cstp_grpc.storage.engine import UnsuitableDatabase, create_engine, for_writing
-from cstp_grpc.storage.migrate import configuration, current, head, known_revisions, migrate
-from cstp_grpc.storage.paging import PageRequest
+from cstp_grpc.storage.engine import UnsuitableDatabase, create_engine, open_write_connection
+from cstp_grpc.storage.migration import (
+    build_alembic_config,
+    current_revision,
+    known_revisions,
+    migrate_database,
+    newest_revision,
+)
+from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.tables import metadata
 from tests.databases import POOL_SIZE
 
@@ -59,40 +65,40 @@ def where(options: object, engine: Engine) -> bool:
 
 
 def test_the_migrations_follow_each_other_in_the_order_of_their_files() -> None:
-    scripts = ScriptDirectory.from_config(configuration())
+    scripts = ScriptDirectory.from_config(build_alembic_config())
     assert [script.revision for script in scripts.walk_revisions()] == sorted(known_revisions(), reverse=True)
-    assert scripts.get_current_head() == head()
+    assert scripts.get_current_head() == newest_revision()
 
 
 def test_an_empty_database_is_brought_to_the_newest_migration(empty: Engine) -> None:
-    assert current(empty) is None
-    migrate(empty)
-    assert current(empty) == head()
+    assert current_revision(empty) is None
+    migrate_database(empty)
+    assert current_revision(empty) == newest_revision()
     assert set(inspect(empty).get_table_names()) == {*metadata.tables, "alembic_version"}
 
 
 def test_a_database_that_is_up_to_date_is_left_alone(engine: Engine) -> None:
-    migrate(engine)
-    assert current(engine) == head()
+    migrate_database(engine)
+    assert current_revision(engine) == newest_revision()
 
 
 def test_intents_of_the_time_before_paths_are_kept(empty: Engine) -> None:
-    with for_writing(empty) as connection, connection.begin():
-        command.upgrade(configuration(connection), "0002")
+    with open_write_connection(empty) as connection, connection.begin():
+        command.upgrade(build_alembic_config(connection), "0002")
         connection.execute(
             text(
                 "INSERT INTO intents (agent, correlation_id, content_hash, received_at, intent, stakes)"
                 " VALUES ('ada', 'c-1', 'hash', '2026-02-04 12:00:00+00:00', 'Deploy', 'high')"
             )
         )
-    migrate(empty)
+    migrate_database(empty)
     (intent,) = SqlIntentStore(empty).page(IntentFilter(), PageRequest()).items
     assert (intent.agent, intent.intent, intent.project, intent.paths) == ("ada", "Deploy", None, ())
 
 
 def test_events_keep_their_sequences_and_each_tenant_goes_on_after_its_own(empty: Engine) -> None:
-    with for_writing(empty) as connection, connection.begin():
-        command.upgrade(configuration(connection), "0006")
+    with open_write_connection(empty) as connection, connection.begin():
+        command.upgrade(build_alembic_config(connection), "0006")
         for sequence, tenant in ((3, "acme"), (4, "umbrella"), (7, "acme")):
             connection.execute(
                 text(
@@ -101,18 +107,18 @@ def test_events_keep_their_sequences_and_each_tenant_goes_on_after_its_own(empty
                 ),
                 {"sequence": sequence, "tenant": tenant},
             )
-    migrate(empty)
+    migrate_database(empty)
     store = SqlRoutingStore(empty)
     added = Event("acme", EventType.SESSION_CLOSED, "guide", datetime(2026, 2, 5, tzinfo=UTC))
-    with for_writing(empty) as connection, connection.begin():
+    with open_write_connection(empty) as connection, connection.begin():
         assert [event.sequence for event in store.events(connection, EventFilter("acme"), 0, 10)] == [3, 7]
         assert store.last_sequence(connection, "umbrella") == 4
         assert store.add_event(connection, added).sequence == 8
 
 
 def test_intents_of_the_time_before_revisions_are_the_first_and_can_be_revised(empty: Engine) -> None:
-    with for_writing(empty) as connection, connection.begin():
-        command.upgrade(configuration(connection), "0006")
+    with open_write_connection(empty) as connection, connection.begin():
+        command.upgrade(build_alembic_config(connection), "0006")
         row = (
             "INSERT INTO intents (agent, correlation_id, content_hash, received_at, intent, stakes, metadata, paths)"
             " VALUES (:agent, :correlation_id, 'hash', '2026-02-04 12:00:00+00:00', 'Deploy', 'high', '{}', '[\"a\"]')"
@@ -120,39 +126,39 @@ def test_intents_of_the_time_before_revisions_are_the_first_and_can_be_revised(e
         old = [{"agent": agent, "correlation_id": f"c-{number}"} for agent in ("ada", "bob") for number in range(3)]
         connection.execute(text(row), old)
         identifiers = connection.execute(text("SELECT id, agent, correlation_id FROM intents ORDER BY id")).all()
-    migrate(empty)
+    migrate_database(empty)
     store = SqlIntentStore(empty)
     kept = store.page(IntentFilter(), PageRequest()).items
     assert [(each.revision, each.intent, each.metadata, each.paths) for each in kept] == [(1, "Deploy", {}, ("a",))] * 6
-    with for_writing(empty) as connection, connection.begin():
+    with open_write_connection(empty) as connection, connection.begin():
         assert (
             connection.execute(text("SELECT id, agent, correlation_id FROM intents ORDER BY id")).all() == identifiers
         )
-        assert store.remember(connection, kept[0]) == kept[0]
-        revised = store.remember(connection, replace(kept[0], content_hash="other"))
+        assert store.insert_or_get(connection, kept[0]) == kept[0]
+        revised = store.insert_or_get(connection, replace(kept[0], content_hash="other"))
     assert (revised.revision, revised.previous_revision) == (2, 1)
 
 
 def test_several_replicas_may_start_at_once(empty: Engine, empty_database_url: str) -> None:
     engines = [create_engine(empty_database_url, POOL_SIZE) for _ in range(4)]
     with ThreadPoolExecutor(len(engines)) as starting:
-        list(starting.map(migrate, engines))
-    assert current(empty) == head()
+        list(starting.map(migrate_database, engines))
+    assert current_revision(empty) == newest_revision()
     for engine in engines:
         engine.dispose()
 
 
 def test_a_migration_that_fails_leaves_nothing(empty: Engine) -> None:
-    with for_writing(empty) as connection, connection.begin():
+    with open_write_connection(empty) as connection, connection.begin():
         connection.execute(text("CREATE TABLE intents (id INTEGER)"))
     with pytest.raises(DBAPIError):
-        migrate(empty)
-    assert current(empty) is None
+        migrate_database(empty)
+    assert current_revision(empty) is None
     assert inspect(empty).get_table_names() == ["intents"]
 
 
 def test_a_database_of_a_newer_version_is_refused(engine: Engine) -> None:
-    with for_writing(engine) as connection, connection.begin():
+    with open_write_connection(engine) as connection, connection.begin():
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(UnsuitableDatabase, match="at migration 9999, which this version does not know"):
-        migrate(engine)
+        migrate_database(engine)

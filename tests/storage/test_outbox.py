@@ -9,37 +9,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, text
 
-from cstp_grpc.storage.engine import for_writing
-from cstp_grpc.storage.outbox import Outbox, OutboxRow
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.decisions.sql_change_log import DecisionChange, SqlChangeLog
+from cstp_grpc.storage.engine import open_write_connection
+from cstp_grpc.storage.writer import GroupCommitWriter
 
 BOUND = 20.0
 
 
 @pytest.fixture
-def outbox(engine: Engine, writer: Writer) -> Outbox:
-    return Outbox(engine, writer)
+def outbox(engine: Engine, writer: GroupCommitWriter) -> SqlChangeLog:
+    return SqlChangeLog(engine, writer)
 
 
-def append(outbox: Outbox, writer: Writer, decision_id: str) -> int:
+def append(outbox: SqlChangeLog, writer: GroupCommitWriter, decision_id: str) -> int:
     return writer.run(lambda connection: outbox.append(connection, decision_id))
 
 
-def test_changes_come_out_in_the_order_they_went_in(outbox: Outbox, writer: Writer) -> None:
+def test_changes_come_out_in_the_order_they_went_in(outbox: SqlChangeLog, writer: GroupCommitWriter) -> None:
     seqs = [append(outbox, writer, decision_id) for decision_id in ("a", "b", "a")]
-    assert outbox.peek(10) == [OutboxRow(seqs[0], "a"), OutboxRow(seqs[1], "b"), OutboxRow(seqs[2], "a")]
-    assert outbox.peek(2) == [OutboxRow(seqs[0], "a"), OutboxRow(seqs[1], "b")]
+    assert outbox.peek(10) == [DecisionChange(seqs[0], "a"), DecisionChange(seqs[1], "b"), DecisionChange(seqs[2], "a")]
+    assert outbox.peek(2) == [DecisionChange(seqs[0], "a"), DecisionChange(seqs[1], "b")]
     assert outbox.depth() == len(seqs)
 
 
-def test_numbers_rise_on_after_the_outbox_was_cleared(outbox: Outbox, writer: Writer) -> None:
+def test_numbers_rise_on_after_the_outbox_was_cleared(outbox: SqlChangeLog, writer: GroupCommitWriter) -> None:
     before = append(outbox, writer, "a")
     outbox.clear()
     assert outbox.peek(10) == []
     assert append(outbox, writer, "a") > before
 
 
-def test_a_change_that_is_undone_leaves_nothing(outbox: Outbox, writer: Writer) -> None:
+def test_a_change_that_is_undone_leaves_nothing(outbox: SqlChangeLog, writer: GroupCommitWriter) -> None:
     def job(connection: Connection) -> None:
         outbox.append(connection, "a")
         raise ValueError("no")
@@ -49,7 +49,7 @@ def test_a_change_that_is_undone_leaves_nothing(outbox: Outbox, writer: Writer) 
     assert outbox.depth() == 0
 
 
-def test_numbers_rise_and_are_never_used_again(outbox: Outbox, writer: Writer) -> None:
+def test_numbers_rise_and_are_never_used_again(outbox: SqlChangeLog, writer: GroupCommitWriter) -> None:
     """Whatever is added and taken out, in any order, even all of it."""
     known: dict[int, str] = {row.seq: row.decision_id for row in outbox.peek(1000)}
     last = 0
@@ -68,29 +68,29 @@ def test_numbers_rise_and_are_never_used_again(outbox: Outbox, writer: Writer) -
                 outbox.acknowledge(taken)
                 for seq in taken:
                     del known[seq]
-        assert outbox.peek(1000) == [OutboxRow(seq, decision_id) for seq, decision_id in known.items()]
+        assert outbox.peek(1000) == [DecisionChange(seq, decision_id) for seq, decision_id in known.items()]
         assert outbox.depth() == len(known)
 
     check()
 
 
-def test_any_number_of_changes_is_taken_out_at_once(outbox: Outbox, writer: Writer) -> None:
+def test_any_number_of_changes_is_taken_out_at_once(outbox: SqlChangeLog, writer: GroupCommitWriter) -> None:
     def job(connection: Connection) -> list[int]:
         return [outbox.append(connection, str(number)) for number in range(2500)]
 
     seqs = writer.run(job)
     outbox.acknowledge(seqs[:-1])
-    assert outbox.peek(10) == [OutboxRow(seqs[-1], "2499")]
+    assert outbox.peek(10) == [DecisionChange(seqs[-1], "2499")]
     outbox.acknowledge([])
     outbox.acknowledge(seqs)
     assert outbox.depth() == 0
 
 
 @pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
-def test_no_number_shows_before_a_smaller_one(engine: Engine, outbox: Outbox, writer: Writer) -> None:
+def test_no_number_shows_before_a_smaller_one(engine: Engine, outbox: SqlChangeLog, writer: GroupCommitWriter) -> None:
     """A second replica waits with its number until the first has committed."""
     second: list[int] = []
-    with for_writing(engine) as connection, connection.begin() as transaction:
+    with open_write_connection(engine) as connection, connection.begin() as transaction:
         first = outbox.append(connection, "first")
         other = threading.Thread(target=lambda: second.append(append(outbox, writer, "second")))
         other.start()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cstp_grpc.errors import InvalidArgument
-from cstp_grpc.storage.page_token import from_microseconds, read_token, to_microseconds, write_token
+from cstp_grpc.storage.pagination import decode_page_token, encode_page_token, from_microseconds, to_microseconds
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
@@ -35,15 +35,15 @@ class OtherConditions:
 
 @given(INTEGERS, TEXTS)
 def test_a_token_gives_back_its_key(number: int, text: str) -> None:
-    token = write_token(Conditions("a"), (number, text))
-    assert read_token(token, Conditions("a"), (int, str)) == [number, text]
+    token = encode_page_token(Conditions("a"), (number, text))
+    assert decode_page_token(token, Conditions("a"), (int, str)) == [number, text]
     assert token.isascii()
 
 
 @pytest.mark.parametrize("other", [Conditions(), Conditions("b"), OtherConditions("a")])
 def test_a_token_belongs_to_its_listing(other: object) -> None:
     with pytest.raises(InvalidArgument, match="page_token: belongs to other conditions"):
-        read_token(write_token(Conditions("a"), (1,)), other, (int,))
+        decode_page_token(encode_page_token(Conditions("a"), (1,)), other, (int,))
 
 
 @given(st.text())
@@ -58,16 +58,16 @@ def test_what_is_json_but_no_token_is_refused_by_name(content: object) -> None:
 
 @pytest.mark.parametrize("key", [(), (1, 2), (True,), ("1",), (1.0,), (None,), (2**63,), ("\0",), ("\ud800",)])
 def test_a_key_of_another_form_is_refused_by_name(key: tuple[object, ...]) -> None:
-    (fingerprint, _) = decoded(write_token(Conditions(), (1,)))
+    (fingerprint, _) = decoded(encode_page_token(Conditions(), (1,)))
     refuse(encoded([fingerprint, *key]))
     if key and isinstance(key[0], str) and key[0] != "1":
         with pytest.raises(InvalidArgument):
-            read_token(encoded([fingerprint, *key]), Conditions(), (str,))
+            decode_page_token(encoded([fingerprint, *key]), Conditions(), (str,))
 
 
 def refuse(token: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        read_token(token, Conditions(), (int,))
+        decode_page_token(token, Conditions(), (int,))
     assert [violation.field for violation in refused.value.violations] == ["page_token"]
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from cstp_grpc.errors import Unavailable
-from cstp_grpc.storage.periodic import Periodic
+from cstp_grpc.storage.background_work import PeriodicTask
 from tests.waiting import SECONDS, wait_until
 
 logger = logging.getLogger(__name__)
@@ -32,8 +32,8 @@ class Work:
 
 
 @contextmanager
-def doing(work: Callable[[], float | None], interval: float = 0.001, delay: float = 0.0) -> Iterator[Periodic]:
-    periodic = Periodic("test", work, interval, logger, "nothing is done", delay=delay)
+def doing(work: Callable[[], float | None], interval: float = 0.001, delay: float = 0.0) -> Iterator[PeriodicTask]:
+    periodic = PeriodicTask("test", work, interval, logger, "nothing is done", delay=delay)
     periodic.start()
     try:
         yield periodic
@@ -105,7 +105,7 @@ def test_a_failure_is_logged_once_until_it_succeeds(error: Exception, caplog: py
 
 def test_it_tells_its_work_that_it_is_to_end() -> None:
     begun = threading.Event()
-    found: list[Periodic] = []
+    found: list[PeriodicTask] = []
 
     def work() -> None:
         begun.set()
@@ -117,4 +117,4 @@ def test_it_tells_its_work_that_it_is_to_end() -> None:
 
 
 def test_one_that_was_never_started_can_be_stopped() -> None:
-    Periodic("test", Work(), 1, logger, "nothing is done").stop()
+    PeriodicTask("test", Work(), 1, logger, "nothing is done").stop()

@@ -16,8 +16,8 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 
 from cstp_grpc.errors import Unavailable
-from cstp_grpc.storage.turns import WriteTurn
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.file_locks import ProcessWriteLock
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.waiting import wait_until
 
 BOUND = 20.0
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 HOLD = """
 import sys
 from pathlib import Path
-from cstp_grpc.storage.turns import WriteTurn
+from cstp_grpc.storage.file_locks import ProcessWriteLock
 
-with WriteTurn(Path(sys.argv[1])):
+with ProcessWriteLock(Path(sys.argv[1])):
     print("writing", flush=True)
     sys.stdin.read()
 """
@@ -41,9 +41,9 @@ def path(engine: Engine) -> Path:
 
 
 @pytest.fixture
-def turn(path: Path) -> Iterator[WriteTurn]:
+def turn(path: Path) -> Iterator[ProcessWriteLock]:
     """The turn of another process."""
-    with closing(WriteTurn(path)) as turn:
+    with closing(ProcessWriteLock(path)) as turn:
         yield turn
 
 
@@ -60,11 +60,11 @@ def someone_waits(path: Path) -> bool:
         os.close(descriptor)
 
 
-def test_who_waits_comes_before_who_just_wrote(path: Path, turn: WriteTurn) -> None:
+def test_who_waits_comes_before_who_just_wrote(path: Path, turn: ProcessWriteLock) -> None:
     order: list[str] = []
 
     def write_once() -> None:
-        with closing(WriteTurn(path)) as own, own:
+        with closing(ProcessWriteLock(path)) as own, own:
             order.append("other")
 
     with ThreadPoolExecutor() as others:
@@ -78,7 +78,7 @@ def test_who_waits_comes_before_who_just_wrote(path: Path, turn: WriteTurn) -> N
     assert order == ["other", "first again"]
 
 
-def test_the_turn_of_a_process_ends_with_it(path: Path, turn: WriteTurn) -> None:
+def test_the_turn_of_a_process_ends_with_it(path: Path, turn: ProcessWriteLock) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdin is not None
     assert holder.stdout is not None
@@ -92,10 +92,10 @@ def test_the_turn_of_a_process_ends_with_it(path: Path, turn: WriteTurn) -> None
         entering.result(BOUND).__exit__(None, None, None)
 
 
-def test_what_arrives_while_others_write_is_one_transaction(engine: Engine, path: Path, turn: WriteTurn) -> None:
+def test_what_arrives_while_others_write_is_one_transaction(engine: Engine, path: Path, turn: ProcessWriteLock) -> None:
     commits: list[Connection] = []
     event.listen(engine, "commit", commits.append)
-    with closing(WriteTurn(path)) as own, closing(Writer(engine, BOUND, own)) as writer:
+    with closing(ProcessWriteLock(path)) as own, closing(GroupCommitWriter(engine, BOUND, own)) as writer:
         with turn:
             first = writer.submit(lambda _: 1)
             wait_until(lambda: someone_waits(path), "the writer waits for its turn")
@@ -104,16 +104,18 @@ def test_what_arrives_while_others_write_is_one_transaction(engine: Engine, path
     assert len(commits) == 1
 
 
-def test_a_process_that_went_silent_in_its_turn_holds_no_caller(engine: Engine, path: Path, turn: WriteTurn) -> None:
-    with closing(WriteTurn(path)) as own, closing(Writer(engine, 0.05, own)) as writer:
+def test_a_process_that_went_silent_in_its_turn_holds_no_caller(
+    engine: Engine, path: Path, turn: ProcessWriteLock
+) -> None:
+    with closing(ProcessWriteLock(path)) as own, closing(GroupCommitWriter(engine, 0.05, own)) as writer:
         with turn, pytest.raises(Unavailable):
             writer.run(lambda _: None)
         assert writer.submit(lambda _: "again").result(BOUND) == "again"
 
 
 def test_a_turn_that_cannot_be_had_fails_the_jobs_that_wait(engine: Engine, path: Path) -> None:
-    own = WriteTurn(path)
-    with closing(Writer(engine, BOUND, own)) as writer:
+    own = ProcessWriteLock(path)
+    with closing(GroupCommitWriter(engine, BOUND, own)) as writer:
         own.close()
         with pytest.raises(Unavailable):
             writer.run(lambda _: None)

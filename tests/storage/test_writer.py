@@ -18,9 +18,9 @@ from sqlalchemy import Connection, Engine, event, make_url, text
 from sqlalchemy.exc import IntegrityError
 
 from cstp_grpc.errors import Conflict, Unavailable
-from cstp_grpc.storage.engine import create_engine, for_writing
-from cstp_grpc.storage.insertion import Insertion
-from cstp_grpc.storage.writer import MAX_BATCH, Writer
+from cstp_grpc.storage.engine import create_engine, open_write_connection
+from cstp_grpc.storage.unit_of_work import RowInsertion
+from cstp_grpc.storage.writer import MAX_BATCH, GroupCommitWriter
 from tests.databases import POOL_SIZE, PostgresServer, ServerWriter
 
 ResultT = TypeVar("ResultT")
@@ -30,16 +30,16 @@ BOUND = 20.0
 
 
 @pytest.fixture(params=["alone", "in_turns"])
-def writer(engine: Engine, request: pytest.FixtureRequest) -> Iterator[Writer]:
+def writer(engine: Engine, request: pytest.FixtureRequest) -> Iterator[GroupCommitWriter]:
     """The writer of a server that has the database for itself, and of one of several servers."""
-    writer = Writer(engine, 30.0) if request.param == "alone" else ServerWriter(engine)
+    writer = GroupCommitWriter(engine, 30.0) if request.param == "alone" else ServerWriter(engine)
     yield writer
     writer.close()
 
 
 @pytest.fixture(autouse=True)
 def things(engine: Engine) -> None:
-    with for_writing(engine) as connection, connection.begin():
+    with open_write_connection(engine) as connection, connection.begin():
         connection.execute(text("CREATE TABLE things (name VARCHAR(100) PRIMARY KEY)"))
 
 
@@ -74,8 +74,8 @@ class Things:
         for name in rows:
             add(name)(connection)
 
-    def insertion(self, name: str) -> Insertion:
-        return Insertion(self, name)
+    def insertion(self, name: str) -> RowInsertion:
+        return RowInsertion(self, name)
 
 
 async def begin(coroutine: Coroutine[object, object, ResultT]) -> asyncio.Task[ResultT]:
@@ -94,7 +94,7 @@ def names(engine: Engine) -> set[str]:
 
 
 @contextmanager
-def kept_busy(writer: Writer) -> Iterator[None]:
+def kept_busy(writer: GroupCommitWriter) -> Iterator[None]:
     """Keep the writer at a job, so that all that is submitted meanwhile is done together afterwards."""
     begun, go_on = threading.Event(), threading.Event()
 
@@ -111,14 +111,14 @@ def kept_busy(writer: Writer) -> Iterator[None]:
         blocking.result(BOUND)
 
 
-def test_a_result_is_handed_out_once_it_is_committed(engine: Engine, writer: Writer) -> None:
+def test_a_result_is_handed_out_once_it_is_committed(engine: Engine, writer: GroupCommitWriter) -> None:
     assert writer.run(add("a")) == "a"
     assert names(engine) == {"a"}
     assert writer.submit(add("b")).result(BOUND) == "b"
     assert names(engine) == {"a", "b"}
 
 
-def test_what_waits_is_committed_together(engine: Engine, writer: Writer) -> None:
+def test_what_waits_is_committed_together(engine: Engine, writer: GroupCommitWriter) -> None:
     commits: list[Connection] = []
     with kept_busy(writer):
         event.listen(engine, "commit", commits.append)
@@ -128,7 +128,7 @@ def test_what_waits_is_committed_together(engine: Engine, writer: Writer) -> Non
     assert len(commits) == the_blocking_one_and_the_rest
 
 
-def test_a_job_that_runs_alone_has_a_transaction_of_its_own(engine: Engine, writer: Writer) -> None:
+def test_a_job_that_runs_alone_has_a_transaction_of_its_own(engine: Engine, writer: GroupCommitWriter) -> None:
     commits: list[Connection] = []
     with kept_busy(writer):
         event.listen(engine, "commit", commits.append)
@@ -140,7 +140,7 @@ def test_a_job_that_runs_alone_has_a_transaction_of_its_own(engine: Engine, writ
     assert writer.run(add("at once"), alone=True) == "at once"
 
 
-def test_a_batch_is_bounded(engine: Engine, writer: Writer) -> None:
+def test_a_batch_is_bounded(engine: Engine, writer: GroupCommitWriter) -> None:
     commits: list[Connection] = []
     with kept_busy(writer):
         event.listen(engine, "commit", commits.append)
@@ -151,7 +151,9 @@ def test_a_batch_is_bounded(engine: Engine, writer: Writer) -> None:
 
 
 @pytest.mark.parametrize("error", [Conflict("no"), ValueError("no"), KeyboardInterrupt()])
-def test_an_error_reaches_its_caller_and_leaves_nothing(engine: Engine, writer: Writer, error: BaseException) -> None:
+def test_an_error_reaches_its_caller_and_leaves_nothing(
+    engine: Engine, writer: GroupCommitWriter, error: BaseException
+) -> None:
     with pytest.raises(type(error)) as caught:
         writer.run(add_and_raise("a", error))
     assert caught.value is error
@@ -159,13 +161,13 @@ def test_an_error_reaches_its_caller_and_leaves_nothing(engine: Engine, writer: 
     assert writer.run(add("a")) == "a"
 
 
-def test_a_broken_constraint_reaches_its_caller(writer: Writer) -> None:
+def test_a_broken_constraint_reaches_its_caller(writer: GroupCommitWriter) -> None:
     writer.run(add("a"))
     with pytest.raises(IntegrityError):
         writer.run(add("a"))
 
 
-def test_jobs_that_raise_never_harm_their_neighbours(engine: Engine, writer: Writer) -> None:
+def test_jobs_that_raise_never_harm_their_neighbours(engine: Engine, writer: GroupCommitWriter) -> None:
     """Whatever mixture of jobs is done together, exactly those that succeed are kept, in their order."""
     things = Things()
 
@@ -196,7 +198,7 @@ def test_jobs_that_raise_never_harm_their_neighbours(engine: Engine, writer: Wri
     check()
 
 
-def test_many_callers_at_once_all_get_their_own_result(engine: Engine, writer: Writer) -> None:
+def test_many_callers_at_once_all_get_their_own_result(engine: Engine, writer: GroupCommitWriter) -> None:
     wanted = [f"{caller}-{turn}" for caller in range(16) for turn in range(25)]
     with ThreadPoolExecutor(16) as callers:
         assert list(callers.map(lambda name: writer.run(add(name)), wanted)) == wanted
@@ -204,7 +206,7 @@ def test_many_callers_at_once_all_get_their_own_result(engine: Engine, writer: W
 
 
 def test_who_waits_too_long_is_told_and_the_job_is_not_begun(engine: Engine) -> None:
-    writer = Writer(engine, timeout=0.05)
+    writer = GroupCommitWriter(engine, timeout=0.05)
     with kept_busy(writer), pytest.raises(Unavailable, match=r"not on disk after 0\.05 seconds"):
         writer.run(add("late"))
     assert writer.submit(add("next")).result(BOUND) == "next"
@@ -215,7 +217,7 @@ def test_who_waits_too_long_is_told_and_the_job_is_not_begun(engine: Engine) -> 
 # Coroutines
 
 
-def test_a_coroutine_gets_its_result_once_it_is_committed(engine: Engine, writer: Writer) -> None:
+def test_a_coroutine_gets_its_result_once_it_is_committed(engine: Engine, writer: GroupCommitWriter) -> None:
     async def run() -> None:
         assert await writer.write(add("a")) == "a"
         assert names(engine) == {"a"}
@@ -229,14 +231,14 @@ def test_a_coroutine_gets_its_result_once_it_is_committed(engine: Engine, writer
     assert names(engine) == {"a", "b"}
 
 
-def test_a_coroutines_job_never_runs_on_its_loop(writer: Writer) -> None:
+def test_a_coroutines_job_never_runs_on_its_loop(writer: GroupCommitWriter) -> None:
     async def run() -> set[int]:
         return {await writer.write(lambda connection: threading.get_ident()) for _ in range(3)}
 
     assert threading.get_ident() not in asyncio.run(run())
 
 
-def test_a_commit_wakes_each_loop_once(engine: Engine, writer: Writer) -> None:
+def test_a_commit_wakes_each_loop_once(engine: Engine, writer: GroupCommitWriter) -> None:
     woken: list[object] = []
 
     class Loop(asyncio.SelectorEventLoop):
@@ -255,7 +257,7 @@ def test_a_commit_wakes_each_loop_once(engine: Engine, writer: Writer) -> None:
 
 
 def test_a_writer_that_closes_refuses_what_it_was_not_given_yet(engine: Engine) -> None:
-    writer = Writer(engine, timeout=BOUND)
+    writer = GroupCommitWriter(engine, timeout=BOUND)
 
     async def run() -> None:
         task = asyncio.create_task(writer.write(add("a")))
@@ -267,7 +269,7 @@ def test_a_writer_that_closes_refuses_what_it_was_not_given_yet(engine: Engine) 
     assert names(engine) == set()
 
 
-def test_two_loops_each_get_their_own_results(engine: Engine, writer: Writer) -> None:
+def test_two_loops_each_get_their_own_results(engine: Engine, writer: GroupCommitWriter) -> None:
     async def run(loop: int) -> list[str]:
         return await asyncio.gather(*(writer.write(add(f"{loop}-{number}")) for number in range(30)))
 
@@ -276,7 +278,7 @@ def test_two_loops_each_get_their_own_results(engine: Engine, writer: Writer) ->
         assert list(found) == [[f"{loop}-{number}" for number in range(30)] for loop in range(2)]
 
 
-def test_a_loop_that_ended_harms_nobody_else(engine: Engine, writer: Writer) -> None:
+def test_a_loop_that_ended_harms_nobody_else(engine: Engine, writer: GroupCommitWriter) -> None:
     loop = asyncio.new_event_loop()
     with kept_busy(writer):
         abandoned = loop.create_task(writer.write(add("a")))
@@ -288,7 +290,9 @@ def test_a_loop_that_ended_harms_nobody_else(engine: Engine, writer: Writer) -> 
     assert writer.run(add("c")) == "c"
 
 
-def test_a_coroutine_that_is_cancelled_takes_back_a_job_that_was_not_begun(engine: Engine, writer: Writer) -> None:
+def test_a_coroutine_that_is_cancelled_takes_back_a_job_that_was_not_begun(
+    engine: Engine, writer: GroupCommitWriter
+) -> None:
     async def run() -> None:
         with kept_busy(writer):
             cancelled, kept = await begin(writer.write(add("a"))), await begin(writer.write(add("b")))
@@ -301,7 +305,7 @@ def test_a_coroutine_that_is_cancelled_takes_back_a_job_that_was_not_begun(engin
     assert names(engine) == {"b"}
 
 
-def test_a_coroutine_that_is_cancelled_late_changes_nothing(engine: Engine, writer: Writer) -> None:
+def test_a_coroutine_that_is_cancelled_late_changes_nothing(engine: Engine, writer: GroupCommitWriter) -> None:
     async def run() -> None:
         begun, go_on = threading.Event(), threading.Event()
 
@@ -323,7 +327,7 @@ def test_a_coroutine_that_is_cancelled_late_changes_nothing(engine: Engine, writ
 
 
 def test_a_coroutine_that_waits_too_long_is_told_and_the_job_is_not_begun(engine: Engine) -> None:
-    writer = Writer(engine, timeout=0.05)
+    writer = GroupCommitWriter(engine, timeout=0.05)
 
     async def run() -> None:
         with kept_busy(writer), pytest.raises(Unavailable, match=r"not on disk after 0\.05 seconds"):
@@ -336,7 +340,7 @@ def test_a_coroutine_that_waits_too_long_is_told_and_the_job_is_not_begun(engine
 
 
 def test_a_closed_writer_refuses_coroutines(engine: Engine) -> None:
-    writer = Writer(engine, timeout=BOUND)
+    writer = GroupCommitWriter(engine, timeout=BOUND)
     writer.close()
     with pytest.raises(Unavailable, match="stopping"):
         asyncio.run(writer.write(add("more")))
@@ -345,7 +349,7 @@ def test_a_closed_writer_refuses_coroutines(engine: Engine) -> None:
 # Insertions
 
 
-def test_neighbouring_insertions_are_added_together(engine: Engine, writer: Writer) -> None:
+def test_neighbouring_insertions_are_added_together(engine: Engine, writer: GroupCommitWriter) -> None:
     things, others = Things(), Things()
     jobs = [things.insertion("a"), things.insertion("b"), others.insertion("c"), add("d"), things.insertion("e")]
     with kept_busy(writer):
@@ -357,7 +361,9 @@ def test_neighbouring_insertions_are_added_together(engine: Engine, writer: Writ
 
 
 @pytest.mark.parametrize("others", [[], ["job"]])
-def test_an_insertion_that_fails_harms_no_neighbour(engine: Engine, writer: Writer, others: list[str]) -> None:
+def test_an_insertion_that_fails_harms_no_neighbour(
+    engine: Engine, writer: GroupCommitWriter, others: list[str]
+) -> None:
     things = Things()
     writer.run(things.insertion("known"))
     with kept_busy(writer):
@@ -370,7 +376,7 @@ def test_an_insertion_that_fails_harms_no_neighbour(engine: Engine, writer: Writ
 
 
 def test_closing_finishes_what_waits_and_refuses_what_comes(engine: Engine) -> None:
-    writer = Writer(engine, timeout=BOUND)
+    writer = GroupCommitWriter(engine, timeout=BOUND)
     futures: list[Future[str]] = []
     with kept_busy(writer):
         futures += [writer.submit(add(str(number))) for number in range(5)]
@@ -388,7 +394,7 @@ def test_closing_finishes_what_waits_and_refuses_what_comes(engine: Engine) -> N
 
 
 def test_a_failed_commit_fails_all_of_its_jobs_without_telling_why(
-    engine: Engine, writer: Writer, database_kind: str
+    engine: Engine, writer: GroupCommitWriter, database_kind: str
 ) -> None:
     with kept_busy(writer):
         futures = [writer.submit(job) for job in (add("a"), break_commit(database_kind), add("b"))]
@@ -423,7 +429,7 @@ UNKNOWN = "it is unknown whether the record was stored; repeating the request wi
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
-def test_a_commit_that_the_disk_fails_is_of_unknown_outcome(engine: Engine, writer: Writer) -> None:
+def test_a_commit_that_the_disk_fails_is_of_unknown_outcome(engine: Engine, writer: GroupCommitWriter) -> None:
     """SQLite may have written a transaction whose commit it says has failed."""
     writer.run(add("a"))
     log = Path(f"{engine.url.database}-wal")
@@ -443,7 +449,7 @@ class TestPostgres:
     """What only a server can do to us."""
 
     def test_a_connection_that_is_lost_while_it_commits_leaves_the_outcome_unknown(
-        self, engine: Engine, writer: Writer
+        self, engine: Engine, writer: GroupCommitWriter
     ) -> None:
         for statement in (
             "CREATE FUNCTION fall() RETURNS trigger LANGUAGE plpgsql AS "
@@ -458,7 +464,7 @@ class TestPostgres:
         assert writer.run(add("c")) == "c"
 
     def test_a_lost_connection_fails_the_jobs_that_used_it_and_no_later_one(
-        self, engine: Engine, writer: Writer
+        self, engine: Engine, writer: GroupCommitWriter
     ) -> None:
         def kill(connection: Connection) -> None:
             connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
@@ -473,7 +479,7 @@ class TestPostgres:
         assert writer.run(add("a")) == "a"
 
     def test_the_writer_finds_its_way_back_after_the_server_dropped_it(
-        self, engine: Engine, writer: Writer, database_url: str, postgres: PostgresServer
+        self, engine: Engine, writer: GroupCommitWriter, database_url: str, postgres: PostgresServer
     ) -> None:
         writer.run(add("before"))
         postgres.disconnect(str(make_url(database_url).database))
@@ -482,7 +488,7 @@ class TestPostgres:
         assert writer.run(add("after")) == "after"
         assert names(engine) == {"before", "after"}
 
-    def test_an_error_that_a_job_hides_is_no_success(self, engine: Engine, writer: Writer) -> None:
+    def test_an_error_that_a_job_hides_is_no_success(self, engine: Engine, writer: GroupCommitWriter) -> None:
         writer.run(add("a"))
 
         def hide(connection: Connection) -> str:
@@ -503,10 +509,10 @@ class TestPostgres:
 def test_a_database_that_another_process_holds_is_unavailable(
     engine: Engine, database_url: str, database_kind: str
 ) -> None:
-    writer = Writer(engine, timeout=BOUND)
+    writer = GroupCommitWriter(engine, timeout=BOUND)
     writer.run(lambda connection: connection.execute(text("PRAGMA busy_timeout = 1")))
     other = create_engine(database_url, POOL_SIZE)
-    with for_writing(other) as holding, holding.begin(), pytest.raises(Unavailable):
+    with open_write_connection(other) as holding, holding.begin(), pytest.raises(Unavailable):
         writer.run(add("a"))
     assert writer.run(add("a")) == "a"
     writer.close()
@@ -514,7 +520,7 @@ def test_a_database_that_another_process_holds_is_unavailable(
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
-def test_a_full_disk_is_unavailable_and_keeps_what_was_acknowledged(engine: Engine, writer: Writer) -> None:
+def test_a_full_disk_is_unavailable_and_keeps_what_was_acknowledged(engine: Engine, writer: GroupCommitWriter) -> None:
     def fill_up(connection: Connection) -> None:
         connection.execute(text("PRAGMA max_page_count = 1"))
         connection.execute(text("CREATE TABLE large AS SELECT zeroblob(10000000) AS content"))

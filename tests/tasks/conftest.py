@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine
 
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.tasks.keeping import KeeperKit
 
 
 @pytest.fixture
-def kit(engine: Engine, writer: Writer) -> KeeperKit:
+def kit(engine: Engine, writer: GroupCommitWriter) -> KeeperKit:
     return KeeperKit(engine, writer)

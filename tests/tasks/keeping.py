@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Engine
 
-from cstp_grpc.storage.writer import Writer
-from cstp_grpc.tasks.keeper import TaskContent, TaskKeeper
+from cstp_grpc.enums import TaskState
+from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.tasks.model import Task, TaskFilter
+from cstp_grpc.tasks.repository import TaskContent, TaskRepository
 from cstp_grpc.tasks.sql_store import SqlTaskStore
-from cstp_grpc.tasks.store import Task, TaskFilter
-from cstp_grpc.vocabulary import TaskState
 
 OPEN = (TaskState.SUBMITTED, TaskState.WORKING, TaskState.INPUT_REQUIRED)
 """The states of tasks that have not ended."""
@@ -31,10 +31,10 @@ class Clock:
 class KeeperKit:
     """A keeper and its clock."""
 
-    def __init__(self, engine: Engine, writer: Writer) -> None:
+    def __init__(self, engine: Engine, writer: GroupCommitWriter) -> None:
         self.clock = Clock()
         self.store = SqlTaskStore(engine)
-        self.keeper = TaskKeeper(self.store, writer, self.clock, KEPT)
+        self.keeper = TaskRepository(self.store, writer, self.clock, KEPT)
 
     def save(
         self,

@@ -11,20 +11,17 @@ from typing import Any
 
 from sqlalchemy import Engine, func, select
 
-from cstp_grpc.storage.dispatch import Dispatcher, Patience
+from cstp_grpc.enums import PushFormat, TaskState
+from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
 from cstp_grpc.storage.tables import push_configs, task_notifications
-from cstp_grpc.storage.writer import Writer
-from cstp_grpc.tasks.keeper import TaskContent, TaskKeeper
-from cstp_grpc.tasks.push import PushNotifications
-from cstp_grpc.tasks.push_addresses import PushAddresses
-from cstp_grpc.tasks.push_sending import TaskNotificationQueue
-from cstp_grpc.tasks.push_store import PushConfig, TaskNotification
+from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.tasks.model import PushConfig, Task, TaskNotification
+from cstp_grpc.tasks.push_notifications import PushNotifications, PushUrlPolicy, TaskNotificationQueue
+from cstp_grpc.tasks.repository import TaskContent, TaskRepository
 from cstp_grpc.tasks.sql_push_store import SqlPushStore
 from cstp_grpc.tasks.sql_store import SqlTaskStore
-from cstp_grpc.tasks.store import Task
-from cstp_grpc.vocabulary import PushFormat, TaskState
-from cstp_grpc.webhooks.addresses import AllowList, address_of
-from cstp_grpc.webhooks.sending import WebhookOutbox
+from cstp_grpc.webhooks.delivery import WebhookOutbox
+from cstp_grpc.webhooks.url_allow_list import UrlAllowList, parse_webhook_url
 from tests.tasks.keeping import KEPT, Clock
 from tests.webhooks.fakes import FakeWebhookClient, Trail
 
@@ -48,15 +45,15 @@ def config(url: str = HOOK, **more: Any) -> PushConfig:
     return PushConfig(**{"id": "p-1", "format": PushFormat.A2A_1_0, "url": url, **more})
 
 
-def allow(*urls: str) -> AllowList:
-    found = [address_of(url) for url in urls]
-    return AllowList(address for address in found if address is not None)
+def allow(*urls: str) -> UrlAllowList:
+    found = [parse_webhook_url(url) for url in urls]
+    return UrlAllowList(address for address in found if address is not None)
 
 
 class PushKit:
     """A keeper, its clock, and what it sent."""
 
-    def __init__(self, engine: Engine, writer: Writer) -> None:
+    def __init__(self, engine: Engine, writer: GroupCommitWriter) -> None:
         self.engine = engine
         self.writer = writer
         self.clock = Clock()
@@ -66,9 +63,9 @@ class PushKit:
         self.trail = Trail()
         self.agents = {"ada", "bob"}
         self.woken = threading.Event()
-        self.addresses = PushAddresses(AllowList([]), lambda _: True, loopback=False)
+        self.addresses = PushUrlPolicy(UrlAllowList([]), lambda _: True, loopback=False)
         push = PushNotifications(self.store, self.tasks, self.addresses, writer, self.trail, self.woken.set)
-        self.keeper = TaskKeeper(self.tasks, writer, self.clock, KEPT, push)
+        self.keeper = TaskRepository(self.tasks, writer, self.clock, KEPT, push)
 
     def save(
         self,
@@ -102,20 +99,20 @@ class PushKit:
         return [body for _, body in self.client.posted]
 
     @contextmanager
-    def sending(self, **given: Any) -> Iterator[Dispatcher[TaskNotification]]:
+    def sending(self, **given: Any) -> Iterator[DeliveryDispatcher[TaskNotification]]:
         queue = TaskNotificationQueue(self.store, self.tasks, self.addresses, PlainRenderer(), self.clock, KEPT)
         outbox = WebhookOutbox(
             queue,
             self.client,
             self.trail,
             self.clock,
-            Patience(timedelta(hours=24), lambda: 1.0),
+            DeliveryRetryPolicy(timedelta(hours=24), lambda: 1.0),
             self.agents.__contains__,
             settled=lambda: dispatcher.wake(),
         )
         writer = given.pop("writer", self.writer)
         given.setdefault("lease_seconds", LEASE)
-        dispatcher: Dispatcher[TaskNotification] = Dispatcher(
+        dispatcher: DeliveryDispatcher[TaskNotification] = DeliveryDispatcher(
             "push", outbox, writer, self.clock, logger, "nothing", **given
         )
         dispatcher.start()

@@ -10,15 +10,21 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Engine, func, select, text
 
+from cstp_grpc.enums import TaskState
 from cstp_grpc.errors import Conflict, InvalidArgument, NotFound, QueryFailed, Unavailable
 from cstp_grpc.storage.engine import create_engine
-from cstp_grpc.storage.paging import MAX_BYTES, PageRequest
+from cstp_grpc.storage.pagination import MAX_BYTES, PageRequest
 from cstp_grpc.storage.tables import tasks
-from cstp_grpc.tasks.keeper import MAX_PAGE, REMOVAL_BATCH, TIME_LEFT, TaskContent, TaskKeeper
-from cstp_grpc.tasks.removal import TaskRemover
+from cstp_grpc.tasks.model import Task, TaskFilter
+from cstp_grpc.tasks.repository import (
+    DEFAULT_WORK_TIME,
+    MAX_PAGE,
+    REMOVAL_BATCH,
+    ExpiredTaskRemover,
+    TaskContent,
+    TaskRepository,
+)
 from cstp_grpc.tasks.sql_store import SqlTaskStore
-from cstp_grpc.tasks.store import Task, TaskFilter
-from cstp_grpc.vocabulary import TaskState
 from tests.databases import POOL_SIZE, ServerWriter
 from tests.paging import walk
 from tests.tasks.keeping import KEPT, NOON, OPEN, Clock, KeeperKit
@@ -92,14 +98,14 @@ def test_a_task_is_canceled_until_it_is_at_work(kit: KeeperKit) -> None:
 def test_of_beginning_and_canceling_at_once_one_is_taken(kit: KeeperKit, engine: Engine) -> None:
     """Also if they reach different replicas."""
     writer = ServerWriter(engine)
-    keepers = [kit.keeper, TaskKeeper(kit.store, writer, kit.clock, KEPT)]
+    keepers = [kit.keeper, TaskRepository(kit.store, writer, kit.clock, KEPT)]
     taken = []
     with ThreadPoolExecutor(8) as callers:
         for number in range(20):
             task_id = f"t-{number}"
             kit.save(task_id, SUBMITTED)
 
-            def save(state: TaskState, keeper: TaskKeeper, task_id: str = task_id) -> TaskState | None:
+            def save(state: TaskState, keeper: TaskRepository, task_id: str = task_id) -> TaskState | None:
                 try:
                     return keeper.save("ada", TaskContent(task_id, "c-1", state, b"x"), 1).state
                 except Conflict:
@@ -121,7 +127,7 @@ def test_of_many_saves_of_one_version_one_is_taken(kit: KeeperKit, engine: Engin
     """Also where they reach different replicas."""
     kit.save(state=WORKING)
     writer = ServerWriter(engine)
-    keepers = [kit.keeper, TaskKeeper(kit.store, writer, kit.clock, KEPT)]
+    keepers = [kit.keeper, TaskRepository(kit.store, writer, kit.clock, KEPT)]
 
     def save(number: int) -> bytes | None:
         content = TaskContent("t-1", "c-1", COMPLETED, str(number).encode())
@@ -160,7 +166,7 @@ def test_a_key_names_one_task_of_an_agent(kit: KeeperKit, engine: Engine) -> Non
     assert nothing is None
     saved = kit.save(task_id, agent="ada")
     writer = ServerWriter(engine)
-    assert TaskKeeper(kit.store, writer, kit.clock, KEPT).find("ada", "m-1") == (task_id, saved)
+    assert TaskRepository(kit.store, writer, kit.clock, KEPT).find("ada", "m-1") == (task_id, saved)
     writer.close()
     others = {kit.keeper.find(agent, key)[0] for agent, key in (("bob", "m-1"), ("ada", "m-2"), ("ad", "am-1"))}
     assert len(others - {task_id}) == 3
@@ -172,7 +178,7 @@ def test_a_key_names_one_task_of_an_agent(kit: KeeperKit, engine: Engine) -> Non
 
 
 @pytest.mark.parametrize("state", [SUBMITTED, WORKING])
-@pytest.mark.parametrize(("given", "left"), [(None, TIME_LEFT), (MINUTE, MINUTE)])
+@pytest.mark.parametrize(("given", "left"), [(None, DEFAULT_WORK_TIME), (MINUTE, MINUTE)])
 def test_a_task_fails_when_its_time_runs_out(
     kit: KeeperKit, given: timedelta | None, left: timedelta, state: TaskState
 ) -> None:
@@ -235,7 +241,7 @@ def test_an_expired_task_is_gone_before_it_is_removed(kit: KeeperKit, engine: En
 
 def test_an_expired_task_makes_room_for_one_of_its_id(kit: KeeperKit) -> None:
     kit.save(state=WORKING, context_id="old", content=b"old")
-    kit.clock.now += KEPT + TIME_LEFT
+    kit.clock.now += KEPT + DEFAULT_WORK_TIME
     new = kit.save(context_id="new", content=b"new")
     assert kit.keeper.get("ada", "t-1") == new == Task("t-1", "new", COMPLETED, b"new", 1, kit.clock.now)
 
@@ -255,7 +261,7 @@ def test_the_remover_does_not_pause_while_there_is_more(kit: KeeperKit, engine: 
     for number in range(REMOVAL_BATCH * 2 + 1):
         kit.save(f"t-{number}")
     kit.clock.now += KEPT
-    remover = TaskRemover(kit.keeper, interval=3600)
+    remover = ExpiredTaskRemover(kit.keeper, interval=3600)
     remover.start()
     try:
         wait_until(lambda: rows(engine) == 0, "the expired tasks are removed")
@@ -266,7 +272,7 @@ def test_the_remover_does_not_pause_while_there_is_more(kit: KeeperKit, engine: 
 def test_the_remover_removes_what_expires_until_it_is_stopped(kit: KeeperKit, engine: Engine) -> None:
     kit.save()
     kit.clock.now += KEPT
-    remover = TaskRemover(kit.keeper, interval=0.01)
+    remover = ExpiredTaskRemover(kit.keeper, interval=0.01)
     remover.start()
     try:
         wait_until(lambda: rows(engine) == 0, "the expired tasks are removed")
@@ -286,8 +292,8 @@ def test_the_remover_goes_on_when_the_database_answers_again(
     kit.save()
     kit.clock.now += KEPT
     rename(engine, "tasks", "lost")
-    remover = TaskRemover(kit.keeper, interval=0.01)
-    with caplog.at_level(logging.WARNING, "cstp_grpc.tasks.removal"):
+    remover = ExpiredTaskRemover(kit.keeper, interval=0.01)
+    with caplog.at_level(logging.WARNING, "cstp_grpc.tasks.repository"):
         remover.start()
         try:
             wait_until(lambda: bool(warnings(caplog)), "the failure is logged")
@@ -299,11 +305,11 @@ def test_the_remover_goes_on_when_the_database_answers_again(
 
 
 def test_a_remover_that_was_never_started_can_be_stopped(kit: KeeperKit) -> None:
-    TaskRemover(kit.keeper).stop()
+    ExpiredTaskRemover(kit.keeper).stop()
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    return [record for record in caplog.records if record.name == "cstp_grpc.tasks.removal"]
+    return [record for record in caplog.records if record.name == "cstp_grpc.tasks.repository"]
 
 
 def rename(engine: Engine, old: str, new: str) -> None:
@@ -354,7 +360,7 @@ def test_a_database_that_does_not_answer_is_told_without_its_reasons(empty_datab
     engine = create_engine(empty_database_url, POOL_SIZE)
     writer = ServerWriter(engine)
     writer.close()
-    keeper = TaskKeeper(SqlTaskStore(engine), writer, Clock(), KEPT)
+    keeper = TaskRepository(SqlTaskStore(engine), writer, Clock(), KEPT)
     with pytest.raises(QueryFailed, match=r"^the journal cannot be read now; try again$"):
         keeper.page(ADA, ALL)
     with pytest.raises(QueryFailed):

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from sqlalchemy import Engine, delete
 
+from cstp_grpc.enums import TaskState
 from cstp_grpc.errors import Conflict, NotFound
-from cstp_grpc.storage.paging import Page, PageRequest
+from cstp_grpc.storage.pagination import Page, PageRequest
 from cstp_grpc.storage.tables import tasks
-from cstp_grpc.storage.writer import Writer
-from cstp_grpc.tasks.store import Task, TaskFilter, TaskPage
-from cstp_grpc.vocabulary import TaskState
+from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.tasks.model import Task, TaskFilter, TaskPage
 from tests.paging import walk
 from tests.tasks.keeping import KEPT, NOON, KeeperKit, Shelf
 
@@ -123,7 +123,9 @@ def test_tasks_are_what_the_model_says(kit: KeeperKit, engine: Engine) -> None:
     run_state_machine_as_test(OnThisDatabase, settings=settings(max_examples=25, stateful_step_count=20, deadline=None))
 
 
-def test_pages_hold_every_task_that_meets_the_conditions_once_and_in_order(kit: KeeperKit, writer: Writer) -> None:
+def test_pages_hold_every_task_that_meets_the_conditions_once_and_in_order(
+    kit: KeeperKit, writer: GroupCommitWriter
+) -> None:
     """With many tasks at the same instants, of which some lapse and some expire."""
     shelf = Shelf()
     states = [TaskState.WORKING, TaskState.COMPLETED, TaskState.SUBMITTED, TaskState.REJECTED, TaskState.FAILED]

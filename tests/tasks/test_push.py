@@ -12,15 +12,15 @@ import pytest
 from sqlalchemy import Engine
 
 from cstp_grpc.audit.model import AuditEvent
+from cstp_grpc.enums import PushFormat, TaskState
 from cstp_grpc.errors import Conflict, InvalidArgument, MethodNotFound, NotFound
-from cstp_grpc.storage.dispatch import Dispatcher
-from cstp_grpc.storage.paging import PageRequest
-from cstp_grpc.storage.writer import Writer
-from cstp_grpc.tasks import push
-from cstp_grpc.tasks.push import MAX_CONFIGS
-from cstp_grpc.tasks.push_store import TaskNotification
-from cstp_grpc.vocabulary import PushFormat, TaskState
-from cstp_grpc.webhooks.sending import NotSent, Refused
+from cstp_grpc.storage.delivery import DeliveryDispatcher
+from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.tasks import push_notifications
+from cstp_grpc.tasks.model import TaskNotification
+from cstp_grpc.tasks.push_notifications import MAX_CONFIGS
+from cstp_grpc.webhooks.delivery import WebhookFailed, WebhookRejected
 from tests.databases import ServerWriter
 from tests.tasks.keeping import KEPT, NOON, KeeperKit
 from tests.tasks.pushing import HOOK, OTHER_HOOK, PushKit, config
@@ -32,12 +32,12 @@ ALL = PageRequest(100)
 
 
 @pytest.fixture
-def pushing(engine: Engine, writer: Writer) -> PushKit:
+def pushing(engine: Engine, writer: GroupCommitWriter) -> PushKit:
     return PushKit(engine, writer)
 
 
 @pytest.fixture
-def other_writer(engine: Engine) -> Iterator[Writer]:
+def other_writer(engine: Engine) -> Iterator[GroupCommitWriter]:
     writer = ServerWriter(engine)
     yield writer
     writer.close()
@@ -49,7 +49,7 @@ def sent(pushing: PushKit) -> None:
         wait_until(lambda: pushing.due() == 0, "everything is sent or given up")
 
 
-def sent_as_time_passes(pushing: PushKit, *dispatchers: Dispatcher[TaskNotification]) -> None:
+def sent_as_time_passes(pushing: PushKit, *dispatchers: DeliveryDispatcher[TaskNotification]) -> None:
     """Wait until nothing is due, also of what is put off for a while because it was tried in vain or had no thread."""
 
     def nothing_is_due() -> bool:
@@ -295,7 +295,7 @@ def test_what_is_no_task_of_a2a_is_given_up(pushing: PushKit, caplog: pytest.Log
 
 
 def test_a_later_change_waits_for_the_one_before_it(pushing: PushKit) -> None:
-    pushing.client.problems = [NotSent("HTTP 503")] * 2
+    pushing.client.problems = [WebhookFailed("HTTP 503")] * 2
     pushing.save(push=config(), content="one")
     pushing.save(COMPLETED, version=1, content="two")
     with pushing.sending() as dispatcher:
@@ -304,7 +304,7 @@ def test_a_later_change_waits_for_the_one_before_it(pushing: PushKit) -> None:
 
 
 def test_what_is_refused_for_good_keeps_nothing_waiting(pushing: PushKit) -> None:
-    pushing.client.problems = [Refused("HTTP 410")]
+    pushing.client.problems = [WebhookRejected("HTTP 410")]
     pushing.save(push=config())
     pushing.save(COMPLETED, version=1)
     sent(pushing)
@@ -323,7 +323,7 @@ def test_what_was_sent_is_in_the_trail_without_the_address(pushing: PushKit) -> 
 
 
 def test_failures_are_logged_without_secrets(pushing: PushKit, caplog: pytest.LogCaptureFixture) -> None:
-    pushing.client.problems = [RuntimeError("unforeseen"), Refused("HTTP 410")]
+    pushing.client.problems = [RuntimeError("unforeseen"), WebhookRejected("HTTP 410")]
     pushing.save(COMPLETED, push=config(f"{HOOK}/secret", token="secret", scheme="Bearer", credentials="secret"))
     with caplog.at_level(logging.DEBUG), pushing.sending() as dispatcher:
         sent_as_time_passes(pushing, dispatcher)
@@ -332,7 +332,7 @@ def test_failures_are_logged_without_secrets(pushing: PushKit, caplog: pytest.Lo
 
 
 def test_what_was_deleted_is_not_sent(pushing: PushKit) -> None:
-    pushing.client.problems = [NotSent("HTTP 503")]
+    pushing.client.problems = [WebhookFailed("HTTP 503")]
     pushing.save(COMPLETED, push=config())
     with pushing.sending() as dispatcher:
         wait_until(lambda: pushing.attempts() == 1, "it is tried in vain")
@@ -354,7 +354,7 @@ def test_nothing_is_sent_for_agents_that_are_not_known_any_more(pushing: PushKit
 def test_what_is_too_much_for_an_agent_is_on_record(
     pushing: PushKit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(push, "MAX_WAITING", 2)
+    monkeypatch.setattr(push_notifications, "MAX_WAITING", 2)
     for number in range(3):
         pushing.save(COMPLETED, task_id=f"t-{number}", push=config())
     pushing.save(COMPLETED, agent="bob", push=config())
@@ -364,7 +364,7 @@ def test_what_is_too_much_for_an_agent_is_on_record(
     assert "is not sent: 2 wait for its agent already" in caplog.text
 
 
-def test_two_servers_share_the_work(pushing: PushKit, other_writer: Writer) -> None:
+def test_two_servers_share_the_work(pushing: PushKit, other_writer: GroupCommitWriter) -> None:
     for number in range(20):
         pushing.save(COMPLETED, task_id=f"t-{number}", push=config())
     with pushing.sending() as one, pushing.sending(writer=other_writer) as other:
@@ -372,7 +372,9 @@ def test_two_servers_share_the_work(pushing: PushKit, other_writer: Writer) -> N
     assert sorted(body[0] for body in pushing.told) == sorted(f"t-{number}" for number in range(20))
 
 
-def test_a_configuration_made_while_a_task_ends_is_told_how_it_ended(pushing: PushKit, other_writer: Writer) -> None:
+def test_a_configuration_made_while_a_task_ends_is_told_how_it_ended(
+    pushing: PushKit, other_writer: GroupCommitWriter
+) -> None:
     """Whichever of both comes first."""
     others = PushKit(pushing.engine, other_writer)
     with ThreadPoolExecutor(2) as callers:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from cstp_grpc.client.addresses import is_public
-from cstp_grpc.tasks.push_addresses import PushAddresses
-from cstp_grpc.webhooks.addresses import AllowList
+from cstp_grpc.tasks.push_notifications import PushUrlPolicy
+from cstp_grpc.webhooks.url_allow_list import UrlAllowList
 from tests.tasks.pushing import allow
 
 LISTED = "http://hooks.internal:8080/a2a/"
 
 
-def addresses(allowed: AllowList | None = None, *, loopback: bool = False) -> PushAddresses:
-    return PushAddresses(allowed or AllowList([]), is_public, loopback=loopback)
+def addresses(allowed: UrlAllowList | None = None, *, loopback: bool = False) -> PushUrlPolicy:
+    return PushUrlPolicy(allowed or UrlAllowList([]), is_public, loopback=loopback)
 
 
 @pytest.mark.parametrize(

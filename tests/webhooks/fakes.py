@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from cstp_grpc.audit.model import AuditEntry
-from cstp_grpc.webhooks.addresses import Address
-from cstp_grpc.webhooks.sending import WebhookRequest
+from cstp_grpc.webhooks.delivery import WebhookRequest
+from cstp_grpc.webhooks.url_allow_list import WebhookUrl
 from tests.waiting import SECONDS
 
 
@@ -21,7 +21,7 @@ class FakeWebhookClient:
     def __init__(self, *problems: Exception | None, always: Exception | None = None) -> None:
         self.problems = list(problems)
         self.always = always
-        self.posted: list[tuple[Address, dict[str, Any]]] = []
+        self.posted: list[tuple[WebhookUrl, dict[str, Any]]] = []
         self.headers: list[Mapping[str, str]] = []
         self.may_answer = threading.Event()
         self.may_answer.set()

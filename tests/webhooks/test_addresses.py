@@ -10,15 +10,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cstp_grpc.webhooks.addresses import AllowList, address_of
+from cstp_grpc.webhooks.url_allow_list import UrlAllowList, parse_webhook_url
 
 PREFIX = "https://agents.example.com/cstp/"
 
 
-def allowing(*prefixes: str) -> AllowList:
-    addresses = [address_of(prefix) for prefix in prefixes]
+def allowing(*prefixes: str) -> UrlAllowList:
+    addresses = [parse_webhook_url(prefix) for prefix in prefixes]
     assert None not in addresses
-    return AllowList(address for address in addresses if address is not None)
+    return UrlAllowList(address for address in addresses if address is not None)
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,9 @@ def test_what_only_looks_like_it_is_not(url: str) -> None:
     ["2130706433", "127.1", "0", "0x7f.1", "0x7f000001", "0177.0.0.1", "127.0.0.01", "10.0.0.256", "a.example.7"],
 )
 def test_a_host_that_is_an_ip_address_to_some_is_none(host: str) -> None:
-    assert address_of(f"https://{host}/") is None
-    assert address_of("https://127.0.0.1/") is not None
-    assert address_of("https://7.example/") is not None
+    assert parse_webhook_url(f"https://{host}/") is None
+    assert parse_webhook_url("https://127.0.0.1/") is not None
+    assert parse_webhook_url("https://7.example/") is not None
 
 
 def test_a_prefix_without_a_slash_at_its_end_ends_with_a_segment() -> None:
@@ -147,7 +147,7 @@ def test_any_of_several_prefixes_will_do_and_of_none_none() -> None:
     allowed = allowing(PREFIX, "http://localhost:9/")
     assert allowed.address("http://localhost:9/x")
     assert allowed.address(PREFIX)
-    assert AllowList([]).address(PREFIX) is None
+    assert UrlAllowList([]).address(PREFIX) is None
 
 
 def test_what_is_called_is_what_was_judged() -> None:

@@ -1,1 +1,1 @@
-"""What happens to every call before and after its servicer."""
+"""Checks of every call before its servicer, and the status of its errors after it."""

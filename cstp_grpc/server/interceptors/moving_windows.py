@@ -1,4 +1,4 @@
-"""Counting calls in moving windows, in memory that several processes may share."""
+"""Rate limits in moving windows, in memory that several processes may share."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from collections.abc import Callable
 from typing import Final
 
 VALUE_BYTES: Final = 8
-ATTEMPTS: Final = 40
-"""How often a window is tried that another process is about to change, which takes it microseconds."""
-PAUSE: Final = 0.00005
-"""Seconds between two attempts. A process that was stopped at that moment must not stop all others for long."""
+LOCK_ATTEMPTS: Final = 40
+"""Attempts to lock a window that another process is changing, which takes it microseconds."""
+RETRY_PAUSE: Final = 0.00005
+"""Seconds between two attempts. A process that is suspended while it holds the lock must not block the others for
+long.
+"""
 
 
 class MovingWindows:
-    """Admits at most so many calls in any window of time; a window is a ring of the instants of the last calls.
+    """Admits a limited number of calls in any window of time; a window is a ring of the times of the last calls.
 
-    Memory is used as far as calls were counted. With a `descriptor` of `create_shared_memory` the windows are those of
-    all processes that were given it; whoever dies leaves them usable. Safe for many threads.
+    Memory is used only for windows with calls. With a `descriptor` of `create_shared_memory` all processes that have
+    it share the windows; a process that dies leaves them usable. Thread-safe.
     """
 
     def __init__(self, values: int, descriptor: int | None = None, clock: Callable[[], float] = time.time) -> None:
-        """Prepare for windows of `values` numbers in all, see `values_of`."""
+        """Allocate windows of `values` numbers in total, see `window_value_count`."""
         self._descriptor = descriptor
         self._clock = clock
         self._lock = threading.Lock()
@@ -41,8 +43,8 @@ class MovingWindows:
     def take(self, start: int, most: int, seconds: float) -> float | None:
         """Count a call if fewer than `most` were counted in the last `seconds`.
 
-        `start` is where the window lies, the same each time. Returns None, or the instant from which a call would be
-        admitted if this one is not.
+        `start` is the offset of the window, the same each time. Returns None if the call is admitted, else the time
+        from which it would be.
         """
         with self._lock:
             if self._descriptor is None:
@@ -69,23 +71,23 @@ class MovingWindows:
 
     @staticmethod
     def _try_lock(descriptor: int, offset: int) -> bool:
-        for _ in range(ATTEMPTS):
+        for _ in range(LOCK_ATTEMPTS):
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, offset)
             except OSError:
-                time.sleep(PAUSE)
+                time.sleep(RETRY_PAUSE)
             else:
                 return True
         return False
 
 
-def values_of(most: int) -> int:
-    """Return how many numbers a window of at most so many calls takes."""
+def window_value_count(most: int) -> int:
+    """Return the count of numbers in a window of at most `most` calls."""
     return most + 1
 
 
 def create_shared_memory() -> int:
-    """Return a descriptor of memory without a name, which is gone when the last process that has it ends."""
+    """Return a descriptor of anonymous memory, which is freed when the last process that has it ends."""
     if create := getattr(os, "memfd_create", None):
         return int(create("cstp-windows"))
     with tempfile.TemporaryFile() as file:

@@ -1,4 +1,4 @@
-"""The shape of requests is judged here and nowhere else."""
+"""Validation of requests; no other module checks their shape."""
 
 from __future__ import annotations
 
@@ -24,43 +24,47 @@ STRUCT = Struct.DESCRIPTOR.full_name
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """What structured data may have: levels, itself included, and values in all."""
+class StructBounds:
+    """Limits of structured data: nesting depth, itself included, and values in total."""
 
     depth: int
     values: int
 
 
-class Validation:
-    """Holds every request to the annotations of the contract, and its structured data to some levels and values."""
+class RequestValidator:
+    """Validates requests against the annotations of the contract, and limits the depth and size of structured
+    data.
+    """
 
     def __init__(self, max_depth: int, max_values: int) -> None:
         self._validator = protovalidate.Validator()
         self._max_depth = max_depth
         self._max_values = max_values
 
-    def begin_to_warm(self, requests: Iterable[type[Message]]) -> None:
-        """Have a thread compile the rules of message types, which costs the first request of each milliseconds else."""
+    def warm_up(self, requests: Iterable[type[Message]]) -> None:
+        """Compile the rules of message types in a thread, which otherwise delays the first request of each by
+        milliseconds.
+        """
         threading.Thread(target=self._warm, args=(list(requests),), name="validation", daemon=True).start()
 
     def _warm(self, requests: Iterable[type[Message]]) -> None:
         for request in requests:
             self._validator.collect_violations(request())
 
-    def judge_numbered(self, request: Message, number: int) -> None:
-        """Let a well-formed message of a stream pass. Raises InvalidArgument with its number and each field."""
+    def validate_numbered(self, request: Message, number: int) -> None:
+        """Validate a message of a stream. Raises InvalidArgument with its number and each invalid field."""
         try:
-            self.judge(request)
+            self.validate(request)
         except InvalidArgument as error:
             violations = [FieldViolation(f"[{number}].{v.field}", v.description) for v in error.violations]
             raise InvalidArgument(f"Message {number}: {error.message}", violations=violations) from error
 
-    def judge(self, request: Message) -> None:
-        """Let a well-formed request pass. Raises InvalidArgument, which names each field."""
-        violations = list(malformed(request, "", Bounds(self._max_depth, self._max_values)))
+    def validate(self, request: Message) -> None:
+        """Validate a request. Raises InvalidArgument, which names each invalid field."""
+        violations = list(find_malformed_fields(request, "", StructBounds(self._max_depth, self._max_values)))
         if not violations:
             violations = [
-                FieldViolation(dotted(found.proto.field), found.proto.message)
+                FieldViolation(format_field_path(found.proto.field), found.proto.message)
                 for found in self._validator.collect_violations(request)
             ]
         if violations:
@@ -70,7 +74,7 @@ class Validation:
             raise InvalidArgument(summary, violations=violations)
 
 
-def dotted(path: Any) -> str:
+def format_field_path(path: Any) -> str:
     """Return a protovalidate field path as text: `decision.reasons[2].type`."""
     parts = []
     for element in path.elements if path is not None else ():
@@ -80,42 +84,42 @@ def dotted(path: Any) -> str:
 
 
 @functools.cache
-def watched(kind: Descriptor) -> tuple[FieldDescriptor, ...]:
-    """Return the fields of a message type that are, or lead to, instants or structured data."""
+def inspected_fields(kind: Descriptor) -> tuple[FieldDescriptor, ...]:
+    """Return the fields of a message type that contain timestamps or structured data, directly or nested."""
     return tuple(
         field
         for field in kind.fields
         if field.message_type is not None
         and not field.message_type.GetOptions().map_entry
-        and (field.message_type.full_name in (TIMESTAMP, STRUCT) or watched(field.message_type))
+        and (field.message_type.full_name in (TIMESTAMP, STRUCT) or inspected_fields(field.message_type))
     )
 
 
-def malformed(message: Message, prefix: str, bounds: Bounds) -> Iterator[FieldViolation]:
-    """Yield what annotations cannot say: instants that are none, and structured data nested too deep."""
-    for field in watched(message.DESCRIPTOR):
+def find_malformed_fields(message: Message, prefix: str, bounds: StructBounds) -> Iterator[FieldViolation]:
+    """Yield violations that annotations cannot express: invalid timestamps, and structured data beyond its bounds."""
+    for field in inspected_fields(message.DESCRIPTOR):
         if field.is_repeated:
             for index, item in enumerate(getattr(message, field.name)):
-                yield from malformed_value(item, f"{prefix}{field.name}[{index}]", bounds)
+                yield from find_malformed_value(item, f"{prefix}{field.name}[{index}]", bounds)
         elif message.HasField(field.name):
-            yield from malformed_value(getattr(message, field.name), prefix + field.name, bounds)
+            yield from find_malformed_value(getattr(message, field.name), prefix + field.name, bounds)
 
 
-def malformed_value(value: Any, path: str, bounds: Bounds) -> Iterator[FieldViolation]:
-    """Yield what is wrong with the value of a message field."""
+def find_malformed_value(value: Any, path: str, bounds: StructBounds) -> Iterator[FieldViolation]:
+    """Yield the violations of the value of a message field."""
     kind = value.DESCRIPTOR.full_name
     if kind == TIMESTAMP:
         if not 0 <= value.nanos < NANOS:
             yield FieldViolation(path, "is not an instant: nanos must be from 0 to 999999999")
     elif kind == STRUCT:
-        if flaw := struct_flaw(value, bounds):
+        if flaw := describe_struct_flaw(value, bounds):
             yield FieldViolation(path, flaw)
     else:
-        yield from malformed(value, f"{path}.", bounds)
+        yield from find_malformed_fields(value, f"{path}.", bounds)
 
 
-def struct_flaw(struct: Struct, bounds: Bounds) -> str | None:
-    """Return what keeps a Struct from being a JSON object within bounds."""
+def describe_struct_flaw(struct: Struct, bounds: StructBounds) -> str | None:
+    """Return why a Struct is not a JSON object within bounds, or None."""
     pending: list[tuple[Collection[Value], int]] = [(struct.fields.values(), 1)]
     left = bounds.values
     while pending:

@@ -1,1 +1,1 @@
-"""The steps from an empty database to the present tables, in `versions`; there is no way back."""
+"""The migrations from an empty database to the present tables, in `versions`; there are no downgrades."""

@@ -1,4 +1,4 @@
-"""What Alembic runs for each migration: the steps, on the connection and in the transaction that `migrate` opened."""
+"""The environment in which Alembic runs each migration, in the transaction of `migrate_database`."""
 
 from __future__ import annotations
 

@@ -16,15 +16,14 @@ from google.protobuf import any_pb2, json_format
 from google.protobuf.message import Message as ProtoMessage
 from google.rpc import error_details_pb2, status_pb2
 
-from bridge.a2a.cards import Cards, Ports
-from bridge.a2a.context import CallContext, call_context
-from bridge.a2a.conversations import Conversations
-from bridge.a2a.gate import Gate
-from bridge.a2a.store import TaskStore
-from bridge.channel import connect
-from bridge.methods import Forwarder
-from cstp_grpc.client.contract import Method, methods
+from bridge.a2a.agent_card import AdvertisedPorts, AgentCardBuilder
+from bridge.a2a.call_context import A2aCallContext, build_call_context
+from bridge.a2a.request_handler import A2aRequestHandler
+from bridge.a2a.task_store import GrpcTaskStore
+from bridge.admission import AccessCheck
+from bridge.upstream import Forwarder, open_channel
 from cstp_grpc.config import Settings
+from cstp_grpc.contract.methods import RpcMethod, contract_methods
 from tests.harness import TOKENS
 
 P = ParamSpec("P")
@@ -66,10 +65,10 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
         await asyncio.sleep(0.01)
 
 
-def context(who: str | None = "alice", *extensions: str) -> CallContext:
+def context(who: str | None = "alice", *extensions: str) -> A2aCallContext:
     """Return the context of a call by one of the harness's agents, or by nobody."""
     token = [("authorization", f"Bearer {TOKENS.get(who, who)}")] if who else []
-    return call_context([*token, ("x-request-id", REQUEST_ID)], ADDRESS, extensions, "1.0")
+    return build_call_context([*token, ("x-request-id", REQUEST_ID)], ADDRESS, extensions, "1.0")
 
 
 def message(*parts: str | dict[str, Any] | list[Any], given: object = None, **members: Any) -> Message:
@@ -120,13 +119,15 @@ def within(settings: Settings, seconds: float) -> Settings:
 
 
 @asynccontextmanager
-async def conversing(target: str, settings: Settings, calls: str | None = None) -> AsyncIterator[Conversations]:
+async def conversing(target: str, settings: Settings, calls: str | None = None) -> AsyncIterator[A2aRequestHandler]:
     """Yield conversations that keep their tasks at `target`, and call methods there too or at `calls`."""
-    async with connect(target) as channel, connect(calls or target) as other:
-        contract = methods()
+    async with open_channel(target) as channel, open_channel(calls or target) as other:
+        contract = contract_methods()
         forwarder = Forwarder(other, contract, TIMEOUT)
-        cards = Cards(settings, "1.2.3", contract.values(), Ports(50051, 50052))
-        conversations = Conversations(forwarder, Gate(forwarder), TaskStore(channel, TIMEOUT), cards, settings)
+        cards = AgentCardBuilder(settings, "1.2.3", contract.values(), AdvertisedPorts(50051, 50052))
+        conversations = A2aRequestHandler(
+            forwarder, AccessCheck(forwarder), GrpcTaskStore(channel, TIMEOUT), cards, settings
+        )
         yield conversations
         await conversations.aclose()
 
@@ -143,7 +144,7 @@ class Slow:
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     may: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def handler(self, method: Method) -> grpc.RpcMethodHandler[Any, Any]:
+    def handler(self, method: RpcMethod) -> grpc.RpcMethodHandler[Any, Any]:
         """Return what answers a method."""
 
         async def answer(_: ProtoMessage, context: grpc.aio.ServicerContext[Any, Any]) -> ProtoMessage:
@@ -169,8 +170,10 @@ async def slow_server() -> AsyncIterator[Slow]:
     """Run a server that answers when it may."""
     slow = Slow()
     server = grpc.aio.server()
-    for service in {method.service for method in methods().values()}:
-        handlers = {method.rpc: slow.handler(method) for method in methods().values() if method.service == service}
+    for service in {method.service for method in contract_methods().values()}:
+        handlers = {
+            method.rpc: slow.handler(method) for method in contract_methods().values() if method.service == service
+        }
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, handlers)])
     slow.target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()

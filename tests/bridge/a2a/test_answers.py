@@ -6,10 +6,16 @@ import pytest
 from a2a.types.a2a_pb2 import Task
 from google.protobuf import json_format
 
-from bridge.a2a.answers import Answer, answered, canceled, failed, placed_in_message, with_answer
-from bridge.a2a.media import JSON, SPOKEN, TEXT
-from bridge.a2a.messages import Announcement, MethodCall
-from bridge.status import Failure
+from bridge.a2a.message_parsing import APPLICATION_JSON, MEDIA_TYPES, TEXT_PLAIN, IntentAnnouncement, MethodCall
+from bridge.a2a.task_results import (
+    TaskResult,
+    canceled_result,
+    name_message_fields,
+    result_of_call,
+    result_of_failure,
+    with_result,
+)
+from bridge.call_failures import CallFailure
 from tests.bridge.a2a.talking import CANCELED, COMPLETED, FAILED, REJECTED, data_of
 
 REVIEW = {
@@ -48,28 +54,28 @@ def verdict(violations: list[Any], warnings: list[Any], evaluated: int = 5) -> d
     return {"allowed": not violations, "violations": violations, "warnings": warnings, "evaluated": evaluated}
 
 
-def text_of(answer: Answer) -> str:
+def text_of(answer: TaskResult) -> str:
     assert answer.artifact
     return str(answer.artifact.parts[-1].text)
 
 
-def status_of(answer: Answer) -> str:
+def status_of(answer: TaskResult) -> str:
     return str(answer.status[0].text)
 
 
 def test_the_artifact_is_the_exact_result_and_then_a_text() -> None:
     result = announcement(similarDecisions=[DECISION], guardrailStatus=verdict([], []))
-    answer = answered("cstp.announceIntent", result, SPOKEN)
+    answer = result_of_call("cstp.announceIntent", result, MEDIA_TYPES)
     assert answer.artifact
     data, text = answer.artifact.parts
     assert data_of(data) == result
-    assert (data.media_type, text.media_type) == (JSON, TEXT)
+    assert (data.media_type, text.media_type) == (APPLICATION_JSON, TEXT_PLAIN)
     assert answer.state == COMPLETED
 
 
-@pytest.mark.parametrize("media_type", SPOKEN)
+@pytest.mark.parametrize("media_type", MEDIA_TYPES)
 def test_the_artifact_has_what_is_wanted(media_type: str) -> None:
-    answer = answered("cstp.announceIntent", announcement(), [media_type])
+    answer = result_of_call("cstp.announceIntent", announcement(), [media_type])
     assert answer.artifact
     assert [part.media_type for part in answer.artifact.parts] == [media_type]
 
@@ -80,7 +86,7 @@ def test_a_blocked_intent_is_rejected_and_told_why() -> None:
         similarDecisions=[DECISION],
         suggestions=["Deploy to 10% first"],
     )
-    answer = answered("cstp.announceIntent", result, SPOKEN)
+    answer = result_of_call("cstp.announceIntent", result, MEDIA_TYPES)
     assert answer.state == REJECTED
     assert status_of(answer) == "Blocked: 1 of 5 guardrails blocks this intent: Get a review"
     assert text_of(answer).splitlines() == [
@@ -105,21 +111,21 @@ def test_a_blocked_intent_is_rejected_and_told_why() -> None:
 
 
 def test_a_revised_intent_says_which_revision_it_is() -> None:
-    said = text_of(answered("cstp.announceIntent", announcement(revision=3), SPOKEN)).splitlines()
+    said = text_of(result_of_call("cstp.announceIntent", announcement(revision=3), MEDIA_TYPES)).splitlines()
     assert said[-1] == "Correlation id: c-1, revision 3"
 
 
 def test_an_intent_without_a_verdict_is_received() -> None:
-    answer = answered("cstp.announceIntent", announcement(), SPOKEN)
+    answer = result_of_call("cstp.announceIntent", announcement(), MEDIA_TYPES)
     assert answer.state == COMPLETED
     assert status_of(answer) == "Received. Guardrails give no verdict here."
 
 
 def test_a_check_is_its_verdict() -> None:
-    allowed = answered("cstp.checkGuardrails", verdict([], [], evaluated=1), SPOKEN)
-    blocked = answered("cstp.checkGuardrails", verdict([REVIEW, REVIEW], []), SPOKEN)
+    allowed = result_of_call("cstp.checkGuardrails", verdict([], [], evaluated=1), MEDIA_TYPES)
+    blocked = result_of_call("cstp.checkGuardrails", verdict([REVIEW, REVIEW], []), MEDIA_TYPES)
     assert (allowed.state, text_of(allowed)) == (COMPLETED, "Allowed: no guardrail of 1 blocks this action.")
-    warned = answered("cstp.checkGuardrails", verdict([], [ROLLOUT]), SPOKEN)
+    warned = result_of_call("cstp.checkGuardrails", verdict([], [ROLLOUT]), MEDIA_TYPES)
     assert (warned.state, status_of(warned)) == (
         COMPLETED,
         "Allowed: no guardrail of 5 blocks this action, but mind: Consider stages",
@@ -130,7 +136,7 @@ def test_a_check_is_its_verdict() -> None:
 
 def test_a_query_lists_its_decisions() -> None:
     found = {"category": "ops", "status": "decided", **{k: v for k, v in DECISION.items() if k != "score"}}
-    answer = answered("cstp.queryDecisions", {"decisions": [found], "query": "deploying"}, SPOKEN)
+    answer = result_of_call("cstp.queryDecisions", {"decisions": [found], "query": "deploying"}, MEDIA_TYPES)
     assert text_of(answer).splitlines() == [
         "1 past decision found for “deploying”.",
         "",
@@ -141,12 +147,12 @@ def test_a_query_lists_its_decisions() -> None:
 
 
 def test_a_query_may_find_nothing() -> None:
-    answer = answered("cstp.queryDecisions", {"decisions": [], "query": "x"}, SPOKEN)
+    answer = result_of_call("cstp.queryDecisions", {"decisions": [], "query": "x"}, MEDIA_TYPES)
     assert text_of(answer) == "No past decision resembles “x”."
 
 
 def test_any_other_result_is_shown_as_it_is() -> None:
-    answer = answered("cstp.getAccess", {"allowed": False, "agent": "cstp"}, SPOKEN)
+    answer = result_of_call("cstp.getAccess", {"allowed": False, "agent": "cstp"}, MEDIA_TYPES)
     assert answer.state == COMPLETED
     assert text_of(answer).splitlines() == [
         "cstp.getAccess answered.",
@@ -159,13 +165,13 @@ def test_any_other_result_is_shown_as_it_is() -> None:
 
 
 def test_an_empty_result_is_an_object() -> None:
-    answer = answered("cstp.any", {}, SPOKEN)
+    answer = result_of_call("cstp.any", {}, MEDIA_TYPES)
     assert answer.artifact
     assert answer.artifact.parts[0].data.WhichOneof("kind") == "struct_value"
 
 
 def test_a_long_result_is_cut_and_says_so() -> None:
-    answer = answered("cstp.any", {"text": "x" * 30_000}, SPOKEN)
+    answer = result_of_call("cstp.any", {"text": "x" * 30_000}, MEDIA_TYPES)
     assert len(text_of(answer)) < 21_000
     assert text_of(answer).endswith("These are the first 20000 of 30016 characters; as application/json it is whole.")
 
@@ -173,7 +179,9 @@ def test_a_long_result_is_cut_and_says_so() -> None:
 def test_what_people_wrote_stays_text() -> None:
     title = "see [this](http://evil.example)\n# ![x](y) <b> `c`" + "z" * 2000
     text = text_of(
-        answered("cstp.announceIntent", announcement(similarDecisions=[{**DECISION, "title": title}]), SPOKEN)
+        result_of_call(
+            "cstp.announceIntent", announcement(similarDecisions=[{**DECISION, "title": title}]), MEDIA_TYPES
+        )
     )
     (line,) = [line for line in text.splitlines() if line.startswith("- see")]
     assert line.startswith(r"- see \[this\](http://evil.example) # !\[x\](y) \<b> \`c\`zzz")
@@ -181,8 +189,8 @@ def test_what_people_wrote_stays_text() -> None:
 
 
 def test_a_failure_is_told_in_words_and_as_data() -> None:
-    failure = Failure("RATE_LIMITED", "Too many calls", details={"retryAfterMs": 500})
-    answer = failed(failure, "r-1")
+    failure = CallFailure("RATE_LIMITED", "Too many calls", details={"retryAfterMs": 500})
+    answer = result_of_failure(failure, "r-1")
     assert (answer.state, answer.artifact) == (FAILED, None)
     assert status_of(answer) == "Failed: Too many calls (RATE_LIMITED)"
     error = {"reason": "RATE_LIMITED", "message": "Too many calls", "requestId": "r-1", "retryAfterMs": 500}
@@ -190,18 +198,18 @@ def test_a_failure_is_told_in_words_and_as_data() -> None:
 
 
 def test_a_failure_keeps_its_own_request_id() -> None:
-    answer = failed(Failure("INTERNAL", "x", details={"requestId": "server-1"}), "r-1")
+    answer = result_of_failure(CallFailure("INTERNAL", "x", details={"requestId": "server-1"}), "r-1")
     assert data_of(answer.status[1])["error"]["requestId"] == "server-1"
 
 
-def wrong(*fields: str) -> Failure:
+def wrong(*fields: str) -> CallFailure:
     found = [{"field": field, "description": "is wrong"} for field in fields]
-    return Failure("INVALID_ARGUMENT", "what it was", details={"violations": found, "requestId": "r"})
+    return CallFailure("INVALID_ARGUMENT", "what it was", details={"violations": found, "requestId": "r"})
 
 
 def test_wrong_params_of_an_announcement_are_named_by_their_places() -> None:
-    request = Announcement({}, {"stakes": "metadata.stakes", "metadata": "parts[1].data", "a.b": "metadata.a.b"})
-    failure = placed_in_message(wrong("stakes", "metadata.x.y", "agent.id", "a.b"), request)
+    request = IntentAnnouncement({}, {"stakes": "metadata.stakes", "metadata": "parts[1].data", "a.b": "metadata.a.b"})
+    failure = name_message_fields(wrong("stakes", "metadata.x.y", "agent.id", "a.b"), request)
     expected = ["metadata.stakes", "parts[1].data.x.y", "agent.id", "metadata.a.b"]
     assert failure.details == {
         "violations": [{"field": f, "description": "is wrong"} for f in expected],
@@ -212,17 +220,17 @@ def test_wrong_params_of_an_announcement_are_named_by_their_places() -> None:
 
 def test_wrong_params_of_a_call_keep_their_names() -> None:
     failure = wrong("limit")
-    assert placed_in_message(failure, MethodCall("cstp.queryDecisions", {})) is failure
+    assert name_message_fields(failure, MethodCall("cstp.queryDecisions", {})) is failure
 
 
 def test_other_failures_have_no_places() -> None:
-    failure = Failure("NOT_FOUND", "x")
-    assert placed_in_message(failure, Announcement({})) is failure
+    failure = CallFailure("NOT_FOUND", "x")
+    assert name_message_fields(failure, IntentAnnouncement({})) is failure
 
 
 def test_an_answer_ends_a_task() -> None:
     task = json_format.ParseDict({"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}}, Task())
-    ended = with_answer(task, canceled())
+    ended = with_result(task, canceled_result())
     assert ended.status.state == CANCELED
     said = ended.status.message
     assert (said.task_id, said.context_id, said.parts[0].text) == ("t", "c", "Canceled by its owner")

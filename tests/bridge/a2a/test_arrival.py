@@ -17,8 +17,8 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from bridge.a2a.gate import LARGE
 from bridge.a2a.grpc_server import CALLS_OF_CONNECTION, CONCURRENT_CALLS
+from bridge.admission import LARGE_REQUEST_BYTES
 from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, tasks_pb2
 from tests.bridge.a2a.raw import Raw, call, saying, saying_in_0_3
@@ -183,10 +183,10 @@ async def test_a_method_that_there_is_none_of_is_refused_in_the_same_way(peers: 
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/a2a", call("SendMessage", saying("x" * LARGE))),
-        ("/a2a", call("message/send", saying_in_0_3("x" * LARGE))),
-        ("/a2a/v1/message:send", saying("x" * LARGE)),
-        ("/a2a/v1/message:stream", saying("x" * LARGE)),
+        ("/a2a", call("SendMessage", saying("x" * LARGE_REQUEST_BYTES))),
+        ("/a2a", call("message/send", saying_in_0_3("x" * LARGE_REQUEST_BYTES))),
+        ("/a2a/v1/message:send", saying("x" * LARGE_REQUEST_BYTES)),
+        ("/a2a/v1/message:stream", saying("x" * LARGE_REQUEST_BYTES)),
     ],
 )
 def test_nothing_large_is_read_for_strangers(peers: Peers, core: Scripted, path: str, body: Any) -> None:
@@ -204,6 +204,6 @@ def test_nothing_large_is_read_for_strangers(peers: Peers, core: Scripted, path:
 @asynchronous
 async def test_nothing_large_is_read_for_strangers_over_grpc(peers: Peers, core: Scripted, path: str) -> None:
     async with connected(peers.grpc_target) as channel:
-        request = a2a_pb2.GetTaskRequest(id=f"tasks/{'x' * LARGE}").SerializeToString()
+        request = a2a_pb2.GetTaskRequest(id=f"tasks/{'x' * LARGE_REQUEST_BYTES}").SerializeToString()
         assert (await failure(called(channel, path, request, V1)))[0] is grpc.StatusCode.UNAUTHENTICATED
         assert [seen.method for seen in core.seen] == ["cstp.getAccess"]

@@ -26,12 +26,11 @@ from a2a.utils.signing import (
 )
 from jwt.utils import base64url_decode
 
-from bridge.a2a.cards import Cards, Ports, card_json
-from bridge.agent_card import page
+from bridge.a2a.agent_card import AdvertisedPorts, AgentCardBuilder, card_to_json, encode_card
 from cstp_grpc.card_keys import SigningKey, read_public_keys
-from cstp_grpc.client.card_signatures import verified_content
-from cstp_grpc.client.contract import methods
-from cstp_grpc.config import ConfigError, Settings, load
+from cstp_grpc.config import ConfigError, Settings, load_settings
+from cstp_grpc.contract.card_signatures import verify_card
+from cstp_grpc.contract.methods import contract_methods
 from tests.bridge.a2a.sdks import INSTALL_SECONDS, SESSION_SECONDS, run_command, run_python_v0_3
 from tests.harness import TIMEOUT, TOKENS, Peers, peering, running, settings
 from tests.signing_keys import make_key, private_pem, public_pem, write_keys
@@ -71,16 +70,18 @@ def verify(card: a2a_pb2.AgentCard, key: str, algorithm: str = "ES256") -> None:
     create_signature_verifier(lambda kid, jku: key, [algorithm])(card)
 
 
-def described(algorithm: str = "ES256", **agent: Any) -> tuple[Cards, str]:
+def described(algorithm: str = "ES256", **agent: Any) -> tuple[AgentCardBuilder, str]:
     """Return cards that a new key signs, and the public key."""
     key = make_key(algorithm)
-    wanted = load(
+    wanted = load_settings(
         None,
         agent={"card_signing": {"key": private_pem(key)}, **agent},
         server={"public_url": PUBLIC_URL},
     )
-    signing_key = SigningKey.of(wanted.agent.card_signing, "agent.card_signing")
-    return Cards(wanted, "1.2.3", methods().values(), Ports(4711, 4712), signing_key), public_pem(key)
+    signing_key = SigningKey.load(wanted.agent.card_signing, "agent.card_signing")
+    return AgentCardBuilder(
+        wanted, "1.2.3", contract_methods().values(), AdvertisedPorts(4711, 4712), signing_key
+    ), public_pem(key)
 
 
 @pytest.mark.parametrize("version", [None, "1.0", "0.3"])
@@ -166,22 +167,22 @@ def test_the_extended_card_is_signed_over_every_transport(
 def test_the_extended_card_of_0_3_is_signed(signing: Signing) -> None:
     content = extended_over_jsonrpc(signing.peers, "agent/getAuthenticatedExtendedCard", {})
     keys = read_public_keys(signing.public_key.encode())
-    assert verified_content(content, keys) is not None
-    assert verified_content({**content, "description": "Forged"}, keys) is None
+    assert verify_card(content, keys) is not None
+    assert verify_card({**content, "description": "Forged"}, keys) is None
     metadata = (("authorization", TOKEN["Authorization"]),)
     with grpc.insecure_channel(signing.peers.grpc_target) as channel:
         stub = a2a_v0_3_pb2_grpc.A2AServiceStub(channel)
         card = stub.GetAgentCard(a2a_v0_3_pb2.GetAgentCardRequest(), timeout=TIMEOUT, metadata=metadata)
     over_grpc = FromProto.agent_card(card).model_dump(mode="json", by_alias=True)
-    assert verified_content(over_grpc, keys) is not None
-    assert verified_content({**over_grpc, "description": "Forged"}, keys) is None
+    assert verify_card(over_grpc, keys) is not None
+    assert verify_card({**over_grpc, "description": "Forged"}, keys) is None
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_keys_of_every_kind_sign(algorithm: str) -> None:
     cards, key = described(algorithm)
-    for content in (cards.merged(PUBLIC_URL), cards.v1_0(PUBLIC_URL), cards.v0_3(PUBLIC_URL)):
-        found = verified_content(content, read_public_keys(key.encode()))
+    for content in (cards.build_merged(PUBLIC_URL), cards.build_v1_0(PUBLIC_URL), cards.build_v0_3(PUBLIC_URL)):
+        found = verify_card(content, read_public_keys(key.encode()))
         assert found is not None
         assert found[0]["name"] == "cstp"
         verify(parse_agent_card(content), key, algorithm)
@@ -190,34 +191,38 @@ def test_keys_of_every_kind_sign(algorithm: str) -> None:
 def test_a_key_is_known_by_its_thumbprint_unless_it_has_a_name() -> None:
     cards, key = described()
     [public] = read_public_keys(key.encode())
-    header = json.loads(base64url_decode(cards.public(PUBLIC_URL).signatures[0].protected))
+    header = json.loads(base64url_decode(cards.build_public(PUBLIC_URL).signatures[0].protected))
     assert header["kid"] == public.thumbprint
     assert len(public.thumbprint) == 43
 
 
 def test_the_tag_follows_the_key_and_not_the_signature() -> None:
     (cards, _), (others, _) = described(), described()
-    first, again, other = (page(one.merged(PUBLIC_URL), one.signed_by) for one in (cards, cards, others))
+    first, again, other = (encode_card(one.build_merged(PUBLIC_URL), one.signed_by) for one in (cards, cards, others))
     assert first.body != again.body
     assert first.tag == again.tag != other.tag
 
 
 def test_cards_are_not_signed_without_a_key() -> None:
-    card = Cards(Settings(), "1.2.3", methods().values(), Ports(4711, 4712)).public(PUBLIC_URL)
+    card = AgentCardBuilder(Settings(), "1.2.3", contract_methods().values(), AdvertisedPorts(4711, 4712)).build_public(
+        PUBLIC_URL
+    )
     with pytest.raises(NoSignatureError):
         verify(card, public_pem(make_key()))
 
 
 def test_cards_that_the_python_client_signs_are_verified() -> None:
     key = make_key()
-    card = Cards(Settings(), "1.2.3", methods().values(), Ports(4711, 4712)).public(PUBLIC_URL)
+    card = AgentCardBuilder(Settings(), "1.2.3", contract_methods().values(), AdvertisedPorts(4711, 4712)).build_public(
+        PUBLIC_URL
+    )
     header: ProtectedHeader = {"kid": "k", "alg": "ES256", "jku": None, "typ": "JOSE"}
     signed = create_agent_card_signer(private_pem(key), header)(card)
-    content = card_json(signed)
-    found = verified_content(content, read_public_keys(public_pem(key).encode()))
+    content = card_to_json(signed)
+    found = verify_card(content, read_public_keys(public_pem(key).encode()))
     assert found is not None
     # What no signature covers is not passed on.
-    forged = verified_content({**content, "url": "https://evil.example"}, read_public_keys(public_pem(key).encode()))
+    forged = verify_card({**content, "url": "https://evil.example"}, read_public_keys(public_pem(key).encode()))
     assert forged is not None
     assert "url" not in forged[0]
 
@@ -249,4 +254,4 @@ def test_a_key_that_cannot_be_used_stops_the_start(tmp_path: Path, card_signing:
 )
 def test_settings_that_cannot_sign_are_refused(overrides: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        load(None, **overrides)
+        load_settings(None, **overrides)

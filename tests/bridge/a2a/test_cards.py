@@ -13,17 +13,16 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from google.protobuf import json_format
 
-from bridge.a2a.cards import Cards, Ports
-from bridge.a2a.context import EXTENSION_URI
-from bridge.agent_card import CardPages
-from bridge.forwarded import PublicAddress
-from cstp_grpc.client.codec import from_json, to_json
-from cstp_grpc.client.contract import methods
-from cstp_grpc.config import ConfigError, ServerSettings, Settings, load
+from bridge.a2a.agent_card import AdvertisedPorts, AgentCardBuilder, AgentCardEndpoint
+from bridge.a2a.call_context import EXTENSION_URI
+from bridge.http_headers import PublicUrlResolver
+from cstp_grpc.config import ConfigError, ServerSettings, Settings, load_settings
+from cstp_grpc.contract.json_codec import from_json, to_json
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2
 
 ADDRESS = "https://agent.example.com"
-PUBLIC = {method.name: method for method in methods().values() if method.public}
+PUBLIC = {method.name: method for method in contract_methods().values() if method.public}
 CALLABLE = {name for name, method in PUBLIC.items() if not method.streaming}
 """What a message of A2A can call."""
 EXAMPLES = [(name, example) for name, method in PUBLIC.items() if not method.streaming for example in method.examples]
@@ -31,9 +30,9 @@ CARD = "/.well-known/agent-card.json"
 OLD_CARD = "/.well-known/agent.json"
 
 
-def cards(a2a: dict[str, Any] | None = None, **agent: Any) -> Cards:
+def cards(a2a: dict[str, Any] | None = None, **agent: Any) -> AgentCardBuilder:
     settings = Settings(a2a=a2a or {}, agent=agent)  # type: ignore[arg-type]
-    return Cards(settings, "1.2.3", methods().values(), Ports(cstp=4711, a2a=4712))
+    return AgentCardBuilder(settings, "1.2.3", contract_methods().values(), AdvertisedPorts(cstp=4711, a2a=4712))
 
 
 def access(*permissions: str) -> dict[str, Any]:
@@ -59,11 +58,11 @@ def skill(card: a2a_pb2.AgentCard, name: str) -> a2a_pb2.AgentSkill:
     return found
 
 
-def served(described: Cards, path: str, address: str = ADDRESS) -> tuple[str, bytes]:
+def served(described: AgentCardBuilder, path: str, address: str = ADDRESS) -> tuple[str, bytes]:
     """Return the tag and the body of a card over HTTP."""
 
     async def fetch() -> tuple[str, bytes]:
-        pages = CardPages(described, PublicAddress(ServerSettings(public_url=address)))
+        pages = AgentCardEndpoint(described, PublicUrlResolver(ServerSettings(public_url=address)))
         app = web.Application()
         app.router.add_get(CARD, pages.agent_card)
         app.router.add_get(OLD_CARD, pages.agent_json)
@@ -76,7 +75,8 @@ def served(described: Cards, path: str, address: str = ADDRESS) -> tuple[str, by
 
 def test_interfaces_are_listed_by_preference() -> None:
     found = [
-        (one.protocol_binding, one.protocol_version, one.url) for one in cards().public(ADDRESS).supported_interfaces
+        (one.protocol_binding, one.protocol_version, one.url)
+        for one in cards().build_public(ADDRESS).supported_interfaces
     ]
     assert found == [
         ("JSONRPC", "1.0", "https://agent.example.com/a2a/"),
@@ -98,7 +98,7 @@ def test_interfaces_are_listed_by_preference() -> None:
     ],
 )
 def test_grpc_is_on_the_host_of_the_address(address: str, host: str) -> None:
-    card = cards().public(address)
+    card = cards().build_public(address)
     assert {one.url for one in card.supported_interfaces if one.protocol_binding == "GRPC"} == {f"{host}:4712"}
     assert params(card)["grpcTarget"] == f"{host}:4711"
     assert params(card)["endpoint"] == f"{address}/cstp"
@@ -114,30 +114,32 @@ def test_grpc_is_on_the_host_of_the_address(address: str, host: str) -> None:
 )
 def test_a_server_that_speaks_tls_is_named_so(given: dict[str, str], grpc_target: str) -> None:
     settings = Settings(a2a=given)  # type: ignore[arg-type]
-    described = Cards(settings, "1.2.3", methods().values(), Ports(cstp=4711, a2a=4712, cstp_secure=True))
-    card = described.public(ADDRESS)
+    described = AgentCardBuilder(
+        settings, "1.2.3", contract_methods().values(), AdvertisedPorts(cstp=4711, a2a=4712, cstp_secure=True)
+    )
+    card = described.build_public(ADDRESS)
     assert params(card)["grpcTarget"] == grpc_target
     # Clients of A2A give it to their gRPC libraries as it stands.
     assert "agent.example.com:4712" in {one.url for one in card.supported_interfaces}
 
 
 def test_a_proxy_may_speak_tls_for_the_server() -> None:
-    card = cards({"public_cstp_target": "grpcs://cstp.example.com:443"}).public(ADDRESS)
+    card = cards({"public_cstp_target": "grpcs://cstp.example.com:443"}).build_public(ADDRESS)
     assert params(card)["grpcTarget"] == "grpcs://cstp.example.com:443"
 
 
 def test_configured_targets_win() -> None:
     given = {"public_grpc_target": "a2a.example.com:443", "public_cstp_target": "[2001:db8::2]:444"}
-    card = cards(given).public(ADDRESS)
+    card = cards(given).build_public(ADDRESS)
     assert {one.url for one in card.supported_interfaces if one.protocol_binding == "GRPC"} == {"a2a.example.com:443"}
     assert params(card)["grpcTarget"] == "[2001:db8::2]:444"
-    old = types.AgentCard.model_validate(cards(given).v0_3(ADDRESS))
+    old = types.AgentCard.model_validate(cards(given).build_v0_3(ADDRESS))
     assert [one.url for one in old.additional_interfaces or () if one.transport == "GRPC"] == ["a2a.example.com:443"]
 
 
 def test_the_card_has_all_required_members() -> None:
     provider = {"organization": "Emerson", "url": "https://example.com"}
-    card = cards(name="emerson", provider=provider, documentation_url="https://docs.example.com").public(ADDRESS)
+    card = cards(name="emerson", provider=provider, documentation_url="https://docs.example.com").build_public(ADDRESS)
     validate_proto_required_fields(card)
     assert (card.name, card.version, card.provider.organization) == ("emerson", "1.2.3", "Emerson")
     assert card.documentation_url == "https://docs.example.com"
@@ -147,30 +149,30 @@ def test_the_card_has_all_required_members() -> None:
 
 def test_the_version_on_the_card_can_be_configured() -> None:
     described = cards(version="2026.11")
-    assert (described.public(ADDRESS).version, described.v0_3(ADDRESS)["version"]) == ("2026.11", "2026.11")
-    assert described.extended(ADDRESS, access()).version == "2026.11"
+    assert (described.build_public(ADDRESS).version, described.build_v0_3(ADDRESS)["version"]) == ("2026.11", "2026.11")
+    assert described.build_extended(ADDRESS, access()).version == "2026.11"
 
 
 @pytest.mark.parametrize("member", ["name", "description", "version"])
 def test_what_a_card_requires_cannot_be_configured_away(member: str) -> None:
     with pytest.raises(ConfigError, match=f"agent.{member}"):
-        load(None, agent={member: ""})
+        load_settings(None, agent={member: ""})
 
 
 def test_the_card_says_nothing_of_what_is_not_configured() -> None:
-    content = json_format.MessageToDict(cards().public(ADDRESS))
+    content = json_format.MessageToDict(cards().build_public(ADDRESS))
     assert not {"provider", "documentationUrl", "iconUrl", "signatures"} & content.keys()
 
 
 def test_capabilities_are_stated_also_where_they_are_missing() -> None:
-    capabilities = json_format.MessageToDict(cards().public(ADDRESS).capabilities)
+    capabilities = json_format.MessageToDict(cards().build_public(ADDRESS).capabilities)
     del capabilities["extensions"]
     assert capabilities == {"streaming": True, "pushNotifications": True, "extendedAgentCard": True}
 
 
 @pytest.mark.parametrize("required", [False, True])
 def test_the_extension_names_the_methods_of_the_skills(required: bool) -> None:
-    card = cards({"require_extension": required}).public(ADDRESS)
+    card = cards({"require_extension": required}).build_public(ADDRESS)
     (extension,) = card.capabilities.extensions
     assert (extension.uri, extension.required) == (EXTENSION_URI, required)
     assert extension.description
@@ -179,7 +181,7 @@ def test_the_extension_names_the_methods_of_the_skills(required: bool) -> None:
 
 
 def test_strangers_are_told_what_any_agent_may_use() -> None:
-    card = cards().public(ADDRESS)
+    card = cards().build_public(ADDRESS)
     found = [one.id for one in card.skills]
     assert found[:3] == ["cstp.announceIntent", "cstp.queryDecisions", "cstp.checkGuardrails"]
     assert set(found) >= {"cstp.getAccess", "cstp.recordDecision", "intentLayer.resolveContext"}
@@ -192,7 +194,7 @@ def test_strangers_are_told_what_any_agent_may_use() -> None:
 
 def everything() -> a2a_pb2.AgentCard:
     """Return the card of a caller who may do everything."""
-    return cards().extended(ADDRESS, access("announce", "query", "check", "record", "review", "admin"))
+    return cards().build_extended(ADDRESS, access("announce", "query", "check", "record", "review", "admin"))
 
 
 def test_skills_are_named_and_tagged_for_readers() -> None:
@@ -207,7 +209,7 @@ def test_skills_are_named_and_tagged_for_readers() -> None:
 
 
 def test_an_intent_may_be_announced_in_plain_text() -> None:
-    card = cards().public(ADDRESS)
+    card = cards().build_public(ADDRESS)
     announcing = skill(card, "cstp.announceIntent")
     text, data = announcing.examples
     assert json.loads(data)["params"]["intent"] == text
@@ -217,7 +219,7 @@ def test_an_intent_may_be_announced_in_plain_text() -> None:
 
 @pytest.mark.parametrize(("name", "example"), EXAMPLES)
 def test_examples_are_calls_that_the_contract_takes(name: str, example: str) -> None:
-    card = cards().extended(ADDRESS, access(PUBLIC[name].permission))
+    card = cards().build_extended(ADDRESS, access(PUBLIC[name].permission))
     found = [json.loads(text) for text in skill(card, name).examples if text.startswith("{")]
     assert {"method": name, "params": json.loads(example)} in found
     from_json(json.loads(example), PUBLIC[name].request)
@@ -225,7 +227,7 @@ def test_examples_are_calls_that_the_contract_takes(name: str, example: str) -> 
 
 @pytest.mark.parametrize("granted", [(), ("query",), ("query", "check"), ("announce", "record", "review", "admin")])
 def test_the_extended_card_has_the_skills_that_the_caller_may_use(granted: tuple[str, ...]) -> None:
-    card = cards().extended(ADDRESS, access(*granted))
+    card = cards().build_extended(ADDRESS, access(*granted))
     validate_proto_required_fields(card)
     expected = {name for name in CALLABLE if PUBLIC[name].permission in ("any", *granted)}
     assert {one.id for one in card.skills} == expected
@@ -234,7 +236,7 @@ def test_the_extended_card_has_the_skills_that_the_caller_may_use(granted: tuple
 
 
 def test_the_extended_card_tells_callers_what_holds_for_them() -> None:
-    public, extended = cards().public(ADDRESS), cards().extended(ADDRESS, access("query", "check"))
+    public, extended = cards().build_public(ADDRESS), cards().build_extended(ADDRESS, access("query", "check"))
     told = params(extended)
     assert told.pop("access") == {
         "agent": "alice",
@@ -251,23 +253,23 @@ def test_the_extended_card_tells_callers_what_holds_for_them() -> None:
 
 @pytest.mark.parametrize("contact", [None, "emerson@example.com"])
 def test_the_old_card_fits_0_3(contact: str | None) -> None:
-    content = cards({"require_extension": True}, contact=contact).v0_3(ADDRESS)
+    content = cards({"require_extension": True}, contact=contact).build_v0_3(ADDRESS)
     card = types.AgentCard.model_validate(content)
     assert (card.protocol_version, card.url, card.preferred_transport) == ("0.3.0", ADDRESS, "JSONRPC")
     assert [one.required for one in card.capabilities.extensions or ()] == [True]
-    assert [skill.id for skill in card.skills] == [skill.id for skill in cards().public(ADDRESS).skills]
+    assert [skill.id for skill in card.skills] == [skill.id for skill in cards().build_public(ADDRESS).skills]
     assert content.get("contact") == contact
 
 
 def test_the_sdk_converts_both_cards() -> None:
-    card = parse_agent_card(cards().v0_3(ADDRESS))
+    card = parse_agent_card(cards().build_v0_3(ADDRESS))
     assert {(one.protocol_binding, one.protocol_version) for one in card.supported_interfaces} == {
         ("JSONRPC", "0.3.0"),
         ("GRPC", "0.3.0"),
     }
-    content = json_format.MessageToDict(cards().public(ADDRESS))
-    assert parse_agent_card(content) == cards().public(ADDRESS)
-    extended = conversions.to_compat_agent_card(cards().extended(ADDRESS, access("query")))
+    content = json_format.MessageToDict(cards().build_public(ADDRESS))
+    assert parse_agent_card(content) == cards().build_public(ADDRESS)
+    extended = conversions.to_compat_agent_card(cards().build_extended(ADDRESS, access("query")))
     assert extended.supports_authenticated_extended_card is True
 
 
@@ -281,7 +283,7 @@ def test_the_sdk_converts_both_cards() -> None:
         cards(documentation_url="https://docs.example.com"),
     ],
 )
-def test_the_tag_follows_the_settings(path: str, other: Cards) -> None:
+def test_the_tag_follows_the_settings(path: str, other: AgentCardBuilder) -> None:
     assert served(cards(), path) == served(cards(), path)
     assert served(cards(), path)[0] != served(other, path)[0]
 

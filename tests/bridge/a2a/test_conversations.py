@@ -36,12 +36,12 @@ from a2a.utils.errors import (
 )
 from google.protobuf import json_format
 
-from bridge.a2a.conversations import Conversations
-from bridge.a2a.errors import Refused
-from bridge.a2a.store import TaskStore
-from bridge.channel import connect
-from cstp_grpc.client.a2a_tasks import INTERRUPTED, NOT_BEGUN
+from bridge.a2a.errors import UpstreamError
+from bridge.a2a.request_handler import A2aRequestHandler
+from bridge.a2a.task_store import GrpcTaskStore
+from bridge.upstream import open_channel
 from cstp_grpc.config import Settings
+from cstp_grpc.contract.a2a_tasks import INTERRUPTED_TEXT, NOT_STARTED_TEXT
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from tests.bridge.a2a.talking import (
     ADDRESS,
@@ -101,16 +101,16 @@ async def events(stream: Any) -> list[Any]:
     return [event async for event in stream]
 
 
-async def get(conversations: Conversations, task: Task) -> Task:
+async def get(conversations: A2aRequestHandler, task: Task) -> Task:
     """Return a task of alice's as it is kept."""
     return await conversations.on_get_task(GetTaskRequest(id=task.id), ALICE)
 
 
-async def is_in(conversations: Conversations, task: Task, *states: int) -> bool:
+async def is_in(conversations: A2aRequestHandler, task: Task, *states: int) -> bool:
     return (await get(conversations, task)).status.state in states
 
 
-async def has_ended(conversations: Conversations, task: Task) -> bool:
+async def has_ended(conversations: A2aRequestHandler, task: Task) -> bool:
     return not await is_in(conversations, task, SUBMITTED, WORKING)
 
 
@@ -247,7 +247,7 @@ async def test_failures_that_say_nothing_of_the_message_leave_no_task(core: str,
         slow.reason = reason
         slow.may.set()
         error = await refusal(talk.on_message_send(sending(INTENT, contextId=f"no-task-{reason}"), ALICE))
-        assert isinstance(error, Refused)
+        assert isinstance(error, UpstreamError)
         assert error.failure.reason == reason
         found = await talk.on_list_tasks(ListTasksRequest(context_id=f"no-task-{reason}"), ALICE)
         assert not found.tasks
@@ -260,7 +260,7 @@ async def test_failures_that_say_nothing_of_the_message_leave_no_task(core: str,
 async def test_an_answer_that_cannot_be_kept_is_not_given(core: str, wanted: Settings) -> None:
     async with conversing("127.0.0.1:1", within(wanted, 0.1), core) as talk:
         error = await refusal(talk.on_message_send(sending(INTENT), ALICE))
-        assert isinstance(error, Refused)
+        assert isinstance(error, UpstreamError)
         assert error.failure.reason == "UNAVAILABLE"
 
 
@@ -318,7 +318,7 @@ async def test_an_answer_that_cannot_be_read_is_in_the_log_and_ends_the_task(
         slow.may.set()
         request = sending(calling("cstp.queryDecisions", query="x"))
         error = await refusal(talk.on_message_send(request, ALICE))
-        assert isinstance(error, Refused)
+        assert isinstance(error, UpstreamError)
         assert error.failure.reason == "INTERNAL"
         *_, last = await events(talk.on_message_send_stream(request, ALICE))
         assert data_of(last.status.message.parts[1])["error"]["reason"] == "INTERNAL"
@@ -631,8 +631,8 @@ async def test_what_has_ended_cannot_be_called_off(core: str, wanted: Settings) 
 
 @asynchronous
 async def test_canceling_twice_at_once_is_canceling(core: str, wanted: Settings) -> None:
-    async with conversing(core, wanted) as talk, connect(core) as channel:
-        task = await submitted(TaskStore(channel, TIMEOUT))
+    async with conversing(core, wanted) as talk, open_channel(core) as channel:
+        task = await submitted(GrpcTaskStore(channel, TIMEOUT))
         attempts = [talk.on_cancel_task(CancelTaskRequest(id=task.id), ALICE) for _ in range(4)]
         for outcome in await asyncio.gather(*attempts, return_exceptions=True):
             if isinstance(outcome, Task):
@@ -642,7 +642,7 @@ async def test_canceling_twice_at_once_is_canceling(core: str, wanted: Settings)
         assert (await get(talk, task)).status.state == CANCELED
 
 
-async def submitted(store: TaskStore, seconds: float = TIMEOUT) -> Task:
+async def submitted(store: GrpcTaskStore, seconds: float = TIMEOUT) -> Task:
     """Return a task that a bridge has kept and died before it began."""
     task = Task(id=str(uuid.uuid4()), context_id="submitted")
     task.status.state = SUBMITTED
@@ -670,8 +670,8 @@ async def test_a_second_bridge_follows_what_a_first_began(core: str, wanted: Set
 
 @asynchronous
 async def test_a_subscription_tells_every_state_that_it_sees(core: str, wanted: Settings) -> None:
-    async with conversing(core, wanted) as first, conversing(core, wanted) as second, connect(core) as channel:
-        store = TaskStore(channel, TIMEOUT)
+    async with conversing(core, wanted) as first, conversing(core, wanted) as second, open_channel(core) as channel:
+        store = GrpcTaskStore(channel, TIMEOUT)
         task = await submitted(store)
         followed = first.on_subscribe_to_task(SubscribeToTaskRequest(id=task.id), ALICE)
         assert await anext(followed) == task
@@ -688,15 +688,15 @@ async def test_a_subscription_tells_every_state_that_it_sees(core: str, wanted: 
         assert end.status.state == CANCELED
 
 
-@pytest.mark.parametrize(("state", "text"), [(SUBMITTED, NOT_BEGUN), (WORKING, INTERRUPTED)])
+@pytest.mark.parametrize(("state", "text"), [(SUBMITTED, NOT_STARTED_TEXT), (WORKING, INTERRUPTED_TEXT)])
 @asynchronous
 async def test_a_subscription_ends_when_the_time_of_its_task_runs_out(
     core: str, wanted: Settings, state: TaskState, text: str
 ) -> None:
-    async with conversing(core, wanted) as talk, connect(core) as channel:
+    async with conversing(core, wanted) as talk, open_channel(core) as channel:
         task = Task(id=str(uuid.uuid4()), context_id="gone")
         task.status.state = state
-        store = TaskStore(channel, TIMEOUT)
+        store = GrpcTaskStore(channel, TIMEOUT)
         await store.save(task, 0, ALICE.metadata, time_left=0.5)
         _, end = await events(talk.on_subscribe_to_task(SubscribeToTaskRequest(id=task.id), ALICE))
         assert (end.status.state, end.status.message.parts[0].text) == (FAILED, text)
@@ -759,7 +759,7 @@ async def test_states_that_never_are_have_no_tasks(core: str, wanted: Settings, 
         query = ListTasksRequest(status=TaskState.Value(f"TASK_STATE_{state}"), page_size=7)
         answer = await talk.on_list_tasks(query, ALICE)
         assert (len(answer.tasks), answer.total_size, answer.page_size, answer.next_page_token) == (0, 0, 7, "")
-        assert isinstance(await refusal(talk.on_list_tasks(query, STRANGER)), Refused)
+        assert isinstance(await refusal(talk.on_list_tasks(query, STRANGER)), UpstreamError)
 
 
 @pytest.mark.parametrize(
@@ -816,11 +816,11 @@ async def test_strangers_are_only_told_that_they_are(core: str, wanted: Settings
             talk.on_get_extended_agent_card(GetExtendedAgentCardRequest(), STRANGER),
         ):
             error = await refusal(attempt)
-            assert isinstance(error, Refused)
+            assert isinstance(error, UpstreamError)
             assert error.failure.reason == "AUTHENTICATION_REQUIRED"
 
 
-def push_operations(talk: Conversations) -> list[Any]:
+def push_operations(talk: A2aRequestHandler) -> list[Any]:
     return [
         talk.on_create_task_push_notification_config(TaskPushNotificationConfig(), ALICE),
         talk.on_get_task_push_notification_config(GetTaskPushNotificationConfigRequest(), ALICE),

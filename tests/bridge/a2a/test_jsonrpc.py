@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from cstp_grpc.client.contract import methods
 from cstp_grpc.config import ServerSettings
+from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.enums import Permission
 from cstp_grpc.gen.cstp.v1 import access_pb2, tasks_pb2
-from cstp_grpc.vocabulary import Permission
 from tests.bridge.a2a.raw import (
     A2A_DOMAIN,
     EXTENSION,
@@ -377,7 +377,7 @@ def test_a_method_of_cstp_can_be_called_once_activated(raw: Raw) -> None:
     assert URI in refused["message"]
 
 
-@pytest.mark.parametrize("method", sorted(method.name for method in methods().values() if method.public))
+@pytest.mark.parametrize("method", sorted(method.name for method in contract_methods().values() if method.public))
 def test_whatever_the_card_names_is_called_once_activated(raw: Raw, method: str) -> None:
     refused = raw.call(method)["error"]
     assert info_of(refused["data"]) == (A2A_DOMAIN, "METHOD_NOT_FOUND")

@@ -11,9 +11,9 @@ from hypothesis import given as given_any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from bridge.a2a import media
-from bridge.a2a.messages import Announcement, MethodCall, announced_in, read, request_of
-from cstp_grpc.client.json_known import render_struct
+from bridge.a2a import message_parsing
+from bridge.a2a.message_parsing import IntentAnnouncement, MethodCall, announced_params, build_request, parse_message
+from cstp_grpc.contract.json_values import render_struct
 from tests.bridge.a2a.talking import URI, calling, message
 
 EARLIER: dict[str, object] = {
@@ -28,8 +28,8 @@ EARLIER: dict[str, object] = {
 PLACE = f'message.metadata["{URI}"]'
 
 
-def asked(*parts: Any, earlier: dict[str, object] | None = None, **members: Any) -> Announcement | MethodCall:
-    return request_of(read(message(*parts, **members)), earlier)
+def asked(*parts: Any, earlier: dict[str, object] | None = None, **members: Any) -> IntentAnnouncement | MethodCall:
+    return build_request(parse_message(message(*parts, **members)), earlier)
 
 
 def place_in(error: A2AError) -> str:
@@ -95,7 +95,7 @@ def test_null_means_absent_in_metadata() -> None:
 
 def test_unknown_params_are_left_to_the_server_with_their_place() -> None:
     found = asked("Deploy", given={"stake": "high"})
-    assert isinstance(found, Announcement)
+    assert isinstance(found, IntentAnnouncement)
     assert (found.params["stake"], found.places["stake"]) == ("high", f"{PLACE}.stake")
 
 
@@ -185,7 +185,7 @@ def test_references_are_not_endless() -> None:
 def test_a_part_must_hold_something() -> None:
     nothing = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(media_type="text/plain")])
     with pytest.raises(InvalidParamsError) as caught:
-        read(nothing)
+        parse_message(nothing)
     assert place_in(caught.value) == "message.parts[0]"
 
 
@@ -195,7 +195,7 @@ def test_what_is_no_json_is_refused(where: str) -> None:
     target = {"data": said.parts[1].data.struct_value, "part": said.parts[0].metadata, "message": said.metadata}[where]
     target.fields["n"].number_value = float("nan")
     with pytest.raises(InvalidParamsError, match="NaN"):
-        read(said)
+        parse_message(said)
 
 
 def nested(levels: int) -> dict[str, Any]:
@@ -220,12 +220,12 @@ def test_structures_are_not_nested_endlessly() -> None:
 )
 def test_files_and_undeclared_media_types_are_not_supported(part: Part) -> None:
     with pytest.raises(ContentTypeNotSupportedError):
-        read(Message(message_id="m", role=Role.ROLE_USER, parts=[part]))
+        parse_message(Message(message_id="m", role=Role.ROLE_USER, parts=[part]))
 
 
 def test_media_types_may_have_parameters() -> None:
     part = Part(text="Deploy", media_type="Text/Plain; charset=utf-8")
-    assert read(Message(message_id="m", role=Role.ROLE_USER, parts=[part])).text == "Deploy"
+    assert parse_message(Message(message_id="m", role=Role.ROLE_USER, parts=[part])).text == "Deploy"
 
 
 @pytest.mark.parametrize(
@@ -239,18 +239,18 @@ def test_media_types_may_have_parameters() -> None:
     ],
 )
 def test_the_caller_chooses_media_types(accepted: list[str], expected: set[str]) -> None:
-    assert media.wanted(accepted) == expected
+    assert message_parsing.select_output_types(accepted) == expected
 
 
 def test_no_media_type_in_common_is_an_error() -> None:
     with pytest.raises(ContentTypeNotSupportedError, match="image/png"):
-        media.wanted(["image/png"])
+        message_parsing.select_output_types(["image/png"])
 
 
 @pytest.mark.parametrize("kept", ["text", {"method": "cstp.other", "params": {}}, {"method": "cstp.announceIntent"}])
 def test_a_task_about_something_else_is_no_announcement(kept: object) -> None:
     task = json_format.ParseDict({"metadata": {URI: kept}}, Task())
-    assert announced_in(task) is None
+    assert announced_params(task) is None
 
 
 texts = st.text(max_size=8)
@@ -310,9 +310,9 @@ def any_message(draw: st.DrawFn) -> Message:
 @given_any(any_message(), st.none() | st.dictionaries(texts, finite, max_size=3))
 def test_any_message_asks_for_something_or_is_refused(said: Message, earlier: dict[str, object] | None) -> None:
     try:
-        found = request_of(read(said), earlier)
+        found = build_request(parse_message(said), earlier)
     except A2AError:
         return
-    assert isinstance(found, (Announcement, MethodCall))
+    assert isinstance(found, (IntentAnnouncement, MethodCall))
     # What is asked for can be kept with its task.
     assert render_struct(json_format.ParseDict(found.params, Struct())) == found.params

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.a2a import params
+from bridge.a2a import proto_json
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 free = st.recursive(
@@ -73,7 +73,9 @@ def test_what_is_right_is_read_as_protobuf_reads_it(
     kind: type[Message], documents: st.SearchStrategy[Any], data: st.DataObject
 ) -> None:
     document = data.draw(documents)
-    assert params.read(document, kind) == json_format.ParseDict(document, kind(), ignore_unknown_fields=True)
+    assert proto_json.parse_request(document, kind) == json_format.ParseDict(
+        document, kind(), ignore_unknown_fields=True
+    )
 
 
 anything = st.recursive(
@@ -90,19 +92,19 @@ def test_what_protobuf_does_not_read_is_refused(document: Any) -> None:
         expected = json_format.ParseDict(document, a2a_pb2.SendMessageRequest(), ignore_unknown_fields=True)
     except (json_format.ParseError, AttributeError, TypeError):
         with pytest.raises(InvalidParamsError) as caught:
-            params.read(document, a2a_pb2.SendMessageRequest)
+            proto_json.parse_request(document, a2a_pb2.SendMessageRequest)
         assert caught.value.data
         assert caught.value.data["errors"]
         return
     # Words that an enum does not have are refused here only.
     with suppress(InvalidParamsError):
-        assert params.read(document, a2a_pb2.SendMessageRequest) == expected
+        assert proto_json.parse_request(document, a2a_pb2.SendMessageRequest) == expected
 
 
 @pytest.mark.parametrize("word", ["\ud800", "\x00", "", "task_state_working"])
 def test_no_other_word_is_taken_for_one_of_an_enum(word: str) -> None:
     with pytest.raises(InvalidParamsError) as caught:
-        params.read({"status": word}, a2a_pb2.ListTasksRequest)
+        proto_json.parse_request({"status": word}, a2a_pb2.ListTasksRequest)
     assert caught.value.data
     assert [error["field"] for error in caught.value.data["errors"]] == ["status"]
 
@@ -110,6 +112,6 @@ def test_no_other_word_is_taken_for_one_of_an_enum(word: str) -> None:
 def test_an_integer_of_free_form_data_that_a_double_would_round_is_refused() -> None:
     message = {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"data": {"order": 2**53 + 1, "count": 2**53}}]}
     with pytest.raises(InvalidParamsError) as caught:
-        params.read({"message": message}, a2a_pb2.SendMessageRequest)
+        proto_json.parse_request({"message": message}, a2a_pb2.SendMessageRequest)
     assert caught.value.data
     assert [error["field"] for error in caught.value.data["errors"]] == ["message.parts[0].data.order"]

@@ -11,7 +11,7 @@ from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from bridge.a2a.proto_json import to_json
-from cstp_grpc.client import json_known
+from cstp_grpc.contract import json_values
 
 KINDS = sorted(a2a_pb2.DESCRIPTOR.message_types_by_name)
 FREE_FORM = {"whole": 3.0, "half": 0.5, "none": None, "text": "ü", "no": False, "list": [1.0, [], {}], "object": {}}
@@ -64,7 +64,7 @@ def fill(message: Message, field: FieldDescriptor, skipped: int, depth: int) -> 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_message_is_rendered_as_protobuf_does(kind: str, skipped: int) -> None:
     message = filled(a2a_pb2.DESCRIPTOR.message_types_by_name[kind], skipped)
-    assert to_json(message) == json_known.with_integers(json_format.MessageToDict(message))
+    assert to_json(message) == json_values.restore_integers(json_format.MessageToDict(message))
 
 
 def test_an_enum_value_of_a_later_contract_is_its_number() -> None:

@@ -57,8 +57,8 @@ from a2a.utils.errors import (
 )
 from google.protobuf.json_format import MessageToDict
 
-from cstp_grpc.client.contract import methods
 from cstp_grpc.config import Settings
+from cstp_grpc.contract.methods import contract_methods
 from tests.harness import TIMEOUT, TOKENS, JsonRpcCaller, Peers, decoded, peering, running, settings
 from tests.waiting import wait_until
 
@@ -618,4 +618,4 @@ def post_0_3(peers: Peers, call: Mapping[str, Any]) -> dict[str, Any]:
 def test_the_extended_card_lists_every_method_that_its_reader_may_call(peers: Peers) -> None:
     with agent(WAYS[0], peers, TOKENS["alice"]) as alice:
         skills = {skill.id for skill in alice.extended_card().skills}
-    assert skills == {method.name for method in methods().values() if method.public and not method.streaming}
+    assert skills == {method.name for method in contract_methods().values() if method.public and not method.streaming}

@@ -14,8 +14,8 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.a2a import shape
-from bridge.a2a.params import MAX_ITEMS
+from bridge.a2a import proto_json
+from bridge.a2a.proto_json import MAX_ITEMS
 
 text = st.sampled_from(["", "x"])
 parts = st.fixed_dictionaries({}, optional={"text": text, "metadata": st.just({"a": {"b": [1]}})})
@@ -63,7 +63,9 @@ def test_what_the_sdk_requires_is_required(
     kind: type[Message], documents: st.SearchStrategy[Any], data: st.DataObject
 ) -> None:
     request = json_format.ParseDict(data.draw(documents), kind())
-    assert refused_fields(shape.check, request) == refused_fields(validate_proto_required_fields, request)
+    assert refused_fields(proto_json.check_required_fields, request) == refused_fields(
+        validate_proto_required_fields, request
+    )
 
 
 @pytest.mark.parametrize("place", ["message.parts", "message.extensions", "configuration.accepted_output_modes"])
@@ -76,6 +78,6 @@ def test_lists_have_an_end(place: str) -> None:
     items = getattr(getattr(request, owner), name)
     item = a2a_pb2.Part(text="x") if name == "parts" else "x"
     items.extend([item] * (MAX_ITEMS - len(items)))
-    assert not refused_fields(shape.check, request)
+    assert not refused_fields(proto_json.check_required_fields, request)
     items.append(item)
-    assert refused_fields(shape.check, request) == {place}
+    assert refused_fields(proto_json.check_required_fields, request) == {place}

@@ -10,19 +10,19 @@ from a2a.utils.errors import InvalidParamsError, TaskNotFoundError
 from google.protobuf import json_format
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from bridge.a2a.context import metadata_of
-from bridge.a2a.errors import Refused
-from bridge.a2a.store import TaskConflict, TaskQuery, TaskStore
-from bridge.channel import connect
-from cstp_grpc.client.a2a_tasks import INTERRUPTED
+from bridge.a2a.call_context import call_metadata
+from bridge.a2a.errors import UpstreamError
+from bridge.a2a.task_store import GrpcTaskStore, TaskQuery, TaskVersionConflict
+from bridge.upstream import open_channel
+from cstp_grpc.contract.a2a_tasks import INTERRUPTED_TEXT
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
 from tests.bridge.a2a.talking import COMPLETED, FAILED, TIMEOUT, WORKING, asynchronous, context, until
 from tests.harness import running, settings
 
-ALICE = metadata_of(context("alice"))
-BOB = metadata_of(context("bob"))
-STRANGER = metadata_of(context("who?"))
+ALICE = call_metadata(context("alice"))
+BOB = call_metadata(context("bob"))
+STRANGER = call_metadata(context("who?"))
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +32,9 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def keeping(target: str) -> AsyncIterator[TaskStore]:
-    async with connect(target) as channel:
-        yield TaskStore(channel, TIMEOUT)
+async def keeping(target: str) -> AsyncIterator[GrpcTaskStore]:
+    async with open_channel(target) as channel:
+        yield GrpcTaskStore(channel, TIMEOUT)
 
 
 def new(state: str = "TASK_STATE_WORKING", context_id: str = "") -> Task:
@@ -67,7 +67,7 @@ async def test_a_task_at_work_is_replaced_by_its_version_once(core: str) -> None
         second = await store.save(task, first.version, ALICE)
         assert second.task.status.state == COMPLETED
         for version in (0, first.version, second.version):
-            with pytest.raises(TaskConflict):
+            with pytest.raises(TaskVersionConflict):
                 await store.save(task, version, ALICE)
 
 
@@ -82,11 +82,11 @@ async def test_a_task_whose_time_ran_out_says_that_it_was_interrupted(core: str)
 
         await until(has_failed, "the task has failed")
         found = (await store.get(task.id, ALICE)).task
-        assert found.status.message.parts[0].text == INTERRUPTED
+        assert found.status.message.parts[0].text == INTERRUPTED_TEXT
         assert not found.artifacts
         assert found.status.timestamp.ToMilliseconds() == saved.task.status.timestamp.ToMilliseconds() + 1
         task.status.state = COMPLETED
-        with pytest.raises(TaskConflict):
+        with pytest.raises(TaskVersionConflict):
             await store.save(task, saved.version, ALICE)
 
 
@@ -102,7 +102,7 @@ async def test_what_failed_by_itself_keeps_its_words(core: str) -> None:
 @pytest.mark.parametrize("content", [b"\xff junk", b"\x0a\x01x", b"\x0a\x02\xff\xff"])
 @asynchronous
 async def test_what_no_bridge_kept_is_no_task(core: str, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    async with keeping(core) as store, connect(core) as channel:
+    async with keeping(core) as store, open_channel(core) as channel:
         task, junk = new(), tasks_pb2.Task(id=str(uuid.uuid4()), content=content)
         await store.save(task, 0, ALICE)
         junk.context_id, junk.state = task.context_id, tasks_pb2.TASK_STATE_COMPLETED
@@ -111,7 +111,7 @@ async def test_what_no_bridge_kept_is_no_task(core: str, content: bytes, caplog:
             await store.get(junk.id, ALICE)
         page = await store.list(TaskQuery(10, context_id=task.context_id), ALICE)
         assert [found.id for found in page.tasks] == [task.id]
-        mine = [record for record in caplog.records if record.name == "bridge.a2a.store"]
+        mine = [record for record in caplog.records if record.name == "bridge.a2a.task_store"]
         assert {record.getMessage() for record in mine} == {f"task {junk.id} holds what no bridge kept"}
         assert not [record for record in mine if record.exc_info]
 
@@ -178,7 +178,7 @@ async def test_strangers_are_refused(core: str) -> None:
             store.save(new(), 0, STRANGER),
             store.list(TaskQuery(1), STRANGER),
         ):
-            with pytest.raises(Refused) as caught:
+            with pytest.raises(UpstreamError) as caught:
                 await attempt
             assert caught.value.failure.reason == "AUTHENTICATION_REQUIRED"
 
@@ -186,6 +186,6 @@ async def test_strangers_are_refused(core: str) -> None:
 @asynchronous
 async def test_a_server_that_is_away_is_told() -> None:
     async with keeping("127.0.0.1:1") as store:
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(UpstreamError) as caught:
             await store.get("any", ALICE)
         assert caught.value.failure.reason == "UNAVAILABLE"

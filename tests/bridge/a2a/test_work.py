@@ -13,7 +13,7 @@ from a2a.types.a2a_pb2 import CancelTaskRequest, GetTaskRequest, ListTasksReques
 from a2a.utils.errors import A2AError
 from google.rpc import error_details_pb2
 
-from bridge.a2a.errors import Refused
+from bridge.a2a.errors import UpstreamError
 from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, journal_pb2, tasks_pb2
 from tests.bridge.a2a.talking import (
@@ -100,7 +100,7 @@ def full(hours: int) -> Any:
 async def test_nothing_is_done_twice_because_its_task_cannot_be_kept(kept: Kept, target: str, wanted: Settings) -> None:
     async with conversing(target, wanted) as talk:
         kept.plays = [full(1)]
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(UpstreamError) as caught:
             await talk.on_message_send(sending(RECORD), ALICE)
         assert caught.value.failure.reason == "RATE_LIMITED"
         assert kept.called("cstp.recordDecision") == 0
@@ -226,7 +226,7 @@ async def test_what_cannot_be_begun_is_never_sent(
 async def test_the_server_is_not_waited_for_for_ever(kept: Kept, target: str, wanted: Settings) -> None:
     async with conversing(target, within(wanted, 0.5)) as talk:
         kept.plays = [AWAY] * 100
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(UpstreamError) as caught:
             await talk.on_message_send(sending("Deploy"), ALICE)
         assert caught.value.failure.reason == "UNAVAILABLE"
 
@@ -255,7 +255,7 @@ async def test_limits_name_nothing_that_callers_do_not_know(limited: str, wanted
                 except A2AError as error:
                     errors.append(error)
             error = errors[-1]
-            assert isinstance(error, Refused)
+            assert isinstance(error, UpstreamError)
             assert error.failure.reason == "RATE_LIMITED"
             assert error.message.startswith("Too many operations on tasks: 1 per 1 hour is the limit; try again in ")
             assert "Task" not in error.message

@@ -8,12 +8,20 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import strategies as st
 
-from cstp_grpc.client.federation.gather import Reply
-from cstp_grpc.client.federation.merge import by_id, by_key, judgement
-from cstp_grpc.client.federation.model import Finding, Found, Judgement, Opinion, Recollection
+from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import CstpError
+from cstp_grpc.federation.fan_out import PeerReply
+from cstp_grpc.federation.merge import (
+    MergedMatches,
+    MergedVerdict,
+    PeerMatch,
+    PeerVerdict,
+    PeerViolation,
+    build_verdict,
+    index_matches,
+    index_violations,
+)
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
-from cstp_grpc.vocabulary import PeerStatus
 
 NOON = Timestamp(seconds=1_767_268_800)
 BLOCK, WARN = types_pb2.SEVERITY_BLOCK, types_pb2.SEVERITY_WARN
@@ -21,7 +29,7 @@ BLOCK, WARN = types_pb2.SEVERITY_BLOCK, types_pb2.SEVERITY_WARN
 agents = st.sampled_from(["ann", "ben", "ben/cleo", "dan"])
 few_texts = st.sampled_from(["", "a", "b"])
 findings = st.builds(
-    Finding,
+    PeerViolation,
     agent=agents,
     guardrail_id=st.sampled_from(["one", "two"]),
     name=few_texts,
@@ -31,30 +39,30 @@ findings = st.builds(
     code=st.none() | few_texts,
 )
 counts = st.dictionaries(agents, st.integers(0, 9), max_size=3)
-judgements: st.SearchStrategy[Judgement] = st.builds(
-    judgement,
-    st.lists(findings, max_size=3).map(by_key),
-    st.lists(findings, max_size=3).map(by_key),
+judgements: st.SearchStrategy[MergedVerdict] = st.builds(
+    build_verdict,
+    st.lists(findings, max_size=3).map(index_violations),
+    st.lists(findings, max_size=3).map(index_violations),
     counts,
 )
 decisions = st.builds(
-    Found,
+    PeerMatch,
     id=st.sampled_from(["dec-1", "dec-2", "dec-3"]),
     agent=agents,
     weight=st.floats(0, 1),
     content=st.binary(max_size=2),
 )
-recollections: st.SearchStrategy[Recollection] = st.builds(
-    Recollection, st.lists(decisions, max_size=5).map(by_id), counts
+recollections: st.SearchStrategy[MergedMatches] = st.builds(
+    MergedMatches, st.lists(decisions, max_size=5).map(index_matches), counts
 )
 
 
 @st.composite
-def opinions(draw: st.DrawFn) -> Opinion:
+def opinions(draw: st.DrawFn) -> PeerVerdict:
     name, required = draw(agents), draw(st.booleans())
     if draw(st.booleans()):
-        return Opinion(name, required, draw(judgements))
-    return Opinion(name, required, why="It is away.")
+        return PeerVerdict(name, required, draw(judgements))
+    return PeerVerdict(name, required, reason="It is away.")
 
 
 def replied(
@@ -62,8 +70,8 @@ def replied(
     answer: Message | None = None,
     status: PeerStatus = PeerStatus.ANSWERED,
     error: CstpError | None = None,
-) -> Reply:
-    return Reply(agent, status, answer, error, latency_ms=1.5)
+) -> PeerReply:
+    return PeerReply(agent, status, answer, error, latency_ms=1.5)
 
 
 def violation(

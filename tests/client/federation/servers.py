@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from cstp_grpc.client.contract import methods
-from cstp_grpc.client.federation.breaker import CircuitBreaker
-from cstp_grpc.client.federation.links import Peer, open_peer
-from cstp_grpc.client.federation.results import Metadata, Result
+from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.federation.peer import CircuitBreaker, Peer, open_peer
+from cstp_grpc.federation.peer_transport import CallMetadata, PeerCallResult
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from tests.certificates import Certificate
 
@@ -24,7 +23,7 @@ SECONDS = 20.0
 """How long a peer may take that is expected to answer."""
 SOON = 0.3
 """How long a peer may take that is expected not to."""
-QUERY = methods()["cstp.queryDecisions"]
+QUERY = contract_methods()["cstp.queryDecisions"]
 REQUEST = cstp_pb2.QueryDecisionsRequest(query="x")
 RESULT = {"query": "x", "agent": "its own name"}
 ANSWER = cstp_pb2.QueryDecisionsResponse(**RESULT)
@@ -48,9 +47,9 @@ def peer_at(url: str, token: str | None = "secret-1", **wanted: Any) -> Iterator
         peer.close()
 
 
-def ask(peer: Peer, seconds: float = SECONDS, metadata: Metadata = ()) -> Result:
+def ask(peer: Peer, seconds: float = SECONDS, metadata: CallMetadata = ()) -> PeerCallResult:
     """Ask a peer and return its result."""
-    results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+    results: queue.SimpleQueue[PeerCallResult] = queue.SimpleQueue()
     peer.ask(QUERY, REQUEST, seconds, metadata, results.put)
     return results.get(timeout=2 * SECONDS)
 

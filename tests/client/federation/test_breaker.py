@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cstp_grpc.client.federation.breaker import TRIAL_SECONDS, CircuitBreaker
+from cstp_grpc.federation.peer import TRIAL_SECONDS, CircuitBreaker
 
 FAILURES = 3
 SECONDS = 10.0
@@ -26,57 +26,57 @@ def opened(clock: Clock) -> CircuitBreaker:
     """Return the breaker of a peer that has just failed often enough."""
     breaker = CircuitBreaker(FAILURES, SECONDS, clock)
     for _ in range(FAILURES):
-        assert breaker.admits()
-        breaker.failed()
+        assert breaker.try_admit()
+        breaker.record_failure()
     return breaker
 
 
 def test_a_peer_is_left_alone_after_failures_in_a_row() -> None:
     clock = Clock()
     breaker = opened(clock)
-    assert not breaker.admits()
+    assert not breaker.try_admit()
     clock.now += SECONDS
-    assert breaker.admits()
+    assert breaker.try_admit()
 
 
 def test_failures_with_an_answer_between_them_are_not_in_a_row() -> None:
     breaker = CircuitBreaker(2, SECONDS, Clock())
     for _ in range(5):
-        breaker.failed()
-        breaker.succeeded()
-    assert breaker.admits()
+        breaker.record_failure()
+        breaker.record_success()
+    assert breaker.try_admit()
 
 
 def test_an_answer_to_the_trial_ends_it_and_a_failure_begins_it_anew() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now += SECONDS
-    assert breaker.admits()
-    breaker.failed()
-    assert not breaker.admits()
+    assert breaker.try_admit()
+    breaker.record_failure()
+    assert not breaker.try_admit()
     clock.now += SECONDS
-    assert breaker.admits()
-    breaker.succeeded()
-    assert all(breaker.admits() for _ in range(5))
+    assert breaker.try_admit()
+    breaker.record_success()
+    assert all(breaker.try_admit() for _ in range(5))
 
 
 def test_a_trial_that_was_abandoned_makes_room_for_another() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now += SECONDS
-    assert breaker.admits()
-    breaker.abandoned()
-    assert breaker.admits()
-    assert not breaker.admits()
+    assert breaker.try_admit()
+    breaker.record_abandonment()
+    assert breaker.try_admit()
+    assert not breaker.try_admit()
 
 
 def test_a_trial_that_was_lost_locks_nobody_out_for_ever() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now += SECONDS
-    assert breaker.admits()
+    assert breaker.try_admit()
     clock.now += TRIAL_SECONDS
-    assert breaker.admits()
+    assert breaker.try_admit()
 
 
 def test_of_many_threads_one_makes_the_trial() -> None:
@@ -87,7 +87,7 @@ def test_of_many_threads_one_makes_the_trial() -> None:
 
     def ask(_: int) -> bool:
         together.wait(10)
-        return breaker.admits()
+        return breaker.try_admit()
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(ask, range(8))) == 1
@@ -116,26 +116,26 @@ class Breaking(RuleBasedStateMachine):
     def ask(self) -> None:
         rested = self.clock.now >= self.failed_at + SECONDS
         on_trial = self.trial_at is not None and self.clock.now < self.trial_at + TRIAL_SECONDS
-        admitted = self.breaker.admits()
+        admitted = self.breaker.try_admit()
         assert admitted is (not self.broken or (rested and not on_trial))
         if admitted and self.broken:
             self.trial_at = self.clock.now
 
     @rule()
     def succeed(self) -> None:
-        self.breaker.succeeded()
+        self.breaker.record_success()
         self.in_a_row, self.trial_at = 0, None
 
     @rule()
     def fail(self) -> None:
-        self.breaker.failed()
+        self.breaker.record_failure()
         self.in_a_row += 1
         self.failed_at, self.trial_at = self.clock.now, None
 
     @precondition(lambda self: self.trial_at is not None)
     @rule()
     def abandon(self) -> None:
-        self.breaker.abandoned()
+        self.breaker.record_abandonment()
         self.trial_at = None
 
     @invariant()

@@ -10,10 +10,10 @@ import pytest
 
 from cstp_grpc import errors
 from cstp_grpc.card_keys import PublicKey, read_public_keys
-from cstp_grpc.client.federation.cards import Card, NoAgentCard, UntrustedCard, read_card
-from cstp_grpc.client.federation.results import MAX_ANSWER_BYTES
+from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import CstpError, InvalidArgument, ServerUnreachable
-from cstp_grpc.vocabulary import PeerStatus
+from cstp_grpc.federation.agent_card import InvalidAgentCard, PeerCard, UntrustedCard, read_card
+from cstp_grpc.federation.peer_transport import MAX_PEER_RESPONSE_BYTES
 from tests.certificates import Certificate
 from tests.client.federation.servers import (
     ANSWER,
@@ -50,7 +50,7 @@ def card(**params: Any) -> dict[str, Any]:
     return {"name": "emerson", "version": "2.1", "description": "Decides.", "capabilities": {"extensions": extensions}}
 
 
-def read(url: str, token: str | None = None, seconds: float = SECONDS) -> Card:
+def read(url: str, token: str | None = None, seconds: float = SECONDS) -> PeerCard:
     return read_card(url, token, None, seconds)
 
 
@@ -66,13 +66,13 @@ def test_the_cards_of_a_real_server_say_where_it_is(tmp_path: Path, path: str) -
 
 def test_a_card_names_addresses_in_the_params_of_our_extension(host: Pages) -> None:
     url = host.put(PATH, card(grpcTarget="127.0.0.1:50051", endpoint="http://127.0.0.1:8100/cstp"))
-    expected = Card("emerson", "2.1", "grpc://127.0.0.1:50051", "http://127.0.0.1:8100/cstp", "Decides.")
+    expected = PeerCard("emerson", "2.1", "grpc://127.0.0.1:50051", "http://127.0.0.1:8100/cstp", "Decides.")
     assert read(url) == expected
 
 
 def test_the_card_of_the_design_names_its_bridge(host: Pages) -> None:
     design = {"name": "emerson", "url": host.url, "capabilities": {"cstp": {"version": "1.0", "methods": []}}}
-    assert read(host.put(PATH, design)) == Card("emerson", "", None, f"{host.url}/cstp", "")
+    assert read(host.put(PATH, design)) == PeerCard("emerson", "", None, f"{host.url}/cstp", "")
 
 
 def test_a_card_is_asked_for_with_the_token_and_the_query(host: Pages) -> None:
@@ -168,14 +168,14 @@ NO_CARDS: dict[str, Any] = {
     "a user": card(endpoint="http://user:secret@127.0.0.1/cstp"),
     "another scheme": card(endpoint="file:///etc/passwd"),
     "no port": card(endpoint="http://127.0.0.1:99999/cstp"),
-    "too large": b" " * (MAX_ANSWER_BYTES + 1),
+    "too large": b" " * (MAX_PEER_RESPONSE_BYTES + 1),
 }
 
 
 @pytest.mark.parametrize("content", NO_CARDS.values(), ids=NO_CARDS)
 def test_what_names_no_usable_address_is_no_card(host: Pages, content: Any) -> None:
     url = host.put(PATH, content)
-    with pytest.raises(NoAgentCard) as refused:
+    with pytest.raises(InvalidAgentCard) as refused:
         read(url)
     assert "secret" not in refused.value.message
     with peer_at(url) as peer:
@@ -201,8 +201,8 @@ def test_what_came_by_tls_names_nothing_less_secure(certificate: Certificate) ->
 @pytest.mark.parametrize(
     ("status", "error"),
     [
-        (301, NoAgentCard),
-        (404, NoAgentCard),
+        (301, InvalidAgentCard),
+        (404, InvalidAgentCard),
         (401, errors.AuthenticationRequired),
         (403, errors.PermissionDenied),
         (503, errors.Unavailable),
@@ -221,9 +221,9 @@ def test_a_host_that_is_silent_gone_or_garbled_has_no_card() -> None:
         read(f"http://{address}/card.json", seconds=SOON)
     with pytest.raises(ServerUnreachable):
         read("http://127.0.0.1:1/card.json")
-    with tcp_server(saying(b"hello")) as address, pytest.raises(NoAgentCard):
+    with tcp_server(saying(b"hello")) as address, pytest.raises(InvalidAgentCard):
         read(f"http://{address}/card.json")
-    with tcp_server(saying(http(b"{}"))) as address, pytest.raises(NoAgentCard):
+    with tcp_server(saying(http(b"{}"))) as address, pytest.raises(InvalidAgentCard):
         read(f"http://{address}/card.json")
 
 

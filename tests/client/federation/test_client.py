@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 import pytest
 
 from cstp_grpc.client import CstpClient, guard
-from cstp_grpc.client.federation.client import Agent, FederatedClient
 from cstp_grpc.client.guard import Blocked
 from cstp_grpc.errors import InvalidArgument, MethodNotFound
+from cstp_grpc.federation.federated_client import Agent, FederatedClient
 from cstp_grpc.gen.cstp.v1 import types_pb2
 from tests.client.federation.servers import SECONDS, pages
 from tests.federation.agents import agent_settings

@@ -14,11 +14,11 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.client.contract import Method
-from cstp_grpc.client.federation.gather import Reply, gather
-from cstp_grpc.client.federation.results import Metadata, Result, answered
+from cstp_grpc.contract.methods import RpcMethod
+from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import Conflict
-from cstp_grpc.vocabulary import PeerStatus
+from cstp_grpc.federation.fan_out import PeerReply, ask_peers
+from cstp_grpc.federation.peer_transport import CallMetadata, PeerCallResult, result_of_answer
 from tests.client.federation.servers import (
     ANSWER,
     QUERY,
@@ -33,7 +33,7 @@ from tests.client.federation.servers import (
 )
 from tests.client.scripted import scripted_server
 
-Done = Callable[[Result], None]
+Done = Callable[[PeerCallResult], None]
 
 
 @dataclass
@@ -41,18 +41,18 @@ class FakePeer:
     """A peer that a test plays: it keeps its questions, and answers at once where it has a result."""
 
     name: str
-    result: Result | None = None
+    result: PeerCallResult | None = None
     required: bool = True
     trust: float = 1.0
     timeout: float = SECONDS
-    asked: list[tuple[float, Metadata, Done]] = field(default_factory=list)
+    asked: list[tuple[float, CallMetadata, Done]] = field(default_factory=list)
     cancelled: int = 0
 
     def speaks_for(self, category: str) -> bool:
         return True
 
     def ask(
-        self, method: Method, request: Message, timeout: float, metadata: Metadata, done: Done
+        self, method: RpcMethod, request: Message, timeout: float, metadata: CallMetadata, done: Done
     ) -> Callable[[], None]:
         self.asked.append((timeout, metadata, done))
         if self.result is not None:
@@ -62,28 +62,28 @@ class FakePeer:
     def cancel(self) -> None:
         self.cancelled += 1
         for _, _, done in self.asked:
-            done(Result(PeerStatus.TIMED_OUT))
+            done(PeerCallResult(PeerStatus.TIMED_OUT))
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-def summary(replies: list[Reply]) -> list[tuple[str, PeerStatus]]:
+def summary(replies: list[PeerReply]) -> list[tuple[str, PeerStatus]]:
     return [(reply.agent, reply.status) for reply in replies]
 
 
 def test_nobody_asked_is_nobody_waited_for() -> None:
-    assert gather([], QUERY, REQUEST, SECONDS) == []
+    assert ask_peers([], QUERY, REQUEST, SECONDS) == []
 
 
 def test_replies_are_in_the_order_of_names() -> None:
     error = Conflict("no")
     peers = [
-        FakePeer("c", answered(ANSWER)),
-        FakePeer("a", Result(PeerStatus.REFUSED, error=error)),
-        FakePeer("b", Result(PeerStatus.SKIPPED)),
+        FakePeer("c", result_of_answer(ANSWER)),
+        FakePeer("a", PeerCallResult(PeerStatus.REFUSED, error=error)),
+        FakePeer("b", PeerCallResult(PeerStatus.SKIPPED)),
     ]
-    replies = gather(peers, QUERY, REQUEST, SECONDS)
+    replies = ask_peers(peers, QUERY, REQUEST, SECONDS)
     assert summary(replies) == [("a", PeerStatus.REFUSED), ("b", PeerStatus.SKIPPED), ("c", PeerStatus.ANSWERED)]
     assert [reply.answer for reply in replies] == [None, None, ANSWER]
     assert [reply.error for reply in replies] == [error, None, None]
@@ -91,21 +91,21 @@ def test_replies_are_in_the_order_of_names() -> None:
 
 
 def test_each_has_its_own_timeout_and_no_more_than_is_left_for_all() -> None:
-    peers = [FakePeer("a", answered(ANSWER), timeout=1.0), FakePeer("b", answered(ANSWER), timeout=9.0)]
-    gather(peers, QUERY, REQUEST, 5.0, [("key", "value")])
+    peers = [FakePeer("a", result_of_answer(ANSWER), timeout=1.0), FakePeer("b", result_of_answer(ANSWER), timeout=9.0)]
+    ask_peers(peers, QUERY, REQUEST, 5.0, [("key", "value")])
     assert [peer.asked[0][:2] for peer in peers] == [(1.0, [("key", "value")]), (5.0, [("key", "value")])]
 
 
 def test_who_does_not_answer_until_the_deadline_timed_out_and_is_waited_for_no_longer() -> None:
-    peers = [FakePeer("a"), FakePeer("b", answered(ANSWER))]
-    assert summary(gather(peers, QUERY, REQUEST, SOON)) == [("a", PeerStatus.TIMED_OUT), ("b", PeerStatus.ANSWERED)]
+    peers = [FakePeer("a"), FakePeer("b", result_of_answer(ANSWER))]
+    assert summary(ask_peers(peers, QUERY, REQUEST, SOON)) == [("a", PeerStatus.TIMED_OUT), ("b", PeerStatus.ANSWERED)]
     assert [peer.cancelled for peer in peers] == [1, 0]
 
 
 def test_a_peer_is_waited_for_no_longer_than_its_own_timeout() -> None:
-    peers = [FakePeer("a", timeout=SOON), FakePeer("b", answered(ANSWER))]
+    peers = [FakePeer("a", timeout=SOON), FakePeer("b", result_of_answer(ANSWER))]
     # Were it the common deadline, this would never end.
-    assert summary(gather(peers, QUERY, REQUEST, 1e6)) == [("a", PeerStatus.TIMED_OUT), ("b", PeerStatus.ANSWERED)]
+    assert summary(ask_peers(peers, QUERY, REQUEST, 1e6)) == [("a", PeerStatus.TIMED_OUT), ("b", PeerStatus.ANSWERED)]
 
 
 def test_who_answers_meanwhile_is_not_waited_for_in_the_stead_of_others() -> None:
@@ -116,17 +116,17 @@ def test_who_answers_meanwhile_is_not_waited_for_in_the_stead_of_others() -> Non
         # What waits reads it at last, with the lock that takes answers.
         if not asked and patient.asked:
             asked.append(patient.asked[0][2])
-            threading.Thread(target=asked[0], args=(answered(ANSWER),)).start()
+            threading.Thread(target=asked[0], args=(result_of_answer(ANSWER),)).start()
         return time.monotonic()
 
-    replies = gather([slow, patient], QUERY, REQUEST, 1e6, clock=clock)
+    replies = ask_peers([slow, patient], QUERY, REQUEST, 1e6, clock=clock)
     assert summary(replies) == [("a", PeerStatus.TIMED_OUT), ("b", PeerStatus.ANSWERED)]
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
 def test_without_time_nobody_answers(seconds: float) -> None:
     peer = FakePeer("a")
-    assert summary(gather([peer], QUERY, REQUEST, seconds)) == [("a", PeerStatus.TIMED_OUT)]
+    assert summary(ask_peers([peer], QUERY, REQUEST, seconds)) == [("a", PeerStatus.TIMED_OUT)]
     assert peer.cancelled == 1
 
 
@@ -136,41 +136,43 @@ def test_all_are_asked_before_any_is_waited_for() -> None:
 
     class Together(FakePeer):
         def ask(
-            self, method: Method, request: Message, timeout: float, metadata: Metadata, done: Done
+            self, method: RpcMethod, request: Message, timeout: float, metadata: CallMetadata, done: Done
         ) -> Callable[[], None]:
             def answer() -> None:
                 together.wait(SECONDS)
-                done(answered(ANSWER))
+                done(result_of_answer(ANSWER))
 
             threading.Thread(target=answer).start()
             return self.cancel
 
-    replies = gather([Together(name) for name in "abcd"], QUERY, REQUEST, SECONDS)
+    replies = ask_peers([Together(name) for name in "abcd"], QUERY, REQUEST, SECONDS)
     assert {reply.status for reply in replies} == {PeerStatus.ANSWERED}
 
 
 def test_a_late_reply_is_handed_on_once_it_comes() -> None:
-    late: list[Reply] = []
-    slow, quick = FakePeer("slow", timeout=SOON), FakePeer("quick", answered(ANSWER), timeout=SOON)
-    replies = gather([slow, quick], QUERY, REQUEST, SECONDS, late=late.append, late_seconds=30.0)
+    late: list[PeerReply] = []
+    slow, quick = FakePeer("slow", timeout=SOON), FakePeer("quick", result_of_answer(ANSWER), timeout=SOON)
+    replies = ask_peers([slow, quick], QUERY, REQUEST, SECONDS, late=late.append, late_seconds=30.0)
     assert summary(replies) == [("quick", PeerStatus.ANSWERED), ("slow", PeerStatus.TIMED_OUT)]
     ((timeout, _, done),) = slow.asked
     assert (timeout, slow.cancelled, late) == (30.0, 0, [])
-    done(answered(ANSWER))
+    done(result_of_answer(ANSWER))
     assert [(reply.agent, reply.status, reply.answer) for reply in late] == [("slow", PeerStatus.ANSWERED, ANSWER)]
 
 
-RESULTS = st.sampled_from([answered(ANSWER), Result(PeerStatus.UNREACHABLE), Result(PeerStatus.TIMED_OUT), None])
+RESULTS = st.sampled_from(
+    [result_of_answer(ANSWER), PeerCallResult(PeerStatus.UNREACHABLE), PeerCallResult(PeerStatus.TIMED_OUT), None]
+)
 
 
 @given(st.dictionaries(st.text("abcdef", min_size=1, max_size=3), RESULTS, max_size=8), st.booleans())
 def test_every_peer_has_one_reply_and_what_is_late_comes_once(
-    plays: dict[str, Result | None], wants_late: bool
+    plays: dict[str, PeerCallResult | None], wants_late: bool
 ) -> None:
-    late: list[Reply] = []
+    late: list[PeerReply] = []
     peers = [FakePeer(name, result) for name, result in plays.items()]
     handed = late.append if wants_late else None
-    replies = gather(peers, QUERY, REQUEST, 0.001, late=handed, late_seconds=60.0)
+    replies = ask_peers(peers, QUERY, REQUEST, 0.001, late=handed, late_seconds=60.0)
     expected = {name: result.status if result else PeerStatus.TIMED_OUT for name, result in plays.items()}
     assert dict(summary(replies)) == expected
     assert [reply.agent for reply in replies] == sorted(plays)
@@ -178,7 +180,7 @@ def test_every_peer_has_one_reply_and_what_is_late_comes_once(
     assert [peer.cancelled for peer in silent] == [0 if wants_late else 1] * len(silent)
     if wants_late:
         for peer in silent:
-            peer.asked[0][2](answered(ANSWER))
+            peer.asked[0][2](result_of_answer(ANSWER))
     assert sorted(reply.agent for reply in late) == (sorted(peer.name for peer in silent) if wants_late else [])
 
 
@@ -202,7 +204,7 @@ def test_each_kind_of_peer_fails_in_its_own_way_and_none_spoils_the_others() -> 
             enter(peer_at(url, name=name, timeout=SOON if name.startswith("silent") else SECONDS))
             for name, url in urls.items()
         ]
-        assert summary(gather(reversed(peers), QUERY, REQUEST, SECONDS)) == [
+        assert summary(ask_peers(reversed(peers), QUERY, REQUEST, SECONDS)) == [
             ("answers", PeerStatus.ANSWERED),
             ("garbled", PeerStatus.NOT_UNDERSTOOD),
             ("garbled-http", PeerStatus.NOT_UNDERSTOOD),
@@ -217,7 +219,7 @@ def test_each_kind_of_peer_fails_in_its_own_way_and_none_spoils_the_others() -> 
 
 def test_a_real_peer_may_answer_late() -> None:
     go = threading.Event()
-    late: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+    late: queue.SimpleQueue[PeerReply] = queue.SimpleQueue()
     with scripted_server(ANSWER) as server, peer_at(server.target, timeout=SOON) as peer:
         answer = server.answer
 
@@ -227,7 +229,7 @@ def test_a_real_peer_may_answer_late() -> None:
 
         server.answer = later  # type: ignore[method-assign]
         try:
-            (reply,) = gather([peer], QUERY, REQUEST, SECONDS, late=late.put, late_seconds=SECONDS)
+            (reply,) = ask_peers([peer], QUERY, REQUEST, SECONDS, late=late.put, late_seconds=SECONDS)
             assert reply.status is PeerStatus.TIMED_OUT
         finally:
             go.set()

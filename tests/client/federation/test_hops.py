@@ -6,53 +6,53 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.client.federation.hops import MAX_CHARACTERS, MAX_HOPS, MAX_PATH, Journey
+from cstp_grpc.contract.hop_limit import MAX_HOP_METADATA_CHARACTERS, MAX_HOPS, MAX_PATH_AGENTS, HopContext
 
 SHOWN = st.characters(blacklist_categories=("Cs",)).filter(str.isprintable)
 IDS = st.text(SHOWN, max_size=40)
 NAMES = st.text(SHOWN, min_size=1, max_size=12)
-JOURNEYS = st.builds(Journey, IDS, st.integers(0, MAX_HOPS), st.lists(NAMES, max_size=MAX_PATH).map(tuple))
+JOURNEYS = st.builds(HopContext, IDS, st.integers(0, MAX_HOPS), st.lists(NAMES, max_size=MAX_PATH_AGENTS).map(tuple))
 
 
 @given(JOURNEYS)
-def test_what_is_sent_is_what_arrives_or_ends(journey: Journey) -> None:
+def test_what_is_sent_is_what_arrives_or_ends(journey: HopContext) -> None:
     text = journey.encode()
-    arrived = Journey.decode(text)
+    arrived = HopContext.decode(text)
     assert arrived is not None
-    assert arrived == journey if len(text) <= MAX_CHARACTERS else arrived.hops == 0
+    assert arrived == journey if len(text) <= MAX_HOP_METADATA_CHARACTERS else arrived.hops == 0
 
 
 @given(JOURNEYS)
-def test_metadata_can_carry_it(journey: Journey) -> None:
+def test_metadata_can_carry_it(journey: HopContext) -> None:
     assert all("!" <= character <= "~" for character in journey.encode())
 
 
 @given(st.text())
 def test_what_is_not_understood_ends(text: str) -> None:
-    arrived = Journey.decode(text)
+    arrived = HopContext.decode(text)
     assert arrived is not None
     assert arrived.hops == 0
 
 
 @given(JOURNEYS, NAMES)
-def test_every_agent_is_one_hop_less_and_tells_of_itself(journey: Journey, agent: str) -> None:
-    further = journey.onward(agent)
+def test_every_agent_is_one_hop_less_and_tells_of_itself(journey: HopContext, agent: str) -> None:
+    further = journey.next_hop(agent)
     if further.hops:
-        assert further == Journey(journey.id, journey.hops - 1, (*journey.path, agent))
-        assert Journey.decode(further.encode()) == further
+        assert further == HopContext(journey.id, journey.hops - 1, (*journey.path, agent))
+        assert HopContext.decode(further.encode()) == further
     else:
         assert further.id == journey.id
 
 
 @given(JOURNEYS, st.lists(NAMES, min_size=MAX_HOPS, max_size=MAX_HOPS))
-def test_no_journey_is_without_an_end(journey: Journey, agents: list[str]) -> None:
+def test_no_journey_is_without_an_end(journey: HopContext, agents: list[str]) -> None:
     for agent in agents:
-        journey = journey.onward(agent)
+        journey = journey.next_hop(agent)
     assert journey.hops == 0
 
 
 def test_a_call_without_the_metadata_is_on_no_journey() -> None:
-    assert Journey.decode(None) is None
+    assert HopContext.decode(None) is None
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_a_call_without_the_metadata_is_on_no_journey() -> None:
         "id=%ff;hops=1;path=",
         "id=%FF;hops=1;path=",
         "id=%E;hops=1;path=",
-        f"id={'a' * MAX_CHARACTERS};hops=1;path=",
+        f"id={'a' * MAX_HOP_METADATA_CHARACTERS};hops=1;path=",
         f"id=a;hops=1;path={','.join('b' * 65)}",
         " id=a;hops=1;path=",
     ],
 )
 def test_a_hostile_value_ends(text: str) -> None:
-    assert Journey.decode(text) == Journey("", 0)
+    assert HopContext.decode(text) == HopContext("", 0)

@@ -17,13 +17,12 @@ import grpc
 import pytest
 
 from cstp_grpc import errors
-from cstp_grpc.client.codec import to_json
-from cstp_grpc.client.federation.breaker import CircuitBreaker
-from cstp_grpc.client.federation.links import open_peer
-from cstp_grpc.client.federation.results import MAX_ANSWER_BYTES, Result
+from cstp_grpc.contract.json_codec import to_json
+from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import CstpError, InvalidArgument
+from cstp_grpc.federation.peer import CircuitBreaker, open_peer
+from cstp_grpc.federation.peer_transport import MAX_PEER_RESPONSE_BYTES, PeerCallResult
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
-from cstp_grpc.vocabulary import PeerStatus
 from tests.certificates import Certificate
 from tests.client.federation.servers import (
     ANSWER,
@@ -102,7 +101,7 @@ def waiting(scheme: str) -> Iterator[tuple[str, threading.Event]]:
 def test_a_peer_answers(scheme: str) -> None:
     with answering(scheme, ANSWER) as (url, server), peer_at(url) as peer:
         for _ in range(3):
-            assert ask(peer) == Result(PeerStatus.ANSWERED, ANSWER)
+            assert ask(peer) == PeerCallResult(PeerStatus.ANSWERED, ANSWER)
         assert len(server.requests) == 3
 
 
@@ -224,7 +223,7 @@ NO_ANSWERS = {
     "compressed": http(b"\x1f\x8b\x08", "content-type: application/json\r\ncontent-encoding: gzip\r\n"),
     "truncated": result_of(GOOD)[:-5],
     "a broken chunk": b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-    "too large": http(b'"' + b"x" * MAX_ANSWER_BYTES + b'"'),
+    "too large": http(b'"' + b"x" * MAX_PEER_RESPONSE_BYTES + b'"'),
     "too many headers": b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 1000 + b"\r\n",
     "a header without an end": b"HTTP/1.1 200 OK\r\na: " + b"b" * 100_000,
 }
@@ -256,18 +255,18 @@ def bytes_server(content: bytes) -> Iterator[str]:
         yield f"grpc://127.0.0.1:{port}"
 
 
-@pytest.mark.parametrize("content", [b"\xff\xff\xff", b"\x0a\x03abc", bytes(MAX_ANSWER_BYTES + 1)])
+@pytest.mark.parametrize("content", [b"\xff\xff\xff", b"\x0a\x03abc", bytes(MAX_PEER_RESPONSE_BYTES + 1)])
 def test_grpc_that_is_no_answer_is_not_understood(content: bytes) -> None:
     with bytes_server(content) as url, peer_at(url) as peer:
         assert_not_understood(ask(peer))
 
 
-def assert_not_understood(result: Result) -> None:
+def assert_not_understood(result: PeerCallResult) -> None:
     assert (result.status, result.answer) == (PeerStatus.NOT_UNDERSTOOD, None)
     assert_told_plainly(result)
 
 
-def assert_told_plainly(result: Result) -> None:
+def assert_told_plainly(result: PeerCallResult) -> None:
     """Nothing is told of libraries, addresses or their texts."""
     words = result.error.message.lower() if result.error else ""
     assert not [part for part in ("127.0.0.1", "errno", "ipv4", "exception", "parsing", "ssl") if part in words]
@@ -303,13 +302,13 @@ def test_a_host_that_there_can_be_none_of_is_unreachable() -> None:
 @pytest.mark.parametrize("scheme", ["grpc", "grpcs", "http", "https"])
 def test_a_machine_that_accepts_and_never_answers_times_out(scheme: str) -> None:
     with silent_server() as address, peer_at(f"{scheme}://{address}") as peer:
-        assert ask(peer, SOON) == Result(PeerStatus.TIMED_OUT)
+        assert ask(peer, SOON) == PeerCallResult(PeerStatus.TIMED_OUT)
 
 
 @TRANSPORTS
 def test_a_call_that_stays_unanswered_times_out(scheme: str) -> None:
     with waiting(scheme) as (url, _), peer_at(url) as peer:
-        assert ask(peer, SOON) == Result(PeerStatus.TIMED_OUT)
+        assert ask(peer, SOON) == PeerCallResult(PeerStatus.TIMED_OUT)
 
 
 @pytest.mark.parametrize("first", [b"", b"HTTP/1.1 200 OK\r\n", http(b"x" * 10_000)[:100]])
@@ -321,8 +320,8 @@ def test_an_answer_that_trickles_without_an_end_takes_no_longer_and_no_place(fir
             connection.sendall(b"a")
 
     with tcp_server(trickle) as address, peer_at(f"http://{address}", places=1) as peer:
-        assert ask(peer, SOON) == Result(PeerStatus.TIMED_OUT)
-        wait_until(lambda: ask(peer, SOON) == Result(PeerStatus.TIMED_OUT), "its place is free again")
+        assert ask(peer, SOON) == PeerCallResult(PeerStatus.TIMED_OUT)
+        wait_until(lambda: ask(peer, SOON) == PeerCallResult(PeerStatus.TIMED_OUT), "its place is free again")
 
 
 @TRANSPORTS
@@ -335,7 +334,7 @@ def test_no_time_at_all_is_not_enough(scheme: str) -> None:
 
 @TRANSPORTS
 def test_a_stalled_peer_keeps_only_its_own_callers_waiting(scheme: str) -> None:
-    got: queue.SimpleQueue[Result] = queue.SimpleQueue()
+    got: queue.SimpleQueue[PeerCallResult] = queue.SimpleQueue()
     with waiting(scheme) as (url, go), answering(scheme, ANSWER) as (other_url, _), ExitStack() as peers:
         stalled, other = peers.enter_context(peer_at(url, places=2)), peers.enter_context(peer_at(other_url))
         for _ in range(2):
@@ -352,12 +351,12 @@ def test_a_stalled_peer_keeps_only_its_own_callers_waiting(scheme: str) -> None:
 
 @TRANSPORTS
 def test_who_does_not_wait_any_longer_is_told_so_once(scheme: str) -> None:
-    got: list[Result] = []
+    got: list[PeerCallResult] = []
     with waiting(scheme) as (url, go), peer_at(url, places=1) as peer:
         stop = peer.ask(QUERY, REQUEST, SECONDS, (), got.append)
         stop()
         stop()
-        assert got == [Result(PeerStatus.TIMED_OUT)]
+        assert got == [PeerCallResult(PeerStatus.TIMED_OUT)]
         go.set()
         wait_until(lambda: ask(peer).status is PeerStatus.ANSWERED, "its answer has come")
         assert len(got) == 1
@@ -365,7 +364,7 @@ def test_who_does_not_wait_any_longer_is_told_so_once(scheme: str) -> None:
 
 @TRANSPORTS
 def test_an_answer_that_came_is_not_taken_back(scheme: str) -> None:
-    got: queue.SimpleQueue[Result] = queue.SimpleQueue()
+    got: queue.SimpleQueue[PeerCallResult] = queue.SimpleQueue()
     with answering(scheme, ANSWER) as (url, _), peer_at(url) as peer:
         stop = peer.ask(QUERY, REQUEST, SECONDS, (), got.put)
         assert got.get(timeout=SECONDS).status is PeerStatus.ANSWERED
@@ -375,7 +374,7 @@ def test_an_answer_that_came_is_not_taken_back(scheme: str) -> None:
 
 @TRANSPORTS
 def test_closing_ends_all_waiting(scheme: str) -> None:
-    got: queue.SimpleQueue[Result] = queue.SimpleQueue()
+    got: queue.SimpleQueue[PeerCallResult] = queue.SimpleQueue()
     with waiting(scheme) as (url, _), peer_at(url) as peer:
         for _ in range(3):
             peer.ask(QUERY, REQUEST, SECONDS, (), got.put)
@@ -387,7 +386,7 @@ def test_closing_ends_all_waiting(scheme: str) -> None:
 
 @TRANSPORTS
 def test_who_fails_to_take_a_result_harms_nobody(scheme: str) -> None:
-    def take(result: Result) -> None:
+    def take(result: PeerCallResult) -> None:
         raise ValueError(result.status)
 
     with answering(scheme, ANSWER) as (url, server), peer_at(url, places=1) as peer:
@@ -456,7 +455,7 @@ def test_a_trial_without_an_outcome_is_followed_by_another(trial: str) -> None:
     with waiting("grpc") as (url, go), peer_at(url, breaker=breaker, places=1) as peer:
         if trial == "without a place":
             peer.ask(QUERY, REQUEST, SECONDS, (), lambda result: None)
-        breaker.failed()
+        breaker.record_failure()
         clock.now += 10
         if trial == "cancelled":
             peer.ask(QUERY, REQUEST, SECONDS, (), lambda result: None)()
@@ -523,7 +522,7 @@ def secure_url(request: pytest.FixtureRequest, certificate: Certificate) -> Iter
 
 def test_a_peer_that_is_certified_by_the_given_authority_answers(secure_url: str, certificate: Certificate) -> None:
     with peer_at(secure_url, root_certificates=certificate.authority) as peer:
-        assert ask(peer) == Result(PeerStatus.ANSWERED, ANSWER)
+        assert ask(peer) == PeerCallResult(PeerStatus.ANSWERED, ANSWER)
 
 
 def test_a_peer_that_nobody_known_certifies_is_not_asked(secure_url: str) -> None:

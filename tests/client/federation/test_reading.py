@@ -12,20 +12,27 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cstp_grpc.client.codec import to_json
-from cstp_grpc.client.contract import Method
-from cstp_grpc.client.federation.breaker import CircuitBreaker
-from cstp_grpc.client.federation.gather import gather
-from cstp_grpc.client.federation.links import LinkedPeer
-from cstp_grpc.client.federation.merge import NOTHING_FOUND, NOTHING_JUDGED, decide
-from cstp_grpc.client.federation.model import Finding, Judgement
-from cstp_grpc.client.federation.reading import judgement_of, named, recollection_of, similar_of
-from cstp_grpc.client.federation.replies import PeerAnswer, understand, understood
-from cstp_grpc.client.federation.results import Metadata, Result
-from cstp_grpc.client.federation.writing import write_announcement, write_check, write_query
+from cstp_grpc.contract.json_codec import to_json
+from cstp_grpc.contract.methods import RpcMethod
+from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import PermissionDenied
+from cstp_grpc.federation.fan_out import ask_peers
+from cstp_grpc.federation.merge import EMPTY_VERDICT, NO_MATCHES, MergedVerdict, PeerViolation, decide_verdict
+from cstp_grpc.federation.peer import CircuitBreaker, TransportPeer
+from cstp_grpc.federation.peer_responses import (
+    PeerResponse,
+    qualified_agent_name,
+    read_query_matches,
+    read_replies,
+    read_reply,
+    read_similar_decisions,
+    read_verdict,
+    write_announcement,
+    write_check,
+    write_query,
+)
+from cstp_grpc.federation.peer_transport import CallMetadata, PeerCallResult
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, types_pb2
-from cstp_grpc.vocabulary import PeerStatus
 from tests.client.federation.answers import (
     NOON,
     WARN,
@@ -65,16 +72,16 @@ class Saying:
     def __init__(self, answer: Message) -> None:
         self._answer = answer
 
-    def call(self, method: Method, request: Message, seconds: float, metadata: Metadata) -> Result:
-        return Result(PeerStatus.ANSWERED, self._answer)
+    def call(self, method: RpcMethod, request: Message, seconds: float, metadata: CallMetadata) -> PeerCallResult:
+        return PeerCallResult(PeerStatus.ANSWERED, self._answer)
 
     def close(self) -> None:
         pass
 
 
-def heard(answer: Message) -> PeerAnswer:
+def heard(answer: Message) -> PeerResponse:
     """Return what comes of the answer of a required peer."""
-    peer = LinkedPeer(
+    peer = TransportPeer(
         "ben",
         Saying(answer),
         CircuitBreaker(5, 10.0),
@@ -86,7 +93,7 @@ def heard(answer: Message) -> PeerAnswer:
         clock=time.monotonic,
     )
     with closing(peer):
-        return understood(gather([peer], QUERY, REQUEST, SECONDS), [peer], {"ben"})[0]
+        return read_replies(ask_peers([peer], QUERY, REQUEST, SECONDS), [peer], {"ben"})[0]
 
 
 def test_a_verdict_is_read_with_the_peers_name() -> None:
@@ -96,8 +103,8 @@ def test_a_verdict_is_read_with_the_peers_name() -> None:
         violation("far", agent="cleo"),
         warnings=(violation("soft", WARN), violation("outvoted")),
     )
-    judgement = judgement_of(message, "ben", itself="its own name")
-    assert judgement.blocking["ben", "prod"] == Finding(
+    judgement = read_verdict(message, "ben", itself="its own name")
+    assert judgement.blocking["ben", "prod"] == PeerViolation(
         "ben", "prod", "A rule", "Not so", blocks=True, suggestion="Wait", code="EVALUATION_ERROR"
     )
     assert judgement.blocking.keys() == {("ben", "prod"), ("ben", "own"), ("ben/cleo", "far")}
@@ -109,13 +116,13 @@ def test_a_verdict_is_read_with_the_peers_name() -> None:
 
 
 def test_a_warning_of_a_guardrail_that_blocks_too_is_not_repeated() -> None:
-    judgement = judgement_of(check(violation("rule"), warnings=(violation("rule", WARN),)), "ben")
+    judgement = read_verdict(check(violation("rule"), warnings=(violation("rule", WARN),)), "ben")
     assert (list(judgement.blocking), list(judgement.warning)) == ([("ben", "rule")], [])
 
 
 def test_decisions_are_weighed_and_counted_by_who_has_them() -> None:
     message = query(summary("dec-1", 0.25), summary("dec-2", 0.5, origin="cleo"), summary("dec-3", 1.5))
-    found = recollection_of(message, "ben", 0.5)
+    found = read_query_matches(message, "ben", 0.5)
     assert {each.id: (each.agent, each.weight) for each in found.best.values()} == {
         "dec-1": ("ben", 0.375),
         "dec-2": ("ben/cleo", 0.25),
@@ -125,18 +132,18 @@ def test_decisions_are_weighed_and_counted_by_who_has_them() -> None:
 
 
 def test_an_agent_that_found_nothing_is_counted_too() -> None:
-    assert recollection_of(query(), "ben", 1.0).totals == {"ben": 0}
+    assert read_query_matches(query(), "ben", 1.0).totals == {"ben": 0}
 
 
 def test_similar_decisions_are_weighed_as_well() -> None:
-    found = similar_of(announcement(similar("dec-1", 0.25)), "ben", 0.5)
+    found = read_similar_decisions(announcement(similar("dec-1", 0.25)), "ben", 0.5)
     assert [(each.agent, each.weight) for each in found.best.values()] == [("ben", 0.375)]
 
 
 def test_ones_own_answer_is_read_as_it_is() -> None:
     message = query(summary("dec-1", title="x" * 600))
-    assert list(recollection_of(message, "self", 1.0).best) == ["dec-1"]
-    assert judgement_of(check(violation("rule", message="x" * 30_000)), "self").blocking
+    assert list(read_query_matches(message, "self", 1.0).best) == ["dec-1"]
+    assert read_verdict(check(violation("rule", message="x" * 30_000)), "self").blocking
 
 
 NONSENSE: dict[str, Callable[[], Message]] = {
@@ -190,7 +197,7 @@ NONSENSE: dict[str, Callable[[], Message]] = {
 @pytest.mark.parametrize("message", NONSENSE.values(), ids=NONSENSE.keys())
 def test_an_answer_that_makes_no_sense_is_a_failure_and_never_allows(message: Callable[[], Message]) -> None:
     answer = heard(message())
-    assert (answer.status, answer.judgement, answer.recollection, answer.feedback) == (
+    assert (answer.status, answer.verdict, answer.matches, answer.feedback) == (
         PeerStatus.NOT_UNDERSTOOD,
         None,
         None,
@@ -199,7 +206,7 @@ def test_an_answer_that_makes_no_sense_is_a_failure_and_never_allows(message: Ca
     assert answer.failure is not None
     assert answer.failure.reason == "INTERNAL"
     assert answer.failure.message.startswith("Its answer was not understood: ")
-    assert not decide("self", NOTHING_JUDGED, [answer.opinion]).allowed
+    assert not decide_verdict("self", EMPTY_VERDICT, [answer.peer_verdict]).allowed
 
 
 def test_nothing_a_peer_wrote_is_told_of_an_answer_that_makes_no_sense() -> None:
@@ -213,12 +220,12 @@ def test_a_required_peer_that_announces_without_a_verdict_did_not_judge() -> Non
     assert answer.status is PeerStatus.ANSWERED
     assert "It answered without a verdict." in [
         finding.message.partition("this. ")[2]
-        for finding in decide("self", NOTHING_JUDGED, [answer.opinion]).judgement.blocking.values()
+        for finding in decide_verdict("self", EMPTY_VERDICT, [answer.peer_verdict]).merged.blocking.values()
     ]
 
 
 def test_what_cannot_be_printed_becomes_spaces_and_lines_stay() -> None:
-    judgement = heard(check(violation(message="one\ntwo\x1b[31m\u202ered\x00"))).judgement
+    judgement = heard(check(violation(message="one\ntwo\x1b[31m\u202ered\x00"))).verdict
     assert judgement is not None
     assert judgement.blocking["ben", "rule"].message == "one\ntwo [31m red "
 
@@ -227,7 +234,7 @@ def test_a_decision_is_told_on_however_it_was_written_down() -> None:
     odd = summary(
         title="\u3000", category="a\x1bb", project="a\u202eb", agent="a\u200db", tags=["a\u00a0b"], reasons=["a\x00b"]
     )
-    recollection = heard(query(odd)).recollection
+    recollection = heard(query(odd)).matches
     assert recollection is not None
     texts: dict[str, Any] = {"category": "a b", "project": "a b", "agent": "a b", "tags": ["a b"], "reasons": ["a b"]}
     assert cstp_pb2.DecisionSummary.FromString(recollection.best["dec-1"].content) == summary(
@@ -245,7 +252,7 @@ def test_of_very_long_decisions_the_first_are_told_on(answer: Callable[..., Mess
     made: Any = summary if answer is query else similar
     heard_ = heard(answer(*[made(f"dec-{number}", notes="録" * 5_000) for number in range(30)]))
     assert heard_.status is PeerStatus.ANSWERED
-    found = heard_.recollection or (heard_.feedback and heard_.feedback.similar)
+    found = heard_.matches or (heard_.feedback and heard_.feedback.similar)
     assert found
     assert list(found.best) == [f"dec-{number}" for number in range(17)]
 
@@ -261,7 +268,7 @@ def test_a_peer_has_a_few_suggestions_told_on() -> None:
 def test_words_of_a_later_contract_are_left_out() -> None:
     odd = summary()
     odd.MergeFromString(b"\x30\x63\x38\x63\x28\x63\xc2\x3e\x03abc")
-    recollection = heard(query(odd)).recollection
+    recollection = heard(query(odd)).matches
     assert recollection is not None
     found = recollection.best["dec-1"]
     assert cstp_pb2.DecisionSummary.FromString(found.content) == summary(origin="ben")
@@ -269,7 +276,7 @@ def test_words_of_a_later_contract_are_left_out() -> None:
 
 def test_the_words_of_an_error_are_told_on_one_short_line() -> None:
     error = PermissionDenied("no\nway \x1b" + "x" * 2_000)
-    answer = understand(replied("ben", None, PeerStatus.REFUSED, error), required=True, trust=1.0)
+    answer = read_reply(replied("ben", None, PeerStatus.REFUSED, error), required=True, trust=1.0)
     assert answer.failure is not None
     assert answer.failure.reason == "PERMISSION_DENIED"
     assert answer.failure.message.startswith("It refuses to answer: no way xxx")
@@ -288,7 +295,7 @@ def test_the_words_of_an_error_are_told_on_one_short_line() -> None:
     ],
 )
 def test_a_failure_without_an_error_has_a_reason_all_the_same(status: PeerStatus, reason: str) -> None:
-    answer = understand(replied("ben", None, status), required=False, trust=1.0)
+    answer = read_reply(replied("ben", None, status), required=False, trust=1.0)
     assert answer.failure is not None
     assert (answer.status, answer.failure.reason) == (status, reason)
 
@@ -298,11 +305,11 @@ def test_a_failure_without_an_error_has_a_reason_all_the_same(status: PeerStatus
     [("", "ben"), ("itself", "ben"), ("cleo", "ben/cleo"), ("cleo/dan", "ben/cleo/dan"), ("a\n\x1bb", "ben/a b")],
 )
 def test_peers_of_peers_are_named_by_the_way_to_them(theirs: str, name: str) -> None:
-    assert named("ben", theirs, "itself") == name
+    assert qualified_agent_name("ben", theirs, "itself") == name
 
 
 def test_a_name_is_never_longer_than_it_may_be() -> None:
-    assert len(named("ben", "x" * 2_000)) == 500
+    assert len(qualified_agent_name("ben", "x" * 2_000)) == 500
 
 
 @pytest.mark.parametrize("sensible", ANSWERS, ids=["check", "query", "announcement"])
@@ -314,13 +321,13 @@ def test_whatever_a_peer_answers_what_comes_of_it_can_be_sent(
     message = sensible()
     message.MergeFrom(data.draw(st.just(type(message)()) | messages(message.DESCRIPTOR)))
     answer = heard(message)
-    verdict = decide("self", Judgement(), [answer.opinion])
+    verdict = decide_verdict("self", MergedVerdict(), [answer.peer_verdict])
     checked, asked, announced = check(), query(), announcement()
     write_check(checked, verdict, [answer])
-    write_query(asked, answer.recollection or NOTHING_FOUND, 10, [answer])
-    write_announcement(announced, verdict, answer.feedback.similar if answer.feedback else NOTHING_FOUND, [answer])
+    write_query(asked, answer.matches or NO_MATCHES, 10, [answer])
+    write_announcement(announced, verdict, answer.feedback.similar if answer.feedback else NO_MATCHES, [answer])
     for written in (checked, asked, announced):
         to_json(written)
         assert type(written).FromString(written.SerializeToString()) == written
-    assert checked.allowed == (answer.judgement is not None and answer.judgement.allowed)
+    assert checked.allowed == (answer.verdict is not None and answer.verdict.allowed)
     assert types_pb2.PEER_STATUS_UNSPECIFIED not in {each.status for each in checked.responses}

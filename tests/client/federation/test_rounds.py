@@ -11,22 +11,21 @@ from urllib.parse import quote
 import pytest
 from google.protobuf.message import Message
 
-from cstp_grpc.client.contract import Method
-from cstp_grpc.client.federation.gather import Reply
-from cstp_grpc.client.federation.links import Cancel, Done
-from cstp_grpc.client.federation.policy import Matter, Matters, Policy
-from cstp_grpc.client.federation.results import Metadata, answered
-from cstp_grpc.client.federation.rounds import Arrival, Rounds
+from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rpc_errors import STATUS_KEY
+from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import InvalidArgument, QueryFailed, RateLimited
-from cstp_grpc.server.status import to_status
-from cstp_grpc.vocabulary import PeerStatus
+from cstp_grpc.federation.fan_out import PeerReply
+from cstp_grpc.federation.fan_out_plan import CallSubject, FanOutLimiter, InboundHop, PeerPolicy, SubjectFilter
+from cstp_grpc.federation.peer import CancelCall, OnResult
+from cstp_grpc.federation.peer_transport import CallMetadata, result_of_answer
+from cstp_grpc.server.interceptors.error_status import to_status
 from tests.client.federation.answers import query
 from tests.client.federation.servers import REQUEST, SECONDS
 from tests.waiting import wait_until
 
-NOWHERE = Matters(frozenset(), frozenset())
-ARRIVED = Arrival(None, lambda: None)
+NOWHERE = SubjectFilter(frozenset(), frozenset())
+ARRIVED = InboundHop(None, lambda: None)
 
 
 @dataclass
@@ -44,11 +43,13 @@ class WaitingPeer:
     def speaks_for(self, category: str) -> bool:
         return True
 
-    def ask(self, method: Method, request: Message, timeout: float, metadata: Metadata, done: Done) -> Cancel:
+    def ask(
+        self, method: RpcMethod, request: Message, timeout: float, metadata: CallMetadata, done: OnResult
+    ) -> CancelCall:
         def answer() -> None:
             self.may.wait(SECONDS)
             self.answered = True
-            done(answered(query()))
+            done(result_of_answer(query()))
 
         threading.Thread(target=answer).start()
         return self.cancel
@@ -65,17 +66,19 @@ class LateReplies:
     """Keeps what comes late."""
 
     seconds: float = SECONDS
-    taken: list[Reply] = field(default_factory=list)
+    taken: list[PeerReply] = field(default_factory=list)
 
     def awaits(self, agent: str) -> bool:
         return True
 
-    def take(self, reply: Reply) -> None:
+    def take(self, reply: PeerReply) -> None:
         self.taken.append(reply)
 
 
-def rounds(peer: WaitingPeer) -> Rounds:
-    return Rounds("me", Policy([peer], NOWHERE, []), max_hops=1, max_calls=1, seconds=SECONDS, max_bytes=65_536)
+def rounds(peer: WaitingPeer) -> FanOutLimiter:
+    return FanOutLimiter(
+        "me", PeerPolicy([peer], NOWHERE, []), max_hops=1, max_calls=1, seconds=SECONDS, max_bytes=65_536
+    )
 
 
 def test_the_own_answer_and_those_of_peers_are_found_at_the_same_time() -> None:
@@ -85,9 +88,9 @@ def test_the_own_answer_and_those_of_peers_are_found_at_the_same_time() -> None:
         peer.may.set()
         return "mine"
 
-    with rounds(peer).begin("1", Matter(None), (), ARRIVED, judging=False) as asked:
+    with rounds(peer).plan_fan_out("1", CallSubject(None), (), ARRIVED, judging=False) as asked:
         assert asked is not None
-        answer, (theirs,) = asyncio.run(asked.answers_beside("cstp.queryDecisions", REQUEST, own()))
+        answer, (theirs,) = asyncio.run(asked.ask_peers_while("cstp.queryDecisions", REQUEST, own()))
     assert (answer, theirs.status) == ("mine", PeerStatus.ANSWERED)
 
 
@@ -96,15 +99,15 @@ def test_a_call_that_fails_here_keeps_its_place_until_the_peers_have_answered() 
     asking = rounds(peer)
 
     async def own() -> str:
-        with pytest.raises(RateLimited), asking.begin("2", Matter(None), (), ARRIVED, judging=False):
+        with pytest.raises(RateLimited), asking.plan_fan_out("2", CallSubject(None), (), ARRIVED, judging=False):
             pytest.fail("there is no place")
         peer.may.set()
         raise QueryFailed("no")
 
-    with asking.begin("1", Matter(None), (), ARRIVED, judging=False) as asked:
+    with asking.plan_fan_out("1", CallSubject(None), (), ARRIVED, judging=False) as asked:
         assert asked is not None
         with pytest.raises(QueryFailed):
-            asyncio.run(asked.answers_beside("cstp.queryDecisions", REQUEST, own()))
+            asyncio.run(asked.ask_peers_while("cstp.queryDecisions", REQUEST, own()))
         assert peer.answered
 
 
@@ -112,9 +115,9 @@ def test_a_call_that_is_cancelled_asks_nobody_any_more() -> None:
     peer = WaitingPeer()
 
     async def cancel() -> None:
-        with rounds(peer).begin("1", Matter(None), (), ARRIVED, judging=False) as asked:
+        with rounds(peer).plan_fan_out("1", CallSubject(None), (), ARRIVED, judging=False) as asked:
             assert asked is not None
-            answers = asyncio.ensure_future(asked.answers("cstp.queryDecisions", REQUEST))
+            answers = asyncio.ensure_future(asked.ask_peers("cstp.queryDecisions", REQUEST))
             await asyncio.sleep(0)
             answers.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -129,9 +132,9 @@ def test_what_comes_late_to_a_call_that_was_cancelled_is_taken() -> None:
     peer, late = WaitingPeer(), LateReplies()
 
     async def cancel() -> None:
-        with rounds(peer).begin("1", Matter(None), (), ARRIVED, judging=False) as asked:
+        with rounds(peer).plan_fan_out("1", CallSubject(None), (), ARRIVED, judging=False) as asked:
             assert asked is not None
-            answers = asyncio.ensure_future(asked.answers("cstp.queryDecisions", REQUEST, late))
+            answers = asyncio.ensure_future(asked.ask_peers("cstp.queryDecisions", REQUEST, late))
             await asyncio.sleep(0)
             answers.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -144,7 +147,7 @@ def test_what_comes_late_to_a_call_that_was_cancelled_is_taken() -> None:
 
 def test_where_nobody_has_the_names_of_a_call_its_error_can_be_sent() -> None:
     names = [f"{number:02}{'ä' * 198}" for number in range(32)]
-    wanted = rounds(WaitingPeer()).begin("1", Matter(None), names, ARRIVED, judging=True)
+    wanted = rounds(WaitingPeer()).plan_fan_out("1", CallSubject(None), names, ARRIVED, judging=True)
     with pytest.raises(InvalidArgument, match="no peer 00ä") as raised, wanted:
         pytest.fail("nobody is asked")
     assert [each.field for each in raised.value.violations] == [f"agents[{number}]" for number in range(32)]

@@ -8,14 +8,21 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.client.federation.gather import Reply
-from cstp_grpc.client.federation.merge import NOTHING_FOUND, decide, join_recollections, remembered
-from cstp_grpc.client.federation.reading import judgement_of, recollection_of, similar_of
-from cstp_grpc.client.federation.replies import PeerAnswer, understand
-from cstp_grpc.client.federation.writing import write_announcement, write_check, write_query
+from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import Unavailable
+from cstp_grpc.federation.fan_out import PeerReply
+from cstp_grpc.federation.merge import NO_MATCHES, decide_verdict, merge_matches, merge_search_results
+from cstp_grpc.federation.peer_responses import (
+    PeerResponse,
+    read_query_matches,
+    read_reply,
+    read_similar_decisions,
+    read_verdict,
+    write_announcement,
+    write_check,
+    write_query,
+)
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
-from cstp_grpc.vocabulary import PeerStatus
 from tests.client.federation.answers import (
     BLOCK,
     NOON,
@@ -64,39 +71,39 @@ def status(message: cstp_pb2.CheckGuardrailsResponse) -> cstp_pb2.GuardrailStatu
     )
 
 
-def understood(replies: Sequence[Reply]) -> list[PeerAnswer]:
+def understood(replies: Sequence[PeerReply]) -> list[PeerResponse]:
     return [
-        understand(reply, required=reply.agent != "dan", trust=0.5 if reply.agent == "ben" else 1.0)
+        read_reply(reply, required=reply.agent != "dan", trust=0.5 if reply.agent == "ben" else 1.0)
         for reply in replies
     ]
 
 
 def checked(
-    own: cstp_pb2.CheckGuardrailsResponse, replies: Sequence[Reply], quorum: int | None = None
+    own: cstp_pb2.CheckGuardrailsResponse, replies: Sequence[PeerReply], quorum: int | None = None
 ) -> cstp_pb2.CheckGuardrailsResponse:
     answer, peers = cstp_pb2.CheckGuardrailsResponse(), understood(replies)
     answer.CopyFrom(own)
-    verdict = decide("self", judgement_of(own, "self"), [peer.opinion for peer in peers], quorum)
+    verdict = decide_verdict("self", read_verdict(own, "self"), [peer.peer_verdict for peer in peers], quorum)
     write_check(answer, verdict, peers)
     return answer
 
 
 def asked(
-    own: cstp_pb2.QueryDecisionsResponse, replies: Sequence[Reply], limit: int = 3
+    own: cstp_pb2.QueryDecisionsResponse, replies: Sequence[PeerReply], limit: int = 3
 ) -> cstp_pb2.QueryDecisionsResponse:
     answer, peers = cstp_pb2.QueryDecisionsResponse(), understood(replies)
     answer.CopyFrom(own)
-    found = [peer.recollection for peer in peers if peer.recollection]
-    write_query(answer, remembered(recollection_of(own, "self", 1.0), found), limit, peers)
+    found = [peer.matches for peer in peers if peer.matches]
+    write_query(answer, merge_search_results(read_query_matches(own, "self", 1.0), found), limit, peers)
     return answer
 
 
-def announced(own: cstp_pb2.AnnounceIntentResponse, replies: Sequence[Reply]) -> cstp_pb2.AnnounceIntentResponse:
+def announced(own: cstp_pb2.AnnounceIntentResponse, replies: Sequence[PeerReply]) -> cstp_pb2.AnnounceIntentResponse:
     answer, peers = cstp_pb2.AnnounceIntentResponse(), understood(replies)
     answer.CopyFrom(own)
-    verdict = decide("self", judgement_of(own.guardrail_status, "self"), [peer.opinion for peer in peers])
+    verdict = decide_verdict("self", read_verdict(own.guardrail_status, "self"), [peer.peer_verdict for peer in peers])
     found = [peer.feedback.similar for peer in peers if peer.feedback]
-    write_announcement(answer, verdict, remembered(similar_of(own, "self", 1.0), found), peers)
+    write_announcement(answer, verdict, merge_search_results(read_similar_decisions(own, "self", 1.0), found), peers)
     return answer
 
 
@@ -131,11 +138,11 @@ def test_the_same_answers_in_any_order_give_the_same_bytes(
 def test_the_same_answers_in_any_grouping_give_the_same_bytes(
     answers: list[cstp_pb2.QueryDecisionsResponse], split: int
 ) -> None:
-    found = [recollection_of(answer, name, 1.0) for name, answer in zip(NAMES, answers, strict=True)]
-    grouped = [reduce(join_recollections, found[:split]), reduce(join_recollections, found[split:])]
+    found = [read_query_matches(answer, name, 1.0) for name, answer in zip(NAMES, answers, strict=True)]
+    grouped = [reduce(merge_matches, found[:split]), reduce(merge_matches, found[split:])]
     merged = [cstp_pb2.QueryDecisionsResponse(), cstp_pb2.QueryDecisionsResponse()]
-    write_query(merged[0], reduce(join_recollections, found), 10, [])
-    write_query(merged[1], reduce(join_recollections, reversed(grouped)), 10, [])
+    write_query(merged[0], reduce(merge_matches, found), 10, [])
+    write_query(merged[1], reduce(merge_matches, reversed(grouped)), 10, [])
     assert bytes_of(merged[0]) == bytes_of(merged[1])
 
 
@@ -236,17 +243,17 @@ def test_an_announcement_merges_the_feedback_of_all() -> None:
 
 def test_an_announcement_without_a_verdict_to_tell_keeps_none() -> None:
     own, peers = announcement(), understood([replied("ann", announcement(suggestions=("Wait",)))])
-    write_announcement(own, None, similar_of(own, "self", 1.0), peers)
+    write_announcement(own, None, read_similar_decisions(own, "self", 1.0), peers)
     assert not own.HasField("guardrail_status")
     assert list(own.suggestions) == ["Wait"]
 
 
 def test_what_is_written_again_replaces_what_was_there() -> None:
-    answer, own, peers = check(), judgement_of(check(), "self"), understood([replied("ann", check())])
-    write_check(answer, decide("self", own, [peer.opinion for peer in peers], 1), peers)
-    write_check(answer, decide("self", own, []), [])
+    answer, own, peers = check(), read_verdict(check(), "self"), understood([replied("ann", check())])
+    write_check(answer, decide_verdict("self", own, [peer.peer_verdict for peer in peers], 1), peers)
+    write_check(answer, decide_verdict("self", own, []), [])
     assert answer == check()
     found, nothing = query(), query()
-    write_query(found, recollection_of(query(summary()), "ann", 1.0), 5, [])
-    write_query(found, NOTHING_FOUND, 5, [])
+    write_query(found, read_query_matches(query(summary()), "ann", 1.0), 5, [])
+    write_query(found, NO_MATCHES, 5, [])
     assert found == nothing

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.decisions.embedding.minilm import MiniLmEmbedder
-from cstp_grpc.decisions.embedding.weights import PACKAGE, Weights, package_folder, weights_in
+from cstp_grpc.embedding.minilm_embedder import MiniLmEmbedder
+from cstp_grpc.embedding.model_files import PACKAGE, ModelFiles, files_in_folder, package_folder
 
 
 @pytest.fixture
@@ -18,10 +18,10 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def published() -> Weights:
+def published() -> ModelFiles:
     """The published weights, as safetensors."""
     place = package_folder()
-    found = weights_in(place) if place else None
+    found = files_in_folder(place) if place else None
     if found is None:
         pytest.skip(f"the weights package {PACKAGE} is not installed")
     return found
@@ -35,5 +35,5 @@ def cache() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def minilm(published: Weights, cache: Path) -> MiniLmEmbedder:
+def minilm(published: ModelFiles, cache: Path) -> MiniLmEmbedder:
     return MiniLmEmbedder(published, cache, threads=1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cstp_grpc.decisions.embedding import onnx_graph
+from cstp_grpc.embedding import onnx_graph
 
 Array = NDArray[np.float64]
 Tensors = Mapping[str, NDArray[np.float32]]
@@ -102,7 +102,7 @@ def random_tensors(vocabulary: int, seed: int = 7) -> dict[str, NDArray[np.float
 
 def write_graph(model: Path, tensors: Mapping[str, NDArray[np.float32]]) -> Path:
     """Write the graph of tensors to a file and its weights beside it, and return the file."""
-    graph, weights = onnx_graph.bert(tensors, "weights")
+    graph, weights = onnx_graph.build_bert_model(tensors, "weights")
     model.write_bytes(graph)
     model.with_name("weights").write_bytes(weights)
     return model

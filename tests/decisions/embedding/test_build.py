@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cstp_grpc.decisions.embedding import Embedder
-from cstp_grpc.decisions.embedding.build import build_embedder
-from cstp_grpc.decisions.embedding.minilm import MiniLmEmbedder
-from cstp_grpc.decisions.embedding.weights import Weights, WeightsMissing, usual_places
+from cstp_grpc.embedding.embedder import Embedder
+from cstp_grpc.embedding.factory import build_embedder
+from cstp_grpc.embedding.minilm_embedder import MiniLmEmbedder
+from cstp_grpc.embedding.model_files import ModelFiles, WeightsMissing, default_locations
 
 
 def build(provider: str, data_dir: Path, model_path: Path | None = None, cache_size: int = 10) -> Embedder:
@@ -26,7 +26,7 @@ def test_lexical_needs_no_weights(tmp_path: Path) -> None:
 
 
 def test_minilm_takes_the_weights_from_the_configured_folder(
-    published: Weights, minilm: MiniLmEmbedder, folder: Path
+    published: ModelFiles, minilm: MiniLmEmbedder, folder: Path
 ) -> None:
     embedder = build("minilm", folder, model_path=published.model.parent)
     assert (embedder.model, embedder.dimensions) == ("all-MiniLM-L6-v2", 384)
@@ -43,7 +43,7 @@ def test_wrong_weights_in_chromas_cache_are_to_be_deleted(
     content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    cache = usual_places().chroma_cache
+    cache = default_locations().chroma_cache
     cache.mkdir(parents=True)
     for name in ("model.onnx", "tokenizer.json"):
         (cache / name).write_text(content)
@@ -76,7 +76,7 @@ def test_a_memory_of_size_0_keeps_nothing(cache_size: int, kept: bool, tmp_path:
 
 def test_lexical_does_without_the_libraries_of_the_model(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from cstp_grpc.decisions.embedding.build import build_embedder\n"
+        "import sys; from pathlib import Path; from cstp_grpc.embedding.factory import build_embedder\n"
         "build_embedder('lexical', None, False, 1, 10, Path()).embed(['a ledger'])\n"
         "print(sorted({'onnxruntime', 'onnx', 'tokenizers', 'chromadb'} & set(sys.modules)))"
     )

@@ -6,9 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from cstp_grpc.decisions.embedding import Vectors
-from cstp_grpc.decisions.embedding.cached import CachedEmbedder
-from cstp_grpc.decisions.embedding.lexical import LexicalEmbedder
+from cstp_grpc.embedding.embedder import CachedEmbedder, Vectors
+from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.errors import QueryFailed
 
 

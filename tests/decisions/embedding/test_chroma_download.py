@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cstp_grpc.decisions.embedding.chroma_download import DownloadFailed, download
+from cstp_grpc.embedding.model_files import ModelDownloadFailed, download_model
 
 
 def test_a_network_that_refuses_is_a_failed_download(
@@ -18,7 +18,7 @@ def test_a_network_that_refuses_is_a_failed_download(
 
     monkeypatch.setattr(ONNXMiniLM_L6_V2, "DOWNLOAD_PATH", tmp_path)
     monkeypatch.setattr(httpx, "stream", refuse)
-    with pytest.raises(DownloadFailed) as caught:
-        download()
+    with pytest.raises(ModelDownloadFailed) as caught:
+        download_model()
     assert "unreachable.example" not in str(caught.value)
     assert "unreachable.example" in caplog.text

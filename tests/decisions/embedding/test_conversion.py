@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.decisions.embedding.conversion import RECEIPT, UNFINISHED, WEIGHTS, onnx_model, write_atomically
-from cstp_grpc.decisions.embedding.weights import Weights, WeightsMissing
+from cstp_grpc.embedding.model_files import ModelFiles, WeightsMissing
+from cstp_grpc.embedding.onnx_conversion import RECEIPT, UNFINISHED, WEIGHTS, prepare_onnx_model, write_atomically
 
 
 def keep_looks(path: Path, change: bytes) -> None:
@@ -19,90 +19,92 @@ def keep_looks(path: Path, change: bytes) -> None:
 
 
 @pytest.fixture
-def copied(published: Weights, folder: Path) -> Weights:
+def copied(published: ModelFiles, folder: Path) -> ModelFiles:
     """Published weights that a test may damage."""
     source = folder / "source"
     source.mkdir()
-    return Weights(
+    return ModelFiles(
         Path(shutil.copy(published.model, source)),
         Path(shutil.copy(published.tokenizer, source)),
     )
 
 
 def test_onnx_is_used_as_it_is(folder: Path) -> None:
-    weights = Weights(folder / "model.onnx", folder / "tokenizer.json")
-    assert onnx_model(weights, folder / "cache") == folder / "model.onnx"
+    weights = ModelFiles(folder / "model.onnx", folder / "tokenizer.json")
+    assert prepare_onnx_model(weights, folder / "cache") == folder / "model.onnx"
     assert not (folder / "cache").exists()
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
-def test_a_file_that_is_not_the_published_one_is_refused(name: str, published: Weights, folder: Path) -> None:
+def test_a_file_that_is_not_the_published_one_is_refused(name: str, published: ModelFiles, folder: Path) -> None:
     (folder / "model.safetensors").symlink_to(published.model)
     (folder / "tokenizer.json").symlink_to(published.tokenizer)
     (folder / name).unlink()
     (folder / name).write_bytes(b"other")
-    weights = Weights(folder / "model.safetensors", folder / "tokenizer.json")
+    weights = ModelFiles(folder / "model.safetensors", folder / "tokenizer.json")
     with pytest.raises(WeightsMissing, match=f"{name}: is not the published {name}"):
-        onnx_model(weights, folder / "cache")
+        prepare_onnx_model(weights, folder / "cache")
     assert not (folder / "cache").exists()
 
 
-def test_weights_are_converted_once(copied: Weights, folder: Path) -> None:
-    first = onnx_model(copied, folder / "cache")
+def test_weights_are_converted_once(copied: ModelFiles, folder: Path) -> None:
+    first = prepare_onnx_model(copied, folder / "cache")
     written = first.stat()
     keep_looks(copied.model, b"damaged, but it is not read again")
-    second = onnx_model(copied, folder / "cache")
+    second = prepare_onnx_model(copied, folder / "cache")
     assert (second, second.stat().st_mtime_ns, second.stat().st_ino) == (first, written.st_mtime_ns, written.st_ino)
 
 
-def test_weights_that_were_replaced_are_verified_again(copied: Weights, folder: Path) -> None:
-    onnx_model(copied, folder / "cache")
+def test_weights_that_were_replaced_are_verified_again(copied: ModelFiles, folder: Path) -> None:
+    prepare_onnx_model(copied, folder / "cache")
     copied.model.write_bytes(b"other weights")
     with pytest.raises(WeightsMissing, match=r"model\.safetensors: is not the published"):
-        onnx_model(copied, folder / "cache")
+        prepare_onnx_model(copied, folder / "cache")
 
 
-def test_other_weights_do_not_profit_from_an_earlier_conversion(published: Weights, cache: Path, folder: Path) -> None:
-    onnx_model(published, cache)
+def test_other_weights_do_not_profit_from_an_earlier_conversion(
+    published: ModelFiles, cache: Path, folder: Path
+) -> None:
+    prepare_onnx_model(published, cache)
     (folder / "model.safetensors").write_bytes(b"other weights")
     with pytest.raises(WeightsMissing, match=r"model\.safetensors: is not the published"):
-        onnx_model(Weights(folder / "model.safetensors", published.tokenizer), cache)
+        prepare_onnx_model(ModelFiles(folder / "model.safetensors", published.tokenizer), cache)
 
 
 @pytest.mark.parametrize("name", ["model.onnx", WEIGHTS])
-def test_a_damaged_conversion_is_replaced(name: str, published: Weights, folder: Path) -> None:
-    damaged = onnx_model(published, folder).with_name(name)
+def test_a_damaged_conversion_is_replaced(name: str, published: ModelFiles, folder: Path) -> None:
+    damaged = prepare_onnx_model(published, folder).with_name(name)
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[: len(whole) // 2])
-    onnx_model(published, folder)
+    prepare_onnx_model(published, folder)
     assert damaged.read_bytes() == whole
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", None])
 def test_a_conversion_without_a_good_receipt_is_replaced(
-    content: bytes | None, published: Weights, folder: Path
+    content: bytes | None, published: ModelFiles, folder: Path
 ) -> None:
-    model = onnx_model(published, folder)
+    model = prepare_onnx_model(published, folder)
     whole = model.read_bytes()
     keep_looks(model, b"half written")
     receipt = model.parent / RECEIPT
     receipt.unlink()
     if content is not None:
         receipt.write_bytes(content)
-    assert onnx_model(published, folder).read_bytes() == whole
+    assert prepare_onnx_model(published, folder).read_bytes() == whole
 
 
-def test_what_an_interrupted_conversion_left_is_removed(published: Weights, folder: Path) -> None:
-    model = onnx_model(published, folder)
+def test_what_an_interrupted_conversion_left_is_removed(published: ModelFiles, folder: Path) -> None:
+    model = prepare_onnx_model(published, folder)
     model.rename(model.parent / f"{UNFINISHED}x")
-    assert onnx_model(published, folder) == model
+    assert prepare_onnx_model(published, folder) == model
     assert {path.name for path in model.parent.iterdir()} == {"model.onnx", WEIGHTS, RECEIPT}
 
 
-def test_a_folder_that_cannot_be_written_is_named(published: Weights, folder: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named(published: ModelFiles, folder: Path) -> None:
     (folder / "cache").write_text("a file")
     with pytest.raises(WeightsMissing, match=r"cache/.*: the converted weights cannot be written"):
-        onnx_model(published, folder / "cache")
+        prepare_onnx_model(published, folder / "cache")
 
 
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:

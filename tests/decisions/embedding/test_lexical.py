@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cstp_grpc.decisions.embedding.lexical import LexicalEmbedder
+from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 
 RECORDS = (
     "Keep orders in PostgreSQL\nThe order service needs transactions across tables and reports by joins.",
@@ -49,7 +49,7 @@ def test_a_text_has_the_same_vector_alone_and_among_others(texts: list[str]) -> 
 
 def test_another_process_gets_the_same_vectors() -> None:
     program = (
-        "import sys; from cstp_grpc.decisions.embedding.lexical import LexicalEmbedder\n"
+        "import sys; from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder\n"
         "sys.stdout.buffer.write(LexicalEmbedder().embed(['Keep orders in PostgreSQL', '?']).tobytes())"
     )
     other = subprocess.run(

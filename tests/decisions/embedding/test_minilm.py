@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from cstp_grpc.decisions.embedding.conversion import onnx_model
-from cstp_grpc.decisions.embedding.minilm import BATCH_TEXTS, BATCH_TOKENS, PROBES, MiniLmEmbedder, batches
-from cstp_grpc.decisions.embedding.weights import Weights, WeightsMissing
+from cstp_grpc.embedding.minilm_embedder import BATCH_TEXTS, BATCH_TOKENS, PROBES, MiniLmEmbedder, batch_by_length
+from cstp_grpc.embedding.model_files import ModelFiles, WeightsMissing
+from cstp_grpc.embedding.onnx_conversion import prepare_onnx_model
 from cstp_grpc.errors import QueryFailed
 from tests.decisions.embedding.reference import random_tensors, sentence_vector, write_graph
 
@@ -26,7 +26,7 @@ TEXTS = (
 )
 
 
-def test_vectors_are_those_of_the_published_model(minilm: MiniLmEmbedder, published: Weights) -> None:
+def test_vectors_are_those_of_the_published_model(minilm: MiniLmEmbedder, published: ModelFiles) -> None:
     tensors = {name: value for name, value in load_file(published.model).items() if value.dtype == np.float32}
     tokenizer = Tokenizer.from_file(str(published.tokenizer))
     tokenizer.no_padding()
@@ -85,49 +85,49 @@ def test_a_text_that_cannot_be_embedded_fails_plainly(minilm: MiniLmEmbedder, ca
     assert "Traceback" in caplog.text
 
 
-def test_the_onnx_export_of_others_works_too(minilm: MiniLmEmbedder, published: Weights, cache: Path) -> None:
-    exported = Weights(onnx_model(published, cache), published.tokenizer)
+def test_the_onnx_export_of_others_works_too(minilm: MiniLmEmbedder, published: ModelFiles, cache: Path) -> None:
+    exported = ModelFiles(prepare_onnx_model(published, cache), published.tokenizer)
     embedder = MiniLmEmbedder(exported, cache / "unused", threads=2)
     assert embedder.model == minilm.model
     np.testing.assert_allclose(embedder.embed(TEXTS), minilm.embed(TEXTS), atol=1e-5)
 
 
-def test_an_onnx_model_that_computes_something_else_is_refused(published: Weights, folder: Path) -> None:
+def test_an_onnx_model_that_computes_something_else_is_refused(published: ModelFiles, folder: Path) -> None:
     model = write_graph(folder / "model.onnx", random_tensors(30522))
     with pytest.raises(WeightsMissing, match=r"model\.onnx with .*: is not all-MiniLM-L6-v2"):
-        MiniLmEmbedder(Weights(model, published.tokenizer), folder, threads=1)
+        MiniLmEmbedder(ModelFiles(model, published.tokenizer), folder, threads=1)
 
 
-def test_an_onnx_model_with_fewer_words_is_refused(published: Weights, folder: Path) -> None:
+def test_an_onnx_model_with_fewer_words_is_refused(published: ModelFiles, folder: Path) -> None:
     model = write_graph(folder / "model.onnx", random_tensors(100))
     with pytest.raises(WeightsMissing, match=r"model\.onnx: cannot be run as all-MiniLM-L6-v2"):
-        MiniLmEmbedder(Weights(model, published.tokenizer), folder, threads=1)
+        MiniLmEmbedder(ModelFiles(model, published.tokenizer), folder, threads=1)
 
 
-def test_a_file_that_is_no_onnx_model_is_refused(published: Weights, folder: Path) -> None:
+def test_a_file_that_is_no_onnx_model_is_refused(published: ModelFiles, folder: Path) -> None:
     model = folder / "model.onnx"
     model.write_bytes(b"half an archive")
     with pytest.raises(WeightsMissing, match=r"model\.onnx: is not an ONNX model"):
-        MiniLmEmbedder(Weights(model, published.tokenizer), folder, threads=1)
+        MiniLmEmbedder(ModelFiles(model, published.tokenizer), folder, threads=1)
 
 
-def test_a_tokenizer_that_splits_otherwise_is_refused(published: Weights, cache: Path, folder: Path) -> None:
+def test_a_tokenizer_that_splits_otherwise_is_refused(published: ModelFiles, cache: Path, folder: Path) -> None:
     cased = folder / "tokenizer.json"
     shutil.copy(published.tokenizer, cased)
     cased.write_text(cased.read_text(encoding="utf-8").replace('"lowercase":true', '"lowercase":false'), "utf-8")
     with pytest.raises(WeightsMissing, match=r"with .*tokenizer\.json: is not all-MiniLM-L6-v2"):
-        MiniLmEmbedder(Weights(onnx_model(published, cache), cased), folder, threads=1)
+        MiniLmEmbedder(ModelFiles(prepare_onnx_model(published, cache), cased), folder, threads=1)
 
 
-def test_a_file_that_is_no_tokenizer_is_refused(published: Weights, cache: Path, folder: Path) -> None:
+def test_a_file_that_is_no_tokenizer_is_refused(published: ModelFiles, cache: Path, folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(WeightsMissing, match=r"tokenizer\.json: is not a tokenizer"):
-        MiniLmEmbedder(Weights(onnx_model(published, cache), folder / "tokenizer.json"), folder, threads=1)
+        MiniLmEmbedder(ModelFiles(prepare_onnx_model(published, cache), folder / "tokenizer.json"), folder, threads=1)
 
 
 @given(st.lists(st.integers(2, 256), max_size=200))
 def test_batches_hold_every_text_once_within_the_bounds(lengths: list[int]) -> None:
-    made = list(batches(lengths))
+    made = list(batch_by_length(lengths))
     assert sorted(index for batch in made for index in batch) == list(range(len(lengths)))
     for batch in made:
         assert 0 < len(batch) <= BATCH_TEXTS

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from cstp_grpc.decisions.embedding import onnx_graph
+from cstp_grpc.embedding import onnx_graph
 from tests.decisions.embedding.reference import hidden_state, random_tensors, write_graph
 
 VOCABULARY = 60
@@ -70,11 +70,11 @@ def test_the_segment_of_a_token_counts(session: onnxruntime.InferenceSession) ->
 def test_a_missing_tensor_is_named(tensors: dict[str, NDArray[np.float32]]) -> None:
     lacking = {name: value for name, value in tensors.items() if name != "encoder.layer.3.output.dense.bias"}
     with pytest.raises(KeyError, match=r"encoder\.layer\.3\.output\.dense\.bias"):
-        onnx_graph.bert(lacking, "weights")
+        onnx_graph.build_bert_model(lacking, "weights")
 
 
 def test_weights_lie_in_pages_of_their_own_beside_the_graph(tensors: dict[str, NDArray[np.float32]]) -> None:
-    graph, weights = onnx_graph.bert(tensors, "weights")
+    graph, weights = onnx_graph.build_bert_model(tensors, "weights")
     assert len(graph) < 100_000
     outside = [
         {entry.key: entry.value for entry in constant.external_data}

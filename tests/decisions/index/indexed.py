@@ -10,21 +10,20 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy import Engine
 
-from cstp_grpc.decisions.embedding import Vectors
-from cstp_grpc.decisions.index.chroma import ChromaIndex
-from cstp_grpc.decisions.index.feeder import Feeder
-from cstp_grpc.decisions.index.servers import ChromaServer, EmbeddedChroma
-from cstp_grpc.decisions.index.supervisor import IndexSupervisor
 from cstp_grpc.decisions.journal import Journal
-from cstp_grpc.decisions.matrix import VectorMatrix
-from cstp_grpc.decisions.mirror import Mirror
 from cstp_grpc.decisions.model import DecisionContent, DecisionFilter, ImportRecord
-from cstp_grpc.decisions.search import DecisionSearch
-from cstp_grpc.decisions.sharing import WITH_ALL
+from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
+from cstp_grpc.decisions.search.chroma_index import ChromaIndex
+from cstp_grpc.decisions.search.chroma_process import ChildChromaServer, ChromaServer
+from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.decisions.search.index_supervisor import IndexFeeder, IndexSupervisor
+from cstp_grpc.decisions.search.matrix_sync import MatrixSync
+from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
+from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.storage.outbox import Outbox
-from cstp_grpc.storage.writer import Writer
-from cstp_grpc.vocabulary import Visibility
+from cstp_grpc.embedding.embedder import Vectors
+from cstp_grpc.enums import Visibility
+from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import Recorder
 from tests.waiting import wait_until
 
@@ -56,23 +55,23 @@ class SpreadEmbedder:
 class IndexedJournal:
     """A journal, a search that always asks the index, and the index's supervisor."""
 
-    def __init__(self, engine: Engine, writer: Writer, folder: Path) -> None:
+    def __init__(self, engine: Engine, writer: GroupCommitWriter, folder: Path) -> None:
         self.folder = folder
         self.embedder = SpreadEmbedder()
-        self.store = SqlDecisionStore(engine, WITH_ALL)
-        self.outbox = Outbox(engine, writer)
-        self.matrix = VectorMatrix(self.embedder.dimensions, WITH_ALL)
-        self.mirror = Mirror(self.store, self.embedder.model, self.matrix)
+        self.store = SqlDecisionStore(engine, SHARE_WITH_ALL)
+        self.outbox = SqlChangeLog(engine, writer)
+        self.matrix = VectorMatrix(self.embedder.dimensions, SHARE_WITH_ALL)
+        self.mirror = MatrixSync(self.store, self.embedder.model, self.matrix)
         self.journal = Journal(
             self.store, self.outbox, writer, self.embedder, Recorder(), lambda: NOW, self.matrix.apply
         )
-        self.chroma = EmbeddedChroma(folder)
+        self.chroma = ChildChromaServer(folder)
         self.server: ChromaServer = self.chroma
         self.supervisor = self.new_supervisor()
         self.started: list[IndexSupervisor] = []
 
     def new_supervisor(self) -> IndexSupervisor:
-        feeder = Feeder(self.store, self.outbox, self.embedder.model)
+        feeder = IndexFeeder(self.store, self.outbox, self.embedder.model)
         return IndexSupervisor(
             self.server, feeder, self.matrix, self.embedder.model, self.embedder.dimensions, FEED_INTERVAL
         )
@@ -103,7 +102,7 @@ class IndexedJournal:
     def proposals(self, query: str, count: int) -> list[str]:
         """The titles that the index itself proposes."""
         ids = self.supervisor.propose(self.embedder.embed([query])[0], count)
-        found = self.store.readable(ids, "bob", DecisionFilter())
+        found = self.store.get_readable(ids, "bob", DecisionFilter())
         return [found[decision_id].title for decision_id in ids if decision_id in found]
 
     def found(self, query: str, limit: int = 1) -> list[str]:

@@ -11,10 +11,9 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from cstp_grpc.decisions.index import IndexBroken, IndexUnavailable
-from cstp_grpc.decisions.index.chroma import ChromaIndex, collection_name
-from cstp_grpc.decisions.index.chroma_http import ChromaHttp
-from cstp_grpc.decisions.index.servers import EmbeddedChroma
+from cstp_grpc.decisions.search.ann_index import IndexCorrupted, IndexUnavailable
+from cstp_grpc.decisions.search.chroma_index import ChromaHttpClient, ChromaIndex, collection_name
+from cstp_grpc.decisions.search.chroma_process import ChildChromaServer
 from cstp_grpc.decisions.store import Vector
 
 DIMENSIONS = 16
@@ -27,7 +26,7 @@ def spread(count: int) -> list[Vector]:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = EmbeddedChroma(tmp_path_factory.mktemp("chroma") / "index")
+    server = ChildChromaServer(tmp_path_factory.mktemp("chroma") / "index")
     yield server.start(threading.Event())
     server.stop()
 
@@ -77,7 +76,7 @@ def test_each_model_has_a_collection_of_its_own(url: str, index: ChromaIndex) ->
     with closing(ChromaIndex.open(url, "sentence-transformers/other v2", DIMENSIONS)) as other:
         other.upsert(["dec-0"], spread(1), 1)
         assert index.count() == 0
-        assert index.others() == [collection_name("sentence-transformers/other v2", DIMENSIONS)]
+        assert index.other_collections() == [collection_name("sentence-transformers/other v2", DIMENSIONS)]
         other.reset()
 
 
@@ -85,7 +84,7 @@ def test_a_collection_that_was_removed_is_broken(url: str, index: ChromaIndex) -
     with closing(ChromaIndex.open(url, "model", DIMENSIONS)) as elsewhere:
         elsewhere.reset()
     for use in (lambda: index.propose(spread(1)[0], 1), index.count, lambda: index.upsert(["d"], spread(1), 1)):
-        with pytest.raises(IndexBroken):
+        with pytest.raises(IndexCorrupted):
             use()
 
 
@@ -99,7 +98,7 @@ def test_many_threads_may_ask_at_once(index: ChromaIndex) -> None:
 
 def test_a_refused_request_is_broken_and_says_nothing_of_the_cause(index: ChromaIndex) -> None:
     index.upsert(["dec-0"], spread(1), 1)
-    with pytest.raises(IndexBroken, match=r"^the Chroma server answers with status 4\d\d$"):
+    with pytest.raises(IndexCorrupted, match=r"^the Chroma server answers with status 4\d\d$"):
         index.propose(np.ones(3, np.float32), 1)
 
 
@@ -126,7 +125,7 @@ def answer(status: str, body: bytes) -> bytes:
 def test_a_connection_that_the_server_closed_is_replaced() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = respond(listener, [answer("200 OK", b"1"), answer("200 OK", b"2")])
-        with closing(ChromaHttp(f"http://127.0.0.1:{listener.getsockname()[1]}")) as http:
+        with closing(ChromaHttpClient(f"http://127.0.0.1:{listener.getsockname()[1]}")) as http:
             assert [http.call("GET", "/count", None, 5.0) for _ in range(2)] == [1, 2]
         thread.join()
 
@@ -136,8 +135,8 @@ def test_a_connection_that_the_server_closed_is_replaced() -> None:
     [
         (answer("503 Service Unavailable", b""), IndexUnavailable),
         (answer("429 Too Many Requests", b""), IndexUnavailable),
-        (answer("500 Internal Server Error", b"{}"), IndexBroken),
-        (answer("200 OK", b"<html>"), IndexBroken),
+        (answer("500 Internal Server Error", b"{}"), IndexCorrupted),
+        (answer("200 OK", b"<html>"), IndexCorrupted),
         (b"SSH-2.0\r\n", IndexUnavailable),
         (b"", IndexUnavailable),
     ],
@@ -145,7 +144,7 @@ def test_a_connection_that_the_server_closed_is_replaced() -> None:
 def test_strange_answers(reply: bytes, error: type[IndexUnavailable]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = respond(listener, [reply])
-        with closing(ChromaHttp(f"http://127.0.0.1:{listener.getsockname()[1]}")) as http:
+        with closing(ChromaHttpClient(f"http://127.0.0.1:{listener.getsockname()[1]}")) as http:
             with pytest.raises(IndexUnavailable) as raised:
                 http.call("GET", "/count", None, 5.0)
             assert type(raised.value) is error
@@ -155,7 +154,7 @@ def test_strange_answers(reply: bytes, error: type[IndexUnavailable]) -> None:
 def test_a_server_that_never_answers_is_given_up() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
-        closing(ChromaHttp(f"http://127.0.0.1:{listener.getsockname()[1]}")) as http,
+        closing(ChromaHttpClient(f"http://127.0.0.1:{listener.getsockname()[1]}")) as http,
         pytest.raises(IndexUnavailable),
     ):
         http.call("GET", "/count", None, 0.05)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from cstp_grpc.decisions.index import IndexUnavailable, feeder
-from cstp_grpc.decisions.index.feeder import Feeder
+from cstp_grpc.decisions.search import index_supervisor
+from cstp_grpc.decisions.search.ann_index import IndexUnavailable
+from cstp_grpc.decisions.search.index_supervisor import IndexFeeder
 from tests.decisions.index.indexed import IndexedJournal
 from tests.decisions.memory_index import MemoryIndex
 
 
 def feed(journal: IndexedJournal, index: MemoryIndex, batches: int = 100) -> int:
     left = [True] * batches
-    return Feeder(journal.store, journal.outbox, journal.embedder.model).feed(index, lambda: not left or not left.pop())
+    return IndexFeeder(journal.store, journal.outbox, journal.embedder.model).feed(
+        index, lambda: not left or not left.pop()
+    )
 
 
 def titles(journal: IndexedJournal, index: MemoryIndex) -> set[str]:
@@ -30,7 +33,7 @@ def test_everything_is_taken_once_and_struck_off_the_outbox(journal: IndexedJour
 
 
 def test_an_interrupted_feeding_goes_on_where_it_was(journal: IndexedJournal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeder, "BATCH", 2)
+    monkeypatch.setattr(index_supervisor, "BATCH", 2)
     index = MemoryIndex()
     journal.record("a", "b", "c", "d", "e")
     assert (feed(journal, index, batches=1), journal.outbox.depth()) == (2, 3)

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from cstp_grpc.decisions.index.chroma import ChromaIndex
-from cstp_grpc.decisions.index.feeder import Feeder
-from cstp_grpc.decisions.index.servers import EmbeddedChroma
 from cstp_grpc.decisions.model import DecisionContent, DecisionFilter, Links, Match
-from cstp_grpc.decisions.search import DecisionSearch
+from cstp_grpc.decisions.search.chroma_index import ChromaIndex
+from cstp_grpc.decisions.search.chroma_process import ChildChromaServer
+from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.decisions.search.index_supervisor import IndexFeeder
 from cstp_grpc.decisions.store import Vector
-from cstp_grpc.vocabulary import Visibility
+from cstp_grpc.enums import Visibility
 from tests.decisions.index.indexed import IndexedJournal, SpreadEmbedder
 from tests.decisions.strategies import categories
 
@@ -33,7 +33,7 @@ contents = st.builds(
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChromaIndex]:
-    server = EmbeddedChroma(tmp_path_factory.mktemp("paths") / "index")
+    server = ChildChromaServer(tmp_path_factory.mktemp("paths") / "index")
     url = server.start(threading.Event())
     with closing(ChromaIndex.open(url, SpreadEmbedder.model, SpreadEmbedder.dimensions)) as index:
         yield index
@@ -65,7 +65,7 @@ def test_they_give_the_same_answers_where_recall_is_full(  # type: ignore[no-unt
     for content in recorded:
         journal.journal.record(content, Links(), "alice", "req-1")
     index.reset()
-    Feeder(journal.store, journal.outbox, journal.embedder.model).feed(index, lambda: False)
+    IndexFeeder(journal.store, journal.outbox, journal.embedder.model).feed(index, lambda: False)
     assume(recall_is_full(journal, index, journal.embedder.embed([query])[0], overfetch))
 
     def search(exact_limit: int) -> list[Match]:

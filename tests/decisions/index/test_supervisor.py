@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cstp_grpc.decisions.index import IndexUnavailable, chroma, supervisor
-from cstp_grpc.decisions.index.chroma import ChromaIndex
-from cstp_grpc.decisions.index.chroma_http import ChromaHttp
-from cstp_grpc.decisions.index.servers import EmbeddedChroma, RemoteChroma
+from cstp_grpc.decisions.search import chroma_index, index_supervisor
+from cstp_grpc.decisions.search.ann_index import IndexUnavailable
+from cstp_grpc.decisions.search.chroma_index import ChromaHttpClient, ChromaIndex
+from cstp_grpc.decisions.search.chroma_process import ChildChromaServer, ExternalChromaServer
 from tests.decisions.index.conftest import OpenJournal
 from tests.decisions.index.indexed import IndexedJournal
 from tests.waiting import wait_until
@@ -102,7 +102,7 @@ def test_a_hanging_server_is_replaced(journal: IndexedJournal, monkeypatch: pyte
     journal.wait_until_complete()
     first = pid_of(journal)
     with monkeypatch.context() as hurried:
-        hurried.setattr(chroma, "QUERY_SECONDS", 0.3)
+        hurried.setattr(chroma_index, "QUERY_SECONDS", 0.3)
         os.kill(first, signal.SIGSTOP)
         assert journal.found(PARROTS) == [PARROTS]
         wait_until(lambda: ended(first), "the child is ended")
@@ -188,7 +188,7 @@ def test_an_index_of_another_model_is_built_anew(journal: IndexedJournal) -> Non
     journal.start()
     journal.wait_until_complete()
     with closing(journal.open_index(url_of(journal))) as index:
-        assert (index.others(), index.count()) == ([], 1)
+        assert (index.other_collections(), index.count()) == ([], 1)
 
 
 def test_a_second_supervisor_leaves_a_used_folder_alone(journal: IndexedJournal, open_journal: OpenJournal) -> None:
@@ -221,17 +221,17 @@ def test_stopping_does_not_wait_for_a_child_that_hangs(
     journal.start()
     journal.wait_until_complete()
     pid = pid_of(journal)
-    monkeypatch.setattr(supervisor, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(index_supervisor, "STOP_SECONDS", 0.2)
     # Longer than the test may take: a request that the child holds must not be waited for.
-    monkeypatch.setattr(chroma, "FEED_SECONDS", 600.0)
-    fed, call = threading.Event(), ChromaHttp.call
+    monkeypatch.setattr(chroma_index, "FEED_SECONDS", 600.0)
+    fed, call = threading.Event(), ChromaHttpClient.call
 
-    def note_feeding(http: ChromaHttp, method: str, path: str, body: object, timeout: float) -> Any:
+    def note_feeding(http: ChromaHttpClient, method: str, path: str, body: object, timeout: float) -> Any:
         if path.endswith("/upsert"):
             fed.set()
         return call(http, method, path, body, timeout)
 
-    monkeypatch.setattr(ChromaHttp, "call", note_feeding)
+    monkeypatch.setattr(ChromaHttpClient, "call", note_feeding)
     os.kill(pid, signal.SIGSTOP)
     journal.record("count red parrots")
     assert fed.wait(20)
@@ -244,16 +244,16 @@ def test_a_supervisor_that_was_never_started_can_be_stopped(journal: IndexedJour
 
 
 def test_a_server_by_url_is_fed_and_what_else_is_in_it_left_alone(journal: IndexedJournal, tmp_path: Path) -> None:
-    chroma = EmbeddedChroma(tmp_path / "elsewhere")
+    chroma = ChildChromaServer(tmp_path / "elsewhere")
     try:
         url = chroma.start(threading.Event())
         ChromaIndex.open(url, "another model", 3).close()
-        journal.server = RemoteChroma(url)
+        journal.server = ExternalChromaServer(url)
         journal.record(*TITLES)
         journal.start()
         journal.wait_until_complete()
         with closing(journal.open_index(url)) as index:
-            assert (index.count(), len(index.others())) == (len(TITLES), 1)
+            assert (index.count(), len(index.other_collections())) == (len(TITLES), 1)
             index.reset()
         # Somebody has removed our collection; a search notices, and all is built anew.
         assert journal.found(TITLES[0]) == [TITLES[0]]
@@ -269,10 +269,10 @@ def index_count(journal: IndexedJournal, url: str) -> int:
 
 
 def test_a_url_where_nothing_answers_is_tried_again(journal: IndexedJournal, tmp_path: Path) -> None:
-    chroma = EmbeddedChroma(tmp_path / "elsewhere")
+    chroma = ChildChromaServer(tmp_path / "elsewhere")
     url = chroma.start(threading.Event())
     chroma.stop()
-    journal.server = RemoteChroma(url)
+    journal.server = ExternalChromaServer(url)
     journal.start()
     journal.wait_for("unavailable: the Chroma server does not answer")
 

@@ -1,0 +1,191 @@
+"""A2A over JSON-RPC: the operations of 1.0 and 0.3, and CSTP's methods if the extension is activated."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from a2a.utils.errors import (
+    A2AError,
+    InvalidRequestError,
+    MethodNotFoundError,
+    UnsupportedOperationError,
+    VersionNotSupportedError,
+)
+from aiohttp import web
+
+from bridge import http_headers, jsonrpc, sse
+from bridge.a2a.call_context import (
+    EXTENSION_URI,
+    EXTENSIONS_HEADER,
+    V0_3,
+    V1_0,
+    A2aCallContext,
+    is_extension_activated,
+    load_sdk_v0_3,
+    parse_version,
+    require_version,
+)
+from bridge.a2a.errors import UpstreamError, jsonrpc_error, jsonrpc_failure
+from bridge.a2a.http_call import A2aHttpCall, unreadable_body_error
+from bridge.a2a.operations import OperationTable, build_json_operations
+from bridge.a2a.services import A2aServices
+from bridge.call_failures import CallFailure
+from bridge.jsonrpc import JsonRpcEntry, JsonRpcOutcome
+from cstp_grpc.config import ServerSettings
+
+UNARY_METHODS_V0_3: Final = (
+    "message/send",
+    "tasks/get",
+    "tasks/cancel",
+    "tasks/pushNotificationConfig/set",
+    "tasks/pushNotificationConfig/get",
+    "tasks/pushNotificationConfig/list",
+    "tasks/pushNotificationConfig/delete",
+    "agent/getAuthenticatedExtendedCard",
+)
+"""The operations of A2A 0.3 that answer once, known before what performs them is imported."""
+STREAMING_METHODS_V0_3: Final = ("message/stream", "tasks/resubscribe")
+"""Those that stream."""
+
+
+class A2aJsonRpcEndpoint:
+    """Answer JSON-RPC bodies."""
+
+    def __init__(self, peer: A2aServices, settings: ServerSettings) -> None:
+        self._peer = peer
+        current = build_json_operations(peer.conversations)
+        self._operations = {V1_0: current}
+        self._streaming = {*current.streams, *STREAMING_METHODS_V0_3}
+        self._versions = {
+            **dict.fromkeys((*current.answers, *current.streams), V1_0),
+            **dict.fromkeys((*UNARY_METHODS_V0_3, *STREAMING_METHODS_V0_3), V0_3),
+        }
+        self._prefixes = tuple({f"{name.partition('.')[0]}." for name in peer.forwarder.names})
+        """How the names of CSTP's methods begin: `cstp.` and more."""
+        self._max_batch = settings.max_batch
+
+    async def respond(self, request: web.Request) -> web.StreamResponse:
+        """Answer a JSON-RPC body."""
+        exchange = A2aHttpCall.from_request(request, self._peer)
+        try:
+            content = await self._peer.bodies.read(request, exchange.metadata)
+            body = jsonrpc.parse_body(content, self._max_batch)
+            context = exchange.build_context()
+        except CallFailure as failure:
+            return await body_error_response(exchange, unreadable_body_error(failure), failure)
+        except A2AError as error:
+            return await body_error_response(exchange, error)
+        first = body.calls[0]
+        if (
+            not body.is_batch
+            and isinstance(first, jsonrpc.JsonRpcRequest)
+            and first.id
+            and first.method in self._streaming
+        ):
+            return await self._stream(first, first.id, exchange, context)
+
+        async def answer(call: JsonRpcEntry) -> JsonRpcOutcome:
+            return await self._answer(call, exchange, context)
+
+        return await jsonrpc.respond_to_body(body, answer, exchange.request_id, exchange.response_headers)
+
+    async def _answer(self, call: JsonRpcEntry, exchange: A2aHttpCall, context: A2aCallContext) -> JsonRpcOutcome:
+        """Execute a call that does not stream and return its outcome."""
+        if isinstance(call, jsonrpc.MalformedJsonRpcRequest):
+            return await failed_outcome(call.id, unreadable_body_error(call.failure), exchange, "a call")
+        if call.method in self._streaming:
+            return await self._refuse_stream(call, exchange)
+        try:
+            value = await self._perform(call, exchange, context)
+            return JsonRpcOutcome(None if call.id is None else jsonrpc.encode_result(call.id, value))
+        except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
+            return await failed_outcome(call.id, error, exchange, call.method)
+
+    async def _perform(self, call: jsonrpc.JsonRpcRequest, exchange: A2aHttpCall, context: A2aCallContext) -> object:
+        """Return the result of a call. Raises A2AError and CallFailure."""
+        self._require_version(call.method, exchange)
+        if call.method in self._versions:
+            known = await self._load_operations(self._versions[call.method])
+            return await known.answers[call.method](call.params, context)
+        if not call.method.startswith(self._prefixes):
+            raise MethodNotFoundError("Method not found")
+        if not is_extension_activated(context):
+            hint = f"send {EXTENSIONS_HEADER}: {EXTENSION_URI} to call methods of CSTP"
+            raise MethodNotFoundError(f"Method not found; {hint}")
+        return await self._peer.forwarder.call(call.method, call.params, exchange.metadata)
+
+    def _require_version(self, method: str, exchange: A2aHttpCall) -> None:
+        """Raise VersionNotSupportedError unless the method belongs to the requested version."""
+        parse_version(exchange.version)
+        if method in self._versions:
+            require_version(exchange.version, self._versions[method], method)
+
+    async def _load_operations(self, version: str) -> OperationTable:
+        """Return the operations of a version of A2A, loaded if necessary."""
+        found = self._operations.get(version)
+        if found is None:
+            await load_sdk_v0_3()
+            from bridge.a2a import v0_3_json
+
+            found = self._operations[version] = v0_3_json.build_json_operations_v0_3(self._peer.conversations)
+        return found
+
+    async def _refuse_stream(self, call: jsonrpc.JsonRpcRequest, exchange: A2aHttpCall) -> JsonRpcOutcome:
+        """Refuse a streaming call in a batch or a notification, where no stream can be sent."""
+        if call.id is None:
+            error: A2AError = InvalidRequestError(f"{call.method} answers with a stream and needs an id")
+        else:
+            error = UnsupportedOperationError(f"{call.method} answers with a stream and cannot be part of a batch")
+        return await failed_outcome(call.id or "null", error, exchange, call.method)
+
+    async def _stream(
+        self, call: jsonrpc.JsonRpcRequest, call_id: str, exchange: A2aHttpCall, context: A2aCallContext
+    ) -> web.StreamResponse:
+        """Answer a call with a stream, or with a plain error if it fails before the first event."""
+
+        async def error_text(error: Exception) -> str:
+            judged = await exchange.visible_error(error, call.method)
+            return jsonrpc.encode_utf8(
+                jsonrpc.encode_error(call_id, jsonrpc_error(judged, exchange.request_id))
+            ).decode()
+
+        def event_text(event: object) -> str:
+            return jsonrpc.encode_utf8(jsonrpc.encode_result(call_id, event)).decode()
+
+        marks = {http_headers.REQUEST_ID_HEADER: exchange.request_id, **exchange.response_headers}
+        try:
+            self._require_version(call.method, exchange)
+            known = await self._load_operations(self._versions[call.method])
+            events = known.streams[call.method](call.params, context)
+            first = await anext(events)
+        except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
+            outcome = await failed_outcome(call_id, error, exchange, call.method)
+            content = jsonrpc.encode_utf8(outcome.response or "")
+            status = outcome.failure.codes.http_status if outcome.failure else 200
+            if status == 200 and self._wants_stream_of_error(call.method, error):
+                return await sse.send_single_event(exchange.request, content.decode(), marks)
+            return http_headers.json_response(content, exchange.request_id, outcome.failure, exchange.response_headers)
+        return await sse.stream_events(exchange.request, first, events, sse.EventEncoder(event_text, error_text), marks)
+
+    def _wants_stream_of_error(self, method: str, error: Exception) -> bool:
+        """Return whether an early error must be a stream of one event, as clients of 0.3 expect."""
+        return self._versions[method] == V0_3 and not isinstance(error, VersionNotSupportedError)
+
+
+async def failed_outcome(call_id: str | None, error: Exception, exchange: A2aHttpCall, what: str) -> JsonRpcOutcome:
+    """Return the outcome of a failed call; a notification has no response."""
+    judged = await exchange.visible_error(error, what)
+    failure = jsonrpc_failure(judged)
+    if call_id is None:
+        return JsonRpcOutcome(None, failure)
+    return JsonRpcOutcome(jsonrpc.encode_error(call_id, jsonrpc_error(judged, exchange.request_id)), failure)
+
+
+async def body_error_response(
+    exchange: A2aHttpCall, error: A2AError, failure: CallFailure | None = None
+) -> web.Response:
+    """Respond to a body that cannot be read; `failure` sets the HTTP status for known callers."""
+    judged = await exchange.visible_error(error, "a body")
+    content = jsonrpc.encode_utf8(jsonrpc.encode_error("null", jsonrpc_error(judged, exchange.request_id)))
+    shown = judged.failure if isinstance(judged, UpstreamError) else failure
+    return http_headers.json_response(content, exchange.request_id, shown, exchange.response_headers)

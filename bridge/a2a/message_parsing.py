@@ -1,0 +1,298 @@
+"""Parse an A2A message into a method call or an intent announcement, which may refine an earlier one.
+
+Pure functions. They check what only A2A defines, and name it by its path in the message; lengths and the values of
+params are left to the gRPC server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from a2a.types.a2a_pb2 import Message, Part, Role, Task
+from a2a.utils.errors import ContentTypeNotSupportedError, InvalidParamsError
+from google.protobuf.struct_pb2 import Struct, Value
+
+from bridge.a2a.call_context import EXTENSION_URI
+from bridge.a2a.errors import invalid_params
+from cstp_grpc.contract.json_values import MAX_NESTING, printable_key, render_struct, render_value
+
+TEXT_PLAIN: Final = "text/plain"
+APPLICATION_JSON: Final = "application/json"
+MEDIA_TYPES: Final = (TEXT_PLAIN, APPLICATION_JSON)
+"""The media types of the parts that are understood and answered."""
+MEDIA_TYPE_ALIASES: Final = {"text": TEXT_PLAIN}
+"""What clients of A2A before 1.0 may call a media type."""
+
+
+def normalize_media_type(media_type: str) -> str:
+    """Return a media type in lower case and without parameters."""
+    return media_type.partition(";")[0].strip().lower()
+
+
+def select_output_types(accepted: Sequence[str]) -> frozenset[str]:
+    """Return the supported media types that a caller accepts, or all if it names none.
+
+    Ranges such as `text/*` are supported. Raises ContentTypeNotSupportedError if none matches.
+    """
+    if not accepted:
+        return frozenset(MEDIA_TYPES)
+    patterns = {MEDIA_TYPE_ALIASES.get(name, name) for name in map(normalize_media_type, accepted)}
+    found = frozenset(item for item in MEDIA_TYPES if patterns & {item, f"{item.partition('/')[0]}/*", "*/*"})
+    if not found:
+        raise ContentTypeNotSupportedError(
+            f"configuration.acceptedOutputModes: answers are {' and '.join(MEDIA_TYPES)}, not {escape_types(accepted)}"
+        )
+    return found
+
+
+def escape_types(media_types: Iterable[str]) -> str:
+    """Return media types of a caller in a form that is safe in an error message."""
+    return printable_key(", ".join(media_types))
+
+
+Params = dict[str, object]
+
+ANNOUNCE_METHOD: Final = "cstp.announceIntent"
+"""The method that takes plain text too."""
+EXTENSION_PATH: Final = f'message.metadata["{EXTENSION_URI}"]'
+MAX_CONTEXT_ID: Final = 200
+MAX_NESTING_DEPTH: Final = MAX_NESTING + 2
+"""How deep the structures of a message may be nested: free-form data, within the params of a call."""
+MAX_REFERENCES: Final = 10
+"""How many tasks a message may refer to: each is looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class MethodCall:
+    """A call of a method by its JSON-RPC name."""
+
+    name: str
+    params: Params
+
+
+@dataclass(frozen=True, slots=True)
+class IntentAnnouncement:
+    """An intent to announce."""
+
+    params: Params
+    """Those of AnnounceIntent."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Where in the message params come from, by their names."""
+
+    @property
+    def name(self) -> str:
+        """The JSON-RPC name of the method."""
+        return ANNOUNCE_METHOD
+
+
+MessageRequest = MethodCall | IntentAnnouncement
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedMessage:
+    """The parsed content of a message."""
+
+    text: str
+    """Its text parts, without blank ones."""
+    values: Params
+    """What its data parts say to the guardrails."""
+    value_places: tuple[str, ...]
+    call: MethodCall | None
+    announcement_params: Params
+    """The params of an announcement that its metadata gives."""
+
+    @property
+    def has_values(self) -> bool:
+        """Whether the message has values for guardrails, which can refine an announcement of the same context."""
+        return bool(self.value_places)
+
+
+def parse_message(message: Message) -> ParsedMessage:
+    """Parse a message. Raises InvalidParamsError and ContentTypeNotSupportedError."""
+    check_envelope(message)
+    texts: list[str] = []
+    data: list[tuple[str, Params]] = []
+    for place, part in enumerate_parts(message):
+        check_media_type(place, part)
+        kind = part.WhichOneof("content")
+        if kind == "text":
+            texts += [part.text] if part.text.strip() else []
+        elif kind == "data":
+            data.append((f"{place}.data", read_object(part.data, f"{place}.data")))
+        else:
+            raise field_error(place, "must hold text or data")
+    given = read_announcement_params(message.metadata)
+    call = find_call(data, bool(texts), bool(given))
+    values = {} if call else {key: value for _, item in data for key, value in item.items()}
+    return ParsedMessage("\n".join(texts), values, () if call else tuple(place for place, _ in data), call, given)
+
+
+def build_request(content: ParsedMessage, earlier: Params | None = None) -> MessageRequest:
+    """Return the request of a message; `earlier` are the params of the announcement that it refines.
+
+    Raises InvalidParamsError if there is nothing to announce.
+    """
+    if content.call:
+        return content.call
+    if earlier is None and not content.text:
+        raise field_error("message.parts", "must say in a text part what is intended, or hold a call in a data part")
+    return build_announcement(content, earlier)
+
+
+def build_announcement(content: ParsedMessage, earlier: Params | None) -> IntentAnnouncement:
+    """Return the intent to announce, merged with the earlier one if there is one."""
+    given = dict(content.announcement_params)
+    said = given.pop("context", None)
+    lines = [said] if isinstance(said, str) else []
+    params = dict(earlier or {})
+    # An announcement has a correlation id of its own, also where it repeats another's words.
+    params.pop("correlationId", None)
+    metadata, sources = merge_metadata(content, given.pop("metadata", None), said, params.get("metadata"))
+    params |= given
+    places = {printable_key(name): f"{EXTENSION_PATH}.{printable_key(name)}" for name in given}
+    if metadata:
+        params["metadata"] = metadata
+        if len(sources) == 1:
+            places["metadata"] = sources[0]
+    if earlier is None:
+        params["intent"] = content.text
+        places["intent"] = "message.parts"
+    elif content.text:
+        lines.append(content.text)
+    if lines:
+        before = params.get("context")
+        params["context"] = "\n".join([before, *lines] if isinstance(before, str) else lines)
+        places["context"] = "message.parts" if earlier and content.text else f"{EXTENSION_PATH}.context"
+    return IntentAnnouncement(params, places)
+
+
+def merge_metadata(content: ParsedMessage, given: object, said: object, before: object) -> tuple[Params, list[str]]:
+    """Merge the metadata for guardrails, later values first, and return it with the paths it comes from."""
+    layers = [
+        (f"{EXTENSION_PATH}.metadata", given),
+        (f"{EXTENSION_PATH}.context", said),
+        *((place, content.values) for place in content.value_places),
+    ]
+    merged: Params = dict(before) if isinstance(before, dict) else {}
+    sources = []
+    for place, layer in layers:
+        if isinstance(layer, dict):
+            merged |= layer
+            sources.append(place)
+    return merged, sources
+
+
+def announced_params(task: Task) -> Params | None:
+    """Return the params of a task's announcement, or None if the task is not about one."""
+    if EXTENSION_URI not in task.metadata.fields:
+        return None
+    kept = render_value(task.metadata.fields[EXTENSION_URI])
+    params = kept.get("params") if isinstance(kept, dict) and kept.get("method") == ANNOUNCE_METHOD else None
+    return params if isinstance(params, dict) else None
+
+
+def check_envelope(message: Message) -> None:
+    """Check the role, ids and metadata of a message."""
+    if message.role != Role.ROLE_USER:
+        raise field_error("message.role", "must be ROLE_USER")
+    if len(message.context_id) > MAX_CONTEXT_ID:
+        raise field_error("message.contextId", f"must have at most {MAX_CONTEXT_ID} characters")
+    if len(message.reference_task_ids) > MAX_REFERENCES:
+        raise field_error("message.referenceTaskIds", f"must name at most {MAX_REFERENCES} tasks")
+    # The message is kept as it came and shown again as JSON.
+    read_struct(message.metadata, "message.metadata")
+    for place, part in enumerate_parts(message):
+        read_struct(part.metadata, f"{place}.metadata")
+
+
+def check_media_type(place: str, part: Part) -> None:
+    """Raise ContentTypeNotSupportedError for files and for media types that the agent card does not declare."""
+    wanted = {"text": TEXT_PLAIN, "data": APPLICATION_JSON}.get(part.WhichOneof("content") or "")
+    if part.WhichOneof("content") in ("raw", "url"):
+        raise ContentTypeNotSupportedError(
+            f"{place}: files are not taken; send text ({TEXT_PLAIN}) or data ({APPLICATION_JSON})"
+        )
+    if wanted and part.media_type and normalize_media_type(part.media_type) != wanted:
+        raise ContentTypeNotSupportedError(f"{place}.mediaType: must be {wanted}, not {printable_key(part.media_type)}")
+
+
+def read_announcement_params(metadata: Struct) -> Params:
+    """Return the announcement params in a message's metadata."""
+    if EXTENSION_URI not in metadata.fields:
+        return {}
+    said = read_object(metadata.fields[EXTENSION_URI], EXTENSION_PATH)
+    given = {key: value for key, value in said.items() if value is not None}
+    if "intent" in given:
+        raise field_error(f"{EXTENSION_PATH}.intent", "belongs into a text part")
+    if not isinstance(given.get("context", ""), (str, dict)):
+        raise field_error(f"{EXTENSION_PATH}.context", "must be text or an object")
+    if not isinstance(given.get("metadata", {}), dict):
+        raise field_error(f"{EXTENSION_PATH}.metadata", "must be an object")
+    return given
+
+
+def find_call(data: list[tuple[str, Params]], has_text: bool, has_given: bool) -> MethodCall | None:
+    """Return the method call that a message holds, or None."""
+    calls = [(place, item) for place, item in data if "method" in item]
+    if not calls:
+        return None
+    place, item = calls[0]
+    if len(data) > 1:
+        other = next(name for name, _ in data if name != place)
+        raise field_error(other, f"cannot be beside the call in {place}: a message holds one call and nothing else")
+    if has_text:
+        raise field_error("message.parts", f"cannot hold text beside the call in {place}")
+    if has_given:
+        raise field_error(EXTENSION_PATH, f"is about announcing; the call in {place} has its own params")
+    return parse_call(item, place)
+
+
+def parse_call(item: Params, place: str) -> MethodCall:
+    """Parse the object of a data part as a method call."""
+    for key in item:
+        if key not in ("method", "params"):
+            raise field_error(f"{place}.{printable_key(key)}", "is no member of a call, which has method and params")
+    name, params = item["method"], item.get("params")
+    if not isinstance(name, str):
+        raise field_error(f"{place}.method", "must be a string")
+    if params is not None and not isinstance(params, dict):
+        raise field_error(f"{place}.params", "must be an object")
+    return MethodCall(name, params or {})
+
+
+def enumerate_parts(message: Message) -> Iterator[tuple[str, Part]]:
+    """Yield the parts of a message with their paths."""
+    for position, part in enumerate(message.parts):
+        yield f"message.parts[{position}]", part
+
+
+def read_object(value: Value, place: str) -> Params:
+    """Return a value as an object. Raises InvalidParamsError if it is not one."""
+    if value.WhichOneof("kind") != "struct_value":
+        raise field_error(place, "must be an object")
+    return read_struct(value.struct_value, place)
+
+
+def read_struct(struct: Struct, place: str) -> dict[str, Any]:
+    """Return a structure as JSON. Raises InvalidParamsError."""
+    try:
+        found = render_struct(struct)
+    except ValueError:
+        raise field_error(place, "must not hold NaN or Infinity, which are no JSON") from None
+    if nesting_depth(found) > MAX_NESTING_DEPTH:
+        raise field_error(place, f"is nested more than {MAX_NESTING_DEPTH} levels deep")
+    return found
+
+
+def nesting_depth(value: object) -> int:
+    """Return the nesting depth of a JSON value, counting the outermost object or list."""
+    if not isinstance(value, (dict, list)):
+        return 0
+    return 1 + max(map(nesting_depth, value.values() if isinstance(value, dict) else value), default=0)
+
+
+def field_error(place: str, description: str) -> InvalidParamsError:
+    """Return the error for a path in a message."""
+    return invalid_params(f"{place}: {description}", (place, description))

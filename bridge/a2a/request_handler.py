@@ -1,0 +1,287 @@
+"""The A2A request handler: every operation, over tasks that the gRPC server stores. It holds no state of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from a2a.types.a2a_pb2 import (
+    AgentCard,
+    CancelTaskRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    ListTasksResponse,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
+from a2a.utils.errors import (
+    ExtensionSupportRequiredError,
+    TaskNotCancelableError,
+    UnsupportedOperationError,
+)
+from a2a.utils.task import apply_history_length, validate_history_length, validate_page_size
+from google.protobuf.message import Message
+
+from bridge.a2a import proto_json, task_results
+from bridge.a2a.agent_card import AgentCardBuilder
+from bridge.a2a.call_context import (
+    EXTENSION_URI,
+    EXTENSIONS_HEADER,
+    A2aCallContext,
+    call_metadata,
+    is_extension_activated,
+)
+from bridge.a2a.errors import UpstreamError
+from bridge.a2a.push_configs import GrpcPushConfigStore, PushConfigOperations
+from bridge.a2a.task_runner import FIRST_DELAY_SECONDS, PendingTask, PendingTaskBuilder, TaskRunner
+from bridge.a2a.task_store import (
+    CANCELABLE_STATES,
+    SERVER_STATES,
+    GrpcTaskStore,
+    StoredTask,
+    TaskEvent,
+    TaskQuery,
+    TaskVersionConflict,
+    final_events,
+    has_ended,
+    is_idle,
+    state_name,
+    status_event,
+)
+from bridge.admission import AccessCheck
+from bridge.call_failures import CallFailure
+from bridge.upstream import Forwarder, Metadata
+from cstp_grpc.config import Settings
+
+ResultT = TypeVar("ResultT")
+
+DEFAULT_PAGE_SIZE: Final = 50
+"""How many tasks a page holds where the caller does not say."""
+CANCEL_SECONDS: Final = 2.0
+"""How long a task at work that cannot be canceled is waited for."""
+MAX_START_ATTEMPTS: Final = 2
+"""How often a message is begun whose task another one keeps at the same time."""
+CANCEL_POLL_SECONDS: Final = 0.02
+"""Seconds until a task that is about to end is first read again."""
+
+
+class A2aRequestHandler(PushConfigOperations):
+    """Handle the operations of A2A for every transport. They raise A2AError."""
+
+    def __init__(
+        self,
+        forwarder: Forwarder,
+        gate: AccessCheck,
+        store: GrpcTaskStore,
+        cards: AgentCardBuilder,
+        settings: Settings,
+        push: GrpcPushConfigStore | None = None,
+    ) -> None:
+        super().__init__(push)
+        self._gate = gate
+        self._store = store
+        self._cards = cards
+        self._turns = PendingTaskBuilder(store)
+        self._worker = TaskRunner(forwarder, store, settings.server.timeout_seconds)
+        self._requires_extension = settings.a2a.require_extension
+
+    async def aclose(self) -> None:
+        """Wait for the tasks in progress."""
+        await self._worker.aclose()
+
+    async def on_message_send(self, params: SendMessageRequest, context: A2aCallContext) -> Task:
+        """Return the finished task of a message, or the submitted task if the caller does not wait."""
+        proto_json.check_required_fields(params)
+        await self.check_access(context, params)
+        metadata = call_metadata(context)
+        if params.configuration.return_immediately:
+            task = await self._start(params, context, self._worker.submit)
+        else:
+            task = await self._start(params, context, self._worker.run)
+        if isinstance(task, StoredTask):
+            waiting = not params.configuration.return_immediately
+            task = (await self._wait_for_end(task, metadata) if waiting else task).task
+        return apply_history_length(task, params.configuration)
+
+    async def on_message_send_stream(
+        self, params: SendMessageRequest, context: A2aCallContext
+    ) -> AsyncGenerator[TaskEvent, None]:
+        """Yield the working task, then its final events; for a repeated message, those of its stored task."""
+        proto_json.check_required_fields(params)
+        await self.check_access(context, params)
+        metadata = call_metadata(context)
+        begun = await self._start(params, context, self._worker.start)
+        if isinstance(begun, StoredTask):
+            yield apply_history_length(begun.task, params.configuration)
+            if is_idle(begun.task):
+                return
+            async with aclosing(self._follow_events(begun, metadata)) as events:
+                async for event in events:
+                    yield event
+            return
+        task, work = begun
+        yield apply_history_length(task, params.configuration)
+        for event in final_events(await asyncio.shield(work)):
+            yield event
+
+    async def on_get_task(self, params: GetTaskRequest, context: A2aCallContext) -> Task:
+        """Return a task of the caller."""
+        proto_json.check_required_fields(params)
+        await self.check_access(context, params)
+        validate_history_length(params)
+        return apply_history_length((await self._store.get(params.id, call_metadata(context))).task, params)
+
+    async def on_list_tasks(self, params: ListTasksRequest, context: A2aCallContext) -> ListTasksResponse:
+        """Return a page of the caller's tasks, last changed first."""
+        proto_json.check_required_fields(params)
+        await self.check_access(context, params)
+        validate_history_length(params)
+        if params.HasField("page_size"):
+            validate_page_size(params.page_size)
+        page_size = params.page_size or DEFAULT_PAGE_SIZE
+        if params.status and params.status not in SERVER_STATES:
+            # No task is ever in such a state; that is nothing for strangers to hear either.
+            await self._gate.fetch_access(call_metadata(context))
+            return ListTasksResponse(page_size=page_size)
+        query = TaskQuery(
+            page_size,
+            params.page_token,
+            params.context_id,
+            params.status or None,
+            params.status_timestamp_after if params.HasField("status_timestamp_after") else None,
+        )
+        page = await self._store.list(query, call_metadata(context))
+        for task in page.tasks:
+            if not params.include_artifacts:
+                task.ClearField("artifacts")
+        return ListTasksResponse(
+            tasks=[apply_history_length(task, params) for task in page.tasks],
+            next_page_token=page.next_page_token,
+            page_size=page_size,
+            total_size=page.total,
+        )
+
+    async def on_cancel_task(self, params: CancelTaskRequest, context: A2aCallContext) -> Task:
+        """Cancel a task that was not started yet or waits for input, and return it.
+
+        A working task is awaited for CANCEL_SECONDS: it may come to wait for input, or else the error can name its
+        final state.
+        """
+        proto_json.check_required_fields(params)
+        await self.check_access(context, params)
+        metadata = call_metadata(context)
+        stored = await self._store.get(params.id, metadata)
+        while True:
+            while stored.task.status.state in CANCELABLE_STATES:
+                try:
+                    ended = task_results.with_result(stored.task, task_results.canceled_result())
+                    return (await self._store.save(ended, stored.version, metadata)).task
+                except TaskVersionConflict:
+                    # It was begun meanwhile, or canceled twice at once.
+                    stored = await self._store.get(params.id, metadata)
+                    if stored.task.status.state == TaskState.TASK_STATE_CANCELED:
+                        return stored.task
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CANCEL_SECONDS):
+                    stored = await self._wait_for_end(stored, metadata, CANCEL_POLL_SECONDS)
+            if stored.task.status.state not in CANCELABLE_STATES:
+                raise not_cancelable_error(stored.task)
+
+    async def on_subscribe_to_task(
+        self, params: SubscribeToTaskRequest, context: A2aCallContext
+    ) -> AsyncGenerator[TaskEvent, None]:
+        """Yield a task that has not ended, then its events, whichever bridge runs it."""
+        proto_json.check_required_fields(params)
+        await self.check_access(context, params)
+        metadata = call_metadata(context)
+        stored = await self._store.get(params.id, metadata)
+        task = stored.task
+        if has_ended(task):
+            raise UnsupportedOperationError(f"Task {task.id} has ended, it is {state_name(task)}; get it instead")
+        yield task
+        async with aclosing(self._follow_events(stored, metadata)) as events:
+            async for event in events:
+                yield event
+
+    async def on_get_extended_agent_card(
+        self,
+        params: GetExtendedAgentCardRequest,
+        context: A2aCallContext,
+    ) -> AgentCard:
+        """Return the agent card with the caller's permissions and limits."""
+        await self._check_tenant(context, params)
+        return self._cards.build_extended(context.address, await self._gate.fetch_access(call_metadata(context)))
+
+    async def _start(
+        self,
+        params: SendMessageRequest,
+        context: A2aCallContext,
+        start: Callable[[PendingTask, Metadata], Awaitable[ResultT]],
+    ) -> ResultT | StoredTask:
+        """Start the task of a message with `start`, or return the task that the same message began before."""
+        metadata = call_metadata(context)
+        push_config = self.inline_config(params, context)
+        for _ in range(MAX_START_ATTEMPTS):
+            turn = await self._turns.prepare(params, metadata)
+            if isinstance(turn, StoredTask):
+                if push_config is not None:
+                    await self.add_inline_config(turn.task.id, params.message.message_id, push_config, metadata)
+                return turn
+            with suppress(TaskVersionConflict):
+                return await start(replace(turn, push_config=push_config), metadata)
+            # The same message came by another way at the same time, and its task is kept now.
+        raise UpstreamError(CallFailure("CONFLICT", "The task of this message cannot be kept: its id is taken"))
+
+    async def _wait_for_end(
+        self, stored: StoredTask, metadata: Metadata, first_pause: float = FIRST_DELAY_SECONDS
+    ) -> StoredTask:
+        """Return a task once it has ended or waits for input."""
+        if is_idle(stored.task):
+            return stored
+        async with aclosing(self._worker.follow(stored, metadata, first_pause)) as changes:
+            async for changed in changes:
+                stored = changed
+        return stored
+
+    async def _follow_events(
+        self, stored: StoredTask, metadata: Metadata
+    ) -> AsyncGenerator[TaskArtifactUpdateEvent | TaskStatusUpdateEvent, None]:
+        """Yield the events of a task until it has ended."""
+        async with aclosing(self._worker.follow(stored, metadata)) as changes:
+            async for changed in changes:
+                for event in final_events(changed.task) if is_idle(changed.task) else [status_event(changed.task)]:
+                    yield event
+
+    async def check_access(self, context: A2aCallContext, params: Message) -> None:
+        """Raise A2AError if a required extension is missing or the call names another tenant than the caller's."""
+        await self._check_tenant(context, params)
+        if self._requires_extension and not is_extension_activated(context):
+            raise ExtensionSupportRequiredError(
+                f"This agent requires an extension; send {EXTENSIONS_HEADER}: {EXTENSION_URI}"
+            )
+
+    async def _check_tenant(self, context: A2aCallContext, params: Message) -> None:
+        """Raise UpstreamError if the path or the params name another tenant than the caller's."""
+        named = [context.tenant, getattr(params, "tenant", "")]
+        if isinstance(params, SendMessageRequest):
+            named.append(params.configuration.task_push_notification_config.tenant)
+        tenants = {tenant for tenant in named if tenant}
+        if tenants:
+            await self._gate.require_own_tenants(tenants, call_metadata(context))
+
+
+def not_cancelable_error(task: Task) -> TaskNotCancelableError:
+    """Return the error for canceling a task that has ended or is running."""
+    if has_ended(task):
+        return TaskNotCancelableError(f"Task {task.id} has ended, it is {state_name(task)}")
+    return TaskNotCancelableError(
+        f"Task {task.id} is {state_name(task)}: what it asks for has been sent and cannot be prevented; get its result"
+    )

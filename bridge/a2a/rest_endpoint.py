@@ -1,0 +1,223 @@
+"""The HTTP+JSON binding of A2A 1.0."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from a2a.utils.errors import MethodNotFoundError, UnsupportedOperationError
+from aiohttp import hdrs, web
+
+from bridge import http_headers, jsonrpc, sse
+from bridge.a2a import proto_json
+from bridge.a2a.agent_card import A2A_PATH, CARD_MAX_AGE, REST_PATH
+from bridge.a2a.call_context import EXTENSIONS_HEADER, V1_0, VERSION_HEADER, A2aCallContext, require_version
+from bridge.a2a.errors import UpstreamError, invalid_params, rest_error
+from bridge.a2a.http_call import A2aHttpCall, unreadable_body_error
+from bridge.a2a.operations import build_json_operations
+from bridge.a2a.services import A2aServices
+from bridge.call_failures import CallFailure
+from bridge.http_headers import AcceptHeader
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+A2A_JSON: Final = "application/a2a+json"
+ACCEPTED_TYPES: Final = (A2A_JSON, http_headers.APPLICATION_JSON)
+"""The media types of requests and of answers, the usual one first."""
+EVENT_STREAM: Final = "text/event-stream"
+BOOLEAN_PARAMETERS: Final = {"includeArtifacts"}
+"""Parameters of a URL that are true or false."""
+BOOLEANS: Final[Mapping[str, object]] = {"true": True, "false": False}
+BINDING: Final = "HTTP+JSON"
+
+ROUTES: Final = (
+    ("POST", "/message:send", "SendMessage"),
+    ("POST", "/message:stream", "SendStreamingMessage"),
+    ("GET", "/tasks", "ListTasks"),
+    ("POST", "/tasks/{id}:cancel", "CancelTask"),
+    ("POST", "/tasks/{id}:subscribe", "SubscribeToTask"),
+    ("GET", "/tasks/{id}:subscribe", "SubscribeToTask"),
+    ("GET", "/tasks/{id}", "GetTask"),
+    ("POST", "/tasks/{taskId}/pushNotificationConfigs", "CreateTaskPushNotificationConfig"),
+    ("GET", "/tasks/{taskId}/pushNotificationConfigs", "ListTaskPushNotificationConfigs"),
+    ("GET", "/tasks/{taskId}/pushNotificationConfigs/{id}", "GetTaskPushNotificationConfig"),
+    ("DELETE", "/tasks/{taskId}/pushNotificationConfigs/{id}", "DeleteTaskPushNotificationConfig"),
+    ("GET", "/extendedAgentCard", "GetExtendedAgentCard"),
+)
+"""By HTTP method and path below the binding's own: the operation. The names in braces are members of its params."""
+TENANT: Final = "tenant"
+PREFIXES: Final = (REST_PATH, f"{REST_PATH}/{{{TENANT}}}")
+"""What stands before these paths: a tenant may be named."""
+REST_PATHS: Final = {
+    prefix + path: [method for method, other, _ in ROUTES if other == path]
+    for prefix in PREFIXES
+    for _, path, _ in ROUTES
+}
+"""The paths and what each takes."""
+CACHE_HEADERS: Final[Mapping[str, Mapping[str, str]]] = {
+    "GetExtendedAgentCard": {
+        hdrs.CACHE_CONTROL: f"private, max-age={CARD_MAX_AGE}",
+        hdrs.VARY: f"{hdrs.ACCEPT}, {hdrs.AUTHORIZATION}, {VERSION_HEADER}, {EXTENSIONS_HEADER}",
+    }
+}
+"""The headers of those operations whose answers may be kept."""
+
+
+class A2aRestEndpoint:
+    """Answer requests below `/a2a/v1`."""
+
+    def __init__(self, peer: A2aServices) -> None:
+        self._peer = peer
+        self._operations = build_json_operations(peer.conversations)
+
+    def install(self, app: web.Application) -> None:
+        """Add the routes, and A2A error responses for unknown paths and methods."""
+        for prefix in PREFIXES:
+            for method, path, name in ROUTES:
+                app.router.add_route(method, prefix + path, self._handler(name))
+        app.middlewares.append(self._answer_unrouted)
+
+    def _handler(self, name: str) -> Handler:
+        """Build the handler of an operation."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            exchange = A2aHttpCall.from_request(request, self._peer)
+            try:
+                body = await self._read(exchange)
+            except CallFailure as failure:
+                return await respond_with_error(
+                    exchange, unreadable_body_error(failure), name, own_http_status(failure)
+                )
+            except UpstreamError as refused:
+                return await respond_with_error(exchange, refused, name)
+            try:
+                require_version(exchange.version, V1_0, BINDING)
+                value, events = await self._begin(name, request_params(request, body), request_context(exchange))
+            except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
+                return await respond_with_error(exchange, error, name)
+            if events is not None:
+                return await respond_with_stream(value, events, exchange, name)
+            answer = build_response(200, value, exchange)
+            answer.headers.update(CACHE_HEADERS.get(name, {}))
+            return answer
+
+        return handle
+
+    async def _begin(
+        self, name: str, given: object, context: A2aCallContext
+    ) -> tuple[object, AsyncGenerator[object, None] | None]:
+        """Return the result of an operation, or its first event and the following ones. Raises A2AError."""
+        answer = self._operations.answers.get(name)
+        if answer is not None:
+            return await answer(given, context), None
+        events = self._operations.streams[name](given, context)
+        return await anext(events), events
+
+    async def _read(self, exchange: A2aHttpCall) -> object:
+        """Parse the JSON body; a request without one has an empty object. Raises CallFailure and UpstreamError."""
+        if not exchange.request.can_read_body:
+            return {}
+        return jsonrpc.parse_json(await self._peer.bodies.read(exchange.request, exchange.metadata, ACCEPTED_TYPES))
+
+    @web.middleware
+    async def _answer_unrouted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer requests for unknown paths or methods below A2A paths with errors of this binding."""
+        if request.path != "/" and not f"{request.path}/".startswith(A2A_PATH):
+            return await handler(request)
+        exchange = A2aHttpCall.from_request(request, self._peer)
+        try:
+            return await handler(request)
+        except web.HTTPMethodNotAllowed as error:
+            refusal = UnsupportedOperationError(f"{request.method} is not possible here")
+            answer = await respond_with_error(exchange, refusal, request.path, error.status)
+            answer.headers[hdrs.ALLOW] = error.headers[hdrs.ALLOW]
+            return answer
+        except web.HTTPNotFound:
+            return await respond_with_error(exchange, MethodNotFoundError("There is no such resource"), request.path)
+
+
+def own_http_status(failure: CallFailure) -> int | None:
+    """Return the HTTP status of a failure that HTTP itself defines, or None if A2A defines it."""
+    return failure.codes.http_status if failure.codes.http_status >= 400 else None
+
+
+def request_params(request: web.Request, body: object) -> dict[str, object]:
+    """Return the params in the path and in the body, or in the URL. Raises InvalidParamsError."""
+    if not isinstance(body, dict):
+        raise invalid_params("The body must be an object")
+    given = dict(body) if request.method == hdrs.METH_POST else query_params(request)
+    return given | {name: value for name, value in request.match_info.items() if name != TENANT}
+
+
+def request_context(exchange: A2aHttpCall) -> A2aCallContext:
+    """Build the call context with the tenant that the path names. Raises InvalidRequestError."""
+    return replace(exchange.build_context(), tenant=exchange.request.match_info.get(TENANT, ""))
+
+
+def query_params(request: web.Request) -> dict[str, object]:
+    """Return the params in a URL. Raises InvalidParamsError for a repeated one."""
+    twice = [(name, "must be given once") for name in set(request.query) if len(request.query.getall(name)) > 1]
+    if twice:
+        raise proto_json.violations_error(sorted(twice))
+    return {
+        name: BOOLEANS.get(text, text) if name in BOOLEAN_PARAMETERS else text for name, text in request.query.items()
+    }
+
+
+async def respond_with_stream(
+    first: object, events: AsyncGenerator[object, None], exchange: A2aHttpCall, what: str
+) -> web.StreamResponse:
+    """Answer with a stream of events."""
+
+    async def error_text(error: Exception) -> str:
+        return encode_json(rest_error(await exchange.visible_error(error, what), exchange.request_id)[1])
+
+    # To clients of this binding an event without a name is a StreamResponse.
+    wording = sse.EventEncoder(encode_json, error_text, error_name="error")
+    return await sse.stream_events(exchange.request, first, events, wording, common_headers(exchange))
+
+
+async def respond_with_error(
+    exchange: A2aHttpCall, error: Exception, what: str, status: int | None = None
+) -> web.Response:
+    """Answer with an error; `status` is a more specific HTTP status for known callers."""
+    judged = await exchange.visible_error(error, what)
+    usual, body = rest_error(judged, exchange.request_id)
+    if status is None or judged is not error:
+        status = usual
+    body["error"]["code"] = status
+    answer = build_response(status, body, exchange)
+    if isinstance(judged, UpstreamError):
+        answer.headers.update(http_headers.challenge_headers(status, judged.failure))
+    if status == 415:
+        answer.headers["Accept-Post"] = ", ".join(ACCEPTED_TYPES)
+    return answer
+
+
+def build_response(status: int, value: object, exchange: A2aHttpCall) -> web.Response:
+    """Return a response in the media type that the caller prefers."""
+    return web.Response(
+        body=encode_json(value).encode(),
+        status=status,
+        headers={**common_headers(exchange), hdrs.VARY: hdrs.ACCEPT},
+        content_type=media_type_for(exchange.request),
+    )
+
+
+def media_type_for(request: web.Request) -> str:
+    """Return the media type of the response to a request."""
+    accept = AcceptHeader.parse(request.headers.getall(hdrs.ACCEPT, []))
+    # The Go SDK asks for nothing but a stream there, and reads an error instead of one as application/json only.
+    only_stream = accept.prefer((*ACCEPTED_TYPES, EVENT_STREAM)) == EVENT_STREAM
+    return http_headers.APPLICATION_JSON if only_stream else accept.prefer(ACCEPTED_TYPES) or A2A_JSON
+
+
+def common_headers(exchange: A2aHttpCall) -> dict[str, str]:
+    """Return the headers of every response."""
+    return {http_headers.REQUEST_ID_HEADER: exchange.request_id, **exchange.response_headers}
+
+
+def encode_json(value: object) -> str:
+    """Encode a JSON value."""
+    return jsonrpc.encode_utf8(jsonrpc.ENCODER.encode(value)).decode()

@@ -1,0 +1,60 @@
+"""The services that all A2A transports share, built once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+
+from bridge.a2a.agent_card import AdvertisedPorts, AgentCardBuilder
+from bridge.a2a.push_configs import GrpcPushConfigStore
+from bridge.a2a.request_handler import A2aRequestHandler
+from bridge.a2a.task_store import GrpcTaskStore
+from bridge.admission import AccessCheck, BodyReader
+from bridge.http_headers import PublicUrlResolver
+from bridge.upstream import Forwarder
+from cstp_grpc.config import Settings
+from cstp_grpc.contract.methods import contract_methods
+
+if TYPE_CHECKING:
+    from cstp_grpc.card_keys import SigningKey
+
+
+@dataclass(frozen=True, slots=True)
+class A2aServices:
+    """The parts that every A2A transport uses."""
+
+    conversations: A2aRequestHandler
+    gate: AccessCheck
+    bodies: BodyReader
+    forwarder: Forwarder
+    cards: AgentCardBuilder
+    address: PublicUrlResolver
+
+
+def build_a2a_services(
+    settings: Settings, version: str, channel: grpc.aio.Channel, ports: AdvertisedPorts
+) -> A2aServices:
+    """Build the A2A services, which store everything at the other end of the channel. Raises ConfigError.
+
+    `version` is that of the product.
+    """
+    contract = contract_methods()
+    timeout = settings.server.timeout_seconds
+    forwarder = Forwarder(channel, contract, timeout)
+    cards = AgentCardBuilder(settings, version, contract.values(), ports, read_signing_key(settings))
+    gate = AccessCheck(forwarder)
+    push = GrpcPushConfigStore(channel, timeout) if settings.a2a.push.enabled else None
+    conversations = A2aRequestHandler(forwarder, gate, GrpcTaskStore(channel, timeout), cards, settings, push)
+    bodies = BodyReader(gate, settings.server)
+    return A2aServices(conversations, gate, bodies, forwarder, cards, PublicUrlResolver(settings.server))
+
+
+def read_signing_key(settings: Settings) -> SigningKey | None:
+    """Read the key that signs the agent cards, or return None if none is configured. Raises ConfigError."""
+    if settings.agent.card_signing is None:
+        return None
+    from cstp_grpc.card_keys import SigningKey
+
+    return SigningKey.load(settings.agent.card_signing, "agent.card_signing")

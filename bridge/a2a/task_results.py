@@ -1,0 +1,269 @@
+"""The result of a task: its final state, status message and artifact, and its text in Markdown-safe form."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from a2a.types.a2a_pb2 import Artifact, Part, Role, Task, TaskState
+
+from bridge.a2a.message_parsing import ANNOUNCE_METHOD, APPLICATION_JSON, TEXT_PLAIN, IntentAnnouncement, MessageRequest
+from bridge.a2a.task_store import copy_task
+from bridge.call_failures import CallFailure, violation_list, violation_text
+from cstp_grpc.contract import json_values
+
+Result = Mapping[str, Any]
+
+MAX_JSON_CHARACTERS: Final = 20_000
+"""How many characters of JSON a text holds."""
+MAX_LINE_CHARACTERS: Final = 1_000
+"""How many characters of what somebody wrote are shown."""
+MARKUP: Final = re.compile(r"[\\`\[\]<]")
+
+
+def render_result(method: str, result: Result) -> str:
+    """Render the result of a method as text."""
+    writer = RENDERERS.get(method)
+    return "\n".join(writer(result) if writer else render_json(method, result))
+
+
+def render_announcement(result: Result) -> list[str]:
+    """Return the lines on an announced intent, the verdict first."""
+    verdict = result.get("guardrailStatus")
+    decisions = result["similarDecisions"]
+    return [
+        verdict_line("this intent", verdict) if verdict else "Received. Guardrails give no verdict here.",
+        *(verdict_sections(verdict) if verdict else ()),
+        *list_section("Similar decisions", [decision_lines(item) for item in decisions]),
+        *list_section("Suggestions", [[escape_line(item)] for item in result["suggestions"]]),
+        "",
+        f"Correlation id: {escape_line(result['correlationId'])}{revision_suffix(result['revision'])}",
+    ]
+
+
+def revision_suffix(revision: int) -> str:
+    """Return the revision of an intent for the last line; empty for the first revision."""
+    return f", revision {revision}" if revision > 1 else ""
+
+
+def render_check(result: Result) -> list[str]:
+    """Return the lines on a checked action."""
+    return [verdict_line("this action", result), *verdict_sections(result)]
+
+
+def render_query(result: Result) -> list[str]:
+    """Return the lines on found decisions."""
+    decisions = result["decisions"]
+    query = f"“{escape_line(result['query'])}”"
+    if not decisions:
+        return [f"No past decision resembles {query}."]
+    return [
+        f"{format_count(len(decisions), 'past decision')} found for {query}.",
+        *list_section("Decisions", [decision_lines(item) for item in decisions]),
+    ]
+
+
+def render_json(method: str, result: Result) -> list[str]:
+    """Return a heading and the JSON of a result, indented so that Markdown does not format it."""
+    content = json.dumps(result, ensure_ascii=False, indent=2)
+    lines = [f"{method} answered.", "", *(f"    {line}" for line in content[:MAX_JSON_CHARACTERS].splitlines())]
+    if len(content) > MAX_JSON_CHARACTERS:
+        lines += [
+            "",
+            f"These are the first {MAX_JSON_CHARACTERS} of {len(content)} characters; as application/json it is whole.",
+        ]
+    return lines
+
+
+RENDERERS: Final[Mapping[str, Callable[[Result], list[str]]]] = {
+    "cstp.announceIntent": render_announcement,
+    "cstp.queryDecisions": render_query,
+    "cstp.checkGuardrails": render_check,
+}
+
+
+def verdict_line(what: str, verdict: Result) -> str:
+    """Return the verdict of guardrails in one sentence."""
+    violations, warnings, evaluated = verdict["violations"], verdict["warnings"], verdict["evaluated"]
+    if not verdict["allowed"]:
+        number = len(violations)
+        blocked = f"{number} of {format_count(evaluated, 'guardrail')} block{'s' if number == 1 else ''} {what}"
+        return f"Blocked: {blocked}: {join_messages(violations)}"
+    allowed = f"Allowed: no guardrail of {evaluated} blocks {what}"
+    return f"{allowed}, but mind: {join_messages(warnings)}" if warnings else f"{allowed}."
+
+
+def join_messages(violations: Iterable[Result]) -> str:
+    """Join the messages of guardrails into one line."""
+    return "; ".join(escape_line(item["message"]) for item in violations)
+
+
+def verdict_sections(verdict: Result) -> list[str]:
+    """Return the lists of violations and warnings."""
+    return [
+        *list_section("Violations", [violation_lines(item) for item in verdict["violations"]]),
+        *list_section("Warnings", [violation_lines(item) for item in verdict["warnings"]]),
+    ]
+
+
+def violation_lines(violation: Result) -> list[str]:
+    """Return the lines on one violation."""
+    lines = [f"{escape_line(violation['name'])}: {escape_line(violation['message'])}"]
+    if suggestion := violation.get("suggestion"):
+        lines.append(f"Suggestion: {escape_line(suggestion)}")
+    return lines
+
+
+def decision_lines(decision: Result) -> list[str]:
+    """Return the lines on one past decision."""
+    facts = [escape_line(decision[name]) for name in ("category", "status", "outcome") if decision.get(name)]
+    if "date" in decision:
+        facts.append(decision["date"][:10])
+    facts.append(f"score {1 - decision['distance']:.2f}")
+    lines = [f"{escape_line(decision['title'])} ({', '.join(facts)})"]
+    if notes := decision.get("notes"):
+        lines.append(f"Notes: {escape_line(notes)}")
+    return lines
+
+
+def list_section(heading: str, entries: Iterable[list[str]]) -> list[str]:
+    """Return a list under a heading, or nothing if it would be empty."""
+    lines = [line for first, *more in entries for line in (f"- {first}", *(f"  {item}" for item in more))]
+    return ["", f"{heading}:", *lines] if lines else []
+
+
+def format_count(number: int, noun: str) -> str:
+    """Return a number with its noun in the singular or plural."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def escape_line(text: str) -> str:
+    """Return user text on one line, truncated and with Markdown characters escaped."""
+    line = " ".join(text.split())
+    line = line if len(line) <= MAX_LINE_CHARACTERS else line[:MAX_LINE_CHARACTERS] + "…"
+    return MARKUP.sub(lambda sign: f"\\{sign[0]}", line)
+
+
+CHECK_METHOD: Final = "cstp.checkGuardrails"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """The final state of a task, its status message and its artifact."""
+
+    state: TaskState
+    status: tuple[Part, ...]
+    """What the status message says."""
+    artifact: Artifact | None = None
+
+
+def result_of_call(method: str, result: Mapping[str, Any], media_types: Collection[str]) -> TaskResult:
+    """Return the result for the response of a method, with an artifact of the requested media types."""
+    text = render_result(method, result)
+    parts = {APPLICATION_JSON: data_part(result), TEXT_PLAIN: text_part(text)}
+    artifact = Artifact(
+        artifact_id=uuid.uuid4().hex,
+        name=method,
+        parts=[part for media_type, part in parts.items() if media_type in media_types],
+    )
+    headline = text.partition("\n")[0]
+    if not is_blocked(method, result):
+        return TaskResult(TaskState.TASK_STATE_COMPLETED, (text_part(headline),), artifact)
+    missing = find_required_inputs(result["guardrailStatus"]) if method == ANNOUNCE_METHOD else []
+    if not missing:
+        return TaskResult(TaskState.TASK_STATE_REJECTED, (text_part(headline),), artifact)
+    asked = "; ".join(map(describe_input, missing))
+    question = f"{headline}. To have it judged again, give in a data part of this task: {asked}"
+    return TaskResult(
+        TaskState.TASK_STATE_INPUT_REQUIRED, (text_part(question), data_part({"missingInputs": missing})), artifact
+    )
+
+
+def find_required_inputs(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the missing inputs with which every blocking guardrail may allow the intent, sorted by name.
+
+    The list is empty if some guardrail blocks whatever is given, since inputs would not help then.
+    """
+    missing = [violation.get("missingInputs", []) for violation in verdict["violations"]]
+    found = {each["name"]: dict(each) for inputs in missing for each in inputs}
+    return [found[name] for name in sorted(found)] if all(missing) else []
+
+
+def describe_input(given: Mapping[str, Any]) -> str:
+    """Return an input's name, type and description as one phrase."""
+    about = f", {escape_line(given['description'])}" if given.get("description") else ""
+    return f"{given['name']} ({given['type']}{about})"
+
+
+def result_of_failure(failure: CallFailure, request_id: str) -> TaskResult:
+    """Return the result for a failure; `request_id` is used if the failure has none of its own."""
+    error = {"reason": failure.reason, "message": failure.message, "requestId": request_id, **failure.details}
+    text = f"Failed: {failure.message} ({failure.reason})"
+    return TaskResult(TaskState.TASK_STATE_FAILED, (text_part(text), data_part({"error": error})))
+
+
+def canceled_result() -> TaskResult:
+    """Return the result of a canceled task."""
+    return TaskResult(TaskState.TASK_STATE_CANCELED, (text_part("Canceled by its owner"),))
+
+
+def with_result(task: Task, answer: TaskResult) -> Task:
+    """Return a copy of the task in its final state, with the result's status message and artifact."""
+    ended = copy_task(task)
+    if answer.artifact:
+        del ended.artifacts[:]
+    ended.status.Clear()
+    ended.status.state = answer.state
+    message = ended.status.message
+    message.message_id = str(uuid.uuid4())
+    message.task_id = task.id
+    message.context_id = task.context_id
+    message.role = Role.ROLE_AGENT
+    message.parts.extend(answer.status)
+    if answer.artifact:
+        ended.artifacts.append(answer.artifact)
+    return ended
+
+
+def is_blocked(method: str, result: Mapping[str, Any]) -> bool:
+    """Return whether guardrails block the request."""
+    verdict = {ANNOUNCE_METHOD: result.get("guardrailStatus"), CHECK_METHOD: result}.get(method)
+    return verdict is not None and not verdict["allowed"]
+
+
+def name_message_fields(failure: CallFailure, request: MessageRequest) -> CallFailure:
+    """Return the failure with invalid params named by their paths in the message.
+
+    Only an announcement in words needs this; the caller of a method wrote its params.
+    """
+    found = failure.wrong_fields
+    if not isinstance(request, IntentAnnouncement) or not found:
+        return failure
+    moved = [(message_field_path(field, request.places), description) for field, description in found]
+    details = {**failure.details, "violations": violation_list(moved)}
+    return CallFailure(failure.reason, violation_text(moved), codes=failure.codes, details=details)
+
+
+def message_field_path(path: str, places: Mapping[str, str]) -> str:
+    """Return the path in the message from which a field of the params comes, or the field's own path if unknown."""
+    if path in places:
+        return places[path]
+    name, dot, rest = path.partition(".")
+    return f"{places[name]}{dot}{rest}" if name in places else path
+
+
+def text_part(text: str) -> Part:
+    """Build a text part."""
+    return Part(text=text, media_type=TEXT_PLAIN)
+
+
+def data_part(content: Mapping[str, Any]) -> Part:
+    """Build a data part. Raises ValueError if the content is not JSON."""
+    part = Part(media_type=APPLICATION_JSON)
+    part.data.struct_value.SetInParent()
+    json_values.set_trusted_struct(part.data.struct_value, content)
+    return part

@@ -1,0 +1,271 @@
+"""The tasks of A2A, which the gRPC server stores for their owners, their states and events."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import grpc
+from a2a.types.a2a_pb2 import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from a2a.utils.errors import TaskNotFoundError
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from bridge.a2a.errors import INLINE_CONFIG_PATH, UpstreamError, invalid_params, push_error
+from bridge.call_failures import CallFailure, failure_from_rpc
+from bridge.upstream import Metadata
+from cstp_grpc.contract import a2a_tasks
+from cstp_grpc.gen.cstp.v1 import tasks_pb2
+from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
+
+TaskEvent = Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
+"""What a stream says of a task."""
+WAITING_STATE: Final = TaskState.TASK_STATE_INPUT_REQUIRED
+"""The state of a task that takes a further message."""
+CANCELABLE_STATES: Final = frozenset({TaskState.TASK_STATE_SUBMITTED, WAITING_STATE})
+"""The states in which the server lets a task be canceled: what it asks for was not sent, or blocked."""
+OPEN_STATES: Final = CANCELABLE_STATES | {TaskState.TASK_STATE_WORKING}
+"""The states of tasks that have not ended."""
+
+
+def final_events(task: Task) -> Iterator[TaskArtifactUpdateEvent | TaskStatusUpdateEvent]:
+    """Yield the final events of a task: its artifacts, then its status."""
+    for artifact in task.artifacts:
+        yield TaskArtifactUpdateEvent(task_id=task.id, context_id=task.context_id, artifact=artifact, last_chunk=True)
+    yield status_event(task)
+
+
+def status_event(task: Task) -> TaskStatusUpdateEvent:
+    """Return the event of a task's status."""
+    return TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
+
+
+def has_ended(task: Task) -> bool:
+    """Return whether a task is in a final state."""
+    return task.status.state not in OPEN_STATES
+
+
+def is_idle(task: Task) -> bool:
+    """Return whether a task has ended or waits for input, so that nothing is running for it."""
+    return has_ended(task) or task.status.state == WAITING_STATE
+
+
+def with_state(task: Task, state: TaskState) -> Task:
+    """Return a copy of the task in another state, without a status message."""
+    changed = copy_task(task)
+    changed.status.Clear()
+    changed.status.state = state
+    return changed
+
+
+def state_name(task: Task) -> str:
+    """Return the A2A name of a task's state."""
+    return TaskState.Name(task.status.state)
+
+
+def copy_task(task: Task) -> Task:
+    """Return a copy of a task."""
+    copy = Task()
+    copy.CopyFrom(task)
+    return copy
+
+
+logger = logging.getLogger(__name__)
+
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+SERVER_STATES: Final = {
+    TaskState.TASK_STATE_SUBMITTED: tasks_pb2.TASK_STATE_SUBMITTED,
+    TaskState.TASK_STATE_INPUT_REQUIRED: tasks_pb2.TASK_STATE_INPUT_REQUIRED,
+    TaskState.TASK_STATE_WORKING: tasks_pb2.TASK_STATE_WORKING,
+    TaskState.TASK_STATE_COMPLETED: tasks_pb2.TASK_STATE_COMPLETED,
+    TaskState.TASK_STATE_REJECTED: tasks_pb2.TASK_STATE_REJECTED,
+    TaskState.TASK_STATE_FAILED: tasks_pb2.TASK_STATE_FAILED,
+    TaskState.TASK_STATE_CANCELED: tasks_pb2.TASK_STATE_CANCELED,
+}
+"""The states that tasks here can have, as the server calls them; A2A knows some more."""
+A2A_STATES: Final = {kept: state for state, kept in SERVER_STATES.items()}
+
+MAX_TASK_BYTES: Final = 2_097_152
+"""The largest task that the server keeps."""
+
+LIMITED_CALLS: Final = re.compile(r"calls of cstp\.\w+")
+"""How a limit names the calls that there are too many of."""
+A2A_FIELD_NAMES: Final = {"updatedAfter": "statusTimestampAfter"}
+"""Fields of a listing that A2A calls otherwise than the server does."""
+
+
+class TaskVersionConflict(Exception):
+    """The stored version of a task is not the expected one, or the state change is not allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTask:
+    """A task and its stored version."""
+
+    task: Task
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskQuery:
+    """The conditions of a listing of tasks, last changed first."""
+
+    page_size: int
+    """1 to 100."""
+    page_token: str = ""
+    context_id: str = ""
+    """Empty means any."""
+    state: TaskState | None = None
+    """One of STATES; None means any."""
+    updated_after: Timestamp | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class A2aTaskPage:
+    """A page of tasks."""
+
+    tasks: list[Task]
+    next_page_token: str
+    """Empty on the last page."""
+    total: int
+    """How many there are on all pages."""
+
+
+class GrpcTaskStore:
+    """Store tasks at the gRPC server, which shows a caller only its own.
+
+    `timeout` is in seconds, for each call. Every method raises UpstreamError if the server refuses the call.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, timeout: float) -> None:
+        self._service = TaskServiceStub(channel)
+        self._timeout = timeout
+
+    async def save(
+        self,
+        task: Task,
+        version: int,
+        metadata: Metadata,
+        time_left: float | None = None,
+        method: str = "",
+        push_config: tasks_pb2.PushConfig | None = None,
+    ) -> StoredTask:
+        """Store a task and return it as stored; version 0 creates it.
+
+        `time_left` is how many seconds an unfinished task has until it counts as failed; `method` is the method that
+        will be called for it, for which the server checks the caller's permission. Raises TaskVersionConflict, and
+        with a push configuration the errors of `push_error`.
+        """
+        content = copy_task(task)
+        content.status.ClearField("timestamp")
+        request = tasks_pb2.SaveTaskRequest(
+            task=tasks_pb2.Task(
+                id=task.id,
+                context_id=task.context_id,
+                state=SERVER_STATES[task.status.state],
+                content=content.SerializeToString(),
+            ),
+            version=version,
+            time_left=None if time_left is None else to_duration(time_left),
+            method=method,
+            push_config=push_config,
+        )
+        call = self._service.SaveTask(request, timeout=self._timeout, metadata=tuple(metadata))
+        try:
+            saved = await await_response(call, tasks_pb2.SaveTaskRequest)
+        except CallFailure as failure:
+            if failure.reason == "CONFLICT":
+                raise TaskVersionConflict(task.id) from failure
+            if push_config is not None:
+                raise push_error(failure, INLINE_CONFIG_PATH) from failure
+            raise UpstreamError(failure) from failure
+        content.status.timestamp.CopyFrom(saved.updated_at)
+        return StoredTask(content, saved.version)
+
+    async def get(self, task_id: str, metadata: Metadata) -> StoredTask:
+        """Return a task of the caller. Raises TaskNotFoundError."""
+        request = tasks_pb2.GetTaskRequest(id=task_id)
+        call = self._service.GetTask(request, timeout=self._timeout, metadata=tuple(metadata))
+        try:
+            kept = (await await_response(call, tasks_pb2.GetTaskRequest)).task
+        except CallFailure as failure:
+            # An id that cannot be one is the id of no task.
+            if failure.reason in ("NOT_FOUND", "INVALID_ARGUMENT"):
+                raise TaskNotFoundError from failure
+            raise UpstreamError(failure) from failure
+        task = read_task(kept)
+        if task is None:
+            raise TaskNotFoundError
+        return StoredTask(task, kept.version)
+
+    async def find(self, key: str, metadata: Metadata) -> tuple[str, StoredTask | None]:
+        """Return the id of the task for a message key, and the task if it is stored."""
+        request = tasks_pb2.FindTaskRequest(key=key)
+        call = self._service.FindTask(request, timeout=self._timeout, metadata=tuple(metadata))
+        try:
+            found = await await_response(call, tasks_pb2.FindTaskRequest)
+        except CallFailure as failure:
+            raise UpstreamError(failure) from failure
+        task = read_task(found.task) if found.HasField("task") else None
+        return found.id, None if task is None else StoredTask(task, found.task.version)
+
+    async def list(self, query: TaskQuery, metadata: Metadata) -> A2aTaskPage:
+        """Return a page of the caller's tasks. Raises InvalidParamsError, for instance for an invalid page token."""
+        request = tasks_pb2.ListTasksRequest(
+            context_id=query.context_id or None,
+            states=[] if query.state is None else [SERVER_STATES[query.state]],
+            updated_after=query.updated_after,
+            page_size=query.page_size,
+            page_token=query.page_token,
+        )
+        call = self._service.ListTasks(request, timeout=self._timeout, metadata=tuple(metadata))
+        try:
+            page = await await_response(call, tasks_pb2.ListTasksRequest)
+        except CallFailure as failure:
+            if failure.reason == "INVALID_ARGUMENT":
+                raise invalid_params(failure.message, *a2a_field_violations(failure)) from failure
+            raise UpstreamError(failure) from failure
+        tasks = [task for task in map(read_task, page.tasks) if task is not None]
+        return A2aTaskPage(tasks, page.next_page_token, page.total)
+
+
+async def await_response(call: Awaitable[ResponseT], request: type[Message]) -> ResponseT:
+    """Return the response of a call. Raises CallFailure."""
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        raise hide_method_name(failure_from_rpc(error, request)) from error
+
+
+def hide_method_name(failure: CallFailure) -> CallFailure:
+    """Return a failure without the name of the called method, which A2A callers do not know."""
+    message = LIMITED_CALLS.sub("operations on tasks", failure.message)
+    return CallFailure(failure.reason, message, codes=failure.codes, details=failure.details)
+
+
+def read_task(kept: tasks_pb2.Task) -> Task | None:
+    """Decode a stored task, with the state and time that the server reports.
+
+    Returns None if the content is not such a task: any token holder may store what it likes.
+    """
+    task = a2a_tasks.decode_stored_task(kept.id, kept.context_id, kept.content, A2A_STATES[kept.state], kept.updated_at)
+    if task is None:
+        logger.warning("task %s holds what no bridge kept", kept.id)
+    return task
+
+
+def a2a_field_violations(failure: CallFailure) -> list[tuple[str, str]]:
+    """Return the invalid fields by their A2A names, with descriptions."""
+    return [(A2A_FIELD_NAMES.get(field, field), description) for field, description in failure.wrong_fields]
+
+
+def to_duration(seconds: float) -> Duration:
+    """Return seconds as a Duration message."""
+    length = Duration()
+    length.FromMilliseconds(round(seconds * 1000))
+    return length

@@ -1,0 +1,288 @@
+"""The operations of A2A 0.3 over JSON-RPC: its method names, requests and results."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from a2a.compat.v0_3 import conversions, types
+from a2a.types.a2a_pb2 import ListTaskPushNotificationConfigsResponse
+from a2a.utils.errors import InvalidParamsError
+from a2a.utils.proto_utils import to_stream_response
+from google.protobuf import json_format, struct_pb2
+from google.protobuf.message import Message
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from bridge.a2a import proto_json
+from bridge.a2a.call_context import A2aCallContext
+from bridge.a2a.operations import OperationTable, StreamingOperation, UnaryOperation
+from bridge.a2a.request_handler import A2aRequestHandler
+from bridge.a2a.task_store import TaskEvent
+from cstp_grpc.contract import json_values
+from cstp_grpc.contract.json_values import MAX_VIOLATIONS, InvalidValue, ViolationCollector, printable_key
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+CoreT = TypeVar("CoreT", bound=Message)
+ResultT = TypeVar("ResultT")
+
+EventV03 = types.Task | types.Message | types.TaskStatusUpdateEvent | types.TaskArtifactUpdateEvent
+
+# The handler wants an id, but the one of the call is written by whoever answers it.
+NO_ID: Final = ""
+PART_TYPES: Final = ("TextPart", "FilePart", "DataPart")
+UNION_CHOICES: Final = {
+    *PART_TYPES,
+    "FileWithBytes",
+    "FileWithUri",
+    "TaskIdParams",
+    "GetTaskPushNotificationConfigParams",
+}
+"""What pydantic puts into a path to tell the choices of a union apart."""
+KIND_MESSAGE: Final = "must be 'text', 'file' or 'data'"
+FREE_FORM: Final = {"data", "metadata"}
+ENVELOPE_DEPTH: Final = 4
+"""How many objects and lists of params are around the free-form data of a part."""
+ERROR_WORDS: Final[Mapping[str, str]] = {
+    "missing": "is required",
+    "string_type": "must be a string",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+}
+"""By pydantic's types of errors."""
+
+
+def build_json_operations_v0_3(handler: A2aRequestHandler) -> OperationTable:
+    """Return the operations of A2A 0.3 by their JSON-RPC methods."""
+    return OperationTable(
+        answers={
+            "message/send": unary_operation(
+                types.SendMessageRequest,
+                conversions.to_core_send_message_request,
+                handler.on_message_send,
+                conversions.to_compat_task,
+            ),
+            "tasks/get": unary_operation(
+                types.GetTaskRequest,
+                conversions.to_core_get_task_request,
+                handler.on_get_task,
+                conversions.to_compat_task,
+            ),
+            "tasks/cancel": unary_operation(
+                types.CancelTaskRequest,
+                conversions.to_core_cancel_task_request,
+                handler.on_cancel_task,
+                conversions.to_compat_task,
+            ),
+            "tasks/pushNotificationConfig/set": unary_operation(
+                types.SetTaskPushNotificationConfigRequest,
+                conversions.to_core_create_task_push_notification_config_request,
+                handler.on_create_task_push_notification_config,
+                conversions.to_compat_task_push_notification_config,
+            ),
+            "tasks/pushNotificationConfig/get": unary_operation(
+                types.GetTaskPushNotificationConfigRequest,
+                conversions.to_core_get_task_push_notification_config_request,
+                handler.on_get_task_push_notification_config,
+                conversions.to_compat_task_push_notification_config,
+            ),
+            "tasks/pushNotificationConfig/list": unary_operation(
+                types.ListTaskPushNotificationConfigRequest,
+                conversions.to_core_list_task_push_notification_config_request,
+                handler.on_list_task_push_notification_configs,
+                to_push_configs_v0_3,
+            ),
+            "tasks/pushNotificationConfig/delete": unary_operation(
+                types.DeleteTaskPushNotificationConfigRequest,
+                conversions.to_core_delete_task_push_notification_config_request,
+                handler.on_delete_task_push_notification_config,
+                lambda _nothing: None,
+            ),
+            "agent/getAuthenticatedExtendedCard": unary_operation(
+                types.GetAuthenticatedExtendedCardRequest,
+                conversions.to_core_get_extended_agent_card_request,
+                handler.on_get_extended_agent_card,
+                conversions.to_compat_agent_card,
+            ),
+        },
+        streams={
+            "message/stream": streaming_operation(
+                types.SendMessageRequest, conversions.to_core_send_message_request, handler.on_message_send_stream
+            ),
+            "tasks/resubscribe": streaming_operation(
+                types.TaskResubscriptionRequest,
+                conversions.to_core_subscribe_to_task_request,
+                handler.on_subscribe_to_task,
+            ),
+        },
+    )
+
+
+def unary_operation(
+    model: type[ModelT],
+    convert: Callable[[ModelT], CoreT],
+    perform: Callable[[CoreT, A2aCallContext], Awaitable[ResultT]],
+    show: Callable[[ResultT], object],
+) -> UnaryOperation:
+    """Build an operation with a single result."""
+
+    async def answer(given: object, context: A2aCallContext) -> object:
+        request = to_v1_0(parse_request(given, model), convert)
+        try:
+            return to_json_value(show(await perform(request, with_named_tenant(context, given))))
+        except InvalidParamsError as error:
+            raise proto_json.with_json_names(error, type(request)) from error
+
+    return answer
+
+
+def streaming_operation(
+    model: type[ModelT],
+    convert: Callable[[ModelT], CoreT],
+    perform: Callable[[CoreT, A2aCallContext], AsyncGenerator[TaskEvent, None]],
+) -> StreamingOperation:
+    """Build an operation with a stream of results."""
+
+    async def stream(given: object, context: A2aCallContext) -> AsyncGenerator[object, None]:
+        request = to_v1_0(parse_request(given, model), convert)
+        try:
+            async with aclosing(perform(request, with_named_tenant(context, given))) as events:
+                async for event in events:
+                    yield to_json_value(to_event_v0_3(event))
+        except InvalidParamsError as error:
+            raise proto_json.with_json_names(error, type(request)) from error
+
+    return stream
+
+
+def to_event_v0_3(event: TaskEvent) -> EventV03:
+    """Convert an event to A2A 0.3."""
+    return conversions.to_compat_stream_response(to_stream_response(event)).result
+
+
+def to_push_configs_v0_3(found: ListTaskPushNotificationConfigsResponse) -> list[types.TaskPushNotificationConfig]:
+    """Convert the push configurations of a task to A2A 0.3."""
+    return [conversions.to_compat_task_push_notification_config(each) for each in found.configs]
+
+
+def with_named_tenant(context: A2aCallContext, given: object) -> A2aCallContext:
+    """Return the context with the tenant that the params name. Raises InvalidParamsError.
+
+    A2A 0.3 has no such member, but a caller that names a tenant must not be served as one of another tenant.
+    """
+    tenant = given.get("tenant") if isinstance(given, dict) else None
+    if tenant is None:
+        return context
+    if not isinstance(tenant, str):
+        raise proto_json.violations_error([("tenant", "must be a string")])
+    return replace(context, tenant=tenant)
+
+
+def to_json_value(result: object) -> object:
+    """Return a result as the JSON of A2A 0.3."""
+    if isinstance(result, list):
+        return [to_json_value(item) for item in result]
+    if isinstance(result, BaseModel):
+        return json_values.restore_integers(result.model_dump(mode="json", by_alias=True, exclude_none=True))
+    return result
+
+
+def parse_request(given: object, model: type[ModelT]) -> ModelT:
+    """Parse the request from params. Raises InvalidParamsError."""
+    check_values(given)
+    check_list_lengths(given, "")
+    check_part_kinds(given)
+    try:
+        return model.model_validate({"id": NO_ID, "params": given})
+    except ValidationError as error:
+        raise pydantic_errors_to_a2a(error.errors(include_url=False, include_input=False)) from error
+
+
+def check_values(given: object) -> None:
+    """Raise InvalidParamsError unless all values are ones that a message can hold.
+
+    That means finite numbers, valid Unicode and bounded nesting.
+    """
+    problems = ViolationCollector()
+    try:
+        json_values.set_struct(struct_pb2.Struct(), given, "", problems, 1 - ENVELOPE_DEPTH)
+    except InvalidValue as refusal:
+        problems.add("", f"params {refusal}")
+    if problems.found:
+        raise proto_json.violations_error([(item.field.removeprefix("."), item.description) for item in problems.found])
+
+
+def check_list_lengths(given: object, path: str) -> None:
+    """Raise InvalidParamsError if a list is too long."""
+    if isinstance(given, dict):
+        for name, value in given.items():
+            if name not in FREE_FORM:
+                check_list_lengths(value, f"{path}.{printable_key(name)}" if path else printable_key(name))
+    elif isinstance(given, list):
+        if len(given) > proto_json.MAX_ITEMS:
+            raise proto_json.violations_error([(path, proto_json.TOO_MANY)])
+        for position, item in enumerate(given):
+            check_list_lengths(item, f"{path}[{position}]")
+
+
+def check_part_kinds(given: object) -> None:
+    """Raise InvalidParamsError if a part has no `kind`.
+
+    The SDK's types accept a part without `kind` as any type that it fits.
+    """
+    message = given.get("message") if isinstance(given, dict) else None
+    parts = message.get("parts") if isinstance(message, dict) else None
+    if not isinstance(parts, list):
+        return
+    silent = [n for n, part in enumerate(parts) if isinstance(part, dict) and "kind" not in part]
+    if silent:
+        raise proto_json.violations_error([(f"message.parts[{n}].kind", KIND_MESSAGE) for n in silent[:MAX_VIOLATIONS]])
+
+
+def to_v1_0(request: ModelT, convert: Callable[[ModelT], CoreT]) -> CoreT:
+    """Convert a request to A2A 1.0. Raises InvalidParamsError if 1.0 cannot represent it."""
+    try:
+        return convert(request)
+    except (ValueError, KeyError, TypeError, json_format.ParseError) as error:
+        raise proto_json.violations_error([("", "params hold a value that the operation cannot take")]) from error
+
+
+def pydantic_errors_to_a2a(errors: Sequence[ErrorDetails]) -> InvalidParamsError:
+    """Return the A2A error that names the invalid fields of a validation error."""
+    # Pydantic tells what is wrong with a part as each kind of part. What it is not, as its `kind` says, is left out.
+    ruled_out = {error["loc"][:-1] for error in errors if error["loc"][-1] == "kind" and error["loc"][-2] in PART_TYPES}
+    found: dict[str, str] = {}
+    for error in errors:
+        location = error["loc"]
+        if not any(location[:length] in ruled_out for length in range(len(location))):
+            found.setdefault(field_path(location), describe_error(error))
+    for place in {choice[:-1] for choice in ruled_out}:
+        if all((*place, part) in ruled_out for part in PART_TYPES):
+            found[f"{field_path(place)}.kind"] = KIND_MESSAGE
+    return proto_json.violations_error(list(found.items())[:MAX_VIOLATIONS])
+
+
+def field_path(location: tuple[int | str, ...]) -> str:
+    """Return the JSON path for a pydantic location, without the envelope of the params."""
+    path = ""
+    for part in location[1:]:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part not in UNION_CHOICES:
+            path += ("." if path else "") + printable_key(part)
+    return path
+
+
+def describe_error(error: ErrorDetails) -> str:
+    """Return the requirement that a field violates."""
+    expected = error.get("ctx", {}).get("expected")
+    return f"must be {expected}" if expected else ERROR_WORDS.get(error["type"], "is not what A2A 0.3 takes there")

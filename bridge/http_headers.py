@@ -1,0 +1,304 @@
+"""Request and response headers: request ids, forwarded metadata, media types, proxies, challenges and CORS."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import math
+import random
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp import hdrs, web
+
+from bridge.call_failures import CallFailure
+from bridge.upstream import Metadata
+from cstp_grpc.config import ConfigError, ServerSettings
+from cstp_grpc.contract.error_reasons import REASON_CODES
+from cstp_grpc.contract.hop_limit import HOP_METADATA_KEY, MAX_HOP_METADATA_CHARACTERS
+from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
+
+REQUEST_ID_HEADER: Final = "X-Request-Id"
+REQUEST_ID_FORM: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+UNREADABLE_VALUE: Final = "unreadable"
+AUTHORIZATION: Final = "authorization"
+FORWARDED_HEADERS: Final = {
+    AUTHORIZATION: 4096,
+    "traceparent": 128,
+    "tracestate": 1024,
+    HOP_METADATA_KEY: MAX_HOP_METADATA_CHARACTERS,
+}
+"""Headers that the server gets as metadata, each with its greatest length: together they stay within the 8 KiB of
+metadata that gRPC takes."""
+PRINTABLE: Final = re.compile(r"[ -~]+")
+
+APPLICATION_JSON: Final = "application/json"
+
+
+def read_request_id(request: web.Request) -> str:
+    """Return the caller's request id if it is well formed, else a new one."""
+    return request_id_or_new(request.headers.get(REQUEST_ID_HEADER, ""))
+
+
+def request_id_or_new(given: str) -> str:
+    """Return the given request id if it is well formed, else a new one."""
+    # It tells requests apart and is no secret, so the system need not be asked for every one.
+    return given if REQUEST_ID_FORM.fullmatch(given) else f"{random.getrandbits(128):032x}"
+
+
+def request_metadata(request: web.Request, request_id: str) -> Metadata:
+    """Return the gRPC metadata for a request."""
+    return forwarded_metadata(lambda name: request.headers.getall(name, []), request_id)
+
+
+def forwarded_metadata(values_of: Callable[[str], Sequence[str]], request_id: str) -> Metadata:
+    """Build the gRPC metadata from the values of each header.
+
+    A header that gRPC cannot carry, or that occurs more than once, is left out. Repeated credentials are sent
+    repeatedly without their values, so that the server refuses them. A malformed hop header is sent as an unreadable
+    one, which ends the fan-out.
+    """
+    metadata = [(REQUEST_ID_KEY, request_id)]
+    for name, longest in FORWARDED_HEADERS.items():
+        values = values_of(name)
+        if len(values) == 1 and len(values[0]) <= longest and PRINTABLE.fullmatch(values[0]):
+            metadata.append((name, values[0]))
+        elif len(values) > 1 and name == AUTHORIZATION:
+            metadata += [(name, UNREADABLE_VALUE), (name, UNREADABLE_VALUE)]
+        elif values and name == HOP_METADATA_KEY:
+            # Left out, it would let a call go on that should stop.
+            metadata.append((name, UNREADABLE_VALUE))
+    return metadata
+
+
+async def read_body(request: web.Request, timeout: float) -> bytes:
+    """Return the body of a request, which must arrive within `timeout` seconds.
+
+    Raises CallFailure with the HTTP status 400, 408 or 413.
+    """
+    try:
+        if request.content.is_eof():
+            # It came with the headers, so nothing is waited for.
+            return await request.read()
+        async with asyncio.timeout(timeout):
+            return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise body_too_large() from error
+    except TimeoutError as error:
+        raise http_failure(408, "the body did not arrive in time") from error
+    except (web.RequestPayloadError, ConnectionResetError) as error:
+        raise http_failure(400, "the body broke off") from error
+
+
+def require_json(request: web.Request, accepted: Collection[str]) -> None:
+    """Raise CallFailure, answered with HTTP 415, unless the content is plain JSON in UTF-8."""
+    if request.content_type not in accepted or (request.charset or "utf-8").lower() not in ("utf-8", "utf8"):
+        raise http_failure(415, f"the content type must be {' or '.join(accepted)}, in UTF-8")
+    if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
+        raise http_failure(415, "the body must not be compressed")
+
+
+def body_too_large() -> CallFailure:
+    """Return the failure of a body with too many bytes."""
+    return http_failure(413, "the body is larger than the bridge takes")
+
+
+def http_failure(http_status: int, detail: str) -> CallFailure:
+    """Return the failure of a request that is answered with an HTTP status of its own."""
+    codes = replace(REASON_CODES["INVALID_REQUEST"], http_status=http_status)
+    return CallFailure("INVALID_REQUEST", "Invalid Request", codes=codes, details={"detail": detail})
+
+
+def json_response(
+    content: bytes | None, request_id: str, failure: CallFailure | None = None, marks: Mapping[str, str] | None = None
+) -> web.Response:
+    """Return a response; `failure` sets its HTTP status, and content None leaves the body out.
+
+    `marks` are further headers.
+    """
+    status = failure.codes.http_status if failure else 200
+    headers = {REQUEST_ID_HEADER: request_id, **(marks or {})}
+    if status == 415:
+        headers["Accept-Post"] = APPLICATION_JSON
+    elif failure:
+        headers |= challenge_headers(status, failure)
+    if content is None:
+        return web.Response(status=204 if status == 200 else status, headers=headers)
+    return web.Response(body=content, status=status, headers=headers, content_type=APPLICATION_JSON)
+
+
+def challenge_headers(status: int, failure: CallFailure) -> dict[str, str]:
+    """Return the headers that tell a refused caller to authenticate or to wait."""
+    if status == 401:
+        return {hdrs.WWW_AUTHENTICATE: 'Bearer realm="cstp"'}
+    if status in (429, 503) and failure.retry_after:
+        return {hdrs.RETRY_AFTER: str(failure.retry_after)}
+    return {}
+
+
+HOST_FORM: Final = re.compile(
+    r"(?:[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9_])?\.?|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?"
+)
+URL_SCHEMES: Final = frozenset({"http", "https"})
+PORT_SUFFIX: Final = re.compile(r":\d+$")
+
+
+class PublicUrlResolver:
+    """Resolve the bridge's own URL: the configured one, or else the one that the caller used.
+
+    `Forwarded` and `X-Forwarded-*` headers are trusted from trusted proxies only. Raises ConfigError for settings
+    that are not valid addresses.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._configured = validate_public_url(settings.public_url) if settings.public_url else None
+        self._trusted = []
+        for text in settings.trusted_proxies:
+            try:
+                self._trusted.append(ipaddress.ip_network(text, strict=False))
+            except ValueError as error:
+                raise ConfigError(f"server.trusted_proxies: {text} is neither an address nor a network") from error
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether the URL is configured and hence the same for all callers."""
+        return self._configured is not None
+
+    def resolve(self, request: web.Request) -> str:
+        """Return the URL as `https://agent.example.com`. Raises HTTPBadRequest if the request names no valid host."""
+        if self._configured is not None:
+            return self._configured
+        scheme, host = request.scheme, request.headers.get("Host", "")
+        if self._trusts(request.remote):
+            said = self._read_forwarded_headers(request)
+            scheme, host = said.get("proto", scheme).lower(), said.get("host", host)
+        if scheme not in URL_SCHEMES or not HOST_FORM.fullmatch(host):
+            raise web.HTTPBadRequest(text="The request does not name the host that it is for.\n")
+        return f"{scheme}://{host}"
+
+    def _read_forwarded_headers(self, request: web.Request) -> Mapping[str, str]:
+        """Return `proto` and `host` as the outermost trusted proxy received them."""
+        said = {}
+        for key, name in (("proto", "X-Forwarded-Proto"), ("host", "X-Forwarded-Host")):
+            # The last value is the one that our own proxy added; those before it may be the caller's inventions.
+            if values := ",".join(request.headers.getall(name, [])):
+                said[key] = values.rpartition(",")[2].strip()
+        for element in reversed(request.forwarded):
+            said |= {key: element[key] for key in ("proto", "host") if key in element}
+            if not self._trusts(parse_forwarded_node(element.get("for", ""))):
+                break
+        return said
+
+    def _trusts(self, address: str | None) -> bool:
+        """Return whether an address belongs to a trusted proxy."""
+        if not address or not self._trusted:
+            return False
+        try:
+            parsed = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped:
+            parsed = parsed.ipv4_mapped
+        return any(parsed in network for network in self._trusted)
+
+
+def parse_forwarded_node(node: str) -> str:
+    """Return the address in the `for` of a Forwarded element: `[2001:db8::1]:4711`, `192.0.2.1:80`, `192.0.2.1`."""
+    if node.startswith("["):
+        return node[1:].partition("]")[0]
+    return PORT_SUFFIX.sub("", node)
+
+
+def validate_public_url(url: str) -> str:
+    """Return a configured URL without its trailing slash. Raises ConfigError."""
+    parts = urlsplit(url)
+    if parts.scheme not in URL_SCHEMES or not parts.netloc or parts.query or parts.fragment:
+        raise ConfigError(f"server.public_url: {url} must begin with http:// or https:// and name a host")
+    return url.rstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptHeader:
+    """The media ranges of an `Accept` header in lower case, each with its quality from 0 to 1."""
+
+    ranges: Sequence[tuple[str, float]]
+
+    @classmethod
+    def parse(cls, values: Iterable[str]) -> AcceptHeader:
+        """Parse the values of the header; a quality that is not a number counts as 1."""
+        return cls([parse_media_range(item) for value in values for item in value.split(",")])
+
+    def prefer(self, offered: Sequence[str]) -> str | None:
+        """Return the preferred media type among those offered, or None if none is acceptable.
+
+        A type that is named explicitly precedes one that only a range such as `*/*` allows; ties go to the first
+        offered.
+        """
+        best = max(offered, key=self._rate)
+        return best if self._rate(best)[0] > 0 else None
+
+    def _rate(self, media_type: str) -> tuple[float, int]:
+        """Return the quality of the most specific range that covers a media type, and the rank of that range."""
+        covering = ("*/*", f"{media_type.partition('/')[0]}/*", media_type)
+        found = [(covering.index(name), quality) for name, quality in self.ranges if name in covering]
+        specific, quality = max(found, default=(0, 0.0))
+        return quality, specific
+
+
+def parse_media_range(text: str) -> tuple[str, float]:
+    """Parse a media range into its name without parameters and its quality."""
+    name, *parameters = (part.strip().lower() for part in text.split(";"))
+    given = [parameter.removeprefix("q=") for parameter in parameters if parameter.startswith("q=")]
+    try:
+        quality = float(given[0]) if given else 1.0
+    except ValueError:
+        quality = 1.0
+    return name, min(max(quality, 0.0), 1.0) if math.isfinite(quality) else 1.0
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+ALLOWED_HEADERS: Final = (
+    "Authorization, Content-Type, Last-Event-ID, X-Request-Id, traceparent, tracestate, A2A-Version, A2A-Extensions, "
+    "X-A2A-Extensions"
+)
+EXPOSED_HEADERS: Final = "A2A-Extensions, ETag, Retry-After, WWW-Authenticate, X-A2A-Extensions, X-Request-Id"
+MAX_AGE: Final = "600"
+"""Seconds for which a browser may remember the answer to its preflight request."""
+
+
+class Cors:
+    """Answer preflight requests and add CORS headers for the given origins; `*` is any. Never with credentials."""
+
+    def __init__(self, origins: Sequence[str]) -> None:
+        self._origins = frozenset(origins)
+        self._any = "*" in self._origins
+
+    def install(self, app: web.Application, paths: Mapping[str, Iterable[str]]) -> None:
+        """Add preflight handlers for the paths and their methods, and CORS headers to every response."""
+        app.on_response_prepare.append(self._mark)
+        for path, methods in paths.items():
+            app.router.add_options(path, self._preflight(", ".join(methods)))
+
+    def _preflight(self, methods: str) -> Handler:
+        async def answer(_: web.Request) -> web.Response:
+            headers = {
+                "Access-Control-Allow-Methods": methods,
+                "Access-Control-Allow-Headers": ALLOWED_HEADERS,
+                "Access-Control-Max-Age": MAX_AGE,
+            }
+            return web.Response(status=204, headers=headers)
+
+        return answer
+
+    async def _mark(self, request: web.Request, response: web.StreamResponse) -> None:
+        if not self._any:
+            response.headers.add("Vary", "Origin")
+        origin = request.headers.get("Origin")
+        if origin is not None and (self._any or origin in self._origins):
+            response.headers["Access-Control-Allow-Origin"] = "*" if self._any else origin
+            response.headers["Access-Control-Expose-Headers"] = EXPOSED_HEADERS

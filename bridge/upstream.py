@@ -1,0 +1,298 @@
+"""The gRPC server behind the bridge: its address, the channel to it, and forwarding of calls to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import grpc
+from google.protobuf.message import Message
+
+from bridge.call_failures import UNEXPECTED_FAILURE, CallFailure, failure_from_rpc, violation_list, violation_text
+from cstp_grpc.client.tls import channel_credentials
+from cstp_grpc.config import ConfigError
+from cstp_grpc.contract.json_codec import CodecError, from_json, json_path, to_json
+from cstp_grpc.contract.methods import RpcMethod
+from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
+from cstp_grpc.errors import InvalidArgument
+
+CHANNEL_OPTIONS: Final = [
+    # The server bounds its answers and their error details; the bridge does not judge them again.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_metadata_size", 1_048_576),
+    ("grpc.absolute_max_metadata_size", 1_048_576),
+    # The pauses between attempts to reach a server that is away grow to two minutes by default.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    # The server is a neighbour: a proxy for the internet does not lead to it.
+    ("grpc.enable_http_proxy", 0),
+]
+
+ROUND_ROBIN_OPTIONS: Final = [
+    ("grpc.service_config", json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})),
+]
+
+PLAIN_SCHEME: Final = "grpc"
+SECURE_SCHEME: Final = "grpcs"
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """The gRPC server behind the bridge, as `host:port` with an optional `grpc://` or `grpcs://`.
+
+    Several IPv4 addresses separated by commas are the workers of one server, among which calls are distributed in
+    turn.
+    """
+
+    target: str
+    ca_file: Path | None = None
+    """The authorities that certify it, in place of the system's."""
+    announced: str | None = None
+    """How others reach it, in the same form; None where that is how the bridge does."""
+
+
+def open_channel(target: str, ca_file: Path | None = None) -> grpc.aio.Channel:
+    """Open a channel to a server; it connects at the first call and reconnects when needed.
+
+    Raises ConfigError.
+    """
+    address = parse_grpc_target(target)
+    if "," in address:
+        return grpc.aio.insecure_channel(f"ipv4:{address}", options=[*CHANNEL_OPTIONS, *ROUND_ROBIN_OPTIONS])
+    if not is_secure_target(target):
+        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    try:
+        credentials = channel_credentials(read_ca_file(ca_file))
+    except InvalidArgument as error:
+        raise ConfigError(f"server.grpc_ca_file: {ca_file} holds no certificates in PEM") from error
+    return grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+
+
+def parse_grpc_target(target: str) -> str:
+    """Return the `host:port` of a target. Raises ConfigError."""
+    scheme, _, address = target.rpartition("://")
+    if scheme not in ("", PLAIN_SCHEME, SECURE_SCHEME) or not address or "/" in address:
+        raise ConfigError(f"server.grpc_target: {target} is not of the form HOST:PORT or grpcs://HOST:PORT")
+    return address
+
+
+def is_secure_target(target: str) -> bool:
+    """Return whether a target uses TLS."""
+    return target.startswith(f"{SECURE_SCHEME}://")
+
+
+def read_ca_file(path: Path | None) -> bytes | None:
+    """Read the CA certificates in a file, or return None to use the system's. Raises ConfigError."""
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"server.grpc_ca_file: {path} cannot be read: {error.strerror}") from error
+
+
+Metadata = Sequence[tuple[str, str]]
+
+REQUEST_ID_FIELD: Final = "request_id"
+"""By this field of a request, chosen by its caller, a method knows a repetition."""
+MALFORMED_MESSAGE: Final = b"\xff"
+"""The beginning of a field's number, which decodes as no message."""
+
+
+class UnaryStub(Protocol):
+    """Send a message of one method."""
+
+    def __call__(self, request: Message, *, timeout: float, metadata: Metadata) -> Awaitable[Message]:
+        """Return the response. Raises grpc.aio.AioRpcError."""
+        ...
+
+
+class ServerStream(Protocol):
+    """A call that is answered with a stream of messages."""
+
+    async def initial_metadata(self) -> Iterable[tuple[str, str | bytes]]:
+        """Return the metadata that precedes the first message; for an admitted call it holds the request id."""
+        ...
+
+    def cancel(self) -> bool:
+        """Cancel the call."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """Iterate over the messages. Raises grpc.aio.AioRpcError."""
+        ...
+
+
+StreamingStub = Callable[..., ServerStream]
+"""Opens a call of one method: takes the request, and `metadata` by name."""
+
+
+class RawUnaryStub(Protocol):
+    """Send bytes that are not a valid message of one method."""
+
+    def __call__(self, request: bytes, *, timeout: float, metadata: Metadata) -> Awaitable[Message]:
+        """Always raise grpc.aio.AioRpcError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardedMethod:
+    """A method and its stubs: `invoke` for unary methods, `open` for streaming responses.
+
+    `invoke_malformed` sends bytes that are not a message, which the server refuses.
+    """
+
+    method: RpcMethod
+    invoke: UnaryStub | None = None
+    open: StreamingStub | None = None
+    invoke_malformed: RawUnaryStub | None = None
+
+
+class Forwarder:
+    """Forward calls to every method of the contract on a channel.
+
+    `timeout` is in seconds, for each call.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, methods: Mapping[str, RpcMethod], timeout: float) -> None:
+        self._timeout = timeout
+        self._routes = {
+            name: build_forwarded_method(channel, method) for name, method in methods.items() if method.public
+        }
+
+    @property
+    def names(self) -> Collection[str]:
+        """The JSON-RPC names of all methods."""
+        return self._routes.keys()
+
+    def is_repeatable(self, name: str, params: Mapping[str, object]) -> bool:
+        """Return whether a repeated call has no further effect; an unknown method has none.
+
+        A method that recognizes repetitions by a request id is repeatable only with such an id.
+        """
+        route = self._routes.get(name)
+        if route is None:
+            return True
+        method = route.method
+        needs_id = REQUEST_ID_FIELD in method.request.DESCRIPTOR.fields_by_name
+        return method.idempotent and not (needs_id and params.get(json_path(method.request, REQUEST_ID_FIELD)) is None)
+
+    def intent_type(self, name: str) -> str:
+        """Return the intent type that failures of a method carry; empty if none."""
+        route = self._routes.get(name)
+        return route.method.intent_type if route else ""
+
+    async def call(self, name: str, params: dict[str, object] | list[object], metadata: Metadata) -> dict[str, Any]:
+        """Call a method and return its JSON result. Raises CallFailure."""
+        route = self._routes.get(name)
+        if route is None:
+            raise CallFailure("METHOD_NOT_FOUND", "Method not found")
+        if route.invoke is None:
+            detail = f"{name} takes or answers a stream and can only be called over gRPC"
+            raise CallFailure("METHOD_NOT_FOUND", "Method not found", details={"detail": detail})
+        request = await self._read(route, params, metadata)
+        try:
+            answer = await route.invoke(request, timeout=self._timeout, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            raise failure_from_rpc(error, route.method.request) from error
+        return to_json(answer)
+
+    async def open_stream(
+        self, name: str, params: dict[str, object], metadata: Metadata
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Open a streaming call and return its JSON results, once the server has admitted the call.
+
+        Closing the generator cancels the call. Raises CallFailure, and so does the generator.
+        """
+        route = self._routes[name]
+        assert route.open is not None, f"{name} does not answer with a stream"
+        request = await self._read(route, params, metadata)
+        call = route.open(request, metadata=metadata)
+        results = stream_results(call, route.method)
+        try:
+            async with asyncio.timeout(self._timeout):
+                admitted = dict(await call.initial_metadata())
+                if REQUEST_ID_KEY not in admitted:
+                    # A refused call has no messages: asking for one raises the reason.
+                    await anext(results, None)
+        except TimeoutError as error:
+            call.cancel()
+            raise CallFailure("DEADLINE_EXCEEDED", "The server did not answer in time") from error
+        except BaseException:
+            call.cancel()
+            raise
+        return results
+
+    async def _read(
+        self, route: ForwardedMethod, params: dict[str, object] | list[object], metadata: Metadata
+    ) -> Message:
+        """Parse the request of a call. Raises CallFailure; the server's refusal of the caller takes precedence."""
+        try:
+            return parse_params(params, route.method.request)
+        except CallFailure as failure:
+            raise failure from await self._refusal(route, metadata)
+
+    async def _refusal(self, route: ForwardedMethod, metadata: Metadata) -> grpc.aio.AioRpcError:
+        """Return the server's error for a call whose params are not a message of its method.
+
+        The caller is thus authenticated first, and the refusal counts for limits and in the audit trail as over gRPC.
+        Raises CallFailure if the server refuses the call for another reason.
+        """
+        assert route.invoke_malformed is not None, "methods that take a stream have no params"
+        try:
+            await route.invoke_malformed(MALFORMED_MESSAGE, timeout=self._timeout, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.INVALID_ARGUMENT:
+                raise failure_from_rpc(error, route.method.request) from error
+            return error
+        raise CallFailure(*UNEXPECTED_FAILURE)
+
+
+def build_forwarded_method(channel: grpc.aio.Channel, method: RpcMethod) -> ForwardedMethod:
+    """Build the stubs of a method; one that takes a stream has none."""
+    if method.client_streaming:
+        return ForwardedMethod(method)
+    # An error needs no message of the answer, so a method that answers with a stream can be called like a unary one.
+    malformed: RawUnaryStub = channel.unary_unary(method.path, response_deserializer=method.response.FromString)
+    if method.server_streaming:
+        stream = channel.unary_stream(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )
+        return ForwardedMethod(method, open=stream, invoke_malformed=malformed)
+    unary = channel.unary_unary(
+        method.path,
+        request_serializer=method.request.SerializeToString,
+        response_deserializer=method.response.FromString,
+    )
+    return ForwardedMethod(method, invoke=unary, invoke_malformed=malformed)
+
+
+async def stream_results(call: ServerStream, method: RpcMethod) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield the JSON results of a call. Raises CallFailure."""
+    try:
+        async for answer in call:
+            yield to_json(answer)
+    except grpc.aio.AioRpcError as error:
+        raise failure_from_rpc(error, method.request) from error
+    finally:
+        call.cancel()
+
+
+def parse_params(params: dict[str, object] | list[object], request: type[Message]) -> Message:
+    """Parse the params of a call into its request message. Raises CallFailure."""
+    if isinstance(params, list):
+        raise CallFailure("INVALID_ARGUMENT", "params must be an object: the methods take their parameters by name")
+    try:
+        return from_json(params, request)
+    except CodecError as error:
+        found = [(item.field, item.description) for item in error.violations]
+        raise CallFailure(
+            "INVALID_ARGUMENT", violation_text(found), details={"violations": violation_list(found)}
+        ) from error

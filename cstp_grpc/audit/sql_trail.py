@@ -1,0 +1,267 @@
+"""The audit trail: its store port, and its tables in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    Row,
+    Select,
+    TextClause,
+    desc,
+    insert,
+    select,
+    text,
+    tuple_,
+)
+
+from cstp_grpc.audit.model import AuditedPeer, AuditEntry, AuditEvent, AuditFilter
+from cstp_grpc.enums import PeerStatus
+from cstp_grpc.storage.pagination import (
+    Page,
+    PageRequest,
+    count_within_budget,
+    decode_page_token,
+    encode_page_token,
+    estimate_message_bytes,
+    from_microseconds,
+    to_microseconds,
+)
+from cstp_grpc.storage.storable_text import replace_unstorable
+from cstp_grpc.storage.tables import BLOCKED, NOT_A_CHECK, audit_entries, audit_guardrails
+from cstp_grpc.storage.unit_of_work import (
+    CompiledStatement,
+    Parameters,
+    RowInsertion,
+    bind_parameters,
+    read_snapshot,
+    run_insertions,
+)
+from cstp_grpc.storage.writer import GroupCommitWriter
+
+
+class AuditStore(Protocol):
+    """Stores entries permanently; none can be changed or removed."""
+
+    def insertion(self, entry: AuditEntry) -> RowInsertion:
+        """Return the job that inserts an entry; its values are converted immediately."""
+
+    def page(self, conditions: AuditFilter, request: PageRequest) -> Page[AuditEntry]:
+        """Return the matching entries, latest first; at the same instant, the later stored first.
+
+        Raises InvalidArgument if the page token is not one of this listing, QueryFailed if the database does not
+        respond.
+        """
+
+
+class AuditTrail:
+    """Writes audit entries and lists them."""
+
+    def __init__(self, store: AuditStore, writer: GroupCommitWriter) -> None:
+        self._store = store
+        self._writer = writer
+
+    def append(self, connection: Connection, entry: AuditEntry) -> None:
+        """Add an entry within a given transaction, so that both are stored or neither is."""
+        self._store.insertion(entry)(connection)
+
+    async def write(self, entry: AuditEntry) -> None:
+        """Add an entry and wait until it is on disk, without blocking the event loop. Raises Unavailable."""
+        await self._writer.write(self._store.insertion(entry))
+
+    def record(self, entry: AuditEntry) -> None:
+        """Add an entry and wait until it is on disk; for threads. Raises Unavailable."""
+        self._writer.run(self._store.insertion(entry))
+
+    def submit(self, *entries: AuditEntry) -> Future[None]:
+        """Add entries in one transaction; the future completes when they are on disk. Raises Unavailable."""
+        insertions = [self._store.insertion(entry) for entry in entries]
+        return self._writer.submit(lambda connection: run_insertions(connection, insertions))
+
+    def page(self, conditions: AuditFilter, request: PageRequest) -> Page[AuditEntry]:
+        """Return a page of the entries that meet all conditions, as `AuditStore.page` does."""
+        return self._store.page(conditions, request)
+
+
+COUNT_COLUMNS = ("count", "first_at", "last_at")
+"""The columns of entries that count calls."""
+
+
+class SqlAuditStore:
+    """Stores entries in the tables `audit_entries` and `audit_guardrails`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        dialect = engine.dialect
+        columns = [column.name for column in audit_entries.c if column.name != "id"]
+        # What only counts have costs the entries of all other calls nothing.
+        common = [name for name in columns if name not in COUNT_COLUMNS]
+        entry = insert(audit_entries).inline().values(bind_parameters(common))
+        guardrail = insert(audit_guardrails).values(bind_parameters(audit_guardrails.c.keys()))
+        self._entries = CompiledStatement(entry, dialect)
+        self._counts = CompiledStatement(insert(audit_entries).inline().values(bind_parameters(columns)), dialect)
+        self._entries_with_guardrails = GuardrailEntryInserter(
+            CompiledStatement(entry.returning(audit_entries.c.id), dialect), CompiledStatement(guardrail, dialect)
+        )
+
+    def insertion(self, entry: AuditEntry) -> RowInsertion:
+        """Return the job that inserts an entry; its values are converted immediately."""
+        if entry.count is not None:
+            counts = {name: getattr(entry, name) for name in COUNT_COLUMNS}
+            return RowInsertion(self._counts, self._counts.prepare(entry_to_row(entry) | counts))
+        if entry.violations or entry.warnings:
+            return RowInsertion(self._entries_with_guardrails, self._entries_with_guardrails.prepare(entry))
+        return RowInsertion(self._entries, self._entries.prepare(entry_to_row(entry)))
+
+    def page(self, conditions: AuditFilter, request: PageRequest) -> Page[AuditEntry]:
+        """Return the matching entries, latest first; at the same instant, the later stored first.
+
+        Raises InvalidArgument if the page token is not one of this listing, QueryFailed if the database does not
+        respond.
+        """
+        query = page_query(conditions, request).limit(request.limit + 1)
+        with read_snapshot(self._engine) as connection:
+            entries = [entry_from_row(row) for row in connection.execute(query)]
+        items = tuple(entries[: request.limit])
+        items = items[: count_within_budget(items, estimate_entry_size)]
+        return Page(items, next_page_token(items[-1], conditions) if len(entries) > len(items) else "")
+
+
+class GuardrailEntryInserter:
+    """Inserts entries that name guardrails, and the rows by which guardrails are searched."""
+
+    def __init__(self, insert_returning_id: CompiledStatement, insert_guardrail: CompiledStatement) -> None:
+        self._insert_returning_id = insert_returning_id
+        self._insert_guardrail = insert_guardrail
+
+    def prepare(self, entry: AuditEntry) -> PreparedEntry:
+        """Convert an entry to the driver's types."""
+        guardrails = sorted({*entry.violations, *entry.warnings})
+        rows = [{"guardrail_id": name, "timestamp": entry.timestamp, "entry_id": 0} for name in guardrails]
+        return PreparedEntry(
+            self._insert_returning_id.prepare(entry_to_row(entry)),
+            [self._insert_guardrail.prepare(row) for row in rows],
+        )
+
+    def insert_rows(self, connection: Connection, rows: Sequence[PreparedEntry]) -> None:
+        """Insert entries within a transaction, in their order. Raises SQLAlchemyError."""
+        guardrails = []
+        for row in rows:
+            ((entry_id,),) = self._insert_returning_id.all_prepared(connection, row.entry)
+            for guardrail in row.guardrails:
+                self._insert_guardrail.fill_in(guardrail, "entry_id", entry_id)
+            guardrails += row.guardrails
+        self._insert_guardrail.insert_rows(connection, guardrails)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedEntry:
+    """An entry in the driver's types, and its guardrail rows, which still lack the entry's id."""
+
+    entry: Parameters
+    guardrails: list[Parameters]
+
+
+def page_query(conditions: AuditFilter, request: PageRequest) -> Select[tuple[object, ...]]:
+    """Return the query of a page, starting at its token."""
+    table = audit_entries.c
+    query = select(audit_entries).where(*filter_clauses(conditions))
+    timestamp: Column[object] = table.timestamp
+    identity: Column[object] = table.id
+    if conditions.guardrail_id is not None:
+        # Walking this table's index gives the entries in their order, without sorting.
+        guardrails = audit_guardrails.c
+        query = query.join_from(audit_guardrails, audit_entries, guardrails.entry_id == table.id)
+        query = query.where(guardrails.guardrail_id == replace_unstorable(conditions.guardrail_id))
+        timestamp, identity = guardrails.timestamp, guardrails.entry_id
+    if conditions.after is not None:
+        query = query.where(timestamp >= conditions.after)
+    if conditions.before is not None:
+        query = query.where(timestamp <= conditions.before)
+    if request.token:
+        microseconds, last_id = decode_page_token(request.token, conditions, (int, int))
+        last = tuple_(from_microseconds(int(microseconds)), int(last_id))
+        query = query.where(tuple_(timestamp, identity) < last)
+    return query.order_by(desc(timestamp), desc(identity))
+
+
+def filter_clauses(conditions: AuditFilter) -> Iterator[ColumnElement[bool] | TextClause]:
+    """Yield the conditions on the entries, except those on their instant."""
+    table = audit_entries.c
+    for column, wanted in (
+        (table.requesting_agent, conditions.requesting_agent),
+        (table.request_id, conditions.request_id),
+        (table.correlation_id, conditions.correlation_id),
+        (table.decision_id, conditions.decision_id),
+        (table.error, conditions.error),
+    ):
+        if wanted is not None:
+            yield column == replace_unstorable(wanted)
+    if conditions.event is not None:
+        yield table.event == conditions.event
+        if conditions.event != AuditEvent.GUARDRAIL_CHECK:
+            yield text(NOT_A_CHECK)  # implied, and what lets the partial index be used
+    if conditions.allowed is not None:
+        yield table.allowed.is_(True) if conditions.allowed else text(BLOCKED)
+
+
+def entry_to_row(entry: AuditEntry) -> dict[str, object]:
+    """Convert an entry to a row of `audit_entries`."""
+    return {
+        "timestamp": entry.timestamp,
+        "event": entry.event.value,
+        "requesting_agent": entry.requesting_agent,
+        "request_id": entry.request_id,
+        "claimed_agent": replace_unstorable(entry.claimed_agent),
+        "action": replace_unstorable(entry.action),
+        "allowed": entry.allowed,
+        "violations": entry.violations or None,
+        "warnings": entry.warnings or None,
+        "evaluated": entry.evaluated,
+        "rule_set_version": entry.rule_set_version,
+        "correlation_id": replace_unstorable(entry.correlation_id),
+        "decision_id": entry.decision_id,
+        "error": entry.error,
+        "peers": [[peer.agent, peer.status, peer.allowed] for peer in entry.peers] or None,
+        "intent_revision": entry.intent_revision,
+    }
+
+
+def entry_from_row(row: Row[tuple[object, ...]]) -> AuditEntry:
+    """Convert a row of `audit_entries` to an entry."""
+    values = dict(row._mapping)
+    values["event"] = AuditEvent(values["event"])
+    values["violations"] = tuple(values["violations"] or ())
+    values["warnings"] = tuple(values["warnings"] or ())
+    values["peers"] = tuple(
+        AuditedPeer(agent, PeerStatus(status), allowed) for agent, status, allowed in values["peers"] or ()
+    )
+    return AuditEntry(**values)
+
+
+def next_page_token(last: AuditEntry, conditions: AuditFilter) -> str:
+    """Return the token of the page after an entry."""
+    assert last.id is not None
+    return encode_page_token(conditions, (to_microseconds(last.timestamp), last.id))
+
+
+def estimate_entry_size(entry: AuditEntry) -> int:
+    """Return the estimated number of bytes that an entry takes in a message."""
+    texts = (
+        entry.requesting_agent,
+        entry.request_id,
+        entry.claimed_agent,
+        entry.action,
+        entry.rule_set_version,
+        entry.correlation_id,
+        entry.decision_id,
+        entry.error,
+    )
+    return estimate_message_bytes((*texts, *entry.violations, *entry.warnings, *(peer.agent for peer in entry.peers)))

@@ -1,0 +1,38 @@
+"""The authenticated caller of the current call."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Final
+
+from cstp_grpc.enums import Permission
+
+ANONYMOUS: Final = "anonymous"
+"""The agent name of all callers if authentication is disabled."""
+
+RELAYED_READER: Final = ""
+"""The reader's name if a peer asks on behalf of its own callers: a peer without decisions. No agent has this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """An authenticated agent and its request."""
+
+    agent: str
+    permissions: frozenset[Permission] = field(default=frozenset())
+    request_id: str = ""
+    tenant: str = ""
+    relayed: bool = False
+    """Whether it asks for a caller of another agent."""
+
+    @property
+    def reader(self) -> str:
+        """The name used for read permission: the agent, or RELAYED if a peer asks for its own caller."""
+        return RELAYED_READER if self.relayed else self.agent
+
+
+current_caller: ContextVar[Caller] = ContextVar("current_caller")
+"""Set by authentication before a servicer runs. A context variable, because gRPC's generated servicers have no
+parameter for it.
+"""

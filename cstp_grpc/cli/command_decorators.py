@@ -1,0 +1,369 @@
+"""The decorators, options, value types and state that commands share.
+
+Reading settings and calling servers takes long to load, so both are imported where they are used: some commands do
+neither.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
+
+import click
+
+from cstp_grpc.cli.output import Output, to_printable
+from cstp_grpc.config.environment import command_environment
+from cstp_grpc.enums import DecisionStatus, Outcome, Stakes
+from cstp_grpc.errors import ConfigError, CstpError
+
+if TYPE_CHECKING:
+    from cstp_grpc.cli.server_choice import Endpoint, ServerChoice
+    from cstp_grpc.client import CstpClient
+    from cstp_grpc.config import Settings
+    from cstp_grpc.contract.calls import Json
+
+
+Command = Callable[..., None]
+Decorator = Callable[[Command], Command]
+
+
+CONFIDENCE = click.FloatRange(0, 1)
+LIMIT = click.IntRange(min=1)
+
+
+def parse_instant(text: str) -> datetime:
+    """Parse an ISO 8601 instant, by default in UTC. Raises click.BadParameter."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is not a date like 2026-01-31 or 2026-01-31T12:00:00Z") from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def parse_json_object(text: str) -> dict[str, Json]:
+    """Parse a JSON object. Raises click.BadParameter."""
+    try:
+        content = parse_json(text)
+    except ValueError as error:
+        raise click.BadParameter(f"is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise click.BadParameter('must be a JSON object like {"key": true}')
+    return content
+
+
+def parse_assignment(text: str) -> tuple[str, Json]:
+    """Parse `key=value`; a value that is no JSON is a text. Raises click.BadParameter."""
+    key, value = parse_key_value(text)
+    try:
+        return key, parse_json(value)
+    except ValueError:
+        return key, value
+
+
+def parse_key_value(text: str) -> tuple[str, str]:
+    """Parse `key=text`. Raises click.BadParameter."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise click.BadParameter(f"{text!r} is not of the form key=value")
+    return key, value
+
+
+def parse_json(text: str) -> Any:
+    """Parse a JSON value. Raises ValueError, also for NaN and infinity."""
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def merge_assignments(
+    assignments: Iterable[tuple[str, Json]], whole: Mapping[str, Json] | None, option: str
+) -> dict[str, Json]:
+    """Return a JSON object given as a whole and by key. Raises click.UsageError for a repeated key."""
+    found = dict(whole or {})
+    for key, value in assignments:
+        if key in found:
+            raise click.UsageError(f"{option} gives {key!r} more than once.")
+        found[key] = value
+    return found
+
+
+def enum_choice(kind: type[StrEnum]) -> click.Choice[str]:
+    """Return a click type for the values of an enum."""
+    return click.Choice([word.value for word in kind], case_sensitive=False)
+
+
+def stack_options(*options: Decorator) -> Decorator:
+    """Return a decorator that adds options, listed in the order given."""
+    return lambda command: functools.reduce(lambda inner, option: option(inner), reversed(options), command)
+
+
+def inputs_options(name: str) -> Decorator:
+    """Return a decorator that adds options for guardrail inputs, passed to the command as `inputs`."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapper(*args: Any, inputs: dict[str, Json] | None, **kwargs: Any) -> None:
+            command(*args, inputs=inputs or {}, **kwargs)
+
+        return object_options(
+            name,
+            "inputs",
+            "An input of the guardrails; the value is JSON, or else a text.",
+            "The inputs of the guardrails as one JSON object.",
+        )(wrapper)
+
+    return decorate
+
+
+def object_options(name: str, parameter: str, member_help: str, whole_help: str) -> Decorator:
+    """Return a decorator that adds options for a JSON object, by key and as a whole; None without them."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapper(
+            *args: Any, assignments: Sequence[tuple[str, Json]], whole: Mapping[str, Json] | None, **kwargs: Any
+        ) -> None:
+            given = bool(assignments) or whole is not None
+            command(*args, **{parameter: merge_assignments(assignments, whole, name) if given else None}, **kwargs)
+
+        return stack_options(
+            click.option(
+                name, "assignments", type=parse_assignment, multiple=True, metavar="KEY=VALUE", help=member_help
+            ),
+            click.option(f"{name}-json", "whole", type=parse_json_object, metavar="JSON", help=whole_help),
+        )(wrapper)
+
+    return decorate
+
+
+def judged_options(command: Command) -> Command:
+    """Add the options that describe an action or intent."""
+    return stack_options(
+        click.option("--category", help="The kind of decision, for instance architecture."),
+        click.option("--stakes", type=enum_choice(Stakes), help="What is at risk; medium when absent."),
+        click.option("--confidence", type=CONFIDENCE, help="How sure you are, 0 to 1."),
+    )(command)
+
+
+def federated_options(command: Command) -> Command:
+    """Add the options that choose the agents to ask."""
+    return stack_options(
+        click.option(
+            "--scope",
+            type=click.Choice(["local", "federated"]),
+            help="Who answers: the agent that is called, or its peers too; as it is configured when absent.",
+        ),
+        click.option(
+            "--ask", "asked", metavar="NAME", multiple=True, help="A peer of the agent to ask; may be repeated."
+        ),
+    )(command)
+
+
+def filter_options(command: Command) -> Command:
+    """Add the options that filter decisions, passed to the command as `filters`."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, recorded_by: str | None, **kwargs: Any) -> None:
+        # Not loaded before it is needed: it brings gRPC along.
+        from cstp_grpc.client import decision_filters
+
+        conditions = {name: kwargs.pop(name) for name in FILTER_NAMES}
+        command(*args, filters=decision_filters(agent=recorded_by, **conditions), **kwargs)
+
+    return stack_options(
+        click.option("--category", help="Exactly this category."),
+        click.option("--min-confidence", type=CONFIDENCE, help="At least this confidence."),
+        click.option("--max-confidence", type=CONFIDENCE, help="At most this confidence."),
+        click.option("--after", "date_after", type=parse_instant, metavar="DATE", help="Dated then or later."),
+        click.option("--before", "date_before", type=parse_instant, metavar="DATE", help="Dated then or earlier."),
+        click.option("--stakes", type=enum_choice(Stakes), multiple=True, help="Any of these stakes."),
+        click.option("--status", type=enum_choice(DecisionStatus), multiple=True, help="Any of these states."),
+        click.option("--outcome", type=enum_choice(Outcome), multiple=True, help="Any of these outcomes."),
+        click.option("--tag", "tags", multiple=True, help="All of these tags."),
+        click.option("--project", help="Exactly this project."),
+        click.option("--by", "recorded_by", metavar="AGENT", help="Recorded by exactly this agent."),
+    )(wrapper)
+
+
+FILTER_NAMES = (
+    "category",
+    "min_confidence",
+    "max_confidence",
+    "date_after",
+    "date_before",
+    "stakes",
+    "status",
+    "outcome",
+    "tags",
+    "project",
+)
+"""What `filter_options` adds besides the agent, whose option must not be called like the agent to call."""
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@dataclass
+class CommandState:
+    """The state of the running command."""
+
+    json_wanted: bool = False
+    config_file: Path | None = None
+    endpoint: Endpoint | None = None
+
+    def settings(self) -> Settings:
+        """Load the settings. Raises ConfigError."""
+        from cstp_grpc import config
+
+        return config.load_settings(self.config_path)
+
+    def data_dir(self) -> Path:
+        """Return the data folder, without validating the other settings if possible. Raises ConfigError."""
+        from cstp_grpc.config.yaml_file import read_data_dir
+
+        return read_data_dir(self.config_path) or self.settings().data_dir
+
+    @property
+    def config_path(self) -> Path | None:
+        """The configuration file: --config, or the environment's."""
+        return self.config_file or command_environment().config
+
+
+@contextmanager
+def exit_on_known_failure(ctx: click.Context) -> Iterator[None]:
+    """Exit with code 1 after a known error, and print what to do next."""
+    try:
+        yield
+    except CstpError as error:
+        from cstp_grpc.cli.error_hints import error_to_json, hint_for_error
+
+        next_step = hint_for_error(error, ctx.obj.endpoint)
+        exit_with_error(
+            ctx, f"{error.message}\n{next_step}" if next_step else error.message, error_to_json(error, next_step)
+        )
+    except ConfigError as error:
+        exit_with_error(ctx, str(error), {"reason": "CONFIGURATION", "message": str(error)})
+    except UnicodeEncodeError as error:
+        message = f"{error.object!r} is not UTF-8 text"
+        exit_with_error(ctx, message, {"reason": "INVALID_ARGUMENT", "message": message})
+    except click.UsageError:
+        raise
+    except click.ClickException as error:
+        exit_with_error(ctx, error.message, {"reason": "FAILED", "message": error.message})
+
+
+def exit_with_error(ctx: click.Context, message: str, document: dict[str, Any]) -> NoReturn:
+    """Print an error on standard error and exit with code 1."""
+    output = Output(json_wanted=ctx.obj.json_wanted)
+    if output.json_wanted:
+        output.print_error(document)
+    else:
+        output.note(f"Error: {to_printable(message)}")
+    ctx.exit(1)
+
+
+def current_state() -> CommandState:
+    """Return the state of the running command."""
+    found: CommandState = click.get_current_context().obj
+    return found
+
+
+def store_option(name: str) -> Callable[[click.Context, click.Parameter, T], T]:
+    """Return a callback that stores an option in the command's state."""
+
+    def note(ctx: click.Context, _: click.Parameter, value: T) -> T:
+        # What a group was told holds for its commands, which are told after it.
+        if value:
+            setattr(ctx.obj, name, value)
+        return value
+
+    return note
+
+
+json_option = click.option(
+    "--json",
+    is_flag=True,
+    expose_value=False,
+    callback=store_option("json_wanted"),
+    help="Print the answer as JSON.",
+)
+config_option = click.option(
+    "--config",
+    type=FILE,
+    expose_value=False,
+    callback=store_option("config_file"),
+    help="The configuration file; CSTP_CONFIG when absent.",
+)
+
+ca_option = click.option(
+    "--ca-file", type=FILE, help="The authorities that certify the server, a PEM file; CSTP_CA_FILE when absent."
+)
+
+
+def with_output(command: Callable[Concatenate[Output, P], None]) -> Command:
+    """Add the option --json to a command, and pass it the Output as its first argument."""
+
+    @json_option
+    @functools.wraps(command)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
+        command(Output(json_wanted=current_state().json_wanted), *args, **kwargs)
+
+    return wrapper
+
+
+def with_client(command: Callable[Concatenate[CstpClient, Output, P], None]) -> Command:
+    """Add the options that choose a server, and pass the command a client of it and the Output."""
+
+    @server_options
+    @json_option
+    @config_option
+    @functools.wraps(command)
+    def wrapper(*args: Any, choice: ServerChoice, timeout: float | None, **kwargs: Any) -> None:
+        from cstp_grpc.cli.server_choice import choose_server
+
+        current = current_state()
+        current.endpoint = choose_server(choice, command_environment(), current)
+        with current.endpoint.connect(timeout) as client:
+            command(client, Output(json_wanted=current.json_wanted), *args, **kwargs)
+
+    return wrapper
+
+
+def server_options(command: Command) -> Command:
+    """Add the options that choose a server, passed to the command as `choice` and `timeout`."""
+
+    @click.option("--agent", metavar="NAME|URL", help="The agent to call; when absent, this machine's server.")
+    @click.option("--token", metavar="TOKEN", help="The bearer token; CSTP_TOKEN when absent.")
+    @click.option("--agents-file", type=FILE, help="Where agents are named; CSTP_AGENTS_FILE when absent.")
+    @ca_option
+    @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="How long to wait.")
+    @functools.wraps(command)
+    def wrapper(
+        *args: Any,
+        agent: str | None,
+        token: str | None,
+        agents_file: Path | None,
+        ca_file: Path | None,
+        timeout: float | None,
+        **kwargs: Any,
+    ) -> None:
+        from cstp_grpc.cli.server_choice import ServerChoice
+
+        command(*args, choice=ServerChoice(agent, token, agents_file, ca_file), timeout=timeout, **kwargs)
+
+    return wrapper

@@ -1,0 +1,284 @@
+"""The commands that check and document the configuration and migrate the database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import click
+
+from cstp_grpc.card_keys import SigningKey
+from cstp_grpc.certificates import ServerCertificate
+from cstp_grpc.cli.command_decorators import config_option, current_state, with_output
+from cstp_grpc.cli.error_hints import startup_errors_as_failures
+from cstp_grpc.cli.guardrails import open_rules
+from cstp_grpc.cli.output import Output
+from cstp_grpc.config import ENV_PREFIX, Settings
+from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.federation.module import open_peers
+from cstp_grpc.liaison.module import build_redaction, build_remote_agents, local_agent_names
+from cstp_grpc.server.interceptors.admission import RateLimiter
+from cstp_grpc.storage.engine import create_engine, parse_database_url
+from cstp_grpc.storage.migration import current_revision, newest_revision
+from cstp_grpc.storage.migration import migrate_database as migrate_database
+from cstp_grpc.webhooks.http_client import parse_allow_list
+
+INTRODUCTION = """\
+# Configuration
+
+Made from the models in `cstp_grpc/config/` by `cstp config docs > docs/configuration.md`.
+
+`cstp serve --config FILE` reads one YAML file, or the one that `CSTP_CONFIG` names; without either the defaults below
+hold. Keys are nested as the headings say: `grpc.port` is the key `port` of the mapping `grpc`. An unknown key is an
+error, and `cstp config check` names everything that is wrong. `${NAME}` in a value is replaced by the environment
+variable `NAME`; a missing one stops the start. Each setting can also be given in the environment, under the name in the
+last column, which wins over the file; lists and mappings are written there as JSON.
+
+A relative path in the file is relative to the folder of the file, that of a SQLite database too. One in the environment
+or on the command line is relative to the working directory, as is the default of `data_dir`.
+
+```yaml
+auth:
+  tokens:
+    - {name: emerson, token: "${CSTP_TOKEN_EMERSON}", permissions: [query, check, announce, record, review]}
+cstp:
+  guardrails: {config_path: guardrails/production.yaml}
+```
+
+The commands that call a server read four more variables: `CSTP_CONFIG` (the configuration file), `CSTP_AGENTS_FILE`
+(where agents are named: [the agents file](clients.md#the-agents-file)) and, for a server that no agents file describes,
+`CSTP_TOKEN` (the bearer token) and `CSTP_CA_FILE` (a PEM file of the authorities that certify it).
+"""
+HEADINGS = ("key", "type", "default", "meaning", "environment")
+
+Schema = Mapping[str, Any]
+
+
+def config_markdown() -> str:
+    """Return the Markdown document of all settings."""
+    schema = Settings.model_json_schema()
+    sections = "\n".join(iter_section_lines("", schema, schema["$defs"]))
+    return f"{INTRODUCTION}\n{sections}"
+
+
+def iter_section_lines(path: str, schema: Schema, definitions: Schema) -> Iterator[str]:
+    """Yield the lines of a section and of its subsections."""
+    inner: list[tuple[str, Schema]] = []
+    rows = []
+    for name, described in schema["properties"].items():
+        key = f"{path}.{name}" if path else name
+        target = resolve_reference(described, definitions) or optional_group(described, definitions)
+        if target is None:
+            rows.append(setting_row(key, described))
+        else:
+            inner.append((key, target))
+        items = resolve_reference(described.get("items", {}), definitions)
+        if items is not None and "properties" in items:
+            inner.append((f"{key}[]", items))
+        named = [resolve_reference(values, definitions) for values in described.get("patternProperties", {}).values()]
+        inner += [(f"{key}.NAME", values) for values in named if values is not None]
+    yield f"## {path or 'The top'}\n"
+    yield f"{to_single_line(schema['description'])}\n"
+    if rows:
+        yield f"| {' | '.join(HEADINGS)} |"
+        yield f"|{'---|' * len(HEADINGS)}"
+        yield from rows
+        yield ""
+    for key, nested in inner:
+        yield from iter_section_lines(key, nested, definitions)
+
+
+def resolve_reference(described: Schema, definitions: Schema) -> Schema | None:
+    """Return the group of settings that a schema refers to, or None for a plain value."""
+    target = definitions.get(described.get("$ref", "").removeprefix("#/$defs/"))
+    return target if target and "properties" in target else None
+
+
+def optional_group(described: Schema, definitions: Schema) -> Schema | None:
+    """Return an optional group of settings with its description, or None for anything else."""
+    groups = [resolve_reference(option, definitions) for option in described.get("anyOf", ())]
+    group = next((found for found in groups if found is not None), None)
+    return None if group is None else {**group, "description": described["description"]}
+
+
+def setting_row(key: str, described: Schema) -> str:
+    """Return the table row of a setting."""
+    cells = (
+        f"`{key}`",
+        describe_type(described),
+        describe_default(described),
+        to_single_line(described.get("description", "")),
+        "" if "[]" in key or ".NAME." in key else f"`{ENV_PREFIX}{key.replace('.', '__').upper()}`",
+    )
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def describe_type(described: Schema) -> str:
+    """Return the type of a setting in words."""
+    if "anyOf" in described:
+        return " or ".join(describe_type(option) for option in described["anyOf"] if option.get("type") != "null")
+    if "const" in described:
+        return f"`{described['const']}`"
+    if "enum" in described:
+        return ", ".join(f"`{value}`" for value in described["enum"])
+    match described.get("type"):
+        case "integer":
+            return f"whole number{describe_range(described)}"
+        case "number":
+            return f"number{describe_range(described)}"
+        case "boolean":
+            return "true or false"
+        case "array":
+            return "list"
+        case "object":
+            return "mapping"
+    return {"path": "path", "password": "secret"}.get(described.get("format", ""), "text")
+
+
+def describe_range(described: Schema) -> str:
+    """Return the range of a number in words."""
+    if "exclusiveMinimum" in described:
+        above = f" above {described['exclusiveMinimum']:g}"
+        return f"{above}, {described['maximum']:g} or less" if "maximum" in described else above
+    if "minimum" not in described:
+        return ""
+    least = f", {described['minimum']:g}"
+    return f"{least} to {described['maximum']:g}" if "maximum" in described else f"{least} or more"
+
+
+def describe_default(described: Schema) -> str:
+    """Return the default of a setting in words."""
+    if "default" not in described:
+        return "must be given" if "items" not in described else "see below"
+    value = described["default"]
+    if described.get("uniqueItems"):
+        value = sorted(value)
+    return "" if value is None else f"`{value if isinstance(value, str) else json.dumps(value)}`"
+
+
+def to_single_line(text: str) -> str:
+    """Return a text on one line."""
+    return " ".join(text.split())
+
+
+@click.group()
+def config_group() -> None:
+    """Check and document the configuration."""
+
+
+@config_group.command()
+@config_option
+@with_output
+def check_command(out: Output) -> None:
+    """Check the configuration and its rulebooks, and name everything that is wrong with them.
+
+    \b
+    Examples:
+      cstp config check --config cstp.yaml
+      CSTP_GRPC__PORT=50061 cstp config check
+    """
+    settings = current_state().settings()
+    rules = open_rules(None)
+    RateLimiter(settings.rate_limits, contract_methods(), ())
+    with startup_errors_as_failures():
+        parse_database_url(settings.storage_url)
+    settings.intent_layer.check_roots()
+    check_liaison(settings)
+    check_federation(settings)
+    SigningKey.load(settings.agent.card_signing, "agent.card_signing")
+    ServerCertificate.load(settings.grpc.tls, "grpc.tls")
+    ServerCertificate.load(settings.server.tls, "server.tls")
+    agents = sorted({token.name for token in settings.auth.tokens})
+    facts = {
+        "configuration": str(current_state().config_path or "defaults and environment"),
+        "dataDir": str(settings.data_dir),
+        "storage": settings.storage_url.partition(":")[0],
+        "grpc": f"{settings.grpc.host}:{settings.grpc.port}",
+        "bridge": f"{settings.server.host}:{settings.server.port}",
+        "a2a": f"{settings.a2a.grpc_host}:{settings.a2a.grpc_port}",
+        "embedding": settings.embedding.provider,
+        "index": settings.index.mode,
+        "ruleSet": rules.version,
+        "rulebook": str(settings.cstp.guardrails.config_path or "the default one, which comes with the package"),
+        "agents": ", ".join(agents) if settings.auth.enabled else "anyone",
+    }
+    warnings = list(find_warnings(settings))
+    if out.json_wanted:
+        out.document({**facts, "warnings": warnings})
+        return
+    for name, value in facts.items():
+        out.line(f"{name:14} {value}")
+    for warning in warnings:
+        out.note(f"Warning: {warning}")
+
+
+def find_warnings(settings: Settings) -> Iterator[str]:
+    """Yield a sentence for each setting that is valid but probably a mistake."""
+    if settings.auth.enabled and not settings.auth.tokens:
+        yield "Nobody could call this server: auth.tokens is empty. `cstp serve --dev` makes a token."
+    yield from settings.warnings()
+    for key, name in agents_without_token(settings):
+        yield f"{key}: no token of auth.tokens belongs to {name}, so that it could not serve the pillar."
+
+
+def check_liaison(settings: Settings) -> None:
+    """Build the objects that liaison routing is configured to need, without calling anyone.
+
+    Raises ConfigError.
+    """
+    build_redaction(settings)
+    with ExitStack() as opened:
+        build_remote_agents(opened, settings)
+
+
+def check_federation(settings: Settings) -> None:
+    """Build the objects that federation is configured to need, without calling anyone. Raises ConfigError."""
+    parse_allow_list(settings.federation.callbacks.allow, "federation.callbacks.allow")
+    parse_allow_list(settings.a2a.push.allow, "a2a.push.allow")
+    with ExitStack() as opened:
+        open_peers(opened, settings.federation)
+
+
+def agents_without_token(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the configured local liaison agents without a token, each with its setting's key."""
+    known = {token.name for token in settings.auth.tokens}
+    for pillar, configured in settings.liaison.pillars.items():
+        if settings.auth.enabled and configured.agent is not None:
+            for name in local_agent_names(pillar, configured):
+                if name not in known:
+                    yield f"liaison.pillars.{pillar}.agent", name
+
+
+@config_group.command()
+def docs_command() -> None:
+    """Print docs/configuration.md.
+
+    \b
+    Example:
+      cstp config docs > docs/configuration.md
+    """
+    click.echo(config_markdown(), nl=False)
+
+
+@click.command()
+@config_option
+@with_output
+def migrate_command(out: Output) -> None:
+    """Bring the database to the tables of this version; a server does so too when it starts.
+
+    \b
+    Example:
+      cstp migrate --config cstp.yaml
+    """
+    settings = current_state().settings()
+    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with startup_errors_as_failures():
+        engine = create_engine(settings.storage_url, 1)
+        before = current_revision(engine)
+        migrate_database(engine)
+        engine.dispose()
+    if out.json_wanted:
+        out.document({"before": before, "after": newest_revision()})
+    out.line(f"The database is at {newest_revision()}; it was at {before or 'nothing'}.")

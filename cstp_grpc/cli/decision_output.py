@@ -1,0 +1,351 @@
+"""Output of decisions, verdicts, intents and audit entries for people."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from rich.console import Console
+from rich.text import Text
+
+from cstp_grpc.cli.console import TextTable
+from cstp_grpc.cli.output import to_printable
+from cstp_grpc.federation.merge import QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL
+from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, journal_pb2, types_pb2
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
+
+
+NumberT = TypeVar("NumberT", bound=int)
+
+OUTCOME_STYLES = {"success": "green", "failure": "red", "partial": "yellow", "abandoned": "dim"}
+"""By outcome."""
+MAX_LESSON = 400
+"""Characters of a lesson in a list; `cstp show` prints all of it."""
+MAX_PATHS = 3
+"""How many paths of an intent a listing names."""
+
+
+def enum_word(enum: _EnumTypeWrapper[NumberT], number: NumberT) -> str:
+    """Return the lower-case word of an enum value, or empty if unspecified."""
+    prefix = enum.DESCRIPTOR.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    return enum.Name(number).removeprefix(prefix).lower() if number else ""
+
+
+def format_date(stamp: Timestamp) -> str:
+    """Return the date of an instant, in UTC."""
+    return stamp.ToDatetime().date().isoformat()
+
+
+def format_instant(stamp: Timestamp) -> str:
+    """Return an instant to the second, in UTC."""
+    return stamp.ToDatetime().isoformat(sep=" ", timespec="seconds") + "Z"
+
+
+def outcome_text(outcome: types_pb2.Outcome.ValueType) -> Text:
+    """Return an outcome in its colour."""
+    name = enum_word(types_pb2.Outcome, outcome)
+    return Text(name, style=OUTCOME_STYLES.get(name, ""))
+
+
+def entry_text(headline: str, details: Iterable[str], lesson: str = "") -> Text:
+    """Return a headline with its details below, and the lesson if it has one."""
+    text = Text(to_printable(headline))
+    text.append(f"\n{to_printable(', '.join(filter(None, details)))}", style="dim")
+    if lesson:
+        text.append(f"\nLesson: {to_printable(shorten_line(lesson))}", style="italic")
+    return text
+
+
+def print_query_answer(console: Console, answer: cstp_pb2.QueryDecisionsResponse) -> None:
+    """Print the result of a query."""
+    if not answer.decisions:
+        console.print("No decision resembles this. A lower --min-score finds what is less alike.")
+        print_responses(console, answer.responses)
+        return
+    table = TextTable()
+    for item in answer.decisions:
+        details = [
+            format_date(item.date),
+            item.category,
+            item.project,
+            item.agent,
+            item.id,
+            *item.reasons,
+            origin_text(item),
+        ]
+        told = entry_text(item.title, details, item.notes)
+        table.add_row(f"{1 - item.distance:.2f}", outcome_or_status_text(item.outcome, item.status), told)
+    console.print(table)
+    console.print(
+        Text(f"{answer.total} found in {answer.query_time_ms} ms by {to_printable(answer.agent)}", style="dim")
+    )
+    print_responses(console, answer.responses)
+
+
+def origin_text(item: cstp_pb2.DecisionSummary | cstp_pb2.SimilarDecision) -> str:
+    """Return the agent that a decision is from, if several agents were asked."""
+    return f"from {item.origin}" if item.HasField("origin") else ""
+
+
+def outcome_or_status_text(outcome: types_pb2.Outcome.ValueType, status: types_pb2.DecisionStatus.ValueType) -> Text:
+    """Return the outcome of a decision, or its status while the outcome is unknown."""
+    return outcome_text(outcome) if outcome else Text(enum_word(types_pb2.DecisionStatus, status))
+
+
+def print_verdict(
+    console: Console,
+    allowed: bool,
+    violations: Iterable[types_pb2.Violation],
+    warnings: Iterable[types_pb2.Violation],
+    evaluated: int,
+) -> None:
+    """Print a verdict with its violations and warnings."""
+    violations = list(violations)
+    headline = Text("Allowed", style="bold green") if allowed else Text("Blocked", style="bold red")
+    console.print(headline.append(f" by {describe_deciders(violations, evaluated)}", style="not bold"))
+    table = TextTable()
+    for item in violations:
+        table.add_row(Text("  blocks", style="red"), violation_text(item))
+    for item in warnings:
+        table.add_row(Text("  warns", style="yellow"), violation_text(item))
+    if table.row_count:
+        console.print(table)
+
+
+def describe_deciders(violations: Sequence[types_pb2.Violation], evaluated: int) -> str:
+    """Return what decided: all guardrails, the number of those that block, or federation."""
+    blocking = sum(item.guardrail_id not in (QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL) for item in violations)
+    if violations and not blocking:
+        # What peers did not allow, and no guardrail blocks.
+        return "federation"
+    some = f"{blocking} of " if blocking else ""
+    return f"{some}{evaluated} guardrail{'' if evaluated == 1 else 's'}"
+
+
+def violation_text(item: types_pb2.Violation) -> Text:
+    """Return the message of a violation, and its suggestion below."""
+    whose = f"{item.agent}/" if item.HasField("agent") else ""
+    text = Text(to_printable(f"{whose}{item.guardrail_id}: {item.message}"))
+    if item.suggestion:
+        text.append(f"\n{to_printable(item.suggestion)}", style="italic")
+    return text
+
+
+def print_check_answer(console: Console, answer: cstp_pb2.CheckGuardrailsResponse) -> None:
+    """Print the verdict on an action."""
+    print_verdict(console, answer.allowed, answer.violations, answer.warnings, answer.evaluated)
+    print_votes(console, answer)
+    print_responses(console, answer.responses)
+
+
+def print_votes(console: Console, answer: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> None:
+    """Print the votes of required peers, if a quorum decided."""
+    if not answer.HasField("quorum"):
+        return
+    quorum = answer.quorum
+    console.print(f"{quorum.allowing} of {len(quorum.votes)} required peers allow it, {quorum.needed} must")
+    for vote in quorum.votes:
+        how, style = ("for", "green") if vote.allow else ("against", "red")
+        console.print(Text(f"  {to_printable(vote.agent)} votes ").append(how, style=style))
+
+
+def print_responses(console: Console, found: Sequence[cstp_pb2.AgentResponse]) -> None:
+    """Print the response of each peer, if peers were asked."""
+    if not found:
+        return
+    console.print(Text("Peers", style="bold"))
+    table = TextTable()
+    for item in found:
+        answered = item.status == types_pb2.PEER_STATUS_ANSWERED
+        status = Text(enum_word(types_pb2.PeerStatus, item.status).replace("_", " "), style="" if answered else "red")
+        table.add_row(Text(f"  {to_printable(item.agent)}"), status, response_text(item))
+    console.print(table)
+
+
+def response_text(item: cstp_pb2.AgentResponse) -> Text:
+    """Return a summary of a peer's response with its latency."""
+    said = []
+    if item.HasField("guardrail_status"):
+        status = item.guardrail_status
+        blocking = [violation.guardrail_id for violation in status.violations]
+        said.append("allows it" if status.allowed else f"blocks it by {', '.join(blocking)}")
+        said += [f"warns by {violation.guardrail_id}" for violation in status.warnings]
+    if item.HasField("decisions"):
+        said.append(f"found {len(item.decisions.decisions)}")
+    if item.HasField("feedback"):
+        said.append(f"remembers {len(item.feedback.similar_decisions)}")
+    if item.HasField("error"):
+        said.append(f"{item.error.reason}: {item.error.message}")
+    return Text(to_printable(", ".join([*said, f"{item.latency_ms:.0f} ms"])))
+
+
+def print_announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentResponse) -> None:
+    """Print the feedback on an intent."""
+    received = f"Received by {answer.responding_agent} at {format_instant(answer.received_at)}"
+    said = [received, f"correlation id {answer.correlation_id}", revision_text(answer.revision)]
+    console.print(to_printable(", ".join(filter(None, said))))
+    if answer.HasField("guardrail_status"):
+        status = answer.guardrail_status
+        print_verdict(console, status.allowed, status.violations, status.warnings, status.evaluated)
+        print_votes(console, status)
+    if answer.HasField("code_context"):
+        print_code_context(console, answer.code_context)
+    if answer.similar_decisions:
+        console.print(Text("Similar decisions", style="bold"))
+        table = TextTable()
+        for item in answer.similar_decisions:
+            told = entry_text(item.title, [format_date(item.date), item.id, origin_text(item)], item.notes)
+            table.add_row(f"  {item.score:.2f}", outcome_text(item.outcome), told)
+        console.print(table)
+    if answer.suggestions:
+        console.print(Text("Suggestions", style="bold"))
+        table = TextTable()
+        for suggestion in answer.suggestions:
+            table.add_row("  -", Text(to_printable(suggestion)))
+        console.print(table)
+    print_responses(console, answer.responses)
+
+
+def revision_text(revision: int, previous: int = 0) -> str:
+    """Return the revision of an intent and the one it replaced, or empty for the first."""
+    if revision <= 1:
+        return ""
+    return f"revision {revision}, after {previous}" if previous else f"revision {revision}"
+
+
+def print_code_context(console: Console, code: code_pb2.CodeContext) -> None:
+    """Print the context of code in short: checks, pitfalls, introductions, learnings, omissions."""
+    governed = f"governed by {', '.join(code.nodes)}" if code.covered else "about which nothing is written down"
+    console.print(Text(to_printable(f"Code of {code.project}, {governed}"), style="bold"))
+    table = TextTable()
+    for check in code.check_items:
+        table.add_row("  check", Text(to_printable(shorten_line(check))))
+    for pitfall in code.pitfalls:
+        table.add_row("  pitfalls", entry_text(shorten_line(pitfall.text), [f"{pitfall.file}:{pitfall.line}"]))
+    for note in code.introduction:
+        table.add_row("  introduction", entry_text(shorten_line(note.text), [f"{note.file}:{note.line}"]))
+    for learning in code.pending:
+        table.add_row("  pending", entry_text(f"{learning.type}: {learning.title}", [learning.id, *learning.paths]))
+    for reason in code.missing:
+        table.add_row(Text("  missing", style="red"), Text(to_printable(reason)))
+    if table.row_count:
+        console.print(table)
+
+
+def shorten_line(text: str) -> str:
+    """Return the beginning of a text on one line."""
+    return textwrap.shorten(text, MAX_LESSON, placeholder=" …")
+
+
+def print_decisions(console: Console, found: Sequence[journal_pb2.Decision]) -> None:
+    """Print a listing of decisions."""
+    table = TextTable()
+    for item in found:
+        details = [item.category, item.project, item.agent, item.id]
+        table.add_row(
+            format_date(item.date), outcome_or_status_text(item.outcome, item.status), entry_text(item.title, details)
+        )
+    console.print(table if found else "There are no such decisions.")
+
+
+def print_decision(console: Console, item: journal_pb2.Decision) -> None:
+    """Print a decision, field by field."""
+    console.print(Text(to_printable(item.title), style="bold"))
+    table = TextTable()
+    for name, value in decision_fields(item):
+        if value:
+            table.add_row(Text(name, style="dim"), to_printable(value))
+    console.print(table)
+
+
+def decision_fields(item: journal_pb2.Decision) -> list[tuple[str, str]]:
+    """Return the fields of a decision other than its title, with their labels."""
+    reasons = [
+        f"{reason.type}{f' ({reason.strength:g})' if reason.HasField('strength') else ''}: {reason.text}".rstrip(": ")
+        for reason in item.reasons
+    ]
+    return [
+        ("id", item.id),
+        ("status", enum_word(types_pb2.DecisionStatus, item.status)),
+        ("outcome", enum_word(types_pb2.Outcome, item.outcome)),
+        ("lesson", item.notes),
+        ("date", format_instant(item.date) if item.HasField("date") else ""),
+        ("reviewed", format_instant(item.reviewed_date) if item.HasField("reviewed_date") else ""),
+        ("category", item.category),
+        ("stakes", enum_word(types_pb2.Stakes, item.stakes)),
+        ("confidence", f"{item.confidence:g}" if item.HasField("confidence") else ""),
+        ("project", item.project),
+        ("tags", ", ".join(item.tags)),
+        ("agent", item.agent),
+        ("visibility", enum_word(types_pb2.Visibility, item.visibility)),
+        ("supersedes", ", ".join(item.links.supersedes)),
+        ("depends on", ", ".join(item.links.depends_on)),
+        ("relates to", ", ".join(item.links.relates_to)),
+        ("source", item.source),
+        ("revision", item.journal_revision),
+        ("reasons", "\n".join(reasons)),
+        ("context", item.context),
+    ]
+
+
+def print_audit_entries(console: Console, found: Sequence[audit_pb2.AuditEntry]) -> None:
+    """Print a listing of the audit trail."""
+    table = TextTable()
+    for item in found:
+        event = enum_word(audit_pb2.AuditEvent, item.event).replace("_", " ")
+        agent = item.requesting_agent or "an unknown caller"
+        headline = f"{event} by {agent}" + (f": {item.action}" if item.HasField("action") else "")
+        details = [
+            counted_calls_text(item),
+            f"claims to be {item.claimed_agent}" if item.HasField("claimed_agent") else "",
+            *(f"blocked by {name}" for name in item.violations),
+            *(f"warned by {name}" for name in item.warnings),
+            *(f"{peer.agent} {enum_word(types_pb2.PeerStatus, peer.status).replace('_', ' ')}" for peer in item.peers),
+            item.decision_id,
+            f"correlation id {item.correlation_id}" if item.HasField("correlation_id") else "",
+            revision_text(item.intent_revision),
+            f"request {item.request_id}" if item.request_id else "",
+        ]
+        table.add_row(format_instant(item.timestamp), entry_verdict_text(item), entry_text(headline, details))
+    console.print(table if found else "There are no such entries.")
+
+
+def counted_calls_text(item: audit_pb2.AuditEntry) -> str:
+    """Return the number and time range of the calls that an entry counts, or empty for a single call."""
+    if not item.HasField("count"):
+        return ""
+    calls = "1 call" if item.count == 1 else f"{item.count} calls"
+    return f"{calls} from {format_instant(item.first_at)} to {format_instant(item.last_at)}"
+
+
+def entry_verdict_text(item: audit_pb2.AuditEntry) -> Text:
+    """Return the error or the verdict of an audited call."""
+    if item.HasField("error"):
+        return Text(item.error, style="red")
+    if not item.HasField("allowed"):
+        return Text("")
+    return Text("allowed", style="green") if item.allowed else Text("blocked", style="red")
+
+
+def print_intents(console: Console, found: Sequence[audit_pb2.IntentRecord]) -> None:
+    """Print a listing of announced intents."""
+    table = TextTable()
+    for item in found:
+        headline = item.intent if item.HasField("intent") else "(its text is not stored)"
+        details = [
+            item.agent,
+            enum_word(types_pb2.Stakes, item.stakes),
+            item.category,
+            item.project,
+            item.correlation_id,
+        ]
+        details.append(revision_text(item.revision, item.previous_revision))
+        more = [f"{len(item.paths) - MAX_PATHS} more paths"] if len(item.paths) > MAX_PATHS else []
+        table.add_row(
+            format_instant(item.received_at), entry_text(headline, [*details, *item.paths[:MAX_PATHS], *more])
+        )
+    console.print(table if found else "There are no such intents.")

@@ -1,0 +1,144 @@
+"""The setup of a developer's server: a token, an agents file, example decisions."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+from pydantic import SecretStr
+
+from cstp_grpc.cli.server_choice import AGENTS_FILE
+from cstp_grpc.config import ConfigError, Settings, TlsSettings, TokenSettings
+from cstp_grpc.decisions.model import ImportRecord, SourceLinks
+from cstp_grpc.enums import Permission
+from cstp_grpc.liaison.model import liaison_agent
+
+if TYPE_CHECKING:
+    from cstp_grpc.client import CstpClient
+
+
+DEVELOPER = "developer"
+TOKEN_FILE = "dev-token"  # noqa: S105 - a file's name
+TOKEN_BYTES = 32
+EXAMPLES_FILE = Path(__file__).with_name("examples") / "decisions.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class DeveloperToken:
+    """The token of the agent `developer`; `created` is True if it is new."""
+
+    text: str
+    path: Path
+    created: bool
+
+
+def developer_token(data_dir: Path) -> DeveloperToken:
+    """Return the token in the data folder; the first start creates it. Raises ConfigError."""
+    path = data_dir / TOKEN_FILE
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    text = secrets.token_urlsafe(TOKEN_BYTES)
+    try:
+        write_private(path, text)
+        return DeveloperToken(text, path, created=True)
+    except FileExistsError:
+        return DeveloperToken(read_private(path), path, created=False)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a new file that only its owner may read. Raises FileExistsError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def read_private(path: Path) -> str:
+    """Return a secret that only its owner may read. Raises ConfigError."""
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"{path}: others may read it; delete it, and the next start makes a new one")
+    text = path.read_text(encoding="utf-8").strip()
+    if not text:
+        raise ConfigError(f"{path}: is empty; delete it, and the next start makes a new one")
+    return text
+
+
+def with_agent(settings: Settings, name: str, token: str) -> Settings:
+    """Return the settings with one more agent, which has every permission."""
+    added = TokenSettings(name=name, token=SecretStr(token), permissions=frozenset(Permission))
+    auth = settings.auth.model_copy(update={"tokens": [*settings.auth.tokens, added]})
+    return settings.model_copy(update={"auth": auth})
+
+
+def with_loopback_push(settings: Settings) -> Settings:
+    """Return the settings with push notifications to this machine allowed."""
+    push = settings.a2a.push.model_copy(update={"allow_loopback": True})
+    return settings.model_copy(update={"a2a": settings.a2a.model_copy(update={"push": push})})
+
+
+def with_local_agents(settings: Settings, name: str) -> Settings:
+    """Return the settings with an agent for each local pillar that has none.
+
+    A pillar has one if it names one, or if an agent with a token has the name of its liaison agent.
+    """
+    callers = {token.name for token in settings.auth.tokens}
+    pillars = {
+        pillar: found.model_copy(update={"agent": name})
+        if found.kind == "local" and found.agent is None and liaison_agent(pillar) not in callers
+        else found
+        for pillar, found in settings.liaison.pillars.items()
+    }
+    return settings.model_copy(update={"liaison": settings.liaison.model_copy(update={"pillars": pillars})})
+
+
+def write_agents_file(settings: Settings, url: str, bridge: str | None, token: str | None) -> Path:
+    """Write the agents file that describes this server and its bridge, and return its path."""
+    secret = {} if token is None else {"token": token}
+    agents = [{"name": DEVELOPER, "url": url, **secret, **authority_entry(settings.grpc.tls)}]
+    if bridge:
+        agents.append({"name": f"{DEVELOPER}-http", "url": bridge, **secret, **authority_entry(settings.server.tls)})
+    path = settings.data_dir / AGENTS_FILE
+    unfinished = path.with_suffix(".new")
+    unfinished.unlink(missing_ok=True)
+    write_private(unfinished, yaml.safe_dump({"agents": agents}, sort_keys=False))
+    return unfinished.replace(path)
+
+
+def authority_entry(tls: TlsSettings | None) -> dict[str, str]:
+    """Return the ca_file entry of an agents file: the server's own certificate, by its absolute path."""
+    return {} if tls is None else {"ca_file": str(tls.certificate.absolute())}
+
+
+def import_examples(client: CstpClient) -> int:
+    """Import the example decisions of the package and return their number."""
+    from cstp_grpc.cli.import_requests import import_request
+
+    return len(list(client.import_decisions(import_request(record) for record in read_examples())))
+
+
+def read_examples() -> Iterator[ImportRecord]:
+    """Yield the example decisions. Raises ValueError if one cannot be read."""
+    # Not loaded before it is needed: only the first start of a developer's server imports anything.
+    from cstp_grpc.importing import ParsedRecord, read_records
+
+    for found in read_records([EXAMPLES_FILE]):
+        if not isinstance(found, ParsedRecord):
+            raise ValueError(f"{found.path}:{found.line}: {found.reason}")  # noqa: TRY004 - the file is wrong
+        record, links = found.record, found.record.links
+        # Wherever the package is installed, its examples are the same decisions.
+        renamed = SourceLinks(
+            supersedes=tuple(map(stable_source, links.supersedes)),
+            superseded_by=tuple(map(stable_source, links.superseded_by)),
+            depends_on=tuple(map(stable_source, links.depends_on)),
+            relates_to=tuple(map(stable_source, links.relates_to)),
+        )
+        yield replace(record, source=stable_source(record.source), links=renamed)
+
+
+def stable_source(source: str) -> str:
+    """Return the source of an example without the installation's folder."""
+    return f"examples/{EXAMPLES_FILE.name}#{source.rpartition('#')[2]}"

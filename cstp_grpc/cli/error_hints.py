@@ -1,0 +1,151 @@
+"""What to do next after an error, and startup errors as command failures."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from cstp_grpc import errors
+from cstp_grpc.cli.process_supervision import ChildProcessFailed, PortReservationFailed
+from cstp_grpc.cli.server_choice import Endpoint
+from cstp_grpc.errors import REQUEST_ID, ConfigError, CstpError, ServerUnreachable
+from cstp_grpc.liaison.model import GUIDE
+
+TLS_SCHEMES = {"grpc": "grpcs", "http": "https"}
+"""The schemes of servers that speak TLS, by those of servers that do not."""
+NAME_MISMATCH_SIGNS = ("hostname verification", "hostname mismatch", "ip address mismatch")
+UNTRUSTED_SIGNS = ("certificate_verify_failed",)
+NO_TLS_SIGNS = ("wrong_version_number",)
+CONNECTION_LOST_SIGNS = ("socket closed", "connection reset", "without response")
+"""How gRPC and Python say what is wrong with a connection: the certificate's name, its authority, that the server
+speaks no TLS, that it broke a plain connection off."""
+
+
+def hint_for_error(error: CstpError, endpoint: Endpoint | None) -> str | None:
+    """Return what to do next after a failed call, or None if its message suffices."""
+    match error:
+        case ServerUnreachable():
+            return tls_hint(error, endpoint) or connection_hint(endpoint)
+        case errors.AuthenticationRequired():
+            return token_hint(endpoint)
+        case errors.PermissionDenied() if needed := error.metadata.get("permission"):
+            return f"Add `{needed}` to the permissions of this token in auth.tokens of the server's configuration."
+        case errors.RateLimited() if error.retry_after is not None:
+            return f"Try again in {error.retry_after:g} s, or raise rate_limits in the server's configuration."
+        case errors.DeadlineExceeded():
+            return "Give it more time with --timeout SECONDS, and look whether the server is overloaded."
+        case errors.InvalidArgument() if any(each.field.startswith("agents[") for each in error.violations):
+            return "--ask takes the names in federation.peers of the server's configuration."
+        case errors.LiaisonAgentUnavailable() | errors.SessionNotFound() | errors.SessionWithAnotherAgent():
+            return session_hint(error)
+        case errors.SessionUpdateFailed():
+            return "Something else changed it at the same time; run the command again."
+        case errors.PermissionDenied() if not error.blocks and (pillar := error.metadata.get("target_pillar")):
+            return f"Name the agent of this token in liaison.pillars.{pillar}.agent of the server's configuration."
+        case errors.Conflict() if "chat_session_id" in error.metadata:
+            return session_hint(error)
+        case errors.Conflict() if endpoint is not None:
+            return "Use another id, or repeat exactly what was sent with this one."
+        case errors.InternalError() | errors.QueryFailed() | errors.Unavailable() if error.request_id:
+            return f"The server's log tells more under the request id {error.request_id}."
+    return None
+
+
+def tls_hint(error: CstpError, endpoint: Endpoint | None) -> str | None:
+    """Return what to do about a failed TLS connection, or None for other failures."""
+    told = f"{error.message} {error.__cause__}".lower()
+    if endpoint is None or not any(
+        sign in told for sign in (*UNTRUSTED_SIGNS, *NAME_MISMATCH_SIGNS, *NO_TLS_SIGNS, *CONNECTION_LOST_SIGNS)
+    ):
+        return None
+    scheme, _, address = endpoint.url.partition("://")
+    if scheme in TLS_SCHEMES:
+        return f"If it speaks TLS, its address is {TLS_SCHEMES[scheme]}://{address}."
+    if any(sign in told for sign in NO_TLS_SIGNS):
+        return f"It does not speak TLS; its address is {'http' if scheme == 'https' else 'grpc'}://{address}."
+    if any(sign in told for sign in NAME_MISMATCH_SIGNS):
+        return "Its certificate is for another name; call it by that one, with --agent URL or in the agents file."
+    if any(sign in told for sign in UNTRUSTED_SIGNS):
+        known = f"{endpoint.ca_file} does not certify it" if endpoint.ca_file else "The system knows nobody who does"
+        return f"{known}: name the authority with --ca-file FILE, CSTP_CA_FILE, or ca_file in the agents file."
+    return None
+
+
+def connection_hint(endpoint: Endpoint | None) -> str:
+    """Return what to do about an unreachable server."""
+    if endpoint is None or endpoint.local:
+        return "Start one with `cstp serve --dev`, or name one that runs with --agent NAME or --agent URL."
+    scheme, _, address = endpoint.url.partition("://")
+    asked = f"Is it running, and is {endpoint.url} its address"
+    if scheme in TLS_SCHEMES:
+        return f"{asked}, and not {TLS_SCHEMES[scheme]}://{address}? It is from {endpoint.origin}."
+    # A name with several addresses is told the failure of the last one, where another may have failed over TLS.
+    return (
+        f"{asked}? It is from {endpoint.origin}. --ca-file FILE names who certifies it, where the system does not know."
+    )
+
+
+def token_hint(endpoint: Endpoint | None) -> str:
+    """Return what to do about a missing or unknown token."""
+    if endpoint is None or endpoint.token is None:
+        return "Pass --token TOKEN, set CSTP_TOKEN, or name an agent of an agents file with --agent NAME."
+    return f"The token that was sent is from {endpoint.identified_by}; the server's auth.tokens does not have it."
+
+
+def session_hint(error: CstpError) -> str | None:
+    """Return what to do about a failed call on a chat session, or None if the message suffices."""
+    session = shlex.quote(error.metadata.get("chat_session_id", ""))
+    match error:
+        case errors.SessionNotFound():
+            return "Open one with `cstp liaison open`, or look with `cstp liaison list` which there are."
+        case errors.SessionWithAnotherAgent() if error.metadata.get("active_agent") != GUIDE:
+            return f"Give it back first: `cstp liaison return --session {session}`."
+        case errors.LiaisonAgentUnavailable() if pillar := error.metadata.get("target_pillar"):
+            told = f"cstp liaison heartbeat {shlex.quote(pillar)}"
+            return f"Try again when it is there; a local agent tells so with `{told}`."
+        case errors.Conflict() if "claimed_by" in error.metadata:
+            return "Claim it as that instance with --claimant NAME, or when its claim has ended."
+        case errors.Conflict() if "user_id" in error.metadata:
+            return f"Go on with --session {session}, or end it with `cstp liaison close --session {session}`."
+    return None
+
+
+def error_to_json(error: CstpError, next_step: str | None) -> dict[str, Any]:
+    """Return an error for --json."""
+    found: dict[str, Any] = {"reason": error.reason, "message": error.message}
+    if identifier := error.request_id:
+        found[REQUEST_ID] = identifier
+    if metadata := {key: value for key, value in error.metadata.items() if key != REQUEST_ID}:
+        found["metadata"] = metadata
+    fields = [{"field": v.field, "description": v.description} for v in error.violations]
+    blocks = [{"guardrailId": b.guardrail_id, "name": b.name, "message": b.message} for b in error.blocks]
+    if fields or blocks:
+        found["violations"] = [*fields, *blocks]
+    if error.retry_after is not None:
+        found["retryAfterMs"] = round(error.retry_after * 1000)
+    if next_step:
+        found["hint"] = next_step
+    return found
+
+
+@contextmanager
+def startup_errors_as_failures() -> Iterator[None]:
+    """Turn errors at startup into failures of the command, whose messages say what to do."""
+    try:
+        yield
+    except (click.ClickException, ConfigError):
+        raise
+    except (PortReservationFailed, ChildProcessFailed) as error:
+        raise click.ClickException(str(error)) from error
+    except Exception as error:
+        # Loads the server, which a process that only looks after others does without.
+        from cstp_grpc.server.startup_failures import describe_startup_failure
+
+        message = describe_startup_failure(error)
+        if message is None:
+            raise
+        raise click.ClickException(message) from error

@@ -1,0 +1,358 @@
+"""The `cstp import` command: it reads decision records, sends them to a server, and reports on each file."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import protovalidate
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
+
+from cstp_grpc import config
+from cstp_grpc.caller import ANONYMOUS
+from cstp_grpc.cli.command_decorators import FILE, config_option, current_state, server_options, with_output
+from cstp_grpc.cli.decision_output import enum_word
+from cstp_grpc.cli.developer_setup import DEVELOPER, TOKEN_FILE, with_agent
+from cstp_grpc.cli.error_hints import startup_errors_as_failures
+from cstp_grpc.cli.import_requests import import_request
+from cstp_grpc.cli.output import Output, to_printable
+from cstp_grpc.cli.server_choice import Endpoint, LoadedConfiguration, ServerChoice, choose_server
+from cstp_grpc.config import AuthSettings, GrpcSettings, IndexSettings, RateLimitSettings, Settings
+from cstp_grpc.contract import json_codec
+from cstp_grpc.decisions.model import DecisionContent
+from cstp_grpc.enums import Permission, Visibility
+from cstp_grpc.gen.cstp.v1 import journal_pb2
+from cstp_grpc.importing import (
+    FieldMapping,
+    MappingError,
+    ParsedRecord,
+    SkippedRecord,
+    find_record_files,
+    load_mapping,
+    read_records,
+)
+from cstp_grpc.storage.file_locks import AlreadyRunning, DataDirLock
+
+
+@contextmanager
+def run_temporary_server(settings: Settings, agent: str) -> Iterator[Endpoint]:
+    """Run a server on the configured store for one caller, the agent, with a random token.
+
+    It listens on a free loopback port and has no bridge. Raises AlreadyRunning if a server holds the data folder.
+    """
+    # Loading the whole server takes long, and importing into a running one does without it.
+    from cstp_grpc.server.app import App
+
+    token = secrets.token_urlsafe(32)
+    private = settings.model_copy(
+        update={
+            "grpc": GrpcSettings(host="127.0.0.1", port=0, max_message_bytes=settings.grpc.max_message_bytes),
+            "auth": AuthSettings(),
+            "rate_limits": RateLimitSettings(enabled=False),
+            # The journal remembers what the index lacks, and the next server feeds it.
+            "index": IndexSettings(mode="off"),
+        }
+    )
+    app = App(with_agent(private, agent, token))
+    try:
+        app.start()
+        yield Endpoint(f"grpc://{app.target}", "this process", token, "this process", local=True)
+    finally:
+        app.stop()
+
+
+def choose_importer(settings: Settings, wanted: str | None) -> str:
+    """Return the agent that imports: the given one, the only one that may record, or the developer.
+
+    Raises click.UsageError if there is none or several.
+    """
+    recorders = sorted({token.name for token in settings.auth.tokens if Permission.RECORD in token.permissions})
+    known = {token.name for token in settings.auth.tokens}
+    if not settings.auth.enabled:
+        known, recorders = known | {ANONYMOUS}, [ANONYMOUS]
+    if (settings.data_dir / TOKEN_FILE).exists() or not known:
+        known, recorders = known | {DEVELOPER}, recorders or [DEVELOPER]
+    if wanted is not None:
+        if wanted not in known:
+            raise click.UsageError(
+                f"There is no agent {wanted!r} in auth.tokens; there is: {', '.join(sorted(known))}."
+            )
+        return wanted
+    if len(recorders) != 1:
+        names = ", ".join(recorders) or "none has the permission to record"
+        raise click.UsageError(f"Say with --as whose decisions they become: {names}.")
+    return recorders[0]
+
+
+READ_ACTION = "read"
+"""What a dry run does with a record."""
+ACTIONS = (READ_ACTION, "imported", "updated", "unchanged")
+ACTION_STYLES = {"imported": "green", "updated": "yellow", "unchanged": "dim", READ_ACTION: "green"}
+
+
+@dataclass
+class ImportReport:
+    """The records read, the records skipped, and the server's results, each in order."""
+
+    parsed: list[ParsedRecord] = field(default_factory=list)
+    skipped: list[SkippedRecord] = field(default_factory=list)
+    results: list[journal_pb2.ImportResult] = field(default_factory=list)
+    dry_run: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether a record was skipped for an error."""
+        return any(skipped.error for skipped in self.skipped)
+
+    def actions(self) -> Iterator[tuple[ParsedRecord, str]]:
+        """Yield each record with the action taken."""
+        if self.dry_run:
+            yield from ((parsed, READ_ACTION) for parsed in self.parsed)
+        for parsed, result in zip(self.parsed, self.results, strict=False):
+            yield parsed, enum_word(journal_pb2.ImportAction, result.action)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report for --json."""
+        answer = json_codec.to_json(journal_pb2.ImportDecisionsResponse(results=self.results))
+        return {
+            **answer,
+            "dryRun": self.dry_run,
+            "records": [
+                {
+                    "source": parsed.record.source,
+                    "path": str(parsed.path),
+                    "line": parsed.line,
+                    "dateFrom": parsed.date_from.value,
+                    "notes": list(parsed.notes),
+                }
+                for parsed in self.parsed
+            ],
+            "skipped": [
+                {"path": str(s.path), "line": s.line, "reason": s.reason, "error": s.error} for s in self.skipped
+            ],
+        }
+
+    def show(self, console: Console, *, verbose: bool) -> None:
+        """Print the report."""
+        actions: dict[Path, Counter[str]] = defaultdict(Counter)
+        for parsed, action in self.actions():
+            actions[parsed.path][action] += 1
+        skipped: dict[Path, list[SkippedRecord]] = defaultdict(list)
+        for item in self.skipped:
+            skipped[item.path].append(item)
+        dates, remarks = self._dates(), self._remarks()
+        for path in dict.fromkeys([*actions, *skipped]):
+            if path in actions:
+                console.print(file_line(path, actions[path], dates[path]), soft_wrap=True)
+            for line in skipped[path]:
+                console.print(skipped_line(line), soft_wrap=True)
+            for remark in remarks[path] if verbose else ():
+                console.print(f"             {to_printable(remark)}", soft_wrap=True)
+        console.print(self._summary(actions.values()), soft_wrap=True)
+        if count := sum(map(len, remarks.values())) if not verbose else 0:
+            console.print(f"There are {count} remarks on what was read; --verbose shows them.", soft_wrap=True)
+
+    def _dates(self) -> dict[Path, Counter[str]]:
+        found: dict[Path, Counter[str]] = defaultdict(Counter)
+        for parsed in self.parsed:
+            found[parsed.path][parsed.date_from.value] += 1
+        return found
+
+    def _remarks(self) -> dict[Path, list[str]]:
+        found: dict[Path, list[str]] = defaultdict(list)
+        for parsed in self.parsed:
+            where = f"line {parsed.line}: " if parsed.line else ""
+            found[parsed.path] += [f"{where}{note}" for note in parsed.notes]
+        return found
+
+    def _summary(self, actions: Iterable[Counter[str]]) -> Text:
+        total: Counter[str] = sum(actions, Counter())
+        counts = [f"{total[action]} {action}" for action in ACTIONS if total[action] or action != READ_ACTION]
+        errors = sum(skipped.error for skipped in self.skipped)
+        counts.append(f"{len(self.skipped)} skipped" + (f", {errors} of them for an error" if errors else ""))
+        return Text(f"{', '.join(counts)}.", style="bold")
+
+
+def file_line(path: Path, actions: Counter[str], dates: Counter[str]) -> Text:
+    """Return the line about a file that was read."""
+    only = next(iter(actions)) if actions.total() == 1 else None
+    text = Text()
+    if only:
+        text.append(f"{only:11}", style=ACTION_STYLES[only]).append(f" {to_printable(str(path))}")
+    else:
+        counts = ", ".join(f"{actions[action]} {action}" for action in ACTIONS if actions[action])
+        text.append(f"{'':11} {to_printable(str(path))}: {counts}")
+    origins = " and ".join(name if count == dates.total() else f"{count} by {name}" for name, count in dates.items())
+    return text.append(f"  (dated by {origins.replace('by ', '', 1)})", style="dim")
+
+
+def skipped_line(item: SkippedRecord) -> Text:
+    """Return the line about a skipped record."""
+    where = f"{item.path}:{item.line}" if item.line else str(item.path)
+    style = "red" if item.error else "dim"
+    return Text(f"{'skipped':11}", style=style).append(to_printable(f" {where}: {item.reason}"), style="default")
+
+
+ImportRequest = journal_pb2.ImportDecisionsRequest
+
+
+@click.command(name="import")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--map", "mapping_file", type=FILE, help="How fields of foreign YAML and JSON Lines are named.")
+@click.option("--share", is_flag=True, help="Let every agent find the decisions.")
+@click.option("--project", help="The project of decisions that name none.")
+@click.option("--as", "identity", metavar="AGENT", help="Whose decisions they become where no server runs.")
+@click.option("--dry-run", is_flag=True, help="Read and check only; send nothing.")
+@click.option("--verbose", is_flag=True, help="Tell too what was guessed or left out.")
+@server_options
+@config_option
+@with_output
+def import_command(
+    out: Output,
+    paths: tuple[Path, ...],
+    mapping_file: Path | None,
+    share: bool,
+    project: str | None,
+    identity: str | None,
+    dry_run: bool,
+    verbose: bool,
+    choice: ServerChoice,
+    timeout: float | None,
+) -> None:
+    """Import the decision records in the files and folders at PATHS.
+
+    It reads architecture decision records in Markdown, and decisions in YAML and JSON Lines. Importing again changes
+    only what has changed. Without --agent the decisions go to this machine's server, or straight into its store where
+    none runs. Exit code 1 means that something was skipped for an error.
+
+    \b
+    Examples:
+      cstp import docs/adr --share
+      cstp import decisions.jsonl --map mapping.yaml --project website
+      cstp import docs/adr --dry-run
+    """
+    mapping = open_mapping(mapping_file)
+    report, requests = read_import_requests(out, paths, mapping, share=share, project=project)
+    report.dry_run = dry_run
+    try:
+        if not dry_run and requests:
+            send_records(out, report, requests, choice, timeout, identity)
+    finally:
+        # What was stored before a failure stays, so it is told too.
+        if out.json_wanted:
+            out.document(report.as_json())
+        else:
+            out.show(lambda console: report.show(console, verbose=verbose))
+    if report.failed:
+        click.get_current_context().exit(1)
+
+
+def open_mapping(path: Path | None) -> FieldMapping | None:
+    """Load the mapping in a file. Raises click.ClickException."""
+    try:
+        return load_mapping(path) if path else None
+    except MappingError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def read_import_requests(
+    out: Output, paths: Sequence[Path], mapping: FieldMapping | None, *, share: bool, project: str | None
+) -> tuple[ImportReport, list[ImportRequest]]:
+    """Return the report on the files, and the requests for the valid records."""
+    report, requests = ImportReport(), []
+    validator = protovalidate.Validator()
+    with progress_bar(out, "Reading", len(find_record_files(paths))) as advance:
+        for found in read_records(paths, mapping=mapping, on_file=lambda _: advance()):
+            if isinstance(found, SkippedRecord):
+                report.skipped.append(found)
+                continue
+            content = with_defaults(found.record.content, share=share, project=project)
+            request = import_request(replace(found.record, content=content))
+            if wrong := describe_violations(validator, request):
+                report.skipped.append(SkippedRecord(found.path, found.line, wrong, error=True))
+            else:
+                report.parsed.append(found)
+                requests.append(request)
+    return report, requests
+
+
+def with_defaults(content: DecisionContent, *, share: bool, project: str | None) -> DecisionContent:
+    """Return the content of a record with the values of the command line."""
+    visibility = Visibility.SHARED if share else content.visibility
+    return replace(content, visibility=visibility, project=content.project or project)
+
+
+def describe_violations(validator: protovalidate.Validator, request: ImportRequest) -> str:
+    """Return the reason why the server would refuse a request, or empty if it would not."""
+    found = []
+    for violation in validator.collect_violations(request):
+        path = violation.proto.field
+        names = [element.field_name for element in path.elements] if path else []
+        where = ".".join(names[1:] or names)
+        found.append(f"{where}: {violation.proto.message}" if where else violation.proto.message)
+    return "; ".join(found)
+
+
+def send_records(
+    out: Output,
+    report: ImportReport,
+    requests: list[ImportRequest],
+    choice: ServerChoice,
+    timeout: float | None,
+    identity: str | None,
+) -> None:
+    """Import the records and add the results to the report. Raises CstpError."""
+    with startup_errors_as_failures(), choose_import_server(choice, identity) as endpoint:
+        current_state().endpoint = endpoint
+        with endpoint.connect(timeout) as client, progress_bar(out, "Importing", len(requests)) as advance:
+            for result in client.import_decisions(requests):
+                report.results.append(result)
+                advance()
+
+
+def choose_import_server(choice: ServerChoice, identity: str | None) -> AbstractContextManager[Endpoint]:
+    """Return the server to import into: the given one, this machine's, or a temporary one if none runs."""
+    environment = config.command_environment()
+    if choice.agent or choice.agents_file or environment.agents_file:
+        if identity:
+            raise click.UsageError("--as is for this machine's store; elsewhere the token says who imports.")
+        return nullcontext(choose_server(choice, environment, current_state()))
+    settings = current_state().settings()
+    if not is_locked(settings.data_dir):
+        return run_temporary_server(settings, choose_importer(settings, identity))
+    endpoint = choose_server(choice, environment, LoadedConfiguration(settings))
+    return nullcontext(endpoint if identity is None else with_token_of(endpoint, identity, settings))
+
+
+def with_token_of(endpoint: Endpoint, identity: str, settings: Settings) -> Endpoint:
+    """Return the endpoint with the configured token of an agent. Raises click.UsageError."""
+    for token in settings.auth.tokens:
+        if token.name == identity:
+            return replace(endpoint, token=token.token.get_secret_value(), identified_by=f"auth.tokens: {identity}")
+    raise click.UsageError(f"A server runs, and auth.tokens has no token of {identity!r}; pass it with --token.")
+
+
+def is_locked(data_dir: Path) -> bool:
+    """Return whether a server holds the data folder."""
+    try:
+        with DataDirLock(data_dir):
+            return False
+    except AlreadyRunning:
+        return True
+
+
+@contextmanager
+def progress_bar(out: Output, what: str, total: int) -> Iterator[Callable[[], None]]:
+    """Show a progress bar on a terminal and yield the function that advances it by one."""
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=out.notes, transient=True, disable=not out.notes.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)

@@ -1,0 +1,322 @@
+"""The `cstp learn` commands: report, list and review learnings.
+
+Agents report while they work, so what only reviewers need is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from cstp_grpc.cli.command_decorators import enum_choice, with_output
+from cstp_grpc.cli.output import Output, to_printable
+from cstp_grpc.cli.project_folder import (
+    EXIT_NOT_APPLIED,
+    ProjectCommandGroup,
+    ProjectFolder,
+    current_user,
+    open_project,
+    utc_now,
+    with_project,
+)
+from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.intent_layer.learning_store import MAX_TEXT, REPORT_SUFFIX, REPORTS_FOLDER, LearningQuery, LearningStore
+from cstp_grpc.intent_layer.model import (
+    LearningEdits,
+    LearningState,
+    LearningType,
+    NewLearning,
+    ReviewVerdict,
+    UnreadableReportFile,
+)
+from cstp_grpc.intent_layer.report_format import UNKNOWN_AGENT
+
+STANDARD_INPUT = "-"
+UTF8_BYTES = 4
+"""How many bytes a character has at the most."""
+PERCENT = 100
+
+
+def to_fraction(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    """Return a fraction, which may be given in percent."""
+    return value / PERCENT if value is not None and value > 1 else value
+
+
+@click.group(cls=ProjectCommandGroup)
+def learn_group() -> None:
+    """File what was learned at work, and review what was filed.
+
+    These commands work on a project's folder and need no server. The project is the git work tree around the current
+    folder, or the current folder where there is none; paths are meant from the current folder. With --project it is
+    that folder, and paths are meant from there.
+    """
+
+
+@learn_group.command()
+@click.option("--path", "paths", multiple=True, required=True, help="A file or folder that it is about; repeatable.")
+@click.option("--type", "type_", type=enum_choice(LearningType), required=True, help="What kind of thing it is.")
+@click.option("--title", required=True, help="In one line.")
+@click.option("--detail", required=True, help="In full; - reads it from standard input.")
+@click.option("--evidence", help="What shows it: output, a commit, a link.")
+@click.option("--agent-id", default=UNKNOWN_AGENT, metavar="NAME", help="Who learned it.")
+@click.option("--operation", help="What was being done, in one line.")
+@with_output
+@with_project
+def report_command(
+    out: Output,
+    project: ProjectFolder,
+    paths: tuple[str, ...],
+    type_: str,
+    title: str,
+    detail: str,
+    evidence: str | None,
+    agent_id: str,
+    operation: str | None,
+) -> None:
+    """File something for review: a pitfall, a check to make, a better pattern, or an insight. Nodes stay as they are.
+
+    \b
+    Examples:
+      cstp learn report --path src/api/handlers.ts --type pitfall --title "Arrow functions in API module" \\
+          --detail "All handlers use arrow syntax, not function declarations" --agent-id swarm-worker-3
+      git log -1 --format=%B | cstp learn report --path src --type insight --title "Why src is flat" --detail -
+    """
+    new = NewLearning(
+        type=LearningType(type_),
+        paths=project.paths(paths),
+        title=title,
+        detail=read_input() if detail == STANDARD_INPUT else detail,
+        agent_id=agent_id,
+        evidence=evidence,
+        operation=operation,
+    )
+    filed = LearningStore(project.tree, utc_now).file(new)
+    if out.json_wanted:
+        from cstp_grpc.cli import intent_layer_responses
+
+        out.message(intent_layer_responses.report_response(filed))
+        return
+    out.line(to_printable(f"Learning report created: {filed.type}: {filed.title}"))
+    out.line(f"  id      {filed.id}")
+    out.line(f"  report  {to_printable(str(project.root / filed.file))}")
+    out.line(f"  review  cstp learn review {filed.id}")
+
+
+@learn_group.command(name="list")
+@click.option("--state", "states", type=enum_choice(LearningState), multiple=True, help="In this state; repeatable.")
+@click.option("--type", "types", type=enum_choice(LearningType), multiple=True, help="Of this kind; repeatable.")
+@click.option("--path", help="About this file or folder, or something in it.")
+@with_output
+@with_project
+def list_command(
+    out: Output, project: ProjectFolder, states: tuple[str, ...], types: tuple[str, ...], path: str | None
+) -> None:
+    """List what was learned, latest first.
+
+    \b
+    Examples:
+      cstp learn list --state pending
+      cstp learn list --type pitfall --path src/api
+    """
+    from cstp_grpc.cli.review_learnings import iter_learnings, learning_details, learning_headline
+
+    query = LearningQuery(
+        frozenset(map(LearningState, states)),
+        frozenset(map(LearningType, types)),
+        None if path is None else project.path(path),
+    )
+    unreadable: list[UnreadableReportFile] = []
+    found = list(iter_learnings(LearningStore(project.tree, utc_now), query, out, unreadable))
+    if out.json_wanted:
+        from cstp_grpc.cli import intent_layer_responses
+
+        out.message(intent_layer_responses.list_learnings_response(found, unreadable))
+    for each in found:
+        out.line(learning_headline(each))
+        out.line(learning_details(each))
+    if not found:
+        out.line("There are no such learnings.")
+
+
+@learn_group.command()
+@click.argument("named", nargs=-1, metavar="[ID|FILE]...")
+@click.option("--all", "everything", is_flag=True, help="All that is pending.")
+@click.option("--accept", is_flag=True, help="Merge it into the node that covers its paths.")
+@click.option("--reject", is_flag=True, help="Put it away.")
+@click.option("--defer", is_flag=True, help="Leave it pending, and say so in the report.")
+@click.option("--reason", default="", help="Why.")
+@click.option("--reviewer", metavar="NAME", help="Who reviews; whoever runs the command when absent.")
+@click.option("--title", help="Merge it with this title.")
+@click.option("--detail", help="Merge it with this text; - reads it from standard input.")
+@click.option("--section", metavar="NAME", help="Merge it into this section, not the one of its kind.")
+@click.option("--edit", is_flag=True, help="Edit title, section and text in $EDITOR before they are merged.")
+@click.option("--force", is_flag=True, help="Merge it even though the node says likely the same.")
+@click.option("--reject-duplicates", is_flag=True, help="Reject what says the same as one that is accepted with it.")
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, PERCENT),
+    callback=to_fraction,
+    metavar="N",
+    help="From which overlap of words it is a likely duplicate, 0 to 1 or in percent; 0.6 when absent.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would happen.")
+@click.option("--check-only", is_flag=True, help="Only look for likely duplicates.")
+@with_output
+@with_project
+def review_command(
+    out: Output,
+    project: ProjectFolder,
+    named: tuple[str, ...],
+    everything: bool,
+    accept: bool,
+    reject: bool,
+    defer: bool,
+    reason: str,
+    reviewer: str | None,
+    title: str | None,
+    detail: str | None,
+    section: str | None,
+    edit: bool,
+    force: bool,
+    reject_duplicates: bool,
+    threshold: float | None,
+    dry_run: bool,
+    check_only: bool,
+) -> None:
+    """Review what was filed: accept, reject or defer it. It is named by its id or by the file of its report.
+
+    On a terminal and without a verdict it shows what is pending, one by one, with the change that accepting would make,
+    and asks; what likely says the same is shown together. Several may be reviewed at once: each is, whatever comes of
+    the others, and of those that likely say the same only the first is accepted. Exit code 0 is success, 2 that a node
+    or another learning says likely the same and --force was not given, 1 an error.
+
+    \b
+    Examples:
+      cstp learn review
+      cstp learn review PITFALL-2026-02-06-a1b2c3d4e5f60718-4567 --accept --reason "Seen twice"
+      cstp learn review PITFALL-2026-02-06-a1b2c3d4e5f60718-4567 --accept --edit
+      cstp learn review --all --accept --reject-duplicates --dry-run
+      cstp learn review .intent-layer/mistakes/pending/CHECK-2026-02-06-0f3a9b2c4d5e6f70-4567.md --accept --dry-run
+    """
+    from cstp_grpc.cli.review_learnings import (
+        BatchReview,
+        InteractiveReview,
+        ReviewOptions,
+        edit_learning,
+        list_pending,
+        review_one,
+    )
+    from cstp_grpc.intent_layer.duplicate_search import WORD_OVERLAP_THRESHOLD, group_duplicates
+    from cstp_grpc.intent_layer.learning_review import Reviewer
+
+    project, ids = resolve_named_learnings(project, named)
+    verdict = chosen_verdict(accept=accept, reject=reject, defer=defer)
+    edits = LearningEdits(title, read_input() if detail == STANDARD_INPUT else detail, section)
+    check_review_options(ids, verdict, edits, everything=everything, edit=edit, reject_duplicates=reject_duplicates)
+    terms = ReviewOptions(reviewer or current_user(), reason, edits, force, dry_run or check_only)
+    alike = WORD_OVERLAP_THRESHOLD if threshold is None else threshold
+    by = Reviewer(project.tree, utc_now, threshold=alike)
+    filed = LearningStore(project.tree, utc_now)
+    with_diff = dry_run and not check_only
+    if verdict is None:
+        require_terminal(out)
+    elif len(ids) == 1:
+        if edit:
+            terms = replace(terms, edits=edit_learning(filed.get(ids[0]), edits))
+        if not review_one(out, by, terms, ids[0], verdict, with_diff=with_diff):
+            click.get_current_context().exit(EXIT_NOT_APPLIED)
+        return
+    unreadable: list[UnreadableReportFile] = []
+    if verdict is None:
+        found = [filed.get(each) for each in ids] if ids else list_pending(filed, out, unreadable)
+        InteractiveReview(out, by, terms).review(group_duplicates(project.tree, found, alike))
+        return
+    batch = BatchReview(out, by, terms, verdict, edit, with_diff, reject_duplicates)
+    found = batch.find(filed, ids) if ids else list_pending(filed, out, unreadable)
+    batch.review(group_duplicates(project.tree, found, alike))
+    batch.print_summary()
+    click.get_current_context().exit(1 if unreadable else batch.exit_code)
+
+
+def resolve_named_learnings(project: ProjectFolder, named: Sequence[str]) -> tuple[ProjectFolder, list[str]]:
+    """Return the project and the identifiers of learnings, each once.
+
+    Raises InvalidArgument and click.UsageError.
+    """
+    base, ids = project, []
+    for each in named:
+        if each.endswith(REPORT_SUFFIX):
+            other, identifier = parse_report_path(base, each)
+            if len(named) > 1 and other.root.resolve() != base.root.resolve():
+                raise click.UsageError(f"{each} is a report of another project; review those of one at a time.")
+            project = other
+            ids.append(identifier)
+        else:
+            ids.append(each)
+    return project, list(dict.fromkeys(ids))
+
+
+def check_review_options(
+    ids: Sequence[str],
+    verdict: ReviewVerdict | None,
+    edits: LearningEdits,
+    *,
+    everything: bool,
+    edit: bool,
+    reject_duplicates: bool,
+) -> None:
+    """Raise click.UsageError for options that exclude each other."""
+    if everything and ids:
+        raise click.UsageError("--all reviews all that is pending; leave the IDs out.")
+    if verdict and not ids and not everything:
+        raise click.UsageError(
+            f"Say what to {verdict}: its ID, which `cstp learn list` shows, the file of its report, or --all."
+        )
+    if (edit or edits.title is not None or edits.detail is not None) and verdict is not ReviewVerdict.ACCEPT:
+        raise click.UsageError("--title, --detail and --edit change what is merged; give --accept too.")
+    if (edits.title is not None or edits.detail is not None) and len(ids) != 1:
+        raise click.UsageError("--title and --detail are for one ID; --edit asks for each.")
+    if reject_duplicates and verdict is not ReviewVerdict.ACCEPT:
+        raise click.UsageError(
+            "--reject-duplicates rejects what says the same as something accepted; give --accept too."
+        )
+
+
+def read_input() -> str:
+    """Return standard input, read only as far as needed to see that it is too long."""
+    # Python has None for a stream that was closed before it started.
+    content = sys.stdin.buffer.read(UTF8_BYTES * MAX_TEXT + 1) if sys.stdin else b""
+    return content.decode(errors="surrogateescape").rstrip("\n")
+
+
+def parse_report_path(project: ProjectFolder, written: str) -> tuple[ProjectFolder, str]:
+    """Return the project and the learning's identifier for the path of a report. Raises InvalidArgument."""
+    file = Path(os.path.abspath(project.base / written))  # noqa: PTH100
+    root = file.parents[3] if len(file.parents) > 3 else file.parent
+    if file.parent.parent != root / REPORTS_FOLDER:
+        raise InvalidArgument.field(
+            "id", f"{written} is no report: those are in {REPORTS_FOLDER}/{LearningState.PENDING}"
+        )
+    return open_project(root), file.name.removesuffix(REPORT_SUFFIX)
+
+
+def chosen_verdict(*, accept: bool, reject: bool, defer: bool) -> ReviewVerdict | None:
+    """Return the verdict given, or None. Raises click.UsageError for several."""
+    chosen = {ReviewVerdict.ACCEPT: accept, ReviewVerdict.REJECT: reject, ReviewVerdict.DEFER: defer}
+    given = [verdict for verdict, wanted in chosen.items() if wanted]
+    if len(given) > 1:
+        raise click.UsageError(f"--{given[0]} and --{given[1]} exclude each other.")
+    return given[0] if given else None
+
+
+def require_terminal(out: Output) -> None:
+    """Raise click.UsageError without a terminal to prompt on."""
+    if out.json_wanted or not (sys.stdin and sys.stdin.isatty() and out.console.is_terminal):
+        raise click.UsageError(
+            "There is no terminal to ask on: give an ID or --all, and --accept, --reject or --defer."
+        )

@@ -1,0 +1,229 @@
+"""Output of chat sessions and their events for people."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+
+from google.protobuf.struct_pb2 import Struct
+from rich.console import Console
+from rich.text import Text
+
+from cstp_grpc.cli.console import TextTable
+from cstp_grpc.cli.decision_output import entry_text, enum_word, format_instant
+from cstp_grpc.cli.output import json_text, to_printable
+from cstp_grpc.contract import json_codec
+from cstp_grpc.errors import BlockingGuardrail
+from cstp_grpc.gen.liaison.v1 import liaison_pb2 as pb2
+from cstp_grpc.liaison.model import HISTORY_MEMBER
+
+DELIVERY_STYLES = {"delivered": "green", "failed": "red"}
+"""The styles of what became of a delivery."""
+SHOWN_EVENT_FIELDS = ("routing_reason", "reason", "claimant", "role", "members", "task_id")
+"""What a line about an event tells of its data."""
+
+
+def print_opened_session(console: Console, answer: pb2.OpenSessionResponse) -> None:
+    """Print a session that was opened, or was already open."""
+    found = answer.chat_session
+    since = "open" if answer.created else "open already"
+    console.print(to_printable(f"{found.id} of {found.user_id} is {since}, with {found.active_agent}."))
+    if answer.created:
+        console.print(to_printable(f"  say  cstp liaison say TEXT --session {shlex.quote(found.id)}"), soft_wrap=True)
+
+
+def print_session(console: Console, found: pb2.ChatSession) -> None:
+    """Print a session."""
+    state = enum_word(pb2.SessionStatus, found.status)
+    console.print(
+        Text(to_printable(f"{found.id} of {found.user_id}, {state}, with {found.active_agent}"), style="bold")
+    )
+    claim = f"{found.claimed_by} until {format_instant(found.claimed_until)}" if found.HasField("claimed_by") else ""
+    rows = [
+        ("context", struct_to_line(found.context)),
+        ("claimed by", claim),
+        ("opened", format_instant(found.created_at)),
+        ("closed", format_instant(found.closed_at) if found.HasField("closed_at") else ""),
+        ("version", f"{found.version}, routing epoch {found.routing_epoch}"),
+    ]
+    console.print(field_table(rows))
+
+
+def field_table(rows: Iterable[tuple[str, str | Text]]) -> TextTable:
+    """Return a table of names and values, without empty ones."""
+    table = TextTable()
+    for name, value in rows:
+        if value:
+            table.add_row(Text(f"  {name}", style="dim"), to_printable(value) if isinstance(value, str) else value)
+    return table
+
+
+def print_conversation(console: Console, messages: Sequence[pb2.ChatMessage]) -> None:
+    """Print the messages of a session."""
+    if not messages:
+        console.print("Nothing was said yet.")
+        return
+    console.print(Text("Conversation", style="bold"))
+    table = TextTable()
+    for message in messages:
+        said = Text(to_printable(message.content))
+        if message.HasField("metadata"):
+            said.append(f"\n{to_printable(struct_to_line(message.metadata))}", style="dim")
+        speaker = enum_word(pb2.MessageRole, message.role)
+        if message.role == pb2.MESSAGE_ROLE_ASSISTANT:
+            speaker = message.active_agent
+        table.add_row(f"  {message.sequence}", format_instant(message.sent_at), to_printable(speaker), said)
+    console.print(table)
+
+
+def print_last_routing(console: Console, event: pb2.Event, share: pb2.Share | None) -> None:
+    """Print the last routing of a session, from its event and its share."""
+    console.print(Text("Last routing", style="bold"))
+    decision = json_codec.to_json(event.data).get("routing_decision", {})
+    rows: list[tuple[str, str | Text]] = [
+        ("from", decision.get("from", "")),
+        ("to", decision.get("to", "")),
+        ("reason", decision.get("reason", "")),
+        ("at", format_instant(event.occurred_at)),
+    ]
+    if share:
+        rows += [
+            ("shared", member_names(share.shared_context)),
+            ("delivery", delivery_text(share)),
+            ("share", share.share_id),
+        ]
+    console.print(field_table(rows))
+
+
+def delivery_text(share: pb2.Share) -> Text:
+    """Return the delivery state of a share, in its colour."""
+    state = enum_word(pb2.DeliveryState, share.delivery)
+    text = Text(state, style=DELIVERY_STYLES.get(state, "yellow"))
+    if share.attempts:
+        text.append(f" after {share.attempts} attempt{'s' if share.attempts > 1 else ''}", style="none")
+    if share.HasField("task_id"):
+        text.append(to_printable(f", task {share.task_id}"), style="none")
+    return text
+
+
+def print_routing_result(console: Console, answer: pb2.RouteToLiaisonAgentResponse) -> None:
+    """Print the result of a routing."""
+    payload = answer.artifacts.liaison_agent_activation.semantic_payload
+    console.print(to_printable(f"{answer.chat_session.id} is with {payload.liaison_agent_id}."))
+    console.print(
+        field_table(
+            [
+                ("reason", payload.routing_reason),
+                ("shared", member_names(payload.shared_context)),
+                ("share", payload.routing_decision.idempotency_key),
+            ]
+        )
+    )
+
+
+def print_share(console: Console, share: pb2.Share) -> None:
+    """Print a share."""
+    console.print(to_printable(f"{share.target_agent} gets it from {share.source_agent}."))
+    console.print(field_table([("delivery", delivery_text(share)), ("share", share.share_id)]))
+
+
+def print_claim(console: Console, answer: pb2.ClaimSessionResponse) -> None:
+    """Print a claimed session and the context that came with it."""
+    found, payload = answer.chat_session, answer.liaison_agent_activation.semantic_payload
+    console.print(to_printable(f"{found.id} is with {found.claimed_by} until {format_instant(found.claimed_until)}."))
+    context = json_codec.to_json(payload.shared_context)
+    history = context.pop(HISTORY_MEMBER, [])
+    claim = str(answer.claim_number)
+    console.print(
+        field_table([("claim", claim), ("reason", payload.routing_reason), ("context", object_to_line(context))])
+    )
+    table = TextTable()
+    for said in history if isinstance(history, list) else [history]:
+        role, content = (said.get("role"), said.get("content")) if isinstance(said, dict) else ("", said)
+        table.add_row(f"  {to_single_line(str(role or ''))}", to_printable(str(content)))
+    if table.row_count:
+        console.print(Text("Conversation", style="bold"))
+        console.print(table)
+
+
+def print_heartbeat(console: Console, answer: pb2.HeartbeatResponse) -> None:
+    """Print until when a liaison agent is available."""
+    if answer.HasField("available_until"):
+        console.print(
+            to_printable(f"{answer.liaison_agent_id} is there until {format_instant(answer.available_until)}.")
+        )
+    else:
+        console.print(to_printable(f"{answer.liaison_agent_id} is not there any more."))
+
+
+def print_agents(console: Console, found: Sequence[pb2.LiaisonAgent]) -> None:
+    """Print a listing of liaison agents."""
+    table = TextTable()
+    for agent in found:
+        state = Text("present", style="green") if agent.present else Text("absent", style="red")
+        since = f"since {format_instant(agent.since)}" if agent.HasField("since") else ""
+        served = f"served by {agent.served_by}" if agent.served_by else ""
+        beaten = f"last heartbeat {format_instant(agent.last_heartbeat)}" if agent.HasField("last_heartbeat") else ""
+        held = f"{agent.chat_sessions} session{'' if agent.chat_sessions == 1 else 's'}"
+        kind = enum_word(pb2.LiaisonAgentKind, agent.kind)
+        table.add_row(state, kind, entry_text(agent.liaison_agent_id, [agent.reason, since, held, served, beaten]))
+    console.print(table if found else "No pillar is configured.")
+
+
+def print_sessions(console: Console, found: Sequence[pb2.ChatSession]) -> None:
+    """Print a listing of sessions."""
+    table = TextTable()
+    for item in found:
+        claim = f"claimed by {item.claimed_by}" if item.HasField("claimed_by") else ""
+        told = entry_text(f"{item.id} of {item.user_id}", [item.active_agent, f"{item.message_count} messages", claim])
+        table.add_row(format_instant(item.created_at), enum_word(pb2.SessionStatus, item.status), told)
+    console.print(table if found else "There are no such sessions.")
+
+
+def print_blocks(console: Console, blocks: Sequence[BlockingGuardrail]) -> None:
+    """Print the guardrails that block a hand-over."""
+    console.print(Text("Blocked", style="bold red").append("; nothing has changed", style="not bold"))
+    table = TextTable()
+    for block in blocks:
+        table.add_row(Text("  blocks", style="red"), to_printable(f"{block.guardrail_id}: {block.message}"))
+    console.print(table)
+
+
+def event_line(event: pb2.Event) -> Text:
+    """Return an event on one line."""
+    user = f" of {event.user_id}" if event.HasField("user_id") else ""
+    told = ", ".join(
+        filter(None, [event.chat_session_id + user, event.agent, *event_facts(json_codec.to_json(event.data))])
+    )
+    line = Text(f"{event.sequence}  {format_instant(event.occurred_at)}  ")
+    return line.append(event.type, style="bold").append(f"  {to_single_line(told)}")
+
+
+def event_facts(data: Mapping[str, object]) -> list[str]:
+    """Return the values of an event's data that are shown."""
+    return [str(join_if_list(data[name])) for name in SHOWN_EVENT_FIELDS if data.get(name)]
+
+
+def join_if_list(value: object) -> object:
+    """Return a list joined by spaces, any other value as it is."""
+    return " ".join(map(str, value)) if isinstance(value, list) else value
+
+
+def to_single_line(text: str) -> str:
+    """Return a text on one line, without control characters."""
+    return to_printable(" ".join(text.split()))
+
+
+def struct_to_line(content: Struct) -> str:
+    """Return a Struct as JSON on one line, or empty if it has no members."""
+    return object_to_line(json_codec.to_json(content))
+
+
+def object_to_line(content: Mapping[str, object]) -> str:
+    """Return a JSON object on one line, or empty if it has no members."""
+    return json_text(content, indent=None) if content else ""
+
+
+def member_names(content: Struct) -> str:
+    """Return the member names of a JSON object."""
+    return ", ".join(sorted(content)) or "nothing"

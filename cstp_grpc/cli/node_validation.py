@@ -1,0 +1,249 @@
+"""Validation of a project's nodes, in the work tree or as staged for the next commit, and its output.
+
+For the next commit, the index of git is written to a temporary folder: nodes and symbolic links as they are, every
+other file empty, since only its existence matters. Unstaged changes are ignored. Git runs in the current folder,
+because the variables that it gives to hooks are relative to it.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import click
+from rich.text import Text
+
+from cstp_grpc.cli.console import TextTable
+from cstp_grpc.cli.output import to_printable
+from cstp_grpc.cli.project_folder import ProjectFolder
+from cstp_grpc.config import inherited_environment
+from cstp_grpc.intent_layer.model import FactPlacement, FindingSeverity, ValidationFinding
+from cstp_grpc.intent_layer.node_imports import IMPORTABLE_SUFFIXES, MAX_DEPTH, find_imports
+from cstp_grpc.intent_layer.node_staleness import INHERITED_VARIABLES, GitHistory
+from cstp_grpc.intent_layer.project_files import name_of
+from cstp_grpc.intent_layer.project_service import ListedNode, ValidationReport
+from cstp_grpc.intent_layer.project_tree import NODE_FILES, ProjectTree
+from cstp_grpc.intent_layer.validation import select_nodes, validate_selected
+from cstp_grpc.intent_layer.validation_rules import RULES_FILE, RuleSeverities
+
+SEVERITY_COLOURS = {FindingSeverity.ERROR: "red", FindingSeverity.WARNING: "yellow"}
+
+
+def validate_project(
+    project: ProjectFolder, paths: Sequence[str], severities: RuleSeverities, *, with_history: bool
+) -> ValidationReport:
+    """Validate the nodes that paths select, or all."""
+    found = select_nodes(project.tree, project.paths(paths))
+    history = GitHistory(project.root, inherited_environment(INHERITED_VARIABLES)) if with_history else None
+    return ValidationReport(validate_selected(project.tree, found, history, severities), len(found))
+
+
+def node_table(nodes: Iterable[ListedNode]) -> TextTable:
+    """Return a table of nodes."""
+    table = TextTable("file", "tokens", "sections")
+    for each in nodes:
+        for file in each.node.all_files:
+            sections = ", ".join(section.name for section in file.sections)
+            table.add_row(to_printable(file.path), f"{file.tokens:6}", Text(to_printable(sections), style="dim"))
+    return table
+
+
+def finding_line(finding: ValidationFinding) -> Text:
+    """Return a finding in the format of compiler messages."""
+    text = Text(to_printable(f"{finding.file}:{finding.line}: "))
+    text.append(finding.severity, style=SEVERITY_COLOURS[finding.severity])
+    return text.append(to_printable(f" {finding.rule}: {finding.message}"))
+
+
+def summary_line(judged: ValidationReport) -> str:
+    """Return the numbers of nodes, errors and warnings in a sentence."""
+    errors = sum(finding.severity is FindingSeverity.ERROR for finding in judged.findings)
+    warnings = len(judged.findings) - errors
+    nodes = count_noun(judged.nodes, "node")
+    if not judged.findings:
+        return f"{nodes} judged, nothing found."
+    return f"{nodes} judged: {count_noun(errors, 'error')}, {count_noun(warnings, 'warning')}."
+
+
+def count_noun(count: int, noun: str) -> str:
+    """Return a number with its noun, in the plural if needed."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def missing_node_hint(placement: FactPlacement) -> str:
+    """Return what to do about a node file that does not exist yet."""
+    covering = f" {placement.covering} covers the folder now." if placement.covering else ""
+    return f"It is not there yet.{covering} `cstp context init {placement.folder}` begins it."
+
+
+LINK_MODE = "120000"
+SUBMODULE_MODE = "160000"
+MERGED_STAGE = "0"
+"""The stage of a file that is not in conflict."""
+HARMFUL_STATUSES = frozenset("DT")
+"""What can be wrong for nodes where it happens to a file that belongs to none: it vanishes, or becomes a link."""
+
+
+@dataclass(frozen=True, slots=True)
+class _TrackedFile:
+    """A tracked file; the path is relative to the project's root."""
+
+    mode: str
+    object_id: str
+    path: PurePosixPath
+
+    @property
+    def counts(self) -> bool:
+        """Whether the file's content matters to validation."""
+        return self.mode == LINK_MODE or self.path.name in NODE_FILES or str(self.path) == RULES_FILE
+
+
+def validate_staged(root: Path, severities: RuleSeverities) -> ValidationReport:
+    """Return the findings about the staged nodes, and those that the commit causes in other nodes.
+
+    A finding about an unstaged node counts if the last commit did not have it. Nothing is validated if the commit can
+    affect no node. Raises ClickException if git fails.
+    """
+    folder = _project_folder(root)
+    fields = _git_fields("diff", "--cached", "--name-status", "--no-renames", "-z")
+    named = zip(fields[::2], fields[1::2], strict=True)
+    changed = {str(path): status for status, name in named for path in _paths_below(folder, [name])}
+    if not any(
+        status in HARMFUL_STATUSES
+        or name_of(path) in NODE_FILES
+        or path == RULES_FILE
+        or path.lower().endswith(IMPORTABLE_SUFFIXES)
+        for path, status in changed.items()
+    ):
+        return ValidationReport((), 0)
+    nodes, findings = _validate_entries(_staged_entries(folder), severities)
+    known = {_finding_key(each) for each in findings if each.file not in changed}
+    if known:
+        known &= {_finding_key(each) for each in _validate_entries(_committed_entries(folder), severities)[1]}
+    return ValidationReport(
+        tuple(each for each in findings if each.file in changed or _finding_key(each) not in known), nodes
+    )
+
+
+def _finding_key(finding: ValidationFinding) -> tuple[str, str, str]:
+    """Return the identity of a finding, independent of its line."""
+    return finding.rule, finding.file, finding.message
+
+
+def _validate_entries(
+    entries: Sequence[_TrackedFile], severities: RuleSeverities
+) -> tuple[int, tuple[ValidationFinding, ...]]:
+    """Return the number of nodes among tracked files, and their findings."""
+    contents = dict(_read_objects([entry.object_id for entry in entries if entry.counts]))
+    with tempfile.TemporaryDirectory(prefix="cstp-staged-") as folder:
+        contents.update(_read_imported(entries, contents))
+        _write_entries(entries, contents, Path(folder))
+        tree = ProjectTree(Path(folder))
+        found = select_nodes(tree)
+        return len(found), validate_selected(tree, found, None, severities)
+
+
+def _read_imported(entries: Sequence[_TrackedFile], contents: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """Return the content of the files that nodes import, by object id."""
+    by_path = {str(entry.path): entry for entry in entries if entry.mode not in (LINK_MODE, SUBMODULE_MODE)}
+    found: dict[str, bytes] = {}
+    looked_at = [entry for entry in by_path.values() if entry.path.name in NODE_FILES]
+    for _ in range(MAX_DEPTH):
+        targets = {
+            posixpath.normpath(entry.path.parent / each.path)
+            for entry in looked_at
+            for each in find_imports({**contents, **found}[entry.object_id].decode(errors="replace"))
+        }
+        looked_at = [by_path[path] for path in sorted(targets & by_path.keys())]
+        looked_at = [entry for entry in looked_at if entry.object_id not in found and entry.object_id not in contents]
+        found.update(_read_objects([entry.object_id for entry in looked_at]) if looked_at else ())
+    return found
+
+
+def _write_entries(entries: Sequence[_TrackedFile], contents: Mapping[str, bytes], folder: Path) -> None:
+    """Write tracked files below a folder; symbolic links last, so that nothing is written through one."""
+    folders = {folder / (entry.path if entry.mode == SUBMODULE_MODE else entry.path.parent) for entry in entries}
+    for each in sorted(folders):
+        each.mkdir(parents=True, exist_ok=True)
+    for entry in entries:
+        if entry.mode not in (LINK_MODE, SUBMODULE_MODE):
+            (folder / entry.path).write_bytes(contents.get(entry.object_id, b""))
+    for entry in entries:
+        if entry.mode == LINK_MODE:
+            with suppress(FileExistsError):
+                (folder / entry.path).symlink_to(os.fsdecode(contents[entry.object_id]))
+
+
+def _staged_entries(folder: PurePosixPath) -> list[_TrackedFile]:
+    listed = (each.partition("\t") for each in _git_fields("ls-files", "--stage", "--full-name", "-z", "--", ":/"))
+    return [
+        _TrackedFile(mode, object_id, path)
+        for about, _, name in listed
+        for mode, object_id, stage in [about.split()]
+        for path in _paths_below(folder, [name])
+        if stage == MERGED_STAGE
+    ]
+
+
+def _committed_entries(folder: PurePosixPath) -> list[_TrackedFile]:
+    if _run_git("rev-parse", "--verify", "--quiet", "HEAD").returncode:
+        return []
+    listed = (each.partition("\t") for each in _git_fields("ls-tree", "-r", "--full-tree", "-z", "HEAD"))
+    return [
+        _TrackedFile(mode, object_id, path)
+        for about, _, name in listed
+        for mode, _, object_id in [about.split()]
+        for path in _paths_below(folder, [name])
+    ]
+
+
+def _read_objects(object_ids: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield object ids with the objects' content."""
+    answer = _git_output("cat-file", "--batch", feed="".join(f"{each}\n" for each in object_ids).encode())
+    start = 0
+    for object_id in object_ids:
+        line_end = answer.index(b"\n", start)
+        size = int(answer[start:line_end].split()[2])
+        yield object_id, answer[line_end + 1 : line_end + 1 + size]
+        start = line_end + size + 2
+
+
+def _project_folder(root: Path) -> PurePosixPath:
+    """Return the project's path within the work tree."""
+    top = Path(os.fsdecode(_git_output("rev-parse", "--show-toplevel").removesuffix(b"\n")))
+    try:
+        return PurePosixPath(root.resolve().relative_to(top.resolve()))
+    except ValueError:
+        raise click.ClickException(f"{root} is not in the work tree of git around the current folder") from None
+
+
+def _paths_below(folder: PurePosixPath, names: Sequence[str]) -> Iterator[PurePosixPath]:
+    """Yield the paths below a folder, relative to it."""
+    paths = (PurePosixPath(name) for name in names)
+    return (path.relative_to(folder) for path in paths if path.is_relative_to(folder))
+
+
+def _git_fields(*arguments: str) -> list[str]:
+    return [os.fsdecode(each) for each in _git_output(*arguments).split(b"\0") if each]
+
+
+def _git_output(*arguments: str, feed: bytes = b"") -> bytes:
+    answer = _run_git(*arguments, feed=feed)
+    if answer.returncode:
+        reason = answer.stderr.decode(errors="replace").strip()
+        raise click.ClickException(f"git cannot tell what is staged: {reason}")
+    return answer.stdout
+
+
+def _run_git(*arguments: str, feed: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    git = shutil.which("git")
+    if git is None:
+        raise click.ClickException("there is no git")
+    return subprocess.run([git, *arguments], input=feed, capture_output=True, check=False)

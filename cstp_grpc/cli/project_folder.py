@@ -1,0 +1,127 @@
+"""The project folder that a command works on without a server, and paths relative to it."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cstp_grpc.cli.command_decorators import Command
+from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.intent_layer.model import ROOT
+from cstp_grpc.intent_layer.project_tree import ProjectTree
+
+EXIT_NOT_APPLIED = 2
+"""The protocol's exit code for what is neither done nor an error: nothing covers the path, or it is a duplicate."""
+UNKNOWN_USER = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectFolder:
+    """A project's folder; relative paths are relative to `base`."""
+
+    root: Path
+    base: Path
+    tree: ProjectTree
+
+    def path(self, written: str, field: str = "path") -> str:
+        """Return a path relative to the root; a trailing slash stays. Raises InvalidArgument if it is outside."""
+        if not written:
+            raise InvalidArgument.field(field, "must not be empty")
+        absolute = os.path.abspath(self.base / written)  # noqa: PTH100
+        relative = _relative_to_root(absolute, str(self.root))
+        if relative is None:
+            relative = _relative_to_root(os.path.realpath(absolute), os.path.realpath(self.root))
+        if relative is not None:
+            return f"{relative}/" if written.endswith("/") and relative != ROOT else relative
+        raise InvalidArgument.field(field, f"{written} is not in the project {self.root}")
+
+    def paths(self, written: Sequence[str]) -> tuple[str, ...]:
+        """Return paths as `path` does.
+
+        Raises InvalidArgument, which names the path, also for links that lead out.
+        """
+        fields = ["path"] if len(written) == 1 else [f"paths[{number}]" for number in range(len(written))]
+        paths = tuple(self.path(each, field) for each, field in zip(written, fields, strict=True))
+        for path, field in zip(paths, fields, strict=True):
+            self.tree.locate(path, field)
+        return paths
+
+
+class ProjectCommandGroup(click.Group):
+    """A group whose usage errors exit with code 1, because 2 has another meaning here."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Parse the options before the command's name."""
+        with _usage_errors_as_errors():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with _usage_errors_as_errors():
+            return super().invoke(ctx)
+
+
+def with_project(command: Callable[..., None]) -> Command:
+    """Add the option --project, and pass the command the project as `project`."""
+
+    @click.option(
+        "--project",
+        "folder",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        metavar="DIR",
+        help="The project's folder, from which paths are meant then.",
+    )
+    @functools.wraps(command)
+    def wrapper(*args: Any, folder: Path | None, **kwargs: Any) -> None:
+        command(*args, project=open_project(folder), **kwargs)
+
+    return wrapper
+
+
+def open_project(folder: Path | None) -> ProjectFolder:
+    """Return the project in a folder, or the one around the current folder."""
+    current = Path.cwd()
+    root = work_tree_root(current) if folder is None else folder.absolute()
+    return ProjectFolder(root, current if folder is None else root, ProjectTree(root))
+
+
+def work_tree_root(folder: Path) -> Path:
+    """Return the root of the git work tree that contains a folder, or else the folder itself."""
+    return next((above for above in (folder, *folder.parents) if (above / ".git").exists()), folder)
+
+
+def current_user() -> str:
+    """Return the name of the user who runs the command."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return UNKNOWN_USER
+
+
+def utc_now() -> datetime:
+    """Return the current time in UTC."""
+    return datetime.now(UTC)
+
+
+@contextmanager
+def _usage_errors_as_errors() -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as error:
+        error.show()
+        raise click.exceptions.Exit(1) from error
+
+
+def _relative_to_root(path: str, root: str) -> str | None:
+    """Return a path relative to a root, or None if it is outside."""
+    relative = os.path.relpath(path, root)
+    return None if relative == ".." or relative.startswith("../") else relative

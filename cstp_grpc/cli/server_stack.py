@@ -1,0 +1,366 @@
+"""A running CSTP: the server in this process or in worker processes, and its bridges."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from cstp_grpc.child_process import GRACE_SECONDS
+from cstp_grpc.cli.process_supervision import (
+    ChildProgram,
+    ChildRestarted,
+    PortReservation,
+    ReadinessReport,
+    RestartCallback,
+    SupervisedProcess,
+    stop_all,
+)
+from cstp_grpc.config import Settings, count_bridges, count_workers, dial_host, join_host_port
+from cstp_grpc.guardrails.rulebook_files import RulebookFile, read_rulebook_files
+from cstp_grpc.server.deployment import INDEX_FOLDER, Deployment, WorkerTask, rulebook_path
+from cstp_grpc.server.interceptors.moving_windows import create_shared_memory
+from cstp_grpc.storage.file_locks import DataDirLock
+
+if TYPE_CHECKING:
+    from cstp_grpc.server.app import App
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeAddress:
+    """The addresses of a bridge."""
+
+    url: str
+    a2a_target: str
+    """A2A over gRPC, `host:port`."""
+
+
+class BridgeProcesses:
+    """One or more bridges to a server on the same two ports.
+
+    `config_file` is what they read; `environment` replaces that of this process.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        config_file: Path | None,
+        number: int = 1,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._scheme = "https" if settings.server.tls else "http"
+        self._reserved: list[PortReservation] = []
+        stop_seconds = settings.grpc.drain_seconds + GRACE_SECONDS
+        arguments = ["--config", str(config_file)] if config_file else []
+        self.processes = [
+            SupervisedProcess(
+                ChildProgram(
+                    "The bridge" if number == 1 else f"Bridge {index + 1}",
+                    "bridge",
+                    arguments,
+                    environment,
+                    stop_seconds=stop_seconds,
+                )
+            )
+            for index in range(number)
+        ]
+
+    def prepare(self) -> None:
+        """Start the processes, which load their modules and then wait for their task."""
+        for each in self.processes:
+            each.prepare()
+
+    def start(self, target: str, announced: str) -> BridgeAddress:
+        """Have them serve the server at `target`, and return their address.
+
+        `target` may be several `host:port`, separated by commas; `announced` is the address by which others reach the
+        server. Raises ChildProcessFailed and PortReservationFailed.
+        """
+        task: dict[str, object] = {"target": target, "announced": announced}
+        if len(self.processes) > 1:
+            task["shared_ports"] = self._reserve()
+        for each in self.processes:
+            each.assign(json.dumps(task).encode())
+        reports = [each.wait_until_ready() for each in self.processes]
+        return self.address(reports[0])
+
+    def keep_alive(self, notify: RestartCallback) -> None:
+        """Restart each process whenever it dies."""
+        for each in self.processes:
+            each.keep_alive(notify)
+
+    def runs(self, program: ChildProgram) -> bool:
+        """Return whether a program is one of the bridges."""
+        return any(each.program is program for each in self.processes)
+
+    def address(self, report: ReadinessReport) -> BridgeAddress:
+        """Return the address that a bridge reported, in a form that can be called from this machine."""
+        return BridgeAddress(f"{self._scheme}://{to_local_address(report['http'])}", to_local_address(report["a2a"]))
+
+    def stop(self) -> None:
+        """Stop all processes concurrently and wait for them to exit."""
+        stop_all(self.processes)
+        for reservation in self._reserved:
+            reservation.release()
+        self._reserved.clear()
+
+    def _reserve(self) -> dict[str, int]:
+        server, a2a = self._settings.server, self._settings.a2a
+        self._reserved.append(PortReservation(server.host, server.port, "server.port"))
+        self._reserved.append(PortReservation(a2a.grpc_host, a2a.grpc_port, "a2a.grpc_port"))
+        http, grpc = self._reserved
+        return {"http": http.port, "a2a": grpc.port}
+
+
+def to_local_address(address: str) -> str:
+    """Return the `host:port` by which a listener can be called from this machine."""
+    host, _, port = address.rpartition(":")
+    return join_host_port(dial_host(host.strip("[]")), int(port))
+
+
+LOOPBACK = "127.0.0.1"
+START_SECONDS = 300.0
+"""How long a worker may take to serve: the first one migrates the database and may fetch the weights of the model."""
+STOP_SECONDS = 10.0
+"""How long a worker may take to stop beside the time for draining: open streams, a batch for the index."""
+
+
+class WorkerProcesses:
+    """Runs `number` servers with the same settings, which share a port and the data folder.
+
+    The kernel spreads connections over the live ones. Each also serves the bridges on a loopback port of its own,
+    without TLS. Raises AlreadyRunning and PortReservationFailed.
+    """
+
+    def __init__(self, settings: Settings, number: int) -> None:
+        with ExitStack() as opened:
+            lock = opened.enter_context(DataDirLock(settings.data_dir))
+            shared = PortReservation(settings.grpc.host, settings.grpc.port, "grpc.port")
+            opened.callback(shared.release)
+            self._private = [PortReservation(LOOPBACK, 0, "grpc.port") for _ in range(number)]
+            for reservation in self._private:
+                opened.callback(reservation.release)
+            self._limits_memory, self._vectors_memory = create_shared_memory(), create_shared_memory()
+            for memory in (self._limits_memory, self._vectors_memory):
+                opened.callback(os.close, memory)
+            self._index_url = start_index(opened, settings)
+            self._opened = opened.pop_all()
+        self._rulebooks = read_rulebooks(settings)
+        grpc = settings.grpc.model_copy(update={"port": shared.port})
+        self._settings = settings.model_copy(update={"grpc": grpc})
+        stop_seconds = settings.grpc.drain_seconds + STOP_SECONDS
+        self.processes = [
+            SupervisedProcess(
+                ChildProgram(
+                    f"Worker {index + 1}",
+                    "cstp_grpc.server.worker",
+                    # As long as one of them lives, nobody else has the data folder.
+                    inherit=[lock.fileno(), self._limits_memory, self._vectors_memory],
+                    start_seconds=START_SECONDS,
+                    stop_seconds=max(stop_seconds, GRACE_SECONDS),
+                )
+            )
+            for index in range(number)
+        ]
+
+    @property
+    def target(self) -> str:
+        """The `host:port` for clients on this machine."""
+        return join_host_port(dial_host(self._settings.grpc.host), self._settings.grpc.port)
+
+    @property
+    def url(self) -> str:
+        """The same as a URL, `grpc://` or `grpcs://`."""
+        return f"{'grpcs' if self._settings.grpc.tls else 'grpc'}://{self.target}"
+
+    @property
+    def private_target(self) -> str:
+        """The `host:port` of one server without TLS, for children of this process."""
+        return join_host_port(LOOPBACK, self._private[0].port)
+
+    @property
+    def private_targets(self) -> list[str]:
+        """The same for every server."""
+        return [join_host_port(LOOPBACK, reservation.port) for reservation in self._private]
+
+    def start(self) -> None:
+        """Start the processes and have them serve. Raises ChildProcessFailed.
+
+        They load their modules concurrently. The first one starts serving alone: it finds errors in the settings, so
+        that they are printed once, and migrates the database.
+        """
+        for each in self.processes:
+            each.prepare()
+        for index, each in enumerate(self.processes):
+            each.assign(self._encode_task(index))
+            if index == 0:
+                each.wait_until_ready()
+        for each in self.processes[1:]:
+            each.wait_until_ready()
+
+    def keep_alive(self, notify: RestartCallback) -> None:
+        """Restart each process whenever it dies."""
+        for each in self.processes:
+            each.keep_alive(notify)
+
+    def stop(self) -> None:
+        """Stop all processes concurrently, let calls in progress drain, and wait for them to exit."""
+        stop_all(self.processes)
+        self._opened.close()
+
+    def _encode_task(self, index: int) -> bytes:
+        deployment = Deployment(
+            supervised=True,
+            private_port=self._private[index].port,
+            limits_memory=self._limits_memory,
+            vectors_memory=self._vectors_memory,
+            index_url=self._index_url,
+            feeds_index=index == 0,
+            rulebooks=self._rulebooks,
+        )
+        return WorkerTask(f"worker {index + 1}", self._settings, deployment).encode()
+
+
+def read_rulebooks(settings: Settings) -> Sequence[RulebookFile] | None:
+    """Read the configured rulebooks; return None if that fails, which the first worker reports."""
+    try:
+        return read_rulebook_files(rulebook_path(settings))
+    except OSError:
+        return None
+
+
+def start_index(opened: ExitStack, settings: Settings) -> str | None:
+    """Start the Chroma server of all workers and return its URL, or None if the settings need none."""
+    if settings.index.mode != "embedded":
+        return None
+    # What it needs beside the standard library, a supervisor without it does not load.
+    from cstp_grpc.decisions.search.chroma_process import ChildChromaServer, ChromaKeeper, find_free_port
+
+    # Workers are told once where it is, so that it stays there.
+    port = find_free_port()
+    keeper = ChromaKeeper(ChildChromaServer(settings.data_dir / INDEX_FOLDER, port))
+    keeper.start()
+    opened.callback(keeper.stop)
+    return f"http://{LOOPBACK}:{port}"
+
+
+class RunningServer(Protocol):
+    """A running server, in this process or in child processes."""
+
+    @property
+    def target(self) -> str:
+        """The `host:port` for clients on this machine."""
+
+    @property
+    def url(self) -> str:
+        """The same as a URL, `grpc://` or `grpcs://`."""
+
+    @property
+    def private_target(self) -> str:
+        """The `host:port` without TLS for this process and its children."""
+
+
+class ServerStack:
+    """A running server, with a bridge if `bridge` is set; a `with` block stops everything at its end.
+
+    The settings give the number of processes. `config_file` is what the bridge reads; None leaves it to the defaults
+    and the environment, which `environment` replaces. The bridge calls the server without TLS, since the certificate
+    need not be for this machine; `private` opens such a `private_target` without a bridge too. Raises what App,
+    WorkerProcesses and BridgeProcesses raise, and ConfigError if the bridge's certificate is unusable.
+    """
+
+    server: RunningServer
+
+    def __init__(
+        self,
+        settings: Settings,
+        config_file: Path | None,
+        *,
+        bridge: bool,
+        private: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.bridge_address: BridgeAddress | None = None
+        self._drain_seconds = settings.grpc.drain_seconds
+        self._drains_until: float | None = None
+        self._bridges: BridgeProcesses | None = None
+        self._workers: WorkerProcesses | None = None
+        with ExitStack() as opened:
+            if bridge:
+                check_certificate(settings)
+                self._bridges = BridgeProcesses(settings, config_file, count_bridges(settings.serve), environment)
+                opened.callback(self._bridges.stop)
+                # Loading takes all of them most of their start, so they do it at the same time.
+                self._bridges.prepare()
+            bridge_target = self._start_server(opened, settings, private=private or bridge)
+            if self._bridges:
+                # The bridge stops first, so that nobody calls through it any more when the server drains.
+                opened.callback(self._bridges.stop)
+                self.bridge_address = self._bridges.start(bridge_target, self.server.url)
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> Self:
+        """Return the stack."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop everything and let calls in progress drain."""
+        self._drains_until = time.monotonic() + self._drain_seconds
+        self._opened.close()
+
+    @property
+    def bridge_url(self) -> str | None:
+        """The URL of the bridge, or None without one."""
+        return self.bridge_address.url if self.bridge_address else None
+
+    def keep_alive(self, notify: RestartCallback) -> None:
+        """Restart processes that die, and notify the callback."""
+        for each in (self._workers, self._bridges):
+            if each:
+                each.keep_alive(notify)
+
+    def record_restart(self, restarted: ChildRestarted) -> bool:
+        """Store the address of a restarted process; return whether it is a bridge."""
+        if self._bridges is None or not self._bridges.runs(restarted.program):
+            return False
+        self.bridge_address = self._bridges.address(restarted.report)
+        return True
+
+    def _start_server(self, opened: ExitStack, settings: Settings, *, private: bool) -> str:
+        """Start the server and return its target for bridges."""
+        number = count_workers(settings.serve)
+        if number > 1:
+            self.server = self._workers = WorkerProcesses(settings, number)
+            opened.callback(self._workers.stop)
+            self._workers.start()
+            return ",".join(self._workers.private_targets)
+        # The supervisor of several servers does without what one of them needs.
+        from cstp_grpc.server.app import App
+
+        app = App(settings)
+        self.server = app
+        opened.callback(self._stop_app, app)
+        app.start(private=private)
+        return app.private_target
+
+    def _stop_app(self, app: App) -> None:
+        """Stop the server of this process within what the bridge left of the drain time."""
+        left = 0.0 if self._drains_until is None else self._drains_until - time.monotonic()
+        app.stop(max(left, min(self._drain_seconds, GRACE_SECONDS)))
+
+
+def check_certificate(settings: Settings) -> None:
+    """Raise ConfigError for a certificate that the bridge could not use, before anything is started."""
+    if settings.server.tls is not None:
+        from cstp_grpc.certificates import ServerCertificate
+
+        ServerCertificate.load(settings.server.tls, "server.tls")

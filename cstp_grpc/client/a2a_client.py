@@ -1,0 +1,327 @@
+"""Send contexts to A2A agents from callers without an event loop. The official SDK speaks the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any, Final, TypeVar
+
+import httpx
+from a2a.client import A2AClientError, ClientConfig, ClientFactory
+from a2a.client.card_resolver import parse_agent_card
+from a2a.helpers import get_message_text, new_data_part, new_message
+from a2a.types.a2a_pb2 import (
+    AgentCard,
+    AgentInterface,
+    Role,
+    SendMessageConfiguration,
+    SendMessageRequest,
+    StreamResponse,
+    Task,
+    TaskState,
+)
+from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH, TransportProtocol
+from a2a.utils.errors import A2AError, InternalError, InvalidAgentResponseError, MethodNotFoundError
+
+from cstp_grpc.client.grpc_transport import bearer_header
+from cstp_grpc.client.jsonrpc_transport import tls_context
+from cstp_grpc.contract.json_values import restore_integers
+from cstp_grpc.contract.untrusted_text import append_reason
+from cstp_grpc.errors import InvalidArgument
+
+T = TypeVar("T")
+
+MAX_RESPONSE_BYTES: Final = 4 * 1024 * 1024
+"""The largest response that is read; agents have no reason to send a context back."""
+MAX_TASK_ID_CHARACTERS: Final = 256
+TIMEOUT_GRACE_SECONDS: Final = 1.0
+"""How long a call may take to end after its timeout."""
+CLOSE_SECONDS: Final = 5.0
+SUPPORTED_BINDINGS: Final = [TransportProtocol.JSONRPC.value, TransportProtocol.HTTP_JSON.value]
+TRANSIENT_STATUSES: Final = frozenset({404, 408, 425, 429})
+"""HTTP statuses below 500 after which the agent may answer differently later."""
+REJECTED_STATES: Final[Mapping[int, str]] = {
+    TaskState.TASK_STATE_REJECTED: "rejected",
+    TaskState.TASK_STATE_FAILED: "failed",
+    TaskState.TASK_STATE_CANCELED: "canceled",
+    TaskState.TASK_STATE_AUTH_REQUIRED: "authentication required",
+}
+
+
+class A2aSendError(Exception):
+    """An agent did not accept a message. The text is safe to show to callers; the cause is for the log."""
+
+
+class A2aPermanentError(A2aSendError):
+    """The agent rejects the message permanently; retrying does not help."""
+
+
+class A2aTransientError(A2aSendError):
+    """The agent may accept the message later."""
+
+
+class A2aResponseTooLarge(httpx.TransportError):
+    """A response is larger than MAX_RESPONSE_BYTES, or compressed."""
+
+
+class A2aClient:
+    """Sends data to one A2A agent, over the JSON-RPC or HTTP+JSON interface that its card names. Thread-safe.
+
+    `url` is that of the card, which ends with `.json`, or of the site that has it at its well-known path. The token
+    and the data are sent to the host of the URL only, whatever the card says, and never over http if the URL is
+    https. Redirects are not followed and proxies are not used. `root_certificates` (PEM) replaces the system's
+    certificate authorities. Raises InvalidArgument if one of these is unusable.
+    """
+
+    def __init__(self, url: str, token: str | None, *, root_certificates: bytes | None = None) -> None:
+        self._address = agent_card_url(url)
+        self._http = IntegerJsonClient(
+            # What is read is counted as it comes, so it must not come compressed.
+            headers=[("accept-encoding", "identity"), *bearer_header(token)],
+            transport=SizeLimitedTransport(httpx.AsyncHTTPTransport(verify=tls_context(root_certificates))),
+            # Each call has a bound of its own.
+            timeout=None,
+            trust_env=False,
+        )
+        config = ClientConfig(
+            streaming=False, polling=True, httpx_client=self._http, supported_protocol_bindings=SUPPORTED_BINDINGS
+        )
+        self._clients = ClientFactory(config)
+        self._card: AgentCard | None = None
+        self._loop = A2aEventLoopThread("a2a-peer")
+
+    def probe(self, seconds: float) -> None:
+        """Check that the agent's card names a supported interface. Raises A2aPermanentError and A2aTransientError."""
+        self._run(self._read_card(), seconds)
+
+    def send(self, data: Mapping[str, Any], message_id: str, context_id: str | None, seconds: float) -> str | None:
+        """Send a message with one data part and return the id of the task that the agent created, or None.
+
+        The agent has accepted the message, not finished with it; it recognises a repetition by `message_id`. Raises
+        A2aPermanentError and A2aTransientError.
+        """
+        message = new_message([new_data_part(dict(data))], context_id=context_id, role=Role.ROLE_USER)
+        message.message_id = message_id
+        configuration = SendMessageConfiguration(return_immediately=True, history_length=0)
+        return self._run(self._send(SendMessageRequest(message=message, configuration=configuration)), seconds)
+
+    def close(self) -> None:
+        """Cancel the calls in progress, which then raise A2aTransientError, and close the connections."""
+        self._loop.close(self._http.aclose)
+
+    def _run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
+        try:
+            return self._loop.run(work, seconds)
+        except A2aSendError:
+            raise
+        except Exception as error:
+            # The SDK raises whatever an answer that is none makes its parsers raise.
+            raise send_error_for(error) from error
+
+    async def _read_card(self) -> AgentCard:
+        """Fetch the agent's card and keep only its usable interfaces."""
+        answer = await self._http.get(self._address, headers={"accept": "application/json"})
+        if answer.status_code in {404, 410}:
+            raise A2aTransientError("no agent card")
+        answer.raise_for_status()
+        try:
+            card = parse_agent_card(answer.json())
+        except Exception as error:
+            raise A2aTransientError("no agent card that can be read") from error
+        self._card = self._usable(card)
+        return self._card
+
+    def _usable(self, card: AgentCard) -> AgentCard:
+        spoken = [each for each in card.supported_interfaces if each.protocol_binding in SUPPORTED_BINDINGS]
+        if not spoken:
+            raise A2aPermanentError("no interface of A2A over JSON-RPC or HTTP+JSON in its card")
+        own = [each for each in spoken if self._is_own(each)]
+        if not own:
+            raise A2aPermanentError("only interfaces on other hosts than its own in its card, or less secure ones")
+        usable = AgentCard()
+        usable.CopyFrom(card)
+        del usable.supported_interfaces[:]
+        usable.supported_interfaces.extend(own)
+        return usable
+
+    def _is_own(self, interface: AgentInterface) -> bool:
+        try:
+            url = httpx.URL(interface.url)
+        except httpx.InvalidURL:
+            return False
+        schemes = {"https", self._address.scheme}
+        return url.host == self._address.host and url.scheme in schemes and not url.userinfo
+
+    async def _send(self, request: SendMessageRequest) -> str | None:
+        card = self._card or await self._read_card()
+        try:
+            answers = [answer async for answer in self._clients.create(card).send_message(request)]
+            return accepted_task_id(answers[0])
+        except Exception:
+            # It may be elsewhere by now.
+            self._card = None
+            raise
+
+
+class A2aEventLoopThread:
+    """An event loop on its own thread that runs coroutines for other threads."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._entering = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
+        """Run a coroutine for at most `seconds` and return its result.
+
+        Raises what the coroutine raises, TimeoutError, and A2aTransientError after `close`.
+        """
+        with self._entering:
+            if self._closed:
+                work.close()
+                raise A2aTransientError("not called any more")
+            ending = asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, seconds), self._loop)
+        try:
+            return ending.result(seconds + TIMEOUT_GRACE_SECONDS)
+        except concurrent.futures.CancelledError:
+            raise A2aTransientError("not called any more") from None
+
+    def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Cancel all running tasks, run the last coroutine, and stop the thread."""
+        with self._entering:
+            if self._closed:
+                return
+            self._closed = True
+            # What entered before comes before this in the loop, so it is ended.
+            ending = asyncio.run_coroutine_threadsafe(shut_down_loop(last), self._loop)
+        try:
+            ending.result(CLOSE_SECONDS)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(CLOSE_SECONDS)
+            self._loop.close()
+
+
+async def shut_down_loop(last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Cancel every other task of the running event loop, then run the last coroutine."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for other in others:
+        other.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await last()
+    await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+class IntegerJsonClient(httpx.AsyncClient):
+    """Write whole numbers in JSON bodies as integers; the SDK turns every number of free-form data into a float."""
+
+    def build_request(self, method: str, url: httpx.URL | str, *, json: Any = None, **rest: Any) -> httpx.Request:
+        """Return a request."""
+        return super().build_request(method, url, json=restore_integers(json), **rest)
+
+
+class SizeLimitedTransport(httpx.AsyncBaseTransport):
+    """An httpx transport that aborts responses larger than MAX_RESPONSE_BYTES."""
+
+    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
+        self._transport = transport
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Return the response to a request. Raises A2aResponseTooLarge."""
+        response = await self._transport.handle_async_request(request)
+        stream = response.stream
+        assert isinstance(stream, httpx.AsyncByteStream), "it comes from the network"
+        if response.headers.get("content-encoding", "identity") != "identity":
+            await stream.aclose()
+            raise A2aResponseTooLarge("the answer is compressed, though that was not asked for")
+        response.stream = SizeLimitedStream(stream)
+        return response
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._transport.aclose()
+
+
+class SizeLimitedStream(httpx.AsyncByteStream):
+    """A byte stream that raises A2aResponseTooLarge when the stream below yields too many bytes."""
+
+    def __init__(self, stream: httpx.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield the bytes."""
+        received = 0
+        async for chunk in self._stream:
+            received += len(chunk)
+            if received > MAX_RESPONSE_BYTES:
+                raise A2aResponseTooLarge(f"the answer is larger than {MAX_RESPONSE_BYTES} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await self._stream.aclose()
+
+
+def agent_card_url(url: str) -> httpx.URL:
+    """Return the URL of the agent card. Raises InvalidArgument."""
+    try:
+        address = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise InvalidArgument.field("url", f"{url!r} is no URL") from error
+    usable = address.scheme in {"http", "https"} and address.host and (address.port or 1) < 65536
+    if not usable or address.userinfo or address.fragment:
+        raise InvalidArgument.field("url", "is not of the form https://HOST/PATH, without a user and a fragment")
+    if address.path.endswith(".json"):
+        return address
+    return address.copy_with(path=address.path.rstrip("/") + AGENT_CARD_WELL_KNOWN_PATH)
+
+
+def accepted_task_id(answer: StreamResponse) -> str | None:
+    """Return the id of the task in a response, or None if the agent answered with a message.
+
+    Raises A2aPermanentError and A2aTransientError.
+    """
+    if not answer.HasField("task"):
+        return None
+    task = answer.task
+    if task.status.state in REJECTED_STATES:
+        raise A2aPermanentError(append_reason(REJECTED_STATES[task.status.state], status_text(task)))
+    if not task.id or len(task.id) > MAX_TASK_ID_CHARACTERS or not task.id.isprintable():
+        raise A2aTransientError("an answer that is none of A2A")
+    return task.id
+
+
+def status_text(task: Task) -> str:
+    """Return the text of a task's status, or an empty string."""
+    return get_message_text(task.status.message) if task.status.HasField("message") else ""
+
+
+def send_error_for(error: Exception) -> A2aSendError:
+    """Return the error to raise for a failure of the SDK or of the libraries below it."""
+    cause = error.__cause__ if isinstance(error, A2AClientError | MethodNotFoundError) and error.__cause__ else error
+    if isinstance(cause, httpx.HTTPStatusError):
+        return send_error_for_status(cause.response.status_code)
+    if isinstance(cause, TimeoutError | httpx.TimeoutException):
+        return A2aTransientError("no answer in time")
+    if isinstance(cause, A2aResponseTooLarge):
+        return A2aTransientError("an answer that is too large")
+    if isinstance(cause, httpx.RequestError):
+        return A2aTransientError("not reachable")
+    if isinstance(cause, A2AError) and not isinstance(cause, A2AClientError):
+        kind = A2aTransientError if isinstance(cause, InternalError | InvalidAgentResponseError) else A2aPermanentError
+        return kind(append_reason("answered an error", str(cause.message)))
+    return A2aTransientError("an answer that is none of A2A")
+
+
+def send_error_for_status(status: int) -> A2aSendError:
+    """Return the error to raise for an HTTP status without an A2A response."""
+    if status in {401, 403}:
+        return A2aPermanentError(f"token not accepted, with HTTP {status}")
+    if 300 <= status < 400:
+        return A2aPermanentError("redirects elsewhere, which is not followed")
+    kind = A2aTransientError if status >= 500 or status in TRANSIENT_STATUSES else A2aPermanentError
+    return kind(f"answered HTTP {status}")

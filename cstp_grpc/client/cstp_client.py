@@ -1,0 +1,190 @@
+"""The client: a typed method for each rpc of the contract, and `call` for methods known only at run time."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random as system_random
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from types import TracebackType
+from typing import Self, TypeVar, cast
+
+from google.protobuf.message import Message
+
+from cstp_grpc.client.call_steps import (
+    WatchCursor,
+    advance_page,
+    build_request,
+    call_timeout,
+    is_retry_safe,
+    method_of_call,
+    require_batch_size,
+    require_server_stream,
+    require_unary,
+    response_field,
+    with_idempotency_key,
+)
+from cstp_grpc.client.grpc_transport import GrpcTransport, ResponseStream, Transport, target_scheme
+from cstp_grpc.client.retry import DEFAULT_RETRIES, Retrier, RetryPolicy
+from cstp_grpc.contract.calls import OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
+from cstp_grpc.contract.methods import RpcMethod
+from cstp_grpc.errors import CstpError
+from cstp_grpc.gen.methods import Cstp, IntentLayer, Liaison
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class TransportCallExecutor:
+    """Executes calls over a transport and retries transient failures. Thread-safe.
+
+    `timeout` is the default limit of a call in seconds; None means that of the service config.
+    """
+
+    def __init__(self, transport: Transport, retrier: Retrier, timeout: float | None) -> None:
+        self._transport = transport
+        self._retrier = retrier
+        self._timeout = timeout
+
+    def call(self, method: RpcMethod, request: Message, timeout: float | None = None) -> Message:
+        """Return the response of a unary method. Raises CstpError."""
+        require_unary(method)
+        attempt = functools.partial(self._transport.call, method, with_idempotency_key(request))
+        limit = call_timeout(method, timeout, self._timeout)
+        return self._retrier.run(attempt, limit, repeatable=is_retry_safe(method, request))
+
+    def stream(self, method: RpcMethod, request: Message, timeout: float | None = None) -> ResponseStream:
+        """Return the response stream of a server-streaming method. Raises CstpError."""
+        require_server_stream(method)
+        return self._transport.watch(method, request, timeout)
+
+    def make(self, call: UnaryCall[T], timeout: float | None = None) -> T:
+        """Return the answer of a call."""
+        return cast(T, response_field(self.call(method_of_call(call), build_request(call), timeout), call.answer))
+
+    def pages(self, listing: PagedCall[T], timeout: float | None = None) -> Iterator[T]:
+        """Yield items page after page; `timeout` is that of a page."""
+        request = build_request(listing)
+        while True:
+            page = self.call(method_of_call(listing), request, timeout)
+            yield from response_field(page, listing.items)
+            if not advance_page(listing, request, page):
+                return
+
+    def watch(
+        self, watch: WatchCall[T], *, resume: bool, on_failure: OnFailure | None, timeout: float | None
+    ) -> Generator[T, None, None]:
+        """Yield items as they come, for `timeout` seconds in all."""
+        progress = WatchCursor(watch, self._retrier)
+        left = self._retrier.countdown(timeout)
+        while True:
+            try:
+                if not progress.is_positioned:
+                    progress.start_after(self.make(progress.newest_call, left()))
+                with self.stream(method_of_call(watch), progress.request, left()) as answers:
+                    for answer in answers:
+                        yield progress.take_item(answer)
+                return
+            except CstpError as error:
+                pause = progress.retry_delay(error) if resume else None
+                if pause is None:
+                    raise
+                if on_failure:
+                    on_failure(error, pause)
+            self._retrier.sleep(pause, left())
+
+    def upload(
+        self, upload: UploadCall[R, T], requests: Iterable[R], *, batch: int, timeout: float | None
+    ) -> Iterator[T]:
+        """Send requests in batches and yield the items of the responses; `timeout` applies to each batch."""
+        require_batch_size(batch)
+        method = method_of_call(upload)
+        limit = call_timeout(method, timeout, self._timeout)
+        remaining = iter(cast(Iterable[Message], requests))
+        while sent := list(itertools.islice(remaining, batch)):
+            attempt = functools.partial(self._transport.send, method, sent)
+            answer = self._retrier.run(attempt, limit, repeatable=method.idempotent)
+            yield from response_field(answer, upload.items)
+
+
+class CstpClient(Cstp):
+    """Calls a CSTP server, and closes its connection at the end of a `with` block. Thread-safe.
+
+    `target` is `grpc://host:port` (or just `host:port`), `grpcs://host:port` with TLS, or the `http://` or `https://`
+    address of a bridge; `root_certificates` (PEM) replaces the system's certificate authorities. `timeout` limits
+    each call in seconds, retries included, instead of the service config; every method takes its own. Calls that
+    failed for a transient reason are retried as `retries` says, if the contract declares them idempotent. `sleep`,
+    `random` and `clock` are for tests. Every method raises a CstpError whose class names the reason.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        token: str | None = None,
+        *,
+        timeout: float | None = None,
+        retries: RetryPolicy = DEFAULT_RETRIES,
+        sleep: Callable[[float], None] = time.sleep,
+        random: Callable[[], float] = system_random.random,
+        clock: Callable[[], float] = time.monotonic,
+        root_certificates: bytes | None = None,
+    ) -> None:
+        self._transport = open_transport(target, token, root_certificates)
+        self._calls = TransportCallExecutor(self._transport, Retrier(retries, sleep, random, clock), timeout)
+        super().__init__(self._calls)
+
+    def __enter__(self) -> Self:
+        """Return the client itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connection."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; the client cannot be used any more."""
+        self._transport.close()
+
+    @functools.cached_property
+    def liaison(self) -> Liaison:
+        """The methods of chat sessions and of their routing to liaison agents."""
+        return Liaison(self._calls)
+
+    @functools.cached_property
+    def intent_layer(self) -> IntentLayer:
+        """The methods that read the rules governing code, and that report and review learnings."""
+        return IntentLayer(self._calls)
+
+    def make(self, call: UnaryCall[T], timeout: float | None = None) -> T:
+        """Execute a call described by `cstp_grpc.gen.calls`, and return its answer."""
+        return self._calls.make(call, timeout)
+
+    def call(self, method: RpcMethod, request: Message, timeout: float | None = None) -> Message:
+        """Call a unary method of the contract and return its response.
+
+        An announcement, a record or a chat message without an idempotency key gets one, so that it can be retried.
+        """
+        return self._calls.call(method, request, timeout)
+
+    def watch(self, method: RpcMethod, request: Message, timeout: float | None = None) -> ResponseStream:
+        """Call a server-streaming method of the contract and return its response stream; gRPC only.
+
+        The stream ends with its `with` block, with its `close`, or after `timeout` seconds with DeadlineExceeded; the
+        client's own timeout does not apply. It is not restarted after a failure: only the caller knows where to
+        resume.
+        """
+        return self._calls.stream(method, request, timeout)
+
+
+def open_transport(target: str, token: str | None, root_certificates: bytes | None) -> Transport:
+    """Return the transport for a target's scheme. Raises InvalidArgument."""
+    scheme = target_scheme(target)
+    if scheme in {"http", "https"}:
+        # Not loaded before it is needed: HTTP takes a while, and most clients speak gRPC.
+        from cstp_grpc.client.jsonrpc_transport import JsonRpcTransport
+
+        return JsonRpcTransport(target, token, root_certificates=root_certificates)
+    return GrpcTransport(target, token, secure=scheme == "grpcs", root_certificates=root_certificates)

@@ -1,1 +1,0 @@
-"""Asking several agents at once and merging what they answer."""

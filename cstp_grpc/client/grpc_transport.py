@@ -1,0 +1,223 @@
+"""The Transport protocol and its gRPC implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Protocol, Self
+from urllib.parse import SplitResult, urlsplit
+
+import grpc
+from google.protobuf.message import Message
+
+from cstp_grpc.client.tls import channel_credentials
+from cstp_grpc.contract.methods import RpcMethod
+from cstp_grpc.contract.rpc_errors import error_from_rpc
+from cstp_grpc.contract.service_config import service_config
+from cstp_grpc.errors import InvalidArgument, Unavailable
+
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+MAX_ERROR_BYTES = 1024 * 1024
+PING_MILLISECONDS = 30_000
+"""How long a connection with open calls may be silent before a keepalive ping, and how long the reply may take."""
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class ResponseStream:
+    """A response stream. Iterating raises CstpError; `close` cancels it, from any thread."""
+
+    def __init__(self, call: Any, target: str) -> None:
+        self._call = call
+        self._target = target
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        """Return the stream itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Cancel the stream."""
+        self.close()
+
+    def __iter__(self) -> Self:
+        """Return the stream itself."""
+        return self
+
+    def __next__(self) -> Message:
+        """Wait for the next response; the iteration stops after `close`."""
+        if self._closed:
+            raise StopIteration
+        try:
+            answer: Message = next(self._call)
+        except grpc.RpcError as error:
+            if self._closed:
+                raise StopIteration from None
+            raise error_from_rpc(error, self._target) from error
+        return answer
+
+    def close(self) -> None:
+        """Cancel the stream; the server is notified."""
+        self._closed = True
+        self._call.cancel()
+
+
+class Transport(Protocol):
+    """Carries a call to a server and returns its response."""
+
+    def call(self, method: RpcMethod, request: Message, timeout: float) -> Message:
+        """Return the response of a unary method within `timeout` seconds. Raises CstpError."""
+
+    def send(self, method: RpcMethod, requests: Iterable[Message], timeout: float) -> Message:
+        """Return the response of a client-streaming method within `timeout` seconds. Raises CstpError."""
+
+    def watch(self, method: RpcMethod, request: Message, timeout: float | None) -> ResponseStream:
+        """Return the response stream of a server-streaming method; it ends after `timeout` seconds, if given.
+
+        Raises CstpError, now or while iterating.
+        """
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+class GrpcTransport:
+    """Calls over one gRPC channel. Thread-safe."""
+
+    def __init__(self, target: str, token: str | None, *, secure: bool, root_certificates: bytes | None) -> None:
+        self._target = target
+        self._metadata = bearer_header(token)
+        self._calls: dict[str, Any] = {}
+        self._closed = False
+        address = grpc_address(target)
+        options = [*channel_options(address), *balancing_options()]
+        if secure:
+            self._channel = grpc.secure_channel(address, channel_credentials(root_certificates), options)
+        else:
+            self._channel = grpc.insecure_channel(address, options)
+
+    def call(self, method: RpcMethod, request: Message, timeout: float) -> Message:
+        """Return the response of a unary method within `timeout` seconds. Raises CstpError."""
+        return self._invoke(self._channel.unary_unary, method, request, timeout)
+
+    def send(self, method: RpcMethod, requests: Iterable[Message], timeout: float) -> Message:
+        """Return the response of a client-streaming method within `timeout` seconds. Raises CstpError."""
+        return self._invoke(self._channel.stream_unary, method, iter(requests), timeout)
+
+    def watch(self, method: RpcMethod, request: Message, timeout: float | None) -> ResponseStream:
+        """Return the response stream of a server-streaming method; it ends after `timeout` seconds, if given.
+
+        Returns once the server has sent its initial metadata, so that no later event is missed. If the server rejects
+        the call, the first response raises the error.
+        """
+        call = self._begin(self._channel.unary_stream, method, request, timeout)
+        call.initial_metadata()
+        return ResponseStream(call, self._target)
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._closed = True
+        self._channel.close()
+
+    def _invoke(self, kind: Any, method: RpcMethod, request: Any, timeout: float) -> Message:
+        try:
+            answer: Message = self._begin(kind, method, request, timeout)
+        except grpc.RpcError as error:
+            if self._closed:
+                raise client_closed_error() from error
+            raise error_from_rpc(error, self._target) from error
+        return answer
+
+    def _begin(self, kind: Any, method: RpcMethod, request: Any, timeout: float | None) -> Any:
+        try:
+            return self._callable(kind, method)(request, timeout=timeout, metadata=self._metadata)
+        except ValueError as error:
+            # All that gRPC says of a closed channel.
+            if self._closed:
+                raise client_closed_error() from error
+            raise
+
+    def _callable(self, kind: Any, method: RpcMethod) -> Any:
+        # gRPC types a call by its messages, which only the contract knows here.
+        return self._calls.get(method.path) or self._calls.setdefault(
+            method.path, kind(method.path, method.request.SerializeToString, method.response.FromString)
+        )
+
+
+def client_closed_error() -> Unavailable:
+    """Return the error of a call on a closed client; retrying is useless."""
+    error = Unavailable("The client is closed")
+    error.final = True
+    return error
+
+
+def bearer_header(token: str | None) -> list[tuple[str, str]]:
+    """Return the header with a bearer token, if there is one. Raises InvalidArgument if it cannot be sent."""
+    if token is None:
+        return []
+    if not token or not all("!" <= character <= "~" for character in token):
+        raise InvalidArgument.field("token", "must be visible ASCII characters without spaces")
+    return [("authorization", f"Bearer {token}")]
+
+
+def target_scheme(target: str) -> str:
+    """Return `grpc`, `grpcs`, `http` or `https`; a bare `host:port` is gRPC. Raises InvalidArgument."""
+    scheme = target.partition("://")[0].lower() if "://" in target else "grpc"
+    if scheme not in {"grpc", "grpcs", "http", "https"}:
+        # Not shown: it may hold a password.
+        raise InvalidArgument.field("target", "must begin with grpc://, grpcs://, http:// or https://")
+    return scheme
+
+
+def grpc_address(target: str) -> str:
+    """Return `host:port` of a gRPC target. Raises InvalidArgument."""
+    url, port = parse_target(target if "://" in target else f"grpc://{target}")
+    if not url.hostname or port is None or url.path.strip("/") or url.query or url.fragment:
+        raise InvalidArgument.field("target", f"{target!r} is not of the form grpc://HOST:PORT")
+    return f"[{url.hostname}]:{port}" if ":" in url.hostname else f"{url.hostname}:{port}"
+
+
+def parse_target(target: str) -> tuple[SplitResult, int | None]:
+    """Parse a target as a URL and return it with its port, if any. Raises InvalidArgument."""
+    try:
+        url = urlsplit(target)
+        port = url.port
+    except ValueError as error:
+        # Not shown: it may hold a password.
+        raise InvalidArgument.field("target", "has no usable host or port") from error
+    if "@" in url.netloc:
+        raise InvalidArgument.field("target", "must not name a user: a token says who calls")
+    return url, port
+
+
+def balancing_options() -> list[tuple[str, int | str]]:
+    """Return the channel options for load balancing, from the service config."""
+    return [
+        ("grpc.service_config", service_config().balancing),
+        # What the names of servers say of it, as DNS may, is not the contract's.
+        ("grpc.service_config_disable_resolution", 1),
+    ]
+
+
+def channel_options(address: str) -> list[tuple[str, int | str]]:
+    """Return the channel options for limits, reconnection and keepalive."""
+    host = address.rpartition(":")[0].strip("[]")
+    return [
+        ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
+        # Errors say in trailing metadata which fields are wrong and which guardrails block.
+        ("grpc.max_metadata_size", MAX_ERROR_BYTES),
+        ("grpc.absolute_max_metadata_size", MAX_ERROR_BYTES),
+        ("grpc.primary_user_agent", "cstp-python"),
+        # Clients of one server would share a connection, and so a process of a server that has several.
+        ("grpc.use_local_subchannel_pool", 1),
+        # After a failure gRPC refuses calls until it connects again; our own pauses are of this order.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 2000),
+        # Who watches a server that vanished without a word would wait for ever.
+        ("grpc.keepalive_time_ms", PING_MILLISECONDS),
+        ("grpc.http2.ping_timeout_ms", PING_MILLISECONDS),
+        ("grpc.http2.max_pings_without_data", 0),
+        # A proxy for the internet does not reach this machine's own servers.
+        ("grpc.enable_http_proxy", 0 if host in LOCAL_HOSTS else 1),
+    ]

@@ -1,0 +1,406 @@
+"""The settings by their keys, each with its meaning; the keys of the design (server, auth, cstp) keep their names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from cstp_grpc.config.federation import FederationSettings
+from cstp_grpc.config.hosts import is_loopback
+from cstp_grpc.config.liaison import LiaisonSettings
+from cstp_grpc.config.listeners import A2aSettings, GrpcSettings, ServerSettings, ServeSettings
+from cstp_grpc.config.settings_section import URL, SettingsSection, SqliteFile, add_setting_descriptions
+from cstp_grpc.config.yaml_file import DEFAULT_DATA_DIR
+from cstp_grpc.enums import DEFAULT_TENANT, INTENT_LAYER_AGENT, LIAISON_SUPERVISOR, NodeRule, Permission, RuleSeverity
+from cstp_grpc.errors import ConfigError
+
+PROJECT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+RATE = r"^[1-9]\d*\s*(/|per)\s*([1-9]\d*\s*)?(second|minute|hour|day)s?$"
+
+EXPECTED_PERMISSIONS: Final = {
+    Permission.ANNOUNCE: "announce",
+    Permission.RECORD: "record",
+    Permission.ADMIN: "administer",
+}
+"""Permissions that some token should have and none has by default, each with a verb for messages."""
+
+Rate = Annotated[str, Field(pattern=RATE)]
+
+
+class ProviderSettings(SettingsSection):
+    """Who runs the agent."""
+
+    organization: str = Field(min_length=1)
+    """The name of the organisation."""
+    url: str = Field(pattern=URL)
+    """Its site."""
+
+
+class CardSigningSettings(SettingsSection):
+    """The key that signs the agent cards, so that others can tell them from forged ones. Needs `server.public_url`."""
+
+    key_file: Path | None = None
+    """A PEM file with the private key: EC (P-256, P-384, P-521), RSA of at least 2048 bits, or Ed25519."""
+    key: SecretStr | None = None
+    """The private key itself in PEM, in place of a file; write `${NAME}` to take it from the environment."""
+    key_id: str | None = Field(default=None, min_length=1, max_length=200)
+    """What verifiers know the key by (`kid`); when absent, the thumbprint of its public key (RFC 7638)."""
+
+    @model_validator(mode="after")
+    def check_source(self) -> CardSigningSettings:
+        """Require exactly one source of the key."""
+        if (self.key_file is None) == (self.key is None):
+            raise ValueError("either key_file or key must be given")
+        return self
+
+
+class AgentSettings(SettingsSection):
+    """Who answers."""
+
+    name: str = Field(default="cstp", min_length=1)
+    """The name in answers and on the agent card."""
+    description: str = Field(default="Decision intelligence for AI agents", min_length=1)
+    """One sentence for the agent card."""
+    version: str | None = Field(default=None, min_length=1, max_length=100)
+    """The agent's version on the agent card; when absent, that of CSTP."""
+    contact: str | None = None
+    """Whom to write to; on the agent card."""
+    provider: ProviderSettings | None = None
+    """Who runs the agent; on the agent card."""
+    documentation_url: str | None = Field(default=None, pattern=URL)
+    """Where to read about the agent; on the agent card."""
+    card_signing: CardSigningSettings | None = None
+    """The key that signs the agent cards; without one they are not signed."""
+
+
+class TokenSettings(SettingsSection):
+    """A bearer token and the agent that it identifies. An agent may have several."""
+
+    name: str = Field(min_length=1, max_length=200)
+    """The agent's name."""
+    token: SecretStr = Field(min_length=8)
+    """The token; write `${NAME}` to take it from the environment."""
+    permissions: frozenset[Permission] = frozenset({Permission.QUERY, Permission.CHECK})
+    """What the agent may do: query, check, announce, record, review, admin, converse, route, erase."""
+    tenant: str = Field(default=DEFAULT_TENANT, min_length=1, max_length=200)
+    """The tenant whose chat sessions the agent sees; all tokens of an agent have the same one."""
+    peer: bool = False
+    """True for the token of a peer, another server; an agent named like one of `federation.peers` is one too.
+    `federation.share` narrows what peers see."""
+
+
+class AuthSettings(SettingsSection):
+    """Who may call."""
+
+    enabled: bool = True
+    """False lets anyone in as the agent `anonymous` with every permission; accepted on loopback only."""
+    tokens: list[TokenSettings] = []
+    """The tokens that are accepted."""
+
+    def missing_permissions(self) -> list[Permission]:
+        """Return which of announce, record and admin no token has."""
+        granted = {permission for token in self.tokens for permission in token.permissions}
+        return [permission for permission in EXPECTED_PERMISSIONS if self.enabled and permission not in granted]
+
+    @field_validator("tokens")
+    @classmethod
+    def check_tokens(cls, tokens: list[TokenSettings]) -> list[TokenSettings]:
+        """Reject ambiguous tokens: duplicates, and names reserved for our own agents."""
+        names: dict[str, str] = {}
+        for token in tokens:
+            if token.name == INTENT_LAYER_AGENT:
+                raise ValueError(f"no agent may be called {INTENT_LAYER_AGENT}, which keeps what nodes say")
+            if token.name == LIAISON_SUPERVISOR:
+                raise ValueError(
+                    f"no agent may be called {LIAISON_SUPERVISOR}, which takes sessions from liaison agents"
+                )
+            text = token.token.get_secret_value()
+            if text in names:
+                raise ValueError(f"{names[text]} and {token.name} have the same token")
+            names[text] = token.name
+        return tokens
+
+    @field_validator("tokens")
+    @classmethod
+    def check_tenants(cls, tokens: list[TokenSettings]) -> list[TokenSettings]:
+        """Reject an agent that has tokens of two tenants."""
+        tenants: dict[str, str] = {}
+        for token in tokens:
+            if tenants.setdefault(token.name, token.tenant) != token.tenant:
+                raise ValueError(f"{token.name} has tokens of two tenants")
+        return tokens
+
+
+class QuerySettings(SettingsSection):
+    """Searching."""
+
+    max_results: int = Field(default=50, ge=1, le=50)
+    """Caps the limit of every query."""
+    min_score: float = Field(default=0.3, ge=0, le=1)
+    """The least score of an answer where the query gives none; with the lexical provider, 0.15 to 0.2 serves better."""
+
+
+class GuardrailSettings(SettingsSection):
+    """The rule set."""
+
+    config_path: Path | None = None
+    """A rulebook, or a folder of them; when absent, the default rulebook that comes with the package. That one is meant
+    by `guardrails/default.yaml` too, if there is no folder `guardrails` beside the configuration file."""
+
+    @field_validator("config_path", mode="before")
+    @classmethod
+    def read_empty_as_absent(cls, path: object) -> object:
+        """Return None for an empty path, which would otherwise mean the working directory."""
+        return path or None
+
+
+class IntentSettings(SettingsSection):
+    """Announcing."""
+
+    store_received: bool = True
+    """False keeps the audit entry of an announcement without its content."""
+    auto_respond: bool = True
+    """False records and acknowledges announcements without feedback."""
+
+
+class CstpSettings(SettingsSection):
+    """The protocol's methods."""
+
+    query: QuerySettings = QuerySettings()
+    """Searching."""
+    guardrails: GuardrailSettings = GuardrailSettings()
+    """The rule set."""
+    intent: IntentSettings = IntentSettings()
+    """Announcing."""
+
+
+class StorageSettings(SettingsSection):
+    """The journal."""
+
+    url: Annotated[str, SqliteFile] | None = None
+    """`sqlite:///PATH` or `postgresql://…`; when absent, a SQLite file in the data folder."""
+    pool_size: int = Field(default=8, ge=1, le=100)
+    """Connections kept for reading."""
+    write_timeout_seconds: float = Field(default=10.0, gt=0)
+    """How long a call waits for its record to be on disk before it is answered UNAVAILABLE."""
+    refresh_seconds: float = Field(default=1.0, gt=0)
+    """How often a server looks for work that others left: deliveries, notifications, sessions left alone."""
+    watch_seconds: float = Field(default=0.05, gt=0)
+    """How often it asks whether others wrote to the same database, so that its searches and watchers see it."""
+
+
+class IndexSettings(SettingsSection):
+    """The vector index. The journal can always rebuild it, and exact search answers without it."""
+
+    mode: Literal["embedded", "http", "off"] = "embedded"
+    """`embedded` starts and supervises a Chroma server, `http` uses one by URL, `off` searches exactly always."""
+    url: str | None = None
+    """The Chroma server in mode `http`; it must serve this journal alone."""
+    exact_limit: int = Field(default=30_000, ge=0)
+    """Up to how many candidate rows search is exact; the index is used beyond it."""
+    overfetch: int = Field(default=200, ge=10, le=5000)
+    """How many candidates the index proposes; they are scored exactly and filtered here."""
+
+
+class EmbeddingSettings(SettingsSection):
+    """Texts to vectors."""
+
+    provider: Literal["minilm", "lexical"] = "minilm"
+    """`minilm` is all-MiniLM-L6-v2; `lexical` compares words only and needs no weights."""
+    model_path: Path | None = None
+    """A folder with model.safetensors and tokenizer.json, or model.onnx and tokenizer.json; tried before any other."""
+    download: bool = True
+    """Whether the weights may be downloaded where they are found nowhere."""
+    threads: int = Field(default=1, ge=1, le=64)
+    """Threads for one text."""
+    cache_size: int = Field(default=4096, ge=0)
+    """How many query texts keep their vectors in memory."""
+
+
+class RateLimitSettings(SettingsSection):
+    """How often an agent may call."""
+
+    enabled: bool = True
+    """False lifts all limits."""
+    per_agent: Rate = "600/minute"
+    """For each agent and method."""
+    methods: dict[str, Rate] = {}
+    """For each agent and a given method, by its JSON-RPC name: `cstp.announceIntent: 60/minute`."""
+    overall: Rate | None = None
+    """For all agents and methods together."""
+
+
+class AuditSettings(SettingsSection):
+    """The audit trail."""
+
+    enabled: bool = True
+    """False records no checks, announcements and refusals in the trail. Meant for measuring; the start warns of it."""
+
+
+class ProjectSettings(SettingsSection):
+    """A project whose nodes are read and whose learnings are taken in."""
+
+    name: str = Field(max_length=200, pattern=PROJECT_NAME)
+    """What callers name it by: letters, digits, `.`, `_` and `-`."""
+    root: Path
+    """Its folder, which must be there at the start. Nothing outside it is read or written."""
+    rules: dict[NodeRule, RuleSeverity] = {}
+    """How severe breaches of rules for nodes are, by the rule's name: `error`, `warning` or `off`. It goes before what
+    the project's `.intent-layer/config.yaml` says."""
+
+    @field_validator("rules", mode="before")
+    @classmethod
+    def accept_unquoted_off(cls, rules: Any) -> Any:
+        """Accept unquoted `off`, which YAML parses as false."""
+        return (
+            {name: "off" if word is False else word for name, word in rules.items()}
+            if isinstance(rules, dict)
+            else rules
+        )
+
+
+class IntentLayerSettings(SettingsSection):
+    """The Intent Layer: context before an edit, learning after it."""
+
+    projects: list[ProjectSettings] = []
+    """The projects that are served; no other folder is ever read."""
+    duplicate_threshold: float = Field(default=0.6, gt=0, le=1)
+    """How alike a learning and what its node says must be for its acceptance to need force."""
+    refresh_seconds: float = Field(default=30.0, gt=0)
+    """How often changed nodes are taken over into the journal, so that searches find what they say."""
+
+    @field_validator("projects")
+    @classmethod
+    def check_projects(cls, projects: list[ProjectSettings]) -> list[ProjectSettings]:
+        """Reject duplicate project names."""
+        names = [project.name for project in projects]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"named twice: {', '.join(twice)}")
+        return projects
+
+    def check_roots(self) -> None:
+        """Check that the folders of all projects exist. Raises ConfigError."""
+        lines = [
+            f"intent_layer.projects.{number}.root: {project.root} is no folder"
+            for number, project in enumerate(self.projects)
+            if not project.root.is_dir()
+        ]
+        if lines:
+            raise ConfigError("\n".join(lines))
+
+
+class LoggingSettings(SettingsSection):
+    """The log, one line an event on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least level that is written."""
+
+
+class Settings(BaseSettings):
+    """Everything that can be configured."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        json_schema_extra=add_setting_descriptions,
+    )
+
+    data_dir: Path = DEFAULT_DATA_DIR
+    """The folder of everything that is kept: journal, index, converted weights, development token."""
+    agent: AgentSettings = AgentSettings()
+    """Who answers."""
+    serve: ServeSettings = ServeSettings()
+    """The processes of `cstp serve`."""
+    server: ServerSettings = ServerSettings()
+    """The HTTP bridge."""
+    a2a: A2aSettings = A2aSettings()
+    """The A2A peer."""
+    grpc: GrpcSettings = GrpcSettings()
+    """The gRPC server."""
+    auth: AuthSettings = AuthSettings()
+    """Who may call."""
+    cstp: CstpSettings = CstpSettings()
+    """The protocol's methods."""
+    storage: StorageSettings = StorageSettings()
+    """The journal."""
+    index: IndexSettings = IndexSettings()
+    """The vector index."""
+    embedding: EmbeddingSettings = EmbeddingSettings()
+    """Texts to vectors."""
+    rate_limits: RateLimitSettings = RateLimitSettings()
+    """How often an agent may call."""
+    audit: AuditSettings = AuditSettings()
+    """The audit trail."""
+    intent_layer: IntentLayerSettings = IntentLayerSettings()
+    """The Intent Layer."""
+    liaison: LiaisonSettings = LiaisonSettings()
+    """Handing chat sessions to liaison agents."""
+    federation: FederationSettings = FederationSettings()
+    """Agents that are asked too."""
+    logging: LoggingSettings = LoggingSettings()
+    """The log."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Use only the values that `load_settings` merged."""
+        return (init_settings,)
+
+    @model_validator(mode="after")
+    def check_auth(self) -> Settings:
+        """Reject disabled authentication on addresses other than loopback."""
+        if not self.auth.enabled:
+            hosts = {"server.host": self.server.host, "grpc.host": self.grpc.host, "a2a.grpc_host": self.a2a.grpc_host}
+            for key, host in hosts.items():
+                if not is_loopback(host):
+                    raise ValueError(f"auth.enabled: false is accepted on loopback only, but {key} is {host}")
+        return self
+
+    @model_validator(mode="after")
+    def check_card_signing(self) -> Settings:
+        """Require the public URL that is signed."""
+        if self.agent.card_signing is not None and not self.server.public_url:
+            raise ValueError("agent.card_signing needs server.public_url, which is the address that is signed")
+        return self
+
+    @model_validator(mode="after")
+    def check_federation(self) -> Settings:
+        """Reject a peer with this agent's own name."""
+        if any(peer.name == self.agent.name for peer in self.federation.peers):
+            raise ValueError(f"federation.peers: {self.agent.name} is the name of this agent itself")
+        return self
+
+    @model_validator(mode="after")
+    def check_index(self) -> Settings:
+        """Require the URL for the mode `http`."""
+        if self.index.mode == "http" and not self.index.url:
+            raise ValueError("index.url is needed where index.mode is http")
+        return self
+
+    def warnings(self) -> list[str]:
+        """Return one sentence for each setting that is valid but probably unintended."""
+        found = []
+        if self.auth.tokens and (missing := self.auth.missing_permissions()):
+            verbs = [EXPECTED_PERMISSIONS[each] for each in missing]
+            listed = " or ".join(filter(None, (", ".join(verbs[:-1]), verbs[-1])))
+            found.append(f"auth.tokens: no token may {listed}, which takes {', '.join(missing)} in its permissions.")
+        if not self.audit.enabled:
+            found.append("audit.enabled: is false, so that the audit trail records nothing.")
+        return found
+
+    @property
+    def storage_url(self) -> str:
+        """The journal's database as SQLAlchemy writes it."""
+        url = self.storage.url or f"sqlite:///{self.data_dir / 'journal.db'}"
+        return re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)

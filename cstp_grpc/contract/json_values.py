@@ -1,0 +1,499 @@
+"""Convert single values of the contract to JSON and back, strictly: scalars, enums and the well-known messages."""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Protocol
+
+from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.protobuf.struct_pb2 import ListValue, Struct, Value
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from cstp_grpc.errors import FieldViolation
+
+MAX_VIOLATIONS: Final = 100
+"""Maximum number of reported fields, so that a small invalid request cannot cause a huge response."""
+MAX_KEY_CHARACTERS: Final = 64
+"""Maximum length of a caller's key in an error message, in characters."""
+
+
+ROUNDED_INTEGER_TEXT: Final = "is an integer that a double would round; send it as a string"
+"""The error text for an integer that a double cannot represent exactly."""
+
+
+class OmittedValue:
+    """The type of OMITTED."""
+
+
+OMITTED: Final = OmittedValue()
+
+
+class InvalidValue(ValueError):
+    """A value is invalid for its field; the message says what it must be."""
+
+
+@dataclass(slots=True)
+class ViolationCollector:
+    """Collects the violations found so far."""
+
+    found: list[FieldViolation] = field(default_factory=list)
+
+    def add(self, path: str, description: str) -> None:
+        """Add a violation of the field at a JSON path."""
+        if len(self.found) < MAX_VIOLATIONS:
+            self.found.append(FieldViolation(path, description))
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarCodec:
+    """How a scalar is parsed from JSON and rendered to it."""
+
+    parse: Callable[[object], Any]
+    """Returns the field's value; raises InvalidValue."""
+    render: Callable[[Any], object] | None = None
+    """Returns the JSON value, or OMITTED; None if a value is its own JSON."""
+
+
+def printable_key(key: object) -> str:
+    """Return a caller's key for use in a path: valid Unicode, truncated to MAX_KEY_CHARACTERS."""
+    text = str(key)
+    text = text if len(text) <= MAX_KEY_CHARACTERS else text[:MAX_KEY_CHARACTERS] + "…"
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def parse_text(value: object) -> str:
+    """Return a string if it is valid Unicode."""
+    if not isinstance(value, str):
+        raise InvalidValue("must be a string")
+    if not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise InvalidValue("must be valid Unicode, without lone surrogates") from None
+    return value
+
+
+def parse_bool(value: object) -> bool:
+    """Return a boolean."""
+    if not isinstance(value, bool):
+        raise InvalidValue("must be true or false")
+    return value
+
+
+def parse_double(value: object) -> float:
+    """Return a finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidValue("must be a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise InvalidValue("must be a finite number within the range of a double")
+    return number
+
+
+def parse_exact_double(value: object) -> float:
+    """Return a finite number; reject integers that a double would round."""
+    number = parse_double(value)
+    if isinstance(value, int) and is_rounded(value):
+        raise InvalidValue(ROUNDED_INTEGER_TEXT)
+    return number
+
+
+def is_rounded(value: int) -> bool:
+    """Whether a double cannot represent an integer exactly, or at all."""
+    try:
+        return int(float(value)) != value
+    except OverflowError:
+        return True
+
+
+def render_double(value: float) -> float:
+    """Return a finite number. Raises ValueError for any other, which JSON cannot express."""
+    if not math.isfinite(value):
+        raise ValueError(f"{value} has no form in JSON")
+    return value
+
+
+def parse_bytes(value: object) -> bytes:
+    """Decode standard base64."""
+    if not isinstance(value, str):
+        raise InvalidValue("must be base64 text")
+    try:
+        return base64.b64decode(value, validate=True)
+    except ValueError:
+        raise InvalidValue("must be base64 text") from None
+
+
+def render_bytes(value: bytes) -> str:
+    """Encode bytes as standard base64."""
+    return base64.b64encode(value).decode("ascii")
+
+
+def integer_codec(low: int, high: int) -> ScalarCodec:
+    """Return the codec of whole numbers in a range; 3 and 3.0 are the same number."""
+
+    def parse(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise InvalidValue("must be a whole number")
+        if isinstance(value, float):
+            if not value.is_integer():
+                raise InvalidValue("must be a whole number")
+            value = int(value)
+        if not low <= value <= high:
+            raise InvalidValue(f"must be a whole number from {low} to {high}")
+        return value
+
+    return ScalarCodec(parse)
+
+
+def long_codec(low: int, high: int) -> ScalarCodec:
+    """Return the codec of 64-bit integers: decimal strings as in ProtoJSON; numbers are accepted too."""
+    number = integer_codec(low, high)
+    longest = max(len(str(low)), len(str(high)))
+
+    def parse(value: object) -> int:
+        if isinstance(value, str):
+            digits = value.removeprefix("-")
+            if len(value) > longest or not (digits.isascii() and digits.isdigit()):
+                raise InvalidValue("must be a whole number")
+            value = int(value)
+        return int(number.parse(value))
+
+    return ScalarCodec(parse, str)
+
+
+def enum_codec(enum: EnumDescriptor) -> ScalarCodec:
+    """Return the codec of an enum: the names of its values in lower case, without their prefix.
+
+    The value 0 means unspecified; it has no word and is omitted. Raises TypeError if the name of value 0 does not end
+    in `UNSPECIFIED`, since the prefix is derived from it.
+    """
+    unspecified = enum.values_by_number[0].name
+    if not unspecified.endswith("UNSPECIFIED"):
+        raise TypeError(f"{enum.full_name} has no unspecified value, so its words cannot be told")
+    prefix = unspecified.removesuffix("UNSPECIFIED")
+    numbers = {value.name.removeprefix(prefix).lower(): value.number for value in enum.values if value.number}
+    words: dict[int, object] = {number: word for word, number in numbers.items()}
+    words[0] = OMITTED
+    expected = "must be one of " + ", ".join(f'"{word}"' for word in numbers)
+
+    def parse(value: object) -> int:
+        number = numbers.get(value) if isinstance(value, str) else None
+        if number is None:
+            raise InvalidValue(expected)
+        return number
+
+    def render(number: int) -> object:
+        # A newer server may send a value that this contract does not know; ProtoJSON prints its number.
+        return words.get(number, number)
+
+    return ScalarCodec(parse, render)
+
+
+INT32_CODEC = integer_codec(-(2**31), 2**31 - 1)
+UINT32_CODEC = integer_codec(0, 2**32 - 1)
+INT64_CODEC = long_codec(-(2**63), 2**63 - 1)
+UINT64_CODEC = long_codec(0, 2**64 - 1)
+
+SCALAR_CODECS: Final = {
+    FieldDescriptor.TYPE_STRING: ScalarCodec(parse_text),
+    FieldDescriptor.TYPE_BOOL: ScalarCodec(parse_bool),
+    FieldDescriptor.TYPE_DOUBLE: ScalarCodec(parse_double, render_double),
+    FieldDescriptor.TYPE_BYTES: ScalarCodec(parse_bytes, render_bytes),
+    FieldDescriptor.TYPE_INT32: INT32_CODEC,
+    FieldDescriptor.TYPE_SINT32: INT32_CODEC,
+    FieldDescriptor.TYPE_SFIXED32: INT32_CODEC,
+    FieldDescriptor.TYPE_UINT32: UINT32_CODEC,
+    FieldDescriptor.TYPE_FIXED32: UINT32_CODEC,
+    FieldDescriptor.TYPE_INT64: INT64_CODEC,
+    FieldDescriptor.TYPE_SINT64: INT64_CODEC,
+    FieldDescriptor.TYPE_SFIXED64: INT64_CODEC,
+    FieldDescriptor.TYPE_UINT64: UINT64_CODEC,
+    FieldDescriptor.TYPE_FIXED64: UINT64_CODEC,
+}
+
+
+def scalar_codec(field: FieldDescriptor) -> ScalarCodec:
+    """Return the codec of a field's scalar value. Raises TypeError for unsupported types, such as float."""
+    if field.enum_type is not None:
+        return enum_codec(field.enum_type)
+    form = SCALAR_CODECS.get(field.type)
+    if form is None:
+        raise TypeError(f"{field.full_name} has a type without a JSON form; use double, int32 or string")
+    return form
+
+
+MAX_NESTING: Final = 24
+"""Maximum nesting of objects and lists in free-form data, counting the outermost."""
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+RFC3339_PATTERN: Final = re.compile(
+    r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:Z|([+-])([01]\d|2[0-3]):([0-5]\d))", re.ASCII
+)
+MIN_TIMESTAMP_SECONDS: Final = -62_135_596_800
+MAX_TIMESTAMP_SECONDS: Final = 253_402_300_799
+DURATION_PATTERN: Final = re.compile(r"(-?)(\d{1,12})(?:\.(\d{1,9}))?s", re.ASCII)
+MAX_DURATION_SECONDS: Final = 315_576_000_000
+"""The largest duration of protobuf, 10,000 years."""
+INTEGER_LIMIT: Final = 1e21
+"""Whole numbers below it are written without an exponent, as JavaScript and RFC 8785 write them."""
+
+
+class MessageCodec(Protocol):
+    """Converts one message type to JSON and back."""
+
+    def render(self, message: Any) -> object:
+        """Return the JSON value. Raises ValueError where JSON cannot express the message."""
+        ...
+
+    def fill(self, message: Any, value: object, path: str, problems: ViolationCollector) -> None:
+        """Set an empty message from a JSON value; add violations for invalid parts below `path`."""
+        ...
+
+
+class TimestampCodec:
+    """The codec of timestamps: RFC 3339 text."""
+
+    def render(self, message: Timestamp) -> str:
+        """Return the timestamp in UTC with 0, 3, 6 or 9 fractional digits, as ProtoJSON does."""
+        if not MIN_TIMESTAMP_SECONDS <= message.seconds <= MAX_TIMESTAMP_SECONDS or not 0 <= message.nanos < 10**9:
+            raise ValueError("an instant outside the years 1 to 9999 has no form in JSON")
+        text = (EPOCH + timedelta(seconds=message.seconds)).isoformat()[:19]
+        return f"{text}{render_fraction(message.nanos)}Z"
+
+    def fill(self, message: Timestamp, value: object, path: str, problems: ViolationCollector) -> None:
+        """Parse RFC 3339 text with an offset."""
+        match = RFC3339_PATTERN.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            problems.add(path, 'must be an RFC 3339 instant such as "2026-01-31T08:00:00Z"')
+            return
+        text, fraction, sign, hours, minutes = match.groups()
+        try:
+            seconds = (datetime.fromisoformat(text).replace(tzinfo=UTC) - EPOCH) // timedelta(seconds=1)
+        except ValueError:
+            problems.add(path, "must name a day and a time that exist")
+            return
+        if sign:
+            offset = int(hours) * 3600 + int(minutes) * 60
+            seconds += offset if sign == "-" else -offset
+        if not MIN_TIMESTAMP_SECONDS <= seconds <= MAX_TIMESTAMP_SECONDS:
+            problems.add(path, "must be an instant of the years 1 to 9999")
+            return
+        message.seconds = seconds
+        message.nanos = parse_fraction(fraction)
+
+
+class DurationCodec:
+    """The codec of durations: decimal seconds followed by `s`."""
+
+    def render(self, message: Duration) -> str:
+        """Return the seconds with 0, 3, 6 or 9 digits of fractions, as ProtoJSON does."""
+        seconds, nanos = message.seconds, message.nanos
+        if abs(seconds) > MAX_DURATION_SECONDS or abs(nanos) >= 10**9 or seconds * nanos < 0:
+            raise ValueError("a length of time beyond 10,000 years, or of two signs, has no form in JSON")
+        sign = "-" if seconds < 0 or nanos < 0 else ""
+        return f"{sign}{abs(seconds)}{render_fraction(abs(nanos))}s"
+
+    def fill(self, message: Duration, value: object, path: str, problems: ViolationCollector) -> None:
+        """Parse decimal seconds."""
+        match = DURATION_PATTERN.fullmatch(value) if isinstance(value, str) else None
+        if match is None:
+            problems.add(path, 'must be a length of time in seconds such as "1.5s"')
+            return
+        sign, seconds, fraction = match.groups()
+        if int(seconds) > MAX_DURATION_SECONDS:
+            problems.add(path, f"must be a length of time from -{MAX_DURATION_SECONDS}s to {MAX_DURATION_SECONDS}s")
+            return
+        direction = -1 if sign else 1
+        message.seconds = direction * int(seconds)
+        message.nanos = direction * parse_fraction(fraction)
+
+
+def render_fraction(nanos: int) -> str:
+    """Return nanoseconds as 0, 3, 6 or 9 digits after a point."""
+    if not nanos:
+        return ""
+    if nanos % 1_000_000 == 0:
+        return f".{nanos // 1_000_000:03}"
+    return f".{nanos // 1000:06}" if nanos % 1000 == 0 else f".{nanos:09}"
+
+
+def parse_fraction(digits: str | None) -> int:
+    """Return the nanoseconds of up to 9 fractional digits."""
+    return int(digits.ljust(9, "0")) if digits else 0
+
+
+class JsonValueCodec:
+    """The codec of free-form data: an object, a list or any JSON value.
+
+    Whole numbers are printed as integers, and keys in sorted order, since a Struct has no order. An integer that a
+    double would round is rejected.
+    """
+
+    def __init__(
+        self, render: Callable[[Any], object], put: Callable[[Any, object, str, ViolationCollector, int], None]
+    ) -> None:
+        self.render = render
+        self._put = put
+
+    def fill(self, message: Message, value: object, path: str, problems: ViolationCollector) -> None:
+        """Set the message from a JSON value with at most MAX_NESTING levels."""
+        try:
+            self._put(message, value, path, problems, 1)
+        except InvalidValue as refusal:
+            problems.add(path, str(refusal))
+
+
+def set_struct(struct: Struct, value: object, path: str, problems: ViolationCollector, depth: int) -> None:
+    """Validate an object and set the members of a Struct."""
+    if not isinstance(value, dict):
+        raise InvalidValue("must be an object")
+    require_depth(depth)
+    fields = struct.fields
+    for key, item in value.items():
+        place = f"{path}.{printable_key(key)}" if isinstance(item, (dict, list)) else path
+        try:
+            set_value(fields[parse_text(key)], item, place, problems, depth + 1)
+        except InvalidValue as refusal:
+            problems.add(f"{path}.{printable_key(key)}", str(refusal))
+
+
+def set_list(container: ListValue, value: object, path: str, problems: ViolationCollector, depth: int) -> None:
+    """Validate a list and set the items of a ListValue."""
+    if not isinstance(value, list):
+        raise InvalidValue("must be a list")
+    require_depth(depth)
+    values = container.values
+    for position, item in enumerate(value):
+        place = f"{path}[{position}]" if isinstance(item, (dict, list)) else path
+        try:
+            set_value(values.add(), item, place, problems, depth + 1)
+        except InvalidValue as refusal:
+            problems.add(f"{path}[{position}]", str(refusal))
+
+
+def set_value(target: Value, value: object, path: str, problems: ViolationCollector, depth: int) -> None:
+    """Validate a JSON value and set a Value."""
+    if isinstance(value, bool):
+        target.bool_value = value
+    elif isinstance(value, str):
+        target.string_value = parse_text(value)
+    elif isinstance(value, (int, float)):
+        target.number_value = parse_exact_double(value)
+    elif value is None:
+        target.null_value = 0  # type: ignore[assignment]
+    elif isinstance(value, dict):
+        target.struct_value.SetInParent()
+        set_struct(target.struct_value, value, path, problems, depth)
+    elif isinstance(value, list):
+        target.list_value.SetInParent()
+        set_list(target.list_value, value, path, problems, depth)
+    else:
+        raise InvalidValue("must be a JSON value")
+
+
+def set_trusted_struct(struct: Struct, members: Mapping[str, Any]) -> None:
+    """Set the members of a Struct from data already known to be valid, such as data rendered here."""
+    fields = struct.fields
+    for key, item in members.items():
+        set_trusted_value(fields[key], item)
+
+
+def set_trusted_value(target: Value, value: Any) -> None:
+    """Set a Value from data already known to be valid. Raises ValueError for NaN and infinity."""
+    if isinstance(value, str):
+        target.string_value = value
+    elif isinstance(value, bool):
+        target.bool_value = value
+    elif isinstance(value, (int, float)):
+        target.number_value = render_number(float(value))
+    elif value is None:
+        target.null_value = 0  # type: ignore[assignment]
+    elif isinstance(value, Mapping):
+        target.struct_value.SetInParent()
+        set_trusted_struct(target.struct_value, value)
+    else:
+        target.list_value.SetInParent()
+        values = target.list_value.values
+        for item in value:
+            set_trusted_value(values.add(), item)
+
+
+def require_depth(depth: int) -> None:
+    """Raise InvalidValue if data is nested too deeply."""
+    if depth > MAX_NESTING:
+        raise InvalidValue(f"is nested more than {MAX_NESTING} levels deep")
+
+
+def render_struct(struct: Struct) -> dict[str, object]:
+    """Return an object with sorted keys."""
+    fields = struct.fields
+    return {key: render_value(fields[key]) for key in sorted(fields)}
+
+
+def render_list(container: ListValue) -> list[object]:
+    """Return a list."""
+    return [render_value(item) for item in container.values]
+
+
+def render_value(value: Value) -> object:
+    """Return any JSON value; an unset one is null."""
+    kind = value.WhichOneof("kind")
+    if kind == "string_value":
+        return value.string_value
+    if kind == "bool_value":
+        return value.bool_value
+    if kind == "number_value":
+        return render_number(value.number_value)
+    if kind == "struct_value":
+        return render_struct(value.struct_value)
+    return render_list(value.list_value) if kind == "list_value" else None
+
+
+def render_number(number: float) -> int | float:
+    """Return a whole number as an int. Raises ValueError for NaN and infinity."""
+    if not math.isfinite(number):
+        raise ValueError(f"{number} has no form in JSON")
+    return int(number) if number.is_integer() and abs(number) < INTEGER_LIMIT else number
+
+
+def restore_integers(value: Any) -> Any:
+    """Convert whole floats of a JSON value to ints. Raises ValueError for NaN and infinity."""
+    if isinstance(value, dict):
+        return {key: restore_integers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [restore_integers(item) for item in value]
+    return render_number(value) if isinstance(value, float) else value
+
+
+def find_rounded_integer(value: object, path: str) -> str | None:
+    """Return the path of the first integer that a double would round, or None."""
+    if isinstance(value, Mapping):
+        children = ((item, f"{path}.{printable_key(key)}") for key, item in value.items())
+    elif isinstance(value, (list, tuple)):
+        children = ((item, f"{path}[{position}]") for position, item in enumerate(value))
+    else:
+        return path if isinstance(value, int) and is_rounded(value) else None
+    return next((found for item, place in children if (found := find_rounded_integer(item, place))), None)
+
+
+VALUE_CODEC: Final = JsonValueCodec(render_value, set_value)
+WELL_KNOWN_CODECS: Final[dict[str, MessageCodec]] = {
+    "google.protobuf.Timestamp": TimestampCodec(),
+    "google.protobuf.Duration": DurationCodec(),
+    "google.protobuf.Struct": JsonValueCodec(render_struct, set_struct),
+    "google.protobuf.ListValue": JsonValueCodec(render_list, set_list),
+    "google.protobuf.Value": VALUE_CODEC,
+}
+"""The codecs by full message name."""
+UNSUPPORTED_WELL_KNOWN: Final = re.compile(r"google\.protobuf\.(Any|FieldMask|\w+Value)")
+"""Well-known messages with a special JSON form that the contract does not use."""

@@ -1,0 +1,164 @@
+"""The methods of the contract, read from the generated code, and the permissions that they require."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from google.protobuf import descriptor_pb2, message_factory
+from google.protobuf.descriptor import FileDescriptor, MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
+
+from cstp_grpc import gen
+from cstp_grpc.enums import Permission
+from cstp_grpc.errors import PermissionDenied
+from cstp_grpc.gen.comments import RPC_COMMENTS
+from cstp_grpc.gen.cstp.v1 import options_pb2
+from cstp_grpc.gen.places import METHOD_MODULES
+
+REPEATABLE_LEVELS = frozenset({descriptor_pb2.MethodOptions.NO_SIDE_EFFECTS, descriptor_pb2.MethodOptions.IDEMPOTENT})
+
+
+@dataclass(frozen=True, slots=True)
+class RpcMethod:
+    """An rpc of the contract and its names over gRPC and JSON-RPC."""
+
+    name: str
+    """Its JSON-RPC name, for instance `cstp.announceIntent`."""
+    service: str
+    """The full name of its service, for instance `cstp.v1.CstpService`."""
+    rpc: str
+    """Its name within the service, for instance `AnnounceIntent`."""
+    path: str
+    """Its gRPC path, for instance `/cstp.v1.CstpService/AnnounceIntent`."""
+    request: type[Message]
+    """The request's message class."""
+    response: type[Message]
+    """The response's message class."""
+    client_streaming: bool
+    """Whether the client sends a stream."""
+    server_streaming: bool
+    """Whether the server responds with a stream."""
+    idempotent: bool
+    """Whether the call may be retried safely."""
+    permission: str
+    """The permission that a caller needs, for instance `query`; `any` if a valid token is enough, empty if the
+    contract states none.
+    """
+    public: bool
+    """Whether its service is exposed to all callers, over JSON-RPC too, or only to our own processes."""
+    description: str
+    """The comment in the contract."""
+    examples: tuple[str, ...]
+    """Example params as JSON texts."""
+    intent_type: str
+    """The intent type named in its JSON-RPC errors, for instance `open_session`; empty if none."""
+
+    @property
+    def streaming(self) -> bool:
+        """Whether the client or the server streams."""
+        return self.client_streaming or self.server_streaming
+
+
+@functools.cache
+def contract_methods() -> Mapping[str, RpcMethod]:
+    """Return every rpc of the contract by its JSON-RPC name, in contract order.
+
+    Raises ValueError if two rpcs of a package have the same name.
+    """
+    found: dict[str, RpcMethod] = {}
+    for file in _generated_files():
+        for service in file.services_by_name.values():
+            for rpc in service.methods:
+                method = _describe_rpc(service, rpc)
+                if method.name in found:
+                    raise ValueError(f"{method.name} names both {found[method.name].path} and {method.path}")
+                found[method.name] = method
+    return MappingProxyType(found)
+
+
+@functools.cache
+def method_by_name(name: str) -> RpcMethod:
+    """Return an rpc by its JSON-RPC name, importing only the messages of its service. Raises KeyError."""
+    module = METHOD_MODULES.get(name)
+    if module is None:
+        # Code that was generated elsewhere may be beside ours.
+        return contract_methods()[name]
+    file: FileDescriptor = importlib.import_module(module).DESCRIPTOR
+    described = (_describe_rpc(service, rpc) for service in file.services_by_name.values() for rpc in service.methods)
+    return next(method for method in described if method.name == name)
+
+
+def _generated_files() -> Iterator[FileDescriptor]:
+    """Yield the descriptor of every generated file."""
+    for module in pkgutil.walk_packages(gen.__path__, f"{gen.__name__}."):
+        if module.name.endswith("_pb2"):
+            yield importlib.import_module(module.name).DESCRIPTOR
+
+
+def _describe_rpc(service: ServiceDescriptor, rpc: MethodDescriptor) -> RpcMethod:
+    """Read the options of an rpc."""
+    options = rpc.GetOptions()
+    package = service.file.package.split(".")[0]
+    path = f"/{service.full_name}/{rpc.name}"
+    return RpcMethod(
+        name=f"{_to_lower_camel(package)}.{_to_lower_camel(rpc.name)}",
+        service=service.full_name,
+        rpc=rpc.name,
+        path=path,
+        request=message_factory.GetMessageClass(rpc.input_type),
+        response=message_factory.GetMessageClass(rpc.output_type),
+        client_streaming=rpc.client_streaming,
+        server_streaming=rpc.server_streaming,
+        idempotent=options.idempotency_level in REPEATABLE_LEVELS,
+        permission=_permission_word(options.Extensions[options_pb2.permission]),
+        public=not service.GetOptions().Extensions[options_pb2.internal],
+        description=RPC_COMMENTS[path],
+        examples=tuple(options.Extensions[options_pb2.example]),
+        intent_type=options.Extensions[options_pb2.intent_type],
+    )
+
+
+def _permission_word(number: options_pb2.Permission.ValueType) -> str:
+    """Return the plain word of a permission, or an empty string if it is unspecified."""
+    if number == options_pb2.PERMISSION_UNSPECIFIED:
+        return ""
+    return options_pb2.Permission.Name(number).removeprefix("PERMISSION_").lower()
+
+
+def _to_lower_camel(name: str) -> str:
+    """Return `intent_layer` as `intentLayer` and `AnnounceIntent` as `announceIntent`."""
+    first, *others = name.split("_")
+    return first[:1].lower() + first[1:] + "".join(part.capitalize() for part in others)
+
+
+ANY_TOKEN: Final = "any"  # noqa: S105
+"""The contract's value for methods that any valid token may call."""
+
+
+class RequiredPermissions:
+    """The permissions that methods require.
+
+    The constructor raises ValueError for a method without a permission in the contract.
+    """
+
+    def __init__(self, methods: Iterable[RpcMethod]) -> None:
+        self._needed = {
+            method.name: None if method.permission == ANY_TOKEN else Permission(method.permission) for method in methods
+        }
+
+    def require(self, method: str, agent: str, granted: Collection[Permission]) -> None:
+        """Check that an agent has the permission that a method requires. Raises PermissionDenied.
+
+        An unknown method requires none.
+        """
+        needed = self._needed.get(method)
+        if needed is not None and needed not in granted:
+            raise PermissionDenied(
+                f"{method} needs the permission {needed}, which {agent} does not have", metadata={"permission": needed}
+            )

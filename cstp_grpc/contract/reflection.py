@@ -1,0 +1,97 @@
+"""gRPC server reflection, v1 and v1alpha, which differ in their names only."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Final, Protocol
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, text_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+V1ALPHA: Final[str] = reflection.SERVICE_NAME
+V1: Final = "grpc.reflection.v1.ServerReflection"
+SERVICE_NAMES: Final = (V1, V1ALPHA)
+
+
+class ReflectionServicer(Protocol):
+    """The library's servicer, synchronous or not."""
+
+    def ServerReflectionInfo(self, requests: object, context: object) -> object:  # noqa: N802
+        """Answer a stream of requests."""
+
+
+class SymbolPool:
+    """Descriptors for reflection: the part of the DescriptorPool interface that the library's servicer uses.
+
+    Beyond the default pool it has the descriptors of reflection v1, and it finds methods and fields, which clients
+    such as load generators look up: the pool itself finds only top-level symbols of a file.
+    """
+
+    def __init__(self) -> None:
+        self._default = descriptor_pool.Default()
+        # Of its own, since whoever registers the original file in the default pool would clash with it.
+        self._reflection = descriptor_pool.DescriptorPool()
+        self._reflection.AddSerializedFile(build_v1_descriptor().SerializeToString())
+
+    def FindFileByName(self, file_name: str) -> FileDescriptor:  # noqa: N802
+        """Return a file by its path. Raises KeyError."""
+        try:
+            return self._default.FindFileByName(file_name)
+        except KeyError:
+            return self._reflection.FindFileByName(file_name)
+
+    def FindFileContainingSymbol(self, symbol: str) -> FileDescriptor:  # noqa: N802
+        """Return the file that defines a symbol, which may be a method or a field. Raises KeyError."""
+        for pool in (self._default, self._reflection):
+            try:
+                return pool.FindFileContainingSymbol(symbol)
+            except KeyError:
+                if found := find_file_of_member(pool, symbol):
+                    return found
+        raise KeyError(symbol)
+
+    def FindMessageTypeByName(self, full_name: str) -> Descriptor:  # noqa: N802
+        """Return a message by its full name. Raises KeyError."""
+        return self._default.FindMessageTypeByName(full_name)
+
+    def FindExtensionByNumber(self, message: Descriptor, number: int) -> FieldDescriptor:  # noqa: N802
+        """Return an extension of a message. Raises KeyError."""
+        return self._default.FindExtensionByNumber(message, number)
+
+    def FindAllExtensions(self, message: Descriptor) -> list[FieldDescriptor]:  # noqa: N802
+        """Return all extensions of a message."""
+        return self._default.FindAllExtensions(message)
+
+
+def find_file_of_member(pool: descriptor_pool.DescriptorPool, symbol: str) -> FileDescriptor | None:
+    """Return the file whose service or message has a member, or None."""
+    parent, _, name = symbol.rpartition(".")
+    with suppress(KeyError):
+        # A parent that is no service may be a message.
+        service = pool.FindServiceByName(parent)
+        return service.file if name in service.methods_by_name else None
+    try:
+        message = pool.FindMessageTypeByName(parent)
+    except KeyError:
+        return None
+    return message.file if name in message.fields_by_name or name in message.oneofs_by_name else None
+
+
+def build_v1_descriptor() -> descriptor_pb2.FileDescriptorProto:
+    """Build the file descriptor of reflection v1 from that of v1alpha."""
+    alpha = descriptor_pb2.FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(alpha)
+    text = text_format.MessageToString(alpha)
+    return text_format.Parse(text.replace("v1alpha", "v1"), descriptor_pb2.FileDescriptorProto())
+
+
+def build_reflection_handlers(servicer: ReflectionServicer) -> list[grpc.GenericRpcHandler]:
+    """Build handlers that serve both versions with one servicer."""
+    handler = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    return [grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": handler}) for name in SERVICE_NAMES]

@@ -1,0 +1,65 @@
+"""Read the gRPC service config generated from the contract."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cstp_grpc import gen
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffConfig:
+    """Retry attempts and delays, in seconds."""
+
+    attempts: int
+    initial: float
+    multiplier: float
+    max_delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceConfig:
+    """Timeouts, retries and load balancing of the contract's methods."""
+
+    backoff: BackoffConfig
+    timeouts: Mapping[str, float]
+    """The timeout of each method in seconds, by gRPC path; response streams have none."""
+    balancing: str
+    """The service config given to gRPC channels, as JSON: load balancing only. Retries are left out, because they
+    depend on reasons that gRPC does not know, and gRPC would add its own to ours.
+    """
+
+
+@functools.cache
+def service_config() -> ServiceConfig:
+    """Load the generated service config."""
+    generated = pkgutil.get_data(gen.__name__, "service_config.json")
+    assert generated is not None, "it is part of the package"
+    content = json.loads(generated)
+    methods = content.pop("methodConfig")
+    (policy,) = [method["retryPolicy"] for method in methods if "retryPolicy" in method]
+    return ServiceConfig(
+        backoff=BackoffConfig(
+            attempts=policy["maxAttempts"],
+            initial=parse_duration(policy["initialBackoff"]),
+            multiplier=policy["backoffMultiplier"],
+            max_delay=parse_duration(policy["maxBackoff"]),
+        ),
+        timeouts={path: parse_duration(method["timeout"]) for method in methods for path in method_paths(method)},
+        balancing=json.dumps(content),
+    )
+
+
+def method_paths(method: Mapping[str, Any]) -> list[str]:
+    """Return the gRPC paths of a methodConfig entry."""
+    return [f"/{name['service']}/{name['method']}" for name in method["name"]]
+
+
+def parse_duration(duration: str) -> float:
+    """Parse a duration such as `0.1s` into seconds."""
+    return float(duration.removesuffix("s"))

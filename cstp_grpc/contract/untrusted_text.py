@@ -1,0 +1,26 @@
+"""Sanitize reasons received from other agents and servers, so that they can be shown or passed on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_REASON_CHARACTERS: Final = 500
+MAX_REASON_BYTES: Final = 1_000
+"""Limit in bytes: errors travel in trailing metadata, where a byte takes up to six, and many clients reject more
+than 8 KiB of it.
+"""
+
+
+def append_reason(what: str, why: str) -> str:
+    """Return a message followed by another party's sanitized reason, on one line."""
+    words = (
+        to_single_line(why[: 2 * MAX_REASON_CHARACTERS])[:MAX_REASON_CHARACTERS]
+        .encode()[:MAX_REASON_BYTES]
+        .decode(errors="ignore")
+    )
+    return f"{what}: {words}" if words else what
+
+
+def to_single_line(text: str) -> str:
+    """Return a text without line breaks, control characters and direction marks."""
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())

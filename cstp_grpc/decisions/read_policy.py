@@ -1,0 +1,56 @@
+"""The policy that says which decisions an agent may read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cstp_grpc.caller import RELAYED_READER
+from cstp_grpc.decisions.model import Decision
+from cstp_grpc.enums import Visibility
+from cstp_grpc.storage.storable_text import replace_unstorable
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPolicy:
+    """The read policy: an agent reads its own decisions and shared ones; peers read fewer of the latter.
+
+    The shared decisions that `peers` read are in one of the categories and have one of the tags; an empty set does
+    not
+    restrict.
+    """
+
+    peers: frozenset[str] = frozenset()
+    categories: frozenset[str] = frozenset()
+    tags: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, peers: Iterable[str], categories: Iterable[str], tags: Iterable[str]) -> ReadPolicy:
+        """Return the policy for these settings, with unstorable characters replaced as in the journal."""
+        return cls(
+            frozenset({RELAYED_READER, *peers}),
+            frozenset(map(replace_unstorable, categories)),
+            frozenset(map(replace_unstorable, tags)),
+        )
+
+    def is_restricted_peer(self, caller: str) -> bool:
+        """Return True if an agent is a peer that may not read all shared decisions."""
+        return caller in self.peers and bool(self.categories or self.tags)
+
+    def may_read(self, decision: Decision, caller: str) -> bool:
+        """Return True if an agent may read a decision."""
+        if decision.agent == caller:
+            return True
+        return decision.visibility is Visibility.SHARED and (
+            not self.is_restricted_peer(caller) or self.is_shared_with_peers(decision)
+        )
+
+    def is_shared_with_peers(self, decision: Decision) -> bool:
+        """Return True if peers may read a decision of another agent once it is shared."""
+        return (not self.categories or decision.category in self.categories) and (
+            not self.tags or not self.tags.isdisjoint(decision.tags)
+        )
+
+
+SHARE_WITH_ALL = ReadPolicy()
+"""Every agent reads what is shared."""

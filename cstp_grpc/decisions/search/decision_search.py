@@ -1,0 +1,227 @@
+"""The search for decisions by similarity: planned, ranked, and checked against the journal."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cstp_grpc.decisions.model import Decision, DecisionFilter, Match, build_predicate
+from cstp_grpc.decisions.revision_tokens import REJECT_REVISIONS, RevisionGate
+from cstp_grpc.decisions.search.ann_index import AnnIndex, IndexUnavailable
+from cstp_grpc.decisions.search.row_vectors import MIN_ROWS_TO_SPLIT
+from cstp_grpc.decisions.search.vector_matrix import SCORE_TOLERANCE, CandidateRows, ScoredDecision, VectorMatrix
+from cstp_grpc.decisions.store import DecisionStore, Vector
+from cstp_grpc.embedding.embedder import Embedder
+
+logger = logging.getLogger(__name__)
+
+UNRESTRICTED = DecisionFilter()
+
+MAX_SHORT_WORK = 12_000
+"""How much a short search may look at, in rows of the matrix: what takes about 0.5 ms on a small machine."""
+
+WORK_PER_RESULT = 200
+"""How many rows can be looked at in the time in which one result is read and made ready."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EmbeddedQuery:
+    """A search with its embedded text: the vector, the filter, the caller and the minimum score."""
+
+    vector: Vector
+    filters: DecisionFilter
+    caller: str
+    min_score: float
+
+
+class DecisionSearch:
+    """Plans and runs searches. Safe for many threads.
+
+    Up to `exact_limit` decisions that pass the filters are all scored. Beyond that, the index proposes `overfetch` of
+    all decisions, which are filtered and scored here; if decisions beyond the proposals may belong to the answer, or
+    the index fails, all are scored. The journal finally decides what a caller may read.
+    """
+
+    def __init__(
+        self,
+        store: DecisionStore,
+        matrix: VectorMatrix,
+        embedder: Embedder,
+        index: AnnIndex | None,
+        exact_limit: int,
+        overfetch: int,
+        revisions: RevisionGate = REJECT_REVISIONS,
+    ) -> None:
+        self._store = store
+        self._matrix = matrix
+        self._embedder = embedder
+        self._index = index
+        self._exact_limit = exact_limit
+        self._overfetch = overfetch
+        self._revisions = revisions
+        self._outage = OutageLog()
+
+    def require_revision(self, token: str) -> None:
+        """Wait until searches can find everything up to a journal revision, whichever server wrote it.
+
+        Raises InvalidArgument if the token is not one of this journal, Unavailable if the journal has not reached the
+        revision, and QueryFailed.
+        """
+        self._revisions.require(token)
+
+    def search(
+        self,
+        text: str,
+        filters: DecisionFilter,
+        caller: str,
+        limit: int,
+        min_score: float,
+        min_revision: str | None = None,
+    ) -> list[Match]:
+        """Return readable decisions that pass the filters, by falling similarity to a text.
+
+        They are at most `limit` and score at least `min_score`; at equal scores the latest comes first. Raises
+        QueryFailed if the journal or the embedder fails, and the errors of `require_revision`.
+        """
+        if min_revision is not None:
+            self.require_revision(min_revision)
+        return self.search_by_preference(text, (filters,), caller, limit, min_score)
+
+    def search_by_preference(
+        self, text: str, preferences: Sequence[DecisionFilter], caller: str, limit: int, min_score: float
+    ) -> list[Match]:
+        """Return the matches of the first filter as `search` does, then those of the next one, and so on.
+
+        They are at most `limit` together, each once. The journal is read once for all, unless it has changes that the
+        matrix lacks. Raises as `search` does.
+        """
+        vector = self._embedder.embed([text])[0]
+        record = DecisionLoader(self._store, caller)
+        rankings: list[Ranking] = []
+        expected: dict[str, None] = {}
+        for filters in preferences:
+            if len(expected) >= limit:
+                break
+            ranking = Ranking(self, EmbeddedQuery(vector, filters, caller, min_score), limit + len(expected))
+            expected.update((item.decision_id, None) for item in ranking.ranked)
+            rankings.append(ranking)
+        record.read(expected)
+        found: dict[str, Match] = {}
+        for place, filters in enumerate(preferences):
+            if len(found) >= limit:
+                break
+            # Each that was found may show up again, so ask for enough to fill the rest.
+            wanted = limit + len(found)
+            if place == len(rankings):
+                rankings.append(Ranking(self, EmbeddedQuery(vector, filters, caller, min_score), wanted))
+            for match in rankings[place].best(wanted, record):
+                found.setdefault(match.decision.id, match)
+        return list(found.values())[:limit]
+
+    def is_short(self, text: str, preferences: Sequence[DecisionFilter], limit: int) -> bool:
+        """Return True if a search does not block and is fast enough to run on the event loop.
+
+        It is if the text's vector is cached, few rows are scanned and the journal is a file of this machine.
+        """
+        size = self._matrix.size
+        work = sum(size * (1 + len(filters.tags)) for filters in preferences) + WORK_PER_RESULT * limit
+        # From SPLIT_FROM rows on, scoring waits for another thread.
+        exact = size < MIN_ROWS_TO_SPLIT and (self._index is None or size <= self._exact_limit)
+        return work <= MAX_SHORT_WORK and exact and self._store.is_local and self._embedder.is_cached(text)
+
+    def rank(self, inquiry: EmbeddedQuery, candidates: CandidateRows, limit: int) -> list[ScoredDecision]:
+        """Return the top candidates, by the data of the matrix."""
+        if self._index is not None and len(candidates) > self._exact_limit:
+            proposed = self._rank_proposals(self._index, inquiry, limit)
+            if proposed is not None:
+                return proposed
+        return candidates.best(inquiry.vector, limit, inquiry.min_score)
+
+    def candidates(self, inquiry: EmbeddedQuery) -> CandidateRows:
+        """Return the candidates of a query, by the data of the matrix."""
+        return self._matrix.candidates(inquiry.caller, inquiry.filters)
+
+    def _rank_proposals(self, index: AnnIndex, inquiry: EmbeddedQuery, limit: int) -> list[ScoredDecision] | None:
+        """Return the top of the index's proposals and of unindexed rows; None if others may score as well."""
+        try:
+            revision = index.revision
+            ids = index.propose(inquiry.vector, self._overfetch)
+        except IndexUnavailable as error:
+            self._outage.begin(error)
+            return None
+        self._outage.end()
+        known = self._matrix.candidates_among(ids, revision, inquiry.caller, inquiry.filters)
+        ranked = known.best(inquiry.vector, limit, inquiry.min_score)
+        least = ranked[-1].score if len(ranked) == limit else inquiry.min_score
+        # Where even the last proposal is that good, there may be as good ones behind it.
+        last = self._matrix.similarity(ids[-1], inquiry.vector) if ids else None
+        return ranked if last is not None and last < least - SCORE_TOLERANCE else None
+
+
+class DecisionLoader:
+    """Reads decisions from the journal as one caller may read them, each at most once."""
+
+    def __init__(self, store: DecisionStore, caller: str) -> None:
+        self._store = store
+        self._caller = caller
+        self._asked: set[str] = set()
+        self.found: dict[str, Decision] = {}
+
+    def read(self, ids: Iterable[str]) -> None:
+        """Add the decisions of `ids` to `found` that were not read before and that the caller may read."""
+        unknown = [decision_id for decision_id in ids if decision_id not in self._asked]
+        if unknown:
+            self._asked.update(unknown)
+            self.found.update(self._store.get_readable(unknown, self._caller, UNRESTRICTED))
+
+
+class Ranking:
+    """The top decisions of one query, by the data of the matrix; it is extended when more are needed."""
+
+    def __init__(self, search: DecisionSearch, inquiry: EmbeddedQuery, limit: int) -> None:
+        self._search = search
+        self._inquiry = inquiry
+        self._limit = limit
+        self._candidates = search.candidates(inquiry)
+        self._passes = build_predicate(inquiry.filters)
+        self.ranked = search.rank(inquiry, self._candidates, limit)
+
+    def best(self, wanted: int, record: DecisionLoader) -> list[Match]:
+        """Return the top matches that the journal confirms, at most `wanted`."""
+        while True:
+            record.read(item.decision_id for item in self.ranked)
+            matches = self._readable_matches(record)
+            if len(matches) >= wanted or len(self.ranked) < self._limit:
+                return matches[:wanted]
+            # The journal knows of changes that the matrix has not seen yet; the next best take their places.
+            self._limit *= 2
+            self.ranked = self._search.rank(self._inquiry, self._candidates, self._limit)
+
+    def _readable_matches(self, record: DecisionLoader) -> list[Match]:
+        found = ((record.found.get(item.decision_id), item.score) for item in self.ranked)
+        return [Match(decision, score) for decision, score in found if decision is not None and self._passes(decision)]
+
+
+class OutageLog:
+    """Logs the beginning and the end of an index outage, once each."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lasting = False
+
+    def begin(self, error: IndexUnavailable) -> None:
+        """Record that the index failed."""
+        with self._lock:
+            begun, self._lasting = not self._lasting, True
+        if begun:
+            logger.warning("searching without the index: %s", error)
+
+    def end(self) -> None:
+        """Record that the index responded."""
+        if self._lasting:
+            with self._lock:
+                ended, self._lasting = self._lasting, False
+            if ended:
+                logger.info("searching with the index again")

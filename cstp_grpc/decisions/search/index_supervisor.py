@@ -1,0 +1,334 @@
+"""Runs the vector index: starts its server, feeds it from the journal, and checks that it is sound."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from itertools import islice
+from typing import Protocol
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from cstp_grpc.child_process import GRACE_SECONDS
+from cstp_grpc.decisions.search.ann_index import IndexCorrupted, IndexUnavailable, WritableAnnIndex
+from cstp_grpc.decisions.search.chroma_index import ChromaIndex
+from cstp_grpc.decisions.search.chroma_process import ChromaServer, backoff_seconds
+from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
+from cstp_grpc.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.decisions.store import DecisionStore, Vector
+from cstp_grpc.errors import CstpError
+
+SAMPLES = 20
+NEIGHBOURS = 10
+TOLERATED_UNKNOWN = 0.1
+"""The share of proposals that may be unknown, because other servers recorded them a moment ago."""
+
+TOLERATED_MISSES = 2
+"""How many samples may not be found: Chroma loses the way to one in some hundred vectors of a small collection."""
+
+ROUNDING = 1e-3
+
+
+def check_soundness(index: WritableAnnIndex, matrix: VectorMatrix, at_least: int) -> None:
+    """Check that an index contains what was fed to it. Raises IndexCorrupted, or IndexUnavailable.
+
+    `at_least` is how many decisions it must contain. Chroma's count includes lost vectors; so vectors of the matrix
+    are
+    searched, and each should find itself, or another that is equal.
+    """
+    count = index.count()
+    if count < at_least:
+        raise IndexCorrupted(f"the index holds {count} of {at_least} decisions")
+    samples = matrix.sample(SAMPLES)
+    missing = proposed = unknown = 0
+    for vector in samples:
+        scores = [matrix.similarity(decision_id, vector) for decision_id in index.propose(vector, NEIGHBOURS)]
+        known = [score for score in scores if score is not None]
+        proposed += len(scores)
+        unknown += len(scores) - len(known)
+        missing += max(known, default=-1.0) < float(vector @ vector) - ROUNDING
+    if missing > TOLERATED_MISSES:
+        raise IndexCorrupted(f"the index does not find {missing} of {len(samples)} decisions")
+    if unknown > TOLERATED_UNKNOWN * proposed:
+        raise IndexCorrupted(f"the index proposes decisions that are not in the journal: {unknown} of {proposed}")
+
+
+BATCH = 1000
+"""How many decisions the index takes at once; Chroma needs about half a second for so many."""
+
+
+class IndexBehind(Exception):
+    """Another process writes the index and has not indexed enough yet."""
+
+
+class IndexUpdater(Protocol):
+    """Brings an index up to date with the journal."""
+
+    @property
+    def builds(self) -> bool:
+        """Whether this process writes the index, so that it is complete after a feeding and may be emptied."""
+
+    def feed(self, index: ChromaIndex, stopping: Callable[[], bool]) -> int:
+        """Index what is missing, until `stopping`, and return the number of decisions.
+
+        Raises IndexBehind and IndexUnavailable; QueryFailed, Unavailable and SQLAlchemyError if the journal does not
+        respond.
+        """
+
+
+class IndexFeeder:
+    """Writes missing changes to an index, and removes them from the change log.
+
+    The index stores its own revision, so each replica's index gets every change, an empty one gets the whole journal,
+    and an interrupted feeding continues where it stopped.
+    """
+
+    builds = True
+
+    def __init__(self, store: DecisionStore, outbox: SqlChangeLog, model: str) -> None:
+        self._store = store
+        self._outbox = outbox
+        self._model = model
+
+    def feed(self, index: WritableAnnIndex, stopping: Callable[[], bool]) -> int:
+        """Feed an index until it is complete or `stopping` between batches; return how many it got.
+
+        Raises IndexUnavailable; QueryFailed, Unavailable and SQLAlchemyError if the journal does not respond.
+        """
+        count = 0
+        # Each batch is a query of its own, lest a long feeding hold one transaction open. Most of the time nothing has
+        # changed, which the newest revision tells sooner than an empty batch.
+        behind = self._store.newest_revision() > index.revision
+        while (
+            behind
+            and not stopping()
+            and (rows := list(islice(self._store.index_rows(self._model, index.revision), BATCH)))
+        ):
+            index.upsert([row.decision_id for row in rows], [row.vector for row in rows], rows[-1].revision)
+            count += len(rows)
+        self._acknowledge(index.revision)
+        return count
+
+    def _acknowledge(self, revision: int) -> None:
+        # A place in the outbox is the revision that the decision got with it.
+        while taken := [row.seq for row in self._outbox.peek(BATCH) if row.seq <= revision]:
+            self._outbox.acknowledge(taken)
+
+
+class IndexFollower:
+    """Follows an index that another process of this host writes."""
+
+    builds = False
+
+    def __init__(self, store: DecisionStore, model: str) -> None:
+        self._store = store
+        self._model = model
+
+    def feed(self, index: ChromaIndex, stopping: Callable[[], bool]) -> int:  # noqa: ARG002 - it takes no time
+        """Read the indexed revision. Raises as `IndexUpdater.feed` says."""
+        index.refresh()
+        # What an index lacks is searched exactly; it is of use if that is not much.
+        if index.revision < 0 or len(list(islice(self._store.index_rows(self._model, index.revision), BATCH))) == BATCH:
+            raise IndexBehind
+        return 0
+
+
+logger = logging.getLogger(__name__)
+
+FEED_INTERVAL = 1.0
+"""Seconds between two looks for changes; what the index has not taken yet is searched exactly meanwhile."""
+
+CHECK_INTERVAL = 60.0
+"""Seconds between two checks of an index that seems well."""
+
+
+STOP_SECONDS = GRACE_SECONDS
+"""How long the thread may take to end: a request, and the server's own end."""
+
+KILLED_SECONDS = 2.0
+"""How long it may take to notice that its server was killed."""
+
+
+class IndexSupervisor:
+    """Runs an index in a thread and serves proposals from it while it is ready; fulfils `AnnIndex`.
+
+    An index that fails is restarted; one that fails before it was ready, or twice in a row, is removed and rebuilt
+    from
+    the journal by the process that feeds it. Until it is ready, `propose` raises IndexUnavailable at once.
+    """
+
+    def __init__(
+        self,
+        server: ChromaServer,
+        feeder: IndexUpdater,
+        matrix: VectorMatrix,
+        model: str,
+        dimensions: int,
+        feed_interval: float = FEED_INTERVAL,
+    ) -> None:
+        """Create the supervisor; `matrix` must contain the journal by the time `start` is called."""
+        self._server = server
+        self._feeder = feeder
+        self._matrix = matrix
+        self._model = model
+        self._dimensions = dimensions
+        self._feed_interval = feed_interval
+        self._index: ChromaIndex | None = None
+        """The index while it is ready."""
+        self._state = "starting"
+        self._was_ready = False
+        """Whether the present start has come as far as that."""
+        self._failures = 0
+        """How often it has failed since it was last found sound after a while."""
+        self._anew = False
+        """Whether the next start begins with an empty index."""
+        self._journal_fails = False
+        self._stopping = threading.Event()
+        self._stop_by: float | None = None
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="index", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, without waiting for the index to be ready."""
+        self._thread.start()
+
+    def begin_stop(self) -> None:
+        """Make the thread and the server stop, without waiting for them."""
+        self._stopping.set()
+        self._wake.set()
+        if self._stop_by is None:
+            self._stop_by = time.monotonic() + STOP_SECONDS
+
+    def stop(self) -> None:
+        """Stop the thread and the server; a batch in progress has `STOP_SECONDS` to finish first."""
+        self.begin_stop()
+        if not self._thread.is_alive():
+            return
+        assert self._stop_by is not None
+        self._thread.join(max(self._stop_by - time.monotonic(), 0))
+        if self._thread.is_alive():
+            # It waits for a server that hangs. The index can be fed again from the journal, whatever is lost.
+            self._server.kill()
+            self._thread.join(KILLED_SECONDS)
+        if self._thread.is_alive():
+            logger.warning("the index was left to itself, because its server does not answer")
+
+    def state(self) -> str:
+        """Return the state of the index: `ready`, `starting`, `rebuilding`, or `unavailable: ` and the reason."""
+        return self._state
+
+    @property
+    def revision(self) -> int:
+        """The revision up to which all changes are indexed. Raises IndexUnavailable."""
+        return self._ready_index().revision
+
+    def propose(self, vector: Vector, count: int) -> list[str]:
+        """Return the ids of the most similar decisions, the most similar first. Raises IndexUnavailable."""
+        index = self._ready_index()
+        try:
+            return index.propose(vector, count)
+        except IndexUnavailable as error:
+            self._mark_unavailable(index, error)
+            raise
+
+    def _ready_index(self) -> ChromaIndex:
+        index = self._index
+        if index is None:
+            raise IndexUnavailable(f"the index is {self._state}")
+        return index
+
+    def _mark_unavailable(self, index: ChromaIndex, error: IndexUnavailable) -> None:
+        """Make searches continue without the index until the thread has checked it."""
+        if self._index is index:
+            self._index = None
+            self._state = f"unavailable: {error}"
+            self._wake.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._run_until_failure()
+            except IndexUnavailable as error:
+                self._note_failure(error, crashed=self._server.stop())
+            except Exception:
+                logger.exception("the index failed for an unforeseen reason")
+                self._note_failure(IndexUnavailable("it failed; the log says why"), crashed=self._server.stop())
+            self._stopping.wait(backoff_seconds(self._failures))
+        self._index = None
+        self._server.stop()
+
+    def _run_until_failure(self) -> None:
+        """Run the index until it fails, which raises IndexUnavailable, or until stopped."""
+        self._was_ready = False
+        self._state = "rebuilding" if self._anew else "starting"
+        if self._anew:
+            self._server.wipe()
+        url = self._server.start(self._stopping)
+        with closing(ChromaIndex.open(url, self._model, self._dimensions)) as index:
+            try:
+                self._reset_if_needed(index)
+                self._feed_and_check(index)
+            finally:
+                self._index = None
+
+    def _reset_if_needed(self, index: ChromaIndex) -> None:
+        """Empty the index if it must be rebuilt; reject a private server that has collections of other models."""
+        if not self._feeder.builds:
+            return
+        if self._anew:
+            index.reset()
+            self._anew = False
+        if index.revision < 0:
+            if self._server.private and index.other_collections():
+                raise IndexCorrupted("the index is of another model")
+            self._state = "rebuilding"
+            logger.info("building the index of %d decisions from the journal", self._matrix.size)
+
+    def _feed_and_check(self, index: ChromaIndex) -> None:
+        """Feed and check the index until stopped."""
+        next_check = 0.0
+        while not self._stopping.is_set():
+            self._wake.clear()
+            self._server.check()
+            size = self._matrix.size
+            if self._feed(index) and (self._index is None or time.monotonic() >= next_check):
+                self._publish_if_sound(index, size)
+                next_check = time.monotonic() + CHECK_INTERVAL
+            self._wake.wait(self._feed_interval)
+
+    def _publish_if_sound(self, index: ChromaIndex, size: int) -> None:
+        """Check the index and make it available to searches."""
+        check_soundness(index, self._matrix, size if self._feeder.builds else 0)
+        if self._index is index:
+            self._failures = 0
+            return
+        self._was_ready = True
+        self._index, self._state = index, "ready"
+        logger.info("the index is ready with %d decisions", size)
+
+    def _feed(self, index: ChromaIndex) -> bool:
+        """Feed the index; return False if the journal did not respond or the thread is stopping."""
+        try:
+            self._feeder.feed(index, self._stopping.is_set)
+        except IndexBehind:
+            if self._index is None:
+                self._state = "rebuilding"
+            return False
+        except (CstpError, SQLAlchemyError) as error:
+            if not self._journal_fails:
+                logger.warning("the index is not fed, because the journal does not answer: %s", error)
+            self._journal_fails = True
+            return False
+        self._journal_fails = False
+        return not self._stopping.is_set()
+
+    def _note_failure(self, error: IndexUnavailable, *, crashed: bool) -> None:
+        self._failures += 1
+        self._state = f"unavailable: {error}"
+        broken = self._feeder.builds and (crashed or isinstance(error, IndexCorrupted))
+        self._anew = self._anew or (broken and (not self._was_ready or self._failures > 1))
+        if not self._stopping.is_set():
+            logger.warning("the index failed: %s; it is %s", error, "built anew" if self._anew else "started again")

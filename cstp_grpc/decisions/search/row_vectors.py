@@ -1,0 +1,252 @@
+"""The vectors of the matrix, private or shared by processes, and their dot products.
+
+None of the dot products is a matrix product: BLAS splits those among threads that wait by spinning, which made a
+server
+with more calls than cores a hundred times slower. Most of the time is spent reading the vectors.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cstp_grpc.decisions.store import Vector
+
+Numbers = NDArray[np.intp] | NDArray[np.int32]
+Float = TypeVar("Float", np.float32, np.float64)
+
+MIN_ROWS_TO_SPLIT = 3000
+"""Vectors from which on a second core saves more than it costs to ask it."""
+
+ROWS_PER_GATHER = 256
+"""How many rows are gathered at a time; so many vectors stay in the processor's cache."""
+
+
+def dot_products(vectors: NDArray[Float], query: NDArray[Float]) -> NDArray[Float]:
+    """Return the dot product of each vector with a query."""
+    scores: NDArray[Float] = np.vecdot(vectors, query)
+    return scores
+
+
+def gather_dot_products(vectors: NDArray[Float], rows: Numbers, query: NDArray[Float]) -> NDArray[Float]:
+    """Return the dot products of the vectors at some rows with a query."""
+    scores = np.empty(len(rows), vectors.dtype)
+    for start in range(0, len(rows), ROWS_PER_GATHER):
+        scores[start : start + ROWS_PER_GATHER] = dot_products(vectors[rows[start : start + ROWS_PER_GATHER]], query)
+    return scores
+
+
+class ParallelDotProduct:
+    """Computes dot products with a second thread, unless another call is using it."""
+
+    def __init__(self) -> None:
+        self._helper = ThreadPoolExecutor(1, "scoring")
+        self._free = threading.Lock()
+
+    def products(self, vectors: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the dot product of each vector with a query."""
+        if len(vectors) < MIN_ROWS_TO_SPLIT or not self._free.acquire(blocking=False):
+            return dot_products(vectors, query)
+        try:
+            half = len(vectors) // 2
+            scores = np.empty(len(vectors), np.float32)
+            other = self._helper.submit(np.vecdot, vectors[half:], query, scores[half:])
+            np.vecdot(vectors[:half], query, scores[:half])
+            other.result()
+        finally:
+            self._free.release()
+        return scores
+
+
+Rows = NDArray[np.intp]
+"""Numbers of rows."""
+
+Vectors = NDArray[np.float32]
+
+HEADER_BYTES: Final = mmap.ALLOCATIONGRANULARITY
+"""What comes before the vectors: how many there are, alone on its page."""
+
+FIRST_SLOTS: Final = 4096
+"""How many vectors there is room for at first; the room is doubled when it is full, and memory taken as it is used."""
+
+
+class RowVectors(Protocol):
+    """The vectors of the matrix by row; a row is written once, before any reader knows it."""
+
+    def write(self, place: int, vector: Vector) -> None:
+        """Write the vector of a row. Raises ValueError if its length is wrong."""
+
+    def copy(self, kept: Any, capacity: int) -> RowVectors:
+        """Return vectors that begin with those of the kept rows, with room for `capacity` rows."""
+
+    def take(self, rows: Rows) -> Vectors:
+        """Return the vectors of rows."""
+
+    def products(self, size: int, query: Vector, scorer: ParallelDotProduct) -> NDArray[np.float32]:
+        """Return the dot products of the first `size` rows with a query."""
+
+    def products_of(self, rows: Rows, query: Vector) -> NDArray[np.float32]:
+        """Return the dot products of some rows with a query."""
+
+
+class LocalVectors:
+    """Vectors in an array of this process, row by row."""
+
+    def __init__(self, array: Vectors) -> None:
+        self._array = array
+
+    def write(self, place: int, vector: Vector) -> None:
+        """Write the vector of a row. Raises ValueError if its length is wrong."""
+        self._array[place] = vector
+
+    def copy(self, kept: Any, capacity: int) -> LocalVectors:
+        """Return vectors that begin with those of the kept rows, with room for `capacity` rows."""
+        entries = self._array[kept]
+        array = np.zeros((capacity, self._array.shape[1]), np.float32)
+        array[: len(entries)] = entries
+        return LocalVectors(array)
+
+    def take(self, rows: Rows) -> Vectors:
+        """Return the vectors of rows."""
+        return self._array[rows]
+
+    def products(self, size: int, query: Vector, scorer: ParallelDotProduct) -> NDArray[np.float32]:
+        """Return the dot products of the first `size` rows with a query."""
+        return scorer.products(self._array[:size], query)
+
+    def products_of(self, rows: Rows, query: Vector) -> NDArray[np.float32]:
+        """Return the dot products of some rows with a query."""
+        return gather_dot_products(self._array, rows, query)
+
+
+class SharedVectorPool:
+    """Vectors in memory that several processes map, each vector once, in a slot that never changes.
+
+    Vectors are found by their bytes, so that processes need no coordination: adding a vector that another process has
+    added returns its slot. A slot counts only once it is written, so that a process that dies while writing leaves
+    only
+    its own slot unfinished. Slots are freed only with the whole memory, when its last process ends. One thread per
+    process at a time may add; any thread may read.
+    """
+
+    def __init__(self, descriptor: int, dimensions: int) -> None:
+        """Map the memory, which is empty or contains vectors of `dimensions`."""
+        self._descriptor = descriptor
+        self._dimensions = dimensions
+        self._slots: dict[int, int] = {}
+        """Slots by the hash of what is in them, as far as this process has looked; of two with one hash, the last."""
+        self._seen = 0
+        # Each mapping has a descriptor of its own, and closing any descriptor of the memory ends the process's lock.
+        self._mappings: list[mmap.mmap] = []
+        with self._exclusive_lock():
+            if os.fstat(descriptor).st_size == 0:
+                self._resize(FIRST_SLOTS)
+            self._map()
+
+    @property
+    def vectors(self) -> Vectors:
+        """The vectors of all slots that this process knows."""
+        return self._array[: self._seen]
+
+    def slot_of(self, vector: Vector) -> int:
+        """Return the slot of a vector, adding it if it has none. Raises ValueError if its length is wrong."""
+        if vector.shape != (self._dimensions,):
+            raise ValueError(f"a vector has the shape {vector.shape}, not ({self._dimensions},)")
+        content = np.ascontiguousarray(vector, np.float32).tobytes()
+        found = self._find(content)
+        return self._add(content) if found is None else found
+
+    def _find(self, content: bytes) -> int | None:
+        slot = self._slots.get(hash(content))
+        return slot if slot is not None and self._array[slot].tobytes() == content else None
+
+    def _add(self, content: bytes) -> int:
+        with self._exclusive_lock():
+            self._read_new_slots()
+            found = self._find(content)
+            if found is not None:
+                return found
+            slot = self._seen
+            if slot == self._capacity():
+                self._resize(2 * slot)
+            if slot == len(self._array):
+                self._map()
+            self._array[slot] = np.frombuffer(content, np.float32)
+            self._count[0] = slot + 1
+            self._read_new_slots()
+            return slot
+
+    def _read_new_slots(self) -> None:
+        """Read the slots that were added since the last call."""
+        count = int(self._count[0])
+        if count > len(self._array):
+            self._map()
+        for slot in range(self._seen, count):
+            self._slots[hash(self._array[slot].tobytes())] = slot
+        self._seen = count
+
+    def _capacity(self) -> int:
+        return (os.fstat(self._descriptor).st_size - HEADER_BYTES) // (4 * self._dimensions)
+
+    def _resize(self, slots: int) -> None:
+        os.ftruncate(self._descriptor, HEADER_BYTES + slots * 4 * self._dimensions)
+
+    def _map(self) -> None:
+        memory = mmap.mmap(self._descriptor, os.fstat(self._descriptor).st_size)
+        self._mappings.append(memory)
+        self._count = np.frombuffer(memory, np.int64, 1)
+        array = np.frombuffer(memory, np.float32, offset=HEADER_BYTES)
+        self._array = array[: self._capacity() * self._dimensions].reshape(-1, self._dimensions)
+
+    @contextmanager
+    def _exclusive_lock(self) -> Iterator[None]:
+        """Lock out other processes that add; the lock ends with its process."""
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1)
+
+
+class SharedVectors:
+    """Vectors in a shared pool, by the slot of each row."""
+
+    def __init__(self, pool: SharedVectorPool, slots: NDArray[np.int32]) -> None:
+        self._pool = pool
+        self._slots = slots
+
+    def write(self, place: int, vector: Vector) -> None:
+        """Write the vector of a row. Raises ValueError if its length is wrong."""
+        self._slots[place] = self._pool.slot_of(vector)
+
+    def copy(self, kept: Any, capacity: int) -> SharedVectors:
+        """Return vectors that begin with those of the kept rows, with room for `capacity` rows."""
+        entries = self._slots[kept]
+        slots = np.zeros(capacity, np.int32)
+        slots[: len(entries)] = entries
+        return SharedVectors(self._pool, slots)
+
+    def take(self, rows: Rows) -> Vectors:
+        """Return the vectors of rows."""
+        return self._pool.vectors[self._slots[rows]]
+
+    def products(self, size: int, query: Vector, scorer: ParallelDotProduct) -> NDArray[np.float32]:
+        """Return the dot products of the first `size` rows with a query."""
+        vectors = self._pool.vectors
+        if len(vectors) > 2 * size:
+            # Most slots are of rows that are gone.
+            return gather_dot_products(vectors, self._slots[:size], query)
+        return scorer.products(vectors, query)[self._slots[:size]]
+
+    def products_of(self, rows: Rows, query: Vector) -> NDArray[np.float32]:
+        """Return the dot products of some rows with a query."""
+        return gather_dot_products(self._pool.vectors, self._slots[rows], query)

@@ -1,0 +1,164 @@
+"""The servicer of the journal: recording, reading, reviewing, sharing and importing decisions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import grpc
+
+from cstp_grpc.caller import current_caller
+from cstp_grpc.decisions import messages
+from cstp_grpc.decisions.journal import Journal
+from cstp_grpc.decisions.model import DecisionContent, ImportRecord, ImportResult, Links, SourceLinks
+from cstp_grpc.enums import Visibility
+from cstp_grpc.gen.cstp.v1 import journal_pb2, journal_pb2_grpc
+from cstp_grpc.storage.background_work import RunBlocking
+from cstp_grpc.storage.pagination import PageRequest
+
+IMPORT_BATCH = 128
+"""Imported records that are embedded and stored together."""
+
+
+class JournalService(journal_pb2_grpc.JournalServiceServicer):
+    """Serves cstp.v1.JournalService; `run_blocking` runs imports on a thread."""
+
+    def __init__(self, journal: Journal, run_blocking: RunBlocking) -> None:
+        self._journal = journal
+        self._run_blocking = run_blocking
+
+    def RecordDecision(
+        self, request: journal_pb2.RecordDecisionRequest, context: grpc.ServicerContext
+    ) -> journal_pb2.RecordDecisionResponse:
+        """Record a decision."""
+        caller = current_caller.get()
+        recorded = self._journal.record(
+            parse_decision_content(request.decision),
+            parse_links(request.links),
+            caller.agent,
+            caller.request_id,
+            messages.optional_field(request, "request_id"),
+        )
+        return journal_pb2.RecordDecisionResponse(decision=messages.decision_message(recorded, self._journal.revision))
+
+    def GetDecision(
+        self, request: journal_pb2.GetDecisionRequest, context: grpc.ServicerContext
+    ) -> journal_pb2.GetDecisionResponse:
+        """Read one decision."""
+        found = self._journal.get(request.id, current_caller.get().agent)
+        return journal_pb2.GetDecisionResponse(decision=messages.decision_message(found))
+
+    def ListDecisions(
+        self, request: journal_pb2.ListDecisionsRequest, context: grpc.ServicerContext
+    ) -> journal_pb2.ListDecisionsResponse:
+        """List decisions."""
+        page = self._journal.list(
+            current_caller.get().agent,
+            messages.parse_decision_filter(request.filters),
+            PageRequest(request.page_size, request.page_token),
+        )
+        return journal_pb2.ListDecisionsResponse(
+            decisions=[messages.decision_message(item) for item in page.items], next_page_token=page.next_token
+        )
+
+    def ReviewDecision(
+        self, request: journal_pb2.ReviewDecisionRequest, context: grpc.ServicerContext
+    ) -> journal_pb2.ReviewDecisionResponse:
+        """Set the outcome of a decision."""
+        caller = current_caller.get()
+        reviewed = self._journal.review(
+            request.id,
+            messages.OUTCOME.required_word(request.outcome),
+            messages.optional_field(request, "notes"),
+            caller.agent,
+            caller.request_id,
+        )
+        return journal_pb2.ReviewDecisionResponse(decision=messages.decision_message(reviewed, self._journal.revision))
+
+    def ShareDecision(
+        self, request: journal_pb2.ShareDecisionRequest, context: grpc.ServicerContext
+    ) -> journal_pb2.ShareDecisionResponse:
+        """Share a decision."""
+        caller = current_caller.get()
+        shared = self._journal.share(request.id, caller.agent, caller.request_id)
+        return journal_pb2.ShareDecisionResponse(decision=messages.decision_message(shared, self._journal.revision))
+
+    def UnshareDecision(
+        self, request: journal_pb2.UnshareDecisionRequest, context: grpc.ServicerContext
+    ) -> journal_pb2.UnshareDecisionResponse:
+        """Make a shared decision private again."""
+        caller = current_caller.get()
+        private = self._journal.unshare(request.id, caller.agent, caller.request_id)
+        return journal_pb2.UnshareDecisionResponse(decision=messages.decision_message(private, self._journal.revision))
+
+    async def ImportDecisions(
+        self, request_iterator: AsyncIterator[journal_pb2.ImportDecisionsRequest], context: grpc.ServicerContext
+    ) -> journal_pb2.ImportDecisionsResponse:
+        """Import decisions batch by batch."""
+        caller = current_caller.get()
+        results: list[ImportResult] = []
+        async for batch in read_batches(request_iterator, IMPORT_BATCH):
+            records = [parse_import_record(message) for message in batch]
+            results += await self._run_blocking(self._journal.import_batch, records, caller.agent, caller.request_id)
+        return journal_pb2.ImportDecisionsResponse(
+            results=[import_result_message(result) for result in results], journal_revision=self._journal.revision
+        )
+
+
+async def read_batches(
+    messages: AsyncIterator[journal_pb2.ImportDecisionsRequest], size: int
+) -> AsyncIterator[list[journal_pb2.ImportDecisionsRequest]]:
+    """Yield messages in lists of `size`; the last may be shorter."""
+    batch: list[journal_pb2.ImportDecisionsRequest] = []
+    async for message in messages:
+        batch.append(message)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def parse_decision_content(message: journal_pb2.DecisionContent) -> DecisionContent:
+    """Parse the content of a decision."""
+    return DecisionContent(
+        title=message.title,
+        context=messages.optional_field(message, "context"),
+        category=messages.optional_field(message, "category"),
+        stakes=messages.STAKES.word(message.stakes),
+        confidence=messages.optional_field(message, "confidence"),
+        status=messages.STATUS.word(message.status),
+        outcome=messages.OUTCOME.word(message.outcome),
+        date=messages.datetime_field(message, "date"),
+        notes=messages.optional_field(message, "notes"),
+        reasons=messages.parse_reasons(message.reasons),
+        tags=tuple(message.tags),
+        project=messages.optional_field(message, "project"),
+        visibility=messages.VISIBILITY.word(message.visibility) or Visibility.PRIVATE,
+    )
+
+
+def parse_links(message: journal_pb2.Links) -> Links:
+    """Parse links by identifier."""
+    return Links(tuple(message.supersedes), tuple(message.depends_on), tuple(message.relates_to))
+
+
+def parse_import_record(message: journal_pb2.ImportDecisionsRequest) -> ImportRecord:
+    """Parse a record to import."""
+    sources = message.links
+    return ImportRecord(
+        source=message.source,
+        content=parse_decision_content(message.decision),
+        links=SourceLinks(
+            supersedes=tuple(sources.supersedes),
+            superseded_by=tuple(sources.superseded_by),
+            depends_on=tuple(sources.depends_on),
+            relates_to=tuple(sources.relates_to),
+        ),
+    )
+
+
+def import_result_message(result: ImportResult) -> journal_pb2.ImportResult:
+    """Convert the result of an imported record to a message."""
+    return journal_pb2.ImportResult(
+        source=result.source, action=messages.IMPORT_ACTION.number(result.action), decision_id=result.decision_id
+    )

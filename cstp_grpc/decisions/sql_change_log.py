@@ -1,0 +1,78 @@
+"""The queue of changed decisions that the vector index has not indexed yet, in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Engine, Integer, bindparam, delete, func, insert, select
+
+from cstp_grpc.storage.tables import outbox
+from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock
+from cstp_grpc.storage.writer import GroupCommitWriter
+
+MAX_PARAMETERS = 1000
+"""How many numbers one statement names."""
+
+OLDEST = select(outbox.c.seq, outbox.c.decision_id).order_by(outbox.c.seq).limit(bindparam("limit", type_=Integer))
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionChange:
+    """A changed decision; `seq` is the number of the change, its journal revision."""
+
+    seq: int
+    decision_id: str
+
+
+class SqlChangeLog:
+    """A queue of changes on disk, written in the transaction of each change, so that none is lost.
+
+    Reads raise SQLAlchemyError if the database does not respond.
+    """
+
+    def __init__(self, engine: Engine, writer: GroupCommitWriter) -> None:
+        self._engine = engine
+        self._writer = writer
+        self._order = GlobalWriteLock(engine)
+        self._oldest = CompiledStatement(OLDEST, engine.dialect)
+
+    def hold(self, connection: Connection) -> None:
+        """Make the changes of other servers wait until the transaction ends; see `GlobalWriteLock`."""
+        self._order.hold(connection)
+
+    def append(self, connection: Connection, decision_id: str) -> int:
+        """Add a change within a transaction and return its number, which is greater than all earlier ones."""
+        # Whoever sees a number must be sure that no smaller one is still to be committed by another replica.
+        self.hold(connection)
+        added = insert(outbox).values(decision_id=decision_id).returning(outbox.c.seq)
+        seq: int = connection.execute(added).scalar_one()
+        return seq
+
+    def peek(self, limit: int) -> list[DecisionChange]:
+        """Return the oldest changes, at most `limit`, by rising number."""
+        with self._engine.connect() as connection:
+            return [DecisionChange(*row) for row in self._oldest.all(connection, {"limit": limit})]
+
+    def acknowledge(self, seqs: Sequence[int]) -> None:
+        """Remove changes that the index has stored. Raises Unavailable."""
+
+        def job(connection: Connection) -> None:
+            for start in range(0, len(seqs), MAX_PARAMETERS):
+                connection.execute(delete(outbox).where(outbox.c.seq.in_(seqs[start : start + MAX_PARAMETERS])))
+
+        if seqs:
+            self._writer.run(job)
+
+    def clear(self) -> None:
+        """Remove all changes; later numbers continue to rise. Raises Unavailable."""
+
+        def job(connection: Connection) -> None:
+            connection.execute(delete(outbox))
+
+        self._writer.run(job)
+
+    def depth(self) -> int:
+        """Return the number of queued changes."""
+        with self._engine.connect() as connection:
+            return connection.execute(select(func.count()).select_from(outbox)).scalar_one()

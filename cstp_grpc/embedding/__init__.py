@@ -1,0 +1,1 @@
+"""Texts to vectors: the embedder, its models and where their files come from."""

@@ -1,0 +1,149 @@
+"""The embedder all-MiniLM-L6-v2 on ONNX Runtime, with 384 dimensions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
+
+from cstp_grpc.embedding.embedder import Vectors
+from cstp_grpc.embedding.model_files import MODEL, ModelFiles, WeightsMissing
+from cstp_grpc.embedding.onnx_conversion import prepare_onnx_model
+from cstp_grpc.errors import QueryFailed
+
+logger = logging.getLogger(__name__)
+
+DIMENSIONS = 384
+MAX_TOKENS = 256
+"""How much of a text the model reads; it was trained with no more."""
+MAX_CHARACTERS = 8192
+"""How much of a text is tokenised: enough for 256 tokens of any language, and a bound for the time it takes."""
+BATCH_TEXTS = 32
+BATCH_TOKENS = 2048
+"""Tokens of a batch, padding included. Larger batches are no faster and take hundreds of megabytes."""
+
+PROBES = (
+    "Orders are kept in a PostgreSQL database.",
+    "We store what customers bought in relational tables.",
+    "The old CAFÉ by the harbour serves fresh fish.",
+)
+PROBE_COSINES = (0.5231, 0.0987, 0.0717)
+"""What the published model says of the first and second, first and third, second and third probe."""
+PROBE_TOLERANCE = 1e-3
+
+
+class MiniLmEmbedder:
+    """Embeds texts with all-MiniLM-L6-v2, which reads the first 256 tokens of a text."""
+
+    def __init__(self, weights: ModelFiles, cache_dir: Path, threads: int) -> None:
+        """Load the model and verify that it is the published one. Raises WeightsMissing."""
+        model = prepare_onnx_model(weights, cache_dir)
+        self._tokenizer = load_tokenizer(weights.tokenizer)
+        self._session = open_session(model, threads)
+        self._verify_probes(model, weights.tokenizer)
+
+    @property
+    def model(self) -> str:
+        """The model's published name."""
+        return MODEL
+
+    @property
+    def dimensions(self) -> int:
+        """The length of the vectors: 384."""
+        return DIMENSIONS
+
+    def is_cached(self, text: str) -> bool:  # noqa: ARG002
+        """Return False: no vector is cached."""
+        return False
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return a unit vector for each text. Raises QueryFailed."""
+        try:
+            return self._embed(texts)
+        except Exception as error:
+            logger.exception("embedding %d texts failed", len(texts))
+            raise QueryFailed("The text could not be turned into a vector.") from error
+
+    def _embed(self, texts: Sequence[str]) -> Vectors:
+        encodings = [self._tokenizer.encode(text[:MAX_CHARACTERS]) for text in texts]
+        vectors = np.empty((len(texts), DIMENSIONS), np.float32)
+        for batch in batch_by_length([len(encoding) for encoding in encodings]):
+            vectors[batch] = self._run([encodings[index] for index in batch])
+        return vectors
+
+    def _run(self, encodings: Sequence[Encoding]) -> Vectors:
+        """Return the vectors of one batch, padded to its longest text."""
+        shape = (len(encodings), max(len(encoding) for encoding in encodings))
+        tokens, mask = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        for row, encoding in enumerate(encodings):
+            tokens[row, : len(encoding)] = encoding.ids
+            mask[row, : len(encoding)] = 1
+        inputs = {"input_ids": tokens, "attention_mask": mask, "token_type_ids": np.zeros(shape, np.int64)}
+        # Exports name their first output differently; it is the last hidden state.
+        return mean_pool(self._session.run(None, inputs)[0], mask)
+
+    def _verify_probes(self, model: Path, tokenizer: Path) -> None:
+        """Compare the similarities of the probe texts with the published ones. Raises WeightsMissing."""
+        try:
+            first, second, third = self._embed(PROBES)
+        except Exception as error:
+            logger.exception("%s cannot be run", model)
+            raise WeightsMissing(f"{model}: cannot be run as {MODEL}; the log says why.") from error
+        cosines = (first @ second, first @ third, second @ third)
+        if not np.allclose(cosines, PROBE_COSINES, rtol=0, atol=PROBE_TOLERANCE):
+            raise WeightsMissing(
+                f"{model} with {tokenizer}: is not {MODEL}: known sentences get similarities of "
+                f"{np.round(cosines, 3).tolist()} instead of {list(PROBE_COSINES)}."
+            )
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Load a tokenizer that truncates at 256 tokens and does not pad. Raises WeightsMissing."""
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:
+        logger.exception("%s cannot be read", path)
+        raise WeightsMissing(f"{path}: is not a tokenizer; the log says why.") from error
+    tokenizer.enable_truncation(MAX_TOKENS)
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def open_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
+    """Return a session that runs one text on `threads` CPU threads. Raises WeightsMissing."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        logger.exception("%s cannot be loaded", path)
+        raise WeightsMissing(f"{path}: is not an ONNX model that can be loaded; the log says why.") from error
+
+
+def batch_by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the positions of texts in batches of similar length, within the batch limits."""
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        # Lengths grow, so that this text is the longest, to which the others are padded.
+        if batch and (len(batch) == BATCH_TEXTS or (len(batch) + 1) * lengths[index] > BATCH_TOKENS):
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def mean_pool(hidden: NDArray[np.float32], mask: NDArray[np.int64]) -> Vectors:
+    """Return the normalised mean over each text's tokens; `hidden` is (batch, length, dimensions)."""
+    weights = mask[:, np.newaxis, :].astype(np.float32)
+    # The sum will do: the mean differs by a factor only, which the division by the length takes away.
+    summed: Vectors = np.matmul(weights, hidden)[:, 0, :]
+    summed /= np.linalg.norm(summed, axis=1, keepdims=True)
+    return summed

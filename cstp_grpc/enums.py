@@ -1,0 +1,128 @@
+"""Enums that all domains share; the contract's enums have the same values in capitals."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+LIAISON_SUPERVISOR = "liaison-supervisor"
+"""The agent name under which the supervisor takes sessions from liaison agents; no token has it."""
+INTENT_LAYER_AGENT = "intent-layer"
+"""The agent name under which the journal stores the content of nodes; no token has it."""
+
+DEFAULT_TENANT = "default"
+"""The tenant of agents without a configured one."""
+
+
+class Stakes(StrEnum):
+    """How much is at risk, in rising order."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    CRITICAL = "critical"
+
+
+class Outcome(StrEnum):
+    """How a decision turned out."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    PARTIAL = "partial"
+    ABANDONED = "abandoned"
+
+
+class DecisionStatus(StrEnum):
+    """The state of a decision in its life cycle."""
+
+    PROPOSED = "proposed"
+    DECIDED = "decided"
+    REVIEWED = "reviewed"
+    SUPERSEDED = "superseded"
+
+
+class Severity(StrEnum):
+    """Whether a matching guardrail blocks or warns."""
+
+    BLOCK = "block"
+    WARN = "warn"
+
+
+class Visibility(StrEnum):
+    """Who may read a decision besides the agent that recorded it."""
+
+    PRIVATE = "private"
+    SHARED = "shared"
+
+
+class TaskState(StrEnum):
+    """The state of an A2A task; only submitted, working and input-required tasks can change."""
+
+    SUBMITTED = "submitted"
+    INPUT_REQUIRED = "input_required"
+    WORKING = "working"
+    COMPLETED = "completed"
+    REJECTED = "rejected"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+
+class PushFormat(StrEnum):
+    """The A2A version of a push notification."""
+
+    A2A_1_0 = "1.0"
+    A2A_0_3 = "0.3"
+
+
+class PeerStatus(StrEnum):
+    """The result of a call to a peer."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    UNREACHABLE = "unreachable"
+    TIMED_OUT = "timed_out"
+    NOT_UNDERSTOOD = "not_understood"
+    SKIPPED = "skipped"
+
+
+class Permission(StrEnum):
+    """A permission that a token may grant."""
+
+    QUERY = "query"
+    CHECK = "check"
+    ANNOUNCE = "announce"
+    RECORD = "record"
+    REVIEW = "review"
+    ADMIN = "admin"
+    CONVERSE = "converse"
+    ROUTE = "route"
+    ERASE = "erase"
+
+
+class NodeRule(StrEnum):
+    """A rule for nodes, whose severity a project may set."""
+
+    MISSING_SECTION = "missing-section"
+    EMPTY_SECTION = "empty-section"
+    DUPLICATE_SECTION = "duplicate-section"
+    OVER_BUDGET = "over-budget"
+    OVER_TARGET = "over-target"
+    DEAD_DOWNLINK = "dead-downlink"
+    DOWNLINK_WITHOUT_NODE = "downlink-without-node"
+    MISSING_DOWNLINK = "missing-downlink"
+    MISSING_ENTRY_POINT = "missing-entry-point"
+    ABSOLUTE_PATH = "absolute-path"
+    MISPLACED_CLAUDE_MD = "misplaced-claude-md"
+    DIFFERENT_FILES = "different-files"
+    DEAD_IMPORT = "dead-import"
+    NOT_UTF8 = "not-utf-8"
+    UNREADABLE_FILE = "unreadable-file"
+    UNREADABLE_FOLDER = "unreadable-folder"
+    STALE = "stale"
+
+
+class RuleSeverity(StrEnum):
+    """The severity of a violated rule; `off` hides it."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    OFF = "off"

@@ -1,0 +1,1 @@
+"""Asking several agents and merging their answers, for servers and for callers."""

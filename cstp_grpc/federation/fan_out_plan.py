@@ -1,0 +1,298 @@
+"""Decide whether a call asks peers, which ones, with which quorum and for how long; limit concurrent fan-outs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final, Generic, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from cstp_grpc.contract.hop_limit import HOP_METADATA_KEY, HopContext
+from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.enums import Stakes
+from cstp_grpc.errors import FieldViolation, InvalidArgument, RateLimited
+from cstp_grpc.federation.fan_out import PeerReply, PendingReplies, start_peer_calls
+from cstp_grpc.federation.peer import Peer
+from cstp_grpc.federation.peer_responses import PeerResponse, agent_response_message, read_replies, unreadable_response
+from cstp_grpc.gen.cstp.v1 import types_pb2
+
+
+class SelectablePeer(Protocol):
+    """The properties of a peer that selection needs."""
+
+    @property
+    def name(self) -> str:
+        """The configured name."""
+
+    @property
+    def required(self) -> bool:
+        """Whether actions need its permission."""
+
+    def speaks_for(self, category: str) -> bool:
+        """Whether it is responsible for a category."""
+
+
+PeerT = TypeVar("PeerT", bound=SelectablePeer)
+
+
+@dataclass(frozen=True, slots=True)
+class CallSubject:
+    """The category and stakes of a call; None if not stated."""
+
+    category: str | None
+    stakes: Stakes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectFilter:
+    """A filter of subjects by categories and stakes; an empty set matches all."""
+
+    categories: frozenset[str]
+    stakes: frozenset[Stakes]
+
+    def matches_all(self, matter: CallSubject) -> bool:
+        """Whether a subject matches both the categories and the stakes."""
+        of_category = not self.categories or matter.category in self.categories
+        return of_category and (not self.stakes or matter.stakes in self.stakes)
+
+    def matches_any(self, matter: CallSubject) -> bool:
+        """Whether a subject matches one of the categories or one of the stakes."""
+        return matter.category in self.categories or matter.stakes in self.stakes
+
+
+@dataclass(frozen=True, slots=True)
+class PeerPolicy(Generic[PeerT]):
+    """The peers, the subjects that are federated if a call states no scope, and the quorums."""
+
+    peers: Sequence[PeerT]
+    by_default: SubjectFilter
+    quorums: Sequence[tuple[SubjectFilter, int]]
+
+    def is_federated_by_default(self, matter: CallSubject) -> bool:
+        """Whether a call without a scope asks peers."""
+        return self.by_default.matches_any(matter)
+
+    def select_peers(self, matter: CallSubject, names: Sequence[str], *, judging: bool) -> list[PeerT]:
+        """Return the peers that a call asks: those it names, else those responsible for its category.
+
+        With `judging`, the required peers responsible for the category are always included. Raises InvalidArgument
+        for an unknown name.
+        """
+        known = {peer.name for peer in self.peers}
+        if unknown := [number for number, name in enumerate(names) if name not in known]:
+            violations = [FieldViolation(f"agents[{number}]", "is the name of no peer") for number in unknown]
+            # Only the first is named: errors have little room.
+            raise InvalidArgument(f"There is no peer {names[unknown[0]]}", violations=violations)
+        return [peer for peer in self.peers if is_selected(peer, matter, names, judging=judging)]
+
+    def deciding_peers(self, matter: CallSubject, asked: Sequence[PeerT]) -> frozenset[str]:
+        """Return the names of the asked peers whose permission is needed, or who vote.
+
+        In a vote these are the peers responsible for the category: a caller that names further peers must not add
+        votes.
+        """
+        votes = self.quorum(matter) is not None
+        return frozenset(peer.name for peer in asked if peer.required and (not votes or must_judge(peer, matter)))
+
+    def quorum(self, matter: CallSubject) -> int | None:
+        """Return how many required peers must allow an action, or None if each has a veto."""
+        return next((allow for matters, allow in self.quorums if matters.matches_all(matter)), None)
+
+
+def is_selected(peer: SelectablePeer, matter: CallSubject, names: Sequence[str], *, judging: bool) -> bool:
+    """Whether a call asks a peer."""
+    if judging and peer.required and must_judge(peer, matter):
+        return True
+    return peer.name in names if names else peer.speaks_for(matter.category or "")
+
+
+def must_judge(peer: SelectablePeer, matter: CallSubject) -> bool:
+    """Whether a required peer must evaluate a subject.
+
+    Omitting the category does not bypass peers that are limited to some categories.
+    """
+    return matter.category is None or peer.speaks_for(matter.category)
+
+
+AnswerT = TypeVar("AnswerT")
+
+MIN_MARGIN_SECONDS: Final = 0.05
+MAX_MARGIN_SECONDS: Final = 0.5
+MARGIN_SHARE: Final = 0.1
+"""The share of the caller's time kept for merging and auditing, within the two bounds in seconds."""
+BUSY_RETRY_SECONDS: Final = 0.5
+"""The retry delay if too many calls wait for peers."""
+
+
+class LateReplyHandler(Protocol):
+    """Handles replies of peers that arrive too late."""
+
+    @property
+    def seconds(self) -> float:
+        """How long late replies are accepted."""
+
+    def awaits(self, agent: str) -> bool:
+        """Whether the late reply of a peer is wanted."""
+
+    def take(self, reply: PeerReply) -> None:
+        """Handle a late reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class FanOutPlan:
+    """The plan of one fan-out.
+
+    `quorum` is how many of the `required` peers must allow the action, None if each has a veto. `left` returns the
+    seconds left for the peers, `room` is the largest response of each in bytes.
+    """
+
+    peers: Sequence[Peer]
+    required: Collection[str]
+    journey: HopContext
+    quorum: int | None
+    left: Callable[[], float]
+    room: int
+
+    async def ask_peers(
+        self, method: str, request: Message, late: LateReplyHandler | None = None
+    ) -> list[PeerResponse]:
+        """Ask the peers and return their responses; `late` handles replies that arrive too late."""
+        return self._read(await self._ask(method, request, late).await_replies())
+
+    async def ask_peers_while(
+        self, method: str, request: Message, own: Awaitable[AnswerT]
+    ) -> tuple[AnswerT, list[PeerResponse]]:
+        """Await this agent's own answer while asking the peers; return both. Raises the errors of `own`."""
+        asking = self._ask(method, request, None)
+        try:
+            answer = await own
+        except Exception:
+            # Calls that fail here keep their places too: peers are asked all the same.
+            await asking.await_replies()
+            raise
+        except asyncio.CancelledError:
+            asking.abandon()
+            raise
+        return answer, self._read(await asking.await_replies())
+
+    def _ask(self, method: str, request: Message, late: LateReplyHandler | None) -> PendingReplies:
+        metadata = ((HOP_METADATA_KEY, self.journey.encode()),)
+        if late is None:
+            return start_peer_calls(self.peers, contract_methods()[method], request, self.left(), metadata)
+        return start_peer_calls(
+            self.peers,
+            contract_methods()[method],
+            request,
+            self.left(),
+            metadata,
+            late=late.take,
+            late_seconds=late.seconds,
+            awaits=late.awaits,
+        )
+
+    def _read(self, replies: Sequence[PeerReply]) -> list[PeerResponse]:
+        return [limit_response_size(self.room, answer) for answer in read_replies(replies, self.peers, self.required)]
+
+
+@dataclass(frozen=True, slots=True)
+class InboundHop:
+    """The hop metadata and the deadline with which a call arrived.
+
+    `hop_metadata` is None if missing; `remaining` returns the seconds until the caller's deadline, None without one.
+    """
+
+    hop_metadata: str | None
+    remaining: Callable[[], float | None]
+
+
+class FanOutLimiter:
+    """Starts fan-outs to peers: at most `max_calls` at once, none for a call that loops.
+
+    `name` is this agent's name; `seconds` bounds all peers together; `max_bytes` bounds the merged response.
+    """
+
+    def __init__(
+        self, name: str, policy: PeerPolicy[Peer], *, max_hops: int, max_calls: int, seconds: float, max_bytes: int
+    ) -> None:
+        self._name = name
+        self._policy = policy
+        self._max_hops = max_hops
+        self._seconds = seconds
+        self._max_bytes = max_bytes
+        self._places = threading.BoundedSemaphore(max_calls)
+        self._entering = threading.Lock()
+        self._under_way: Counter[str] = Counter()
+
+    def is_local(self, scope: types_pb2.Scope.ValueType, agents: Sequence[str], matter: CallSubject) -> bool:
+        """Whether a call asks no peers, wherever it comes from. Raises InvalidArgument."""
+        if scope == types_pb2.SCOPE_LOCAL and agents:
+            raise InvalidArgument.field("agents", "are asked where the scope is federated, and it is local")
+        if scope or agents:
+            return scope == types_pb2.SCOPE_LOCAL
+        return not self._policy.is_federated_by_default(matter)
+
+    @contextmanager
+    def plan_fan_out(
+        self, about: str, matter: CallSubject, agents: Sequence[str], arrival: InboundHop, *, judging: bool
+    ) -> Iterator[FanOutPlan | None]:
+        """Yield the fan-out plan, or None if the call loops or selects no peer.
+
+        With a quorum and no peers, the vote is held and fails. `about` identifies the same call at all agents;
+        `agents` are the peers that it names. Raises InvalidArgument, and RateLimited if too many calls wait for
+        peers.
+        """
+        brought = HopContext.decode(arrival.hop_metadata)
+        peers = self._policy.select_peers(matter, agents, judging=judging)
+        quorum = self._policy.quorum(matter) if judging else None
+        journey = brought or HopContext(about, self._max_hops)
+        nobody = not peers and quorum is None
+        if nobody or journey.hops == 0 or self._name in journey.path:
+            yield None
+            return
+        with self._under_way_with(journey.id) as others:
+            if brought and others:
+                yield None
+                return
+            if not self._places.acquire(blocking=False):
+                raise RateLimited("Too many calls wait for peers; try again", retry_after=BUSY_RETRY_SECONDS)
+            try:
+                onward = replace(journey, hops=min(journey.hops, self._max_hops)).next_hop(self._name)
+                required = self._policy.deciding_peers(matter, peers)
+                # What a peer says is told twice, as its own and merged; this agent says as much as one of them.
+                room = self._max_bytes // (2 * (len(peers) + 1))
+                yield FanOutPlan(peers, required, onward, quorum, lambda: self._left(arrival.remaining()), room)
+            finally:
+                self._places.release()
+
+    @contextmanager
+    def _under_way_with(self, about: str) -> Iterator[bool]:
+        """Register a call in progress, and yield whether another one with the same id was."""
+        with self._entering:
+            others = self._under_way[about] > 0
+            self._under_way[about] += 1
+        try:
+            yield others
+        finally:
+            with self._entering:
+                self._under_way[about] -= 1
+                if not self._under_way[about]:
+                    del self._under_way[about]
+
+    def _left(self, remaining: float | None) -> float:
+        """Return the seconds that peers may take, so that the caller gets its response in time."""
+        if remaining is None:
+            return self._seconds
+        margin = min(max(remaining * MARGIN_SHARE, MIN_MARGIN_SECONDS), MAX_MARGIN_SECONDS)
+        return max(min(remaining - margin, self._seconds), 0.0)
+
+
+def limit_response_size(room: int, answer: PeerResponse) -> PeerResponse:
+    """Return a peer's response, or a failure if it is larger than `room`."""
+    if answer.failure is not None or agent_response_message(answer).ByteSize() <= room:
+        return answer
+    return unreadable_response(answer, f"it has more than {room} bytes")

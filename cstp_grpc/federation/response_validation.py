@@ -1,0 +1,220 @@
+"""Validate and sanitize the responses of peers before they are merged or forwarded; unknown fields are dropped."""
+
+from __future__ import annotations
+
+from collections.abc import MutableSequence, Sequence
+from itertools import accumulate
+from typing import Final
+
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, options_pb2, types_pb2
+
+MAX_AGENT_CHARACTERS: Final = 500
+MAX_IDENTIFIER_CHARACTERS: Final = 200
+MAX_TITLE_CHARACTERS: Final = 500
+MAX_NAME_CHARACTERS: Final = 2_000
+MAX_TEXT_CHARACTERS: Final = 20_000
+MAX_TAGS: Final = 100
+MAX_DECISIONS: Final = 50
+MAX_VIOLATIONS: Final = 1_000
+MAX_MISSING_INPUTS: Final = 1_000
+MAX_SUGGESTIONS: Final = 5
+MAX_EVALUATED: Final = 1_000_000
+MAX_FORWARDED_BYTES: Final = 256 * 1024
+"""How much of one peer's response is forwarded, so that those of several peers fit into one message."""
+ROUNDING_TOLERANCE: Final = 1e-5
+"""Tolerance for distances and scores: other agents may store single-precision vectors."""
+TIMESTAMP_SECONDS: Final = range(-62_135_596_800, 253_402_300_800)
+"""The years 1 to 9999, which JSON can express."""
+ALLOWED_CONTROLS: Final = "\n\t\r"
+"""Non-printable characters that texts may contain."""
+
+OUTCOMES: Final = frozenset(types_pb2.Outcome.values())
+STAKES: Final = frozenset(types_pb2.Stakes.values())
+DECISION_STATUSES: Final = frozenset(types_pb2.DecisionStatus.values())
+PERMISSIONS: Final = frozenset(options_pb2.Permission.values())
+
+
+class InvalidPeerResponse(Exception):
+    """A response is invalid; the message gives the reason without any of the response's content."""
+
+
+def validate_response(message: Message) -> None:
+    """Remove unknown fields and non-printable characters from a response.
+
+    Raises InvalidPeerResponse if it is inconsistent, or not a response to a call that peers get.
+    """
+    message.DiscardUnknownFields()
+    match message:
+        case cstp_pb2.CheckGuardrailsResponse():
+            validate_verdict(message)
+        case cstp_pb2.QueryDecisionsResponse():
+            validate_query_response(message)
+        case cstp_pb2.AnnounceIntentResponse():
+            validate_announcement(message)
+        case access_pb2.GetAccessResponse():
+            validate_access(message)
+        case _:
+            raise InvalidPeerResponse("it is no answer to this")
+
+
+def validate_verdict(message: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus) -> None:
+    """Validate a verdict."""
+    if isinstance(message, cstp_pb2.CheckGuardrailsResponse):
+        check_sender(message.agent, present=message.HasField("evaluated_at"))
+        check_instant(message.evaluated_at)
+    if message.allowed == bool(message.violations):
+        raise InvalidPeerResponse("it allows what it blocks" if message.allowed else "it denies without a violation")
+    if not 0 <= message.evaluated <= MAX_EVALUATED:
+        raise InvalidPeerResponse("the number of guardrails is out of range")
+    findings = (*message.violations, *message.warnings)
+    check_count(findings, MAX_VIOLATIONS, "violations")
+    if count_within_limit(findings) < len(findings):
+        raise InvalidPeerResponse(f"the violations have more than {MAX_FORWARDED_BYTES} bytes")
+    for each in findings:
+        check_identifier(each.guardrail_id, "guardrail's identifier")
+        check_label(each.code)
+        check_label(each.agent, MAX_AGENT_CHARACTERS)
+        each.name = sanitize_text(each.name, MAX_NAME_CHARACTERS)
+        each.message = sanitize_text(each.message, MAX_TEXT_CHARACTERS)
+        if each.suggestion:
+            each.suggestion = sanitize_text(each.suggestion, MAX_TEXT_CHARACTERS)
+        validate_missing_inputs(each.missing_inputs)
+
+
+def validate_missing_inputs(inputs: Sequence[types_pb2.MissingInput]) -> None:
+    """Validate the missing inputs of a violation."""
+    check_count(inputs, MAX_MISSING_INPUTS, "missing inputs of a violation")
+    for each in inputs:
+        check_identifier(each.name, "input's name")
+        check_label(each.type)
+        if each.description:
+            each.description = sanitize_text(each.description, MAX_TEXT_CHARACTERS)
+
+
+def validate_query_response(message: cstp_pb2.QueryDecisionsResponse) -> None:
+    """Validate the response to a query."""
+    check_sender(message.agent)
+    validate_decisions(message.decisions)
+    for each in message.decisions:
+        validate_summary(each)
+
+
+def validate_announcement(message: cstp_pb2.AnnounceIntentResponse) -> None:
+    """Validate the response to an announcement, and keep at most MAX_SUGGESTIONS suggestions."""
+    check_sender(message.responding_agent, present=message.received and message.HasField("received_at"))
+    check_instant(message.received_at)
+    validate_decisions(message.similar_decisions)
+    for each in message.similar_decisions:
+        if not abs(1 - each.distance - each.score) <= ROUNDING_TOLERANCE:
+            raise InvalidPeerResponse("a score is not that of its distance")
+    message.suggestions[:] = [
+        sanitize_text(text, MAX_TEXT_CHARACTERS) for text in message.suggestions[:MAX_SUGGESTIONS]
+    ]
+    if message.HasField("guardrail_status"):
+        validate_verdict(message.guardrail_status)
+
+
+def validate_access(message: access_pb2.GetAccessResponse) -> None:
+    """Validate what a peer reports about itself and about the caller's permissions."""
+    check_sender(message.agent)
+    check_label(message.requesting_agent, MAX_AGENT_CHARACTERS)
+    check_label(message.version)
+    message.permissions[:] = [each for each in message.permissions if each in PERMISSIONS]
+
+
+def validate_decisions(
+    decisions: MutableSequence[cstp_pb2.DecisionSummary] | MutableSequence[cstp_pb2.SimilarDecision],
+) -> None:
+    """Validate found decisions, and drop the last ones if they exceed the byte limit."""
+    check_count(decisions, MAX_DECISIONS, "decisions")
+    del decisions[count_within_limit(decisions) :]
+    for each in decisions:
+        check_identifier(each.id, "decision's identifier")
+        if not each.title:
+            raise InvalidPeerResponse("a decision has no title")
+        if not -ROUNDING_TOLERANCE <= each.distance <= 2 + ROUNDING_TOLERANCE:
+            raise InvalidPeerResponse("a distance is out of range")
+        check_label(each.origin, MAX_AGENT_CHARACTERS)
+        if not each.HasField("date"):
+            raise InvalidPeerResponse("a decision has no date")
+        check_instant(each.date)
+        each.title = sanitize_text(each.title, MAX_TITLE_CHARACTERS)
+        if each.notes:
+            each.notes = sanitize_text(each.notes, MAX_TEXT_CHARACTERS)
+        if each.outcome not in OUTCOMES:
+            each.outcome = types_pb2.OUTCOME_UNSPECIFIED
+
+
+def validate_summary(message: cstp_pb2.DecisionSummary) -> None:
+    """Validate the fields of a decision that only queries return."""
+    if not 0 <= message.confidence <= 1:
+        raise InvalidPeerResponse("a confidence is out of range")
+    if len(message.tags) > MAX_TAGS or len(message.reasons) > MAX_TAGS:
+        raise InvalidPeerResponse("a decision has too many tags or reasons")
+    if message.category:
+        message.category = sanitize_text(message.category, MAX_IDENTIFIER_CHARACTERS)
+    if message.project:
+        message.project = sanitize_text(message.project, MAX_IDENTIFIER_CHARACTERS)
+    message.agent = sanitize_text(message.agent, MAX_IDENTIFIER_CHARACTERS)
+    message.tags[:] = [sanitize_text(tag, MAX_IDENTIFIER_CHARACTERS) for tag in message.tags]
+    message.reasons[:] = [sanitize_text(reason, MAX_IDENTIFIER_CHARACTERS) for reason in message.reasons]
+    if message.stakes not in STAKES:
+        message.stakes = types_pb2.STAKES_UNSPECIFIED
+    if message.status not in DECISION_STATUSES:
+        message.status = types_pb2.DECISION_STATUS_UNSPECIFIED
+
+
+def check_sender(name: str, *, present: bool = True) -> None:
+    """Raise InvalidPeerResponse if the responder's name or a mandatory part is missing."""
+    if not name or not present:
+        raise InvalidPeerResponse("it is no answer to this")
+    check_label(name, MAX_AGENT_CHARACTERS)
+
+
+def check_count(messages: Sequence[Message], count: int, what: str) -> None:
+    """Raise InvalidPeerResponse if there are too many messages."""
+    if len(messages) > count:
+        raise InvalidPeerResponse(f"there are more than {count} {what}")
+
+
+def count_within_limit(messages: Sequence[Message]) -> int:
+    """Return how many of the first messages fit into MAX_FORWARDED_BYTES."""
+    sizes = accumulate(each.ByteSize() for each in messages)
+    return sum(size <= MAX_FORWARDED_BYTES for size in sizes)
+
+
+def check_identifier(text: str, what: str) -> None:
+    """Raise InvalidPeerResponse if an identifier is empty, too long or not printable."""
+    if not text.strip():
+        raise InvalidPeerResponse(f"a {what} is empty")
+    check_label(text)
+
+
+def check_label(text: str, length: int = MAX_IDENTIFIER_CHARACTERS) -> None:
+    """Raise InvalidPeerResponse if a name is too long or not printable."""
+    check_length(text, length)
+    if not text.isprintable():
+        raise InvalidPeerResponse("a name has characters that cannot be printed")
+
+
+def check_length(text: str, length: int) -> None:
+    """Raise InvalidPeerResponse if a text is too long."""
+    if len(text) > length:
+        raise InvalidPeerResponse(f"a text has more than {length} characters")
+
+
+def check_instant(stamp: Timestamp) -> None:
+    """Raise InvalidPeerResponse if a timestamp is out of range."""
+    if stamp.seconds not in TIMESTAMP_SECONDS or not 0 <= stamp.nanos < 1_000_000_000:
+        raise InvalidPeerResponse("an instant is out of range")
+
+
+def sanitize_text(text: str, length: int) -> str:
+    """Replace non-printable characters of a text by spaces. Raises InvalidPeerResponse if it is too long."""
+    check_length(text, length)
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in ALLOWED_CONTROLS else " " for each in text)

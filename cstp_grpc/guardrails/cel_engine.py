@@ -1,0 +1,283 @@
+"""Compile and evaluate CEL expressions with Google's engine; the only module that imports it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, cached_property
+from typing import TypeAlias
+
+from cel_expr_python import cel
+from cel_expr_python.ext import ext_optional, ext_strings
+
+from cstp_grpc.enums import Stakes
+from cstp_grpc.guardrails.cel_cost import (
+    MAX_STEPS,
+    SHARED_STEPS,
+    UnknownCost,
+    ValueSize,
+    estimate_cost,
+    read_syntax_tree,
+)
+from cstp_grpc.guardrails.cel_variables import RuleExpression, RuleExpressionError, presence_variable, scan_expression
+from cstp_grpc.guardrails.input_values import InputType
+
+MAX_EXPRESSION_CHARACTERS = 10_000
+"""Maximum length of an expression, in characters."""
+
+STAKES_ORDER: Mapping[Stakes, int] = {stakes: order for order, stakes in enumerate(Stakes)}
+"""The numbers of the stakes in expressions; only their order matters."""
+
+ACTION_TYPES = {
+    "action.description": cel.Type.STRING,
+    "action.category": cel.Type.STRING,
+    "action.stakes": cel.Type.INT,
+    "action.confidence": cel.Type.DOUBLE,
+}
+OPTIONAL_FIELDS = frozenset({"action.category", "action.confidence"})
+CODE_NAMES = frozenset(
+    {
+        "code.paths",
+        "code.boundaries.never",
+        "code.boundaries.ask_first",
+        "code.boundaries.always",
+        "code.checks",
+        "code.pitfalls",
+    }
+)
+"""Variables that hold lists of strings."""
+STAKES_NAMES = frozenset(f"stakes.{stakes}" for stakes in Stakes)
+
+INPUT_TYPES = {
+    InputType.BOOL: cel.Type.BOOL,
+    InputType.NUMBER: cel.Type.DOUBLE,
+    InputType.STRING: cel.Type.STRING,
+    InputType.LIST: cel.Type.List(cel.Type.DYN),
+    InputType.MAP: cel.Type.Map(cel.Type.STRING, cel.Type.DYN),
+}
+
+SMALL_SIZE = 25
+"""Inputs of this many values, with four times as many characters, must not exceed a rule's step limit."""
+LARGEST_SIZE = 1 << 20
+"""More than all inputs of an action can have together."""
+
+ENGINE_ERROR = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
+MISSING_VARIABLE = re.compile(r'No value with name "([a-zA-Z0-9_.]+)" found in Activation')
+MAX_ENGINE_MESSAGE_CHARACTERS = 300
+
+CelActivation: TypeAlias = cel.Activation
+"""Variable values in the engine's form."""
+
+
+class CelEvaluationError(Exception):
+    """An evaluation failed; `variable` is the missing variable if that is the cause."""
+
+    def __init__(self, message: str, variable: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.variable = variable
+
+
+class CelPredicate:
+    """A compiled expression that reads the given variables.
+
+    Raises RuleExpressionError if its cost cannot be estimated.
+    """
+
+    def __init__(self, program: cel.Expression, reads: Iterable[str]) -> None:
+        self._program = program
+        self._reads = frozenset(reads)
+        try:
+            self._tree = read_syntax_tree(program.serialize())
+            if self._steps_at(SMALL_SIZE) > MAX_STEPS:
+                raise RuleExpressionError(
+                    f"may take more than {MAX_STEPS} steps even on inputs of {4 * SMALL_SIZE} characters"
+                )
+        except (UnknownCost, ValueError) as error:
+            raise RuleExpressionError(f"uses what cannot be bounded: {error}") from None
+
+    @cached_property
+    def light_size(self) -> int:
+        """Return the largest input size up to which it may be evaluated in a batch."""
+        size = LARGEST_SIZE
+        while size and self._steps_at(size) > SHARED_STEPS:
+            size //= 2
+        return size
+
+    def estimate_steps(self, sizes: Mapping[str, ValueSize]) -> int:
+        """Return the maximum number of steps for variables of these sizes."""
+        return estimate_cost(self._tree, sizes).steps
+
+    def _steps_at(self, size: int) -> int:
+        """Return the maximum number of steps if each variable has `size` values and characters.
+
+        A character has up to four bytes.
+        """
+        return self.estimate_steps(dict.fromkeys(self._reads, ValueSize(size, 4 * size)))
+
+    def evaluate(self, bound: CelActivation) -> bool:
+        """Evaluate the expression. Raises CelEvaluationError."""
+        try:
+            result = self._program.eval(bound).plain_value()
+        except RuntimeError as error:
+            raise CelEvaluationError(clean_engine_message(str(error))) from None
+        # An error comes as a value too, and its text is truthy: only a bool is an answer.
+        if result is True or result is False:
+            return bool(result)
+        message = clean_engine_message(str(result))
+        # The whole message, because one about a value may quote whatever the caller has sent.
+        missing = MISSING_VARIABLE.fullmatch(message)
+        raise CelEvaluationError(message, missing[1] if missing else None)
+
+
+class CelPredicateBatch:
+    """Several compiled expressions that are evaluated in one engine call."""
+
+    def __init__(self, program: cel.Expression) -> None:
+        self._program = program
+
+    def matching_positions(self, bound: CelActivation) -> list[int] | None:
+        """Return the positions of the expressions that are true, or None if any evaluation fails."""
+        try:
+            result = self._program.eval(bound).plain_value()
+        except RuntimeError:
+            return None
+        # An error comes as a value too, a text: only a list is an answer.
+        return result if isinstance(result, list) else None
+
+
+class CelEnvironment:
+    """The variables that expressions may read: the action, the stakes, its code and the declared inputs.
+
+    The type of an input is None if its declaration is invalid; it is not type-checked then.
+    """
+
+    def __init__(self, inputs: Mapping[str, InputType | None]) -> None:
+        self._inputs = frozenset(f"context.{name}" for name in inputs)
+        variables = dict(ACTION_TYPES) | dict.fromkeys(CODE_NAMES, cel.Type.List(cel.Type.STRING))
+        for name, kind in inputs.items():
+            variables[f"context.{name}"] = INPUT_TYPES[kind] if kind else cel.Type.DYN
+        for name in self._inputs | OPTIONAL_FIELDS:
+            variables[presence_variable(name)] = cel.Type.BOOL
+        self._env = cel.NewEnv(
+            config=cel.NewEnvConfigFromYaml(base_environment_config()),
+            variables=variables,
+            extensions=[ext_optional.ExtOptional(), ext_strings.ExtStrings()],
+        )
+
+    def parse(self, source: str) -> RuleExpression:
+        """Parse and check the expression of a rule. Raises RuleExpressionError."""
+        if len(source) > MAX_EXPRESSION_CHARACTERS:
+            raise RuleExpressionError(f"is longer than {MAX_EXPRESSION_CHARACTERS} characters")
+        expression = scan_expression(source)
+        for name in sorted(expression.values | expression.presences):
+            self._check_name(name)
+        for name in sorted(expression.presences - self._inputs - OPTIONAL_FIELDS):
+            raise RuleExpressionError(f"has({name}) is always true")
+        program = self._compile(expression.text)
+        result = program.return_type()
+        if result != cel.Type.BOOL:
+            hint = "; compare it, for instance with == true" if result == cel.Type.DYN else ""
+            raise RuleExpressionError(f"must be a bool, but is {result.name().lower()}{hint}")
+        CelPredicate(program, expression.values)
+        # A selection nests it deeper, and the engine limits depth.
+        self.compile_batch([expression])
+        return expression
+
+    def compile_one(self, expression: RuleExpression) -> CelPredicate:
+        """Compile an expression."""
+        return CelPredicate(self._compile(expression.text), expression.values)
+
+    def compile_batch(self, expressions: Sequence[RuleExpression]) -> CelPredicateBatch:
+        """Compile several expressions into one."""
+        # The line break ends a comment that ends an expression.
+        items = (
+            f"?({expression.text}\n) ? optional.of({position}) : optional.none()"
+            for position, expression in enumerate(expressions)
+        )
+        return CelPredicateBatch(self._compile(f"[{', '.join(items)}]"))
+
+    def bind(self, values: Mapping[str, object]) -> CelActivation:
+        """Convert variable values to the engine's form; variables without a value are omitted."""
+        return self._env.Activation(values)
+
+    def _compile(self, text: str) -> cel.Expression:
+        try:
+            return self._env.compile(text)
+        except RuntimeError as error:
+            raise RuleExpressionError(explain_compile_error(str(error))) from None
+
+    def _check_name(self, name: str) -> None:
+        root, _, last = name.partition(".")
+        names = {
+            "action": ACTION_TYPES.keys(),
+            "code": CODE_NAMES,
+            "context": self._inputs,
+            "stakes": STAKES_NAMES,
+        }[root]
+        if name in names:
+            return
+        close = difflib.get_close_matches(last, sorted(known.partition(".")[2] for known in names), 1)
+        hint = f"; did you mean {root}.{close[0]}?" if close else ""
+        if root == "context":
+            raise RuleExpressionError(f"{name} is not declared in inputs{hint}")
+        raise RuleExpressionError(f"there is no {name}{hint or '; there are ' + ', '.join(sorted(names))}")
+
+
+@cache
+def base_environment_config() -> str:
+    """Return the configuration of every environment in the engine's format: stakes, and mixed-type comparisons.
+
+    The engine compares numbers of different types, but its checker rejects `context.percent > 10`, because 10 is an
+    int and inputs are doubles. So the comparisons are declared anew, including the mixed ones.
+    """
+    same = ["int", "uint", "double", "bool", "string", "bytes", "timestamp", "duration"]
+    mixed = [("double", "int"), ("int", "double")]
+    ordered = [(kind, kind) for kind in same] + mixed
+    functions = [comparison_declaration(name, ordered) for name in ("_<_", "_<=_", "_>_", "_>=_")]
+    functions += [comparison_declaration(name, [("A", "A"), *mixed]) for name in ("_==_", "_!=_")]
+    config = {
+        "stdlib": {"exclude_functions": [{"name": function["name"]} for function in functions]},
+        "variables": [
+            {"name": f"stakes.{stakes}", "type": "int", "value": order} for stakes, order in STAKES_ORDER.items()
+        ],
+        "functions": functions,
+    }
+    return json.dumps(config)
+
+
+def comparison_declaration(name: str, operands: Iterable[tuple[str, str]]) -> dict[str, object]:
+    """Return the declaration of a comparison for pairs of types; the type A is any."""
+    overloads = [
+        {
+            "id": f"{name}({left},{right})",
+            "args": [{"type_name": kind, "is_type_param": kind == "A"} for kind in (left, right)],
+            "return": {"type_name": "bool"},
+        }
+        for left, right in operands
+    ]
+    return {"name": name, "overloads": overloads}
+
+
+def explain_compile_error(text: str) -> str:
+    """Return the first compile error with its position, and a hint where there is one."""
+    match = ENGINE_ERROR.search(text)
+    if not match:
+        return clean_engine_message(text)
+    line, column, reason = int(match[1]), int(match[2]), match[3].removesuffix(" (in container '')")
+    reason = reason.partition(" expecting ")[0].removesuffix(" [INVALID_ARGUMENT]")
+    place = f"column {column}: " if line == 1 else f"line {line}, column {column}: "
+    hint = ""
+    if re.search(r"\((double, (list\()?int|int, (list\()?double)", reason):
+        hint = "; numbers other than sizes are doubles: write 5.0 instead of 5"
+    elif re.search(r"\((int, string|string, int)\)", reason):
+        hint = "; stakes compare with stakes.low, stakes.medium, stakes.high and stakes.critical"
+    return f"{place if line > 0 else ''}{reason}{hint}"
+
+
+def clean_engine_message(text: str) -> str:
+    """Return an engine message without its status codes, truncated."""
+    text = re.sub(r"^[A-Z_]+: | \[[A-Z_]+\]$", "", text.strip())
+    return text if len(text) <= MAX_ENGINE_MESSAGE_CHARACTERS else text[:MAX_ENGINE_MESSAGE_CHARACTERS] + "…"

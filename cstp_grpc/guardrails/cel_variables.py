@@ -1,0 +1,132 @@
+"""Find the variables that an expression reads.
+
+Variables have dotted names such as `context.x`, so that the engine knows the type of each and rejects a misspelt one.
+The price: for a dotted variable the engine's own `has` returns the value instead of whether it exists. So
+`has(context.x)` is rewritten to a variable of its own, `has.context.x`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+VARIABLE_ROOTS = frozenset({"action", "context", "stakes", "code"})
+VARIABLE_GROUPS = frozenset({"code.boundaries"})
+"""Names with nested names, so that a variable's name continues after them."""
+RESERVED_NAMES = frozenset(
+    {"as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop"}
+    | {"namespace", "null", "package", "return", "true", "var", "void", "while"}
+)
+"""Reserved words of CEL; an input cannot have such a name."""
+
+TOKEN_PATTERN = re.compile(
+    r"""
+      (?P<space>   \s+ | //[^\n]* )
+    | (?P<string>  [bB]?[rR] (?: \"{3}.*?\"{3} | '{3}.*?'{3} | "[^"\r\n]*" | '[^'\r\n]*' )
+                 | [bB]? (?: \"{3}(?:\\.|[^\\])*?\"{3} | '{3}(?:\\.|[^\\])*?'{3}
+                           | "(?:\\.|[^"\\\r\n])*" | '(?:\\.|[^'\\\r\n])*' ) )
+    | (?P<name>    [A-Za-z_][A-Za-z0-9_]* )
+    | (?P<number>  [0-9]+ (?:\.[0-9]+)? )
+    | (?P<other>   . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class RuleExpressionError(Exception):
+    """An expression is invalid; the message completes `RULE …`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleExpression:
+    """An expression: its `source`, its `text` for the engine, and the variables it reads.
+
+    `values` are those whose value it reads, `presences` those it tests with `has`.
+    """
+
+    source: str
+    text: str
+    values: frozenset[str]
+    presences: frozenset[str]
+
+
+class CelToken(NamedTuple):
+    """A token of an expression and its start."""
+
+    kind: str
+    text: str
+    start: int
+
+
+def presence_variable(name: str) -> str:
+    """Return the name of the variable that holds whether another has a value."""
+    return f"has.{name}"
+
+
+def scan_expression(source: str) -> RuleExpression:
+    """Find the variables of an expression. Raises RuleExpressionError if one is not read by its full name."""
+    tokens = tokenize_expression(source)
+    text = list(source)
+    values, presences = set(), set()
+    position = 0
+    while position < len(tokens):
+        token = tokens[position]
+        if token.kind == "name" and starts_operand(tokens, position):
+            if token.text == "has" and is_presence_test(tokens, position):
+                presences.add(read_variable_name(tokens, position + 2))
+                # As long as before, so that the columns in messages stay right: `has(context.x)`, `has.context.x `.
+                text[tokens[position + 1].start] = "."
+                text[tokens[position + 5].start] = " "
+                position += 5
+            elif token.text in VARIABLE_ROOTS:
+                values.add(read_variable_name(tokens, position))
+        position += 1
+    return RuleExpression(source, "".join(text), frozenset(values), frozenset(presences))
+
+
+def tokenize_expression(source: str) -> list[CelToken]:
+    """Return the tokens of an expression without spaces and comments."""
+    found = ((match.lastgroup or "", match[0], match.start()) for match in TOKEN_PATTERN.finditer(source))
+    return [CelToken(kind, text, start) for kind, text, start in found if kind != "space"]
+
+
+def starts_operand(tokens: Sequence[CelToken], position: int) -> bool:
+    """Whether a name is an operand, rather than a field of the preceding value."""
+    before = [token.text for token in tokens[max(0, position - 2) : position]]
+    if before[-2:] == [".", "?"]:
+        return False
+    if before[-1:] != ["."]:
+        return True
+    # A dot with no operand before it: `.context.x` means the same as `context.x`.
+    return position < 2 or not ends_operand(tokens[position - 2])
+
+
+def ends_operand(token: CelToken) -> bool:
+    """Whether a token can end an operand, so that a field access may follow."""
+    if token.kind == "name":
+        return token.text != "in"
+    return token.kind in ("string", "number") or token.text in (")", "]", "}", "`")
+
+
+def is_presence_test(tokens: Sequence[CelToken], position: int) -> bool:
+    """Whether `has` at `position` tests a variable, not a field of a value. Raises RuleExpressionError."""
+    texts = [token.text for token in tokens[position + 1 : position + 6]]
+    if texts[:1] != ["("] or texts[1:2] in (["("], ["."]):
+        raise RuleExpressionError("has() takes a plain path such as context.x")
+    if texts[1:2] == ["code"]:
+        raise RuleExpressionError("has() of code is always true; ask for its size: size(code.checks) > 0")
+    return len(texts) == 5 and texts[1] in VARIABLE_ROOTS and texts[2] == "." and texts[4] == ")"
+
+
+def read_variable_name(tokens: Sequence[CelToken], position: int) -> str:
+    """Return the dotted name that starts at `position`. Raises RuleExpressionError."""
+    name = tokens[position].text
+    while name in VARIABLE_ROOTS or name in VARIABLE_GROUPS:
+        rest = tokens[position + 1 : position + 3]
+        if len(rest) < 2 or rest[0].text != "." or rest[1].kind != "name":
+            raise RuleExpressionError(f"reads {name} as a whole; read it by name: {name}.NAME")
+        name = f"{name}.{rest[1].text}"
+        position += 2
+    return name

@@ -1,0 +1,376 @@
+"""Evaluate actions against a rule set and record each check.
+
+A guardrail that cannot be evaluated counts as matched (fail closed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Protocol
+
+from cstp_grpc.enums import Severity
+from cstp_grpc.errors import GuardrailEvalFailed, error_reason
+from cstp_grpc.guardrails.cel_cost import MAX_STEPS, SHARED_STEPS, measure_size
+from cstp_grpc.guardrails.cel_engine import (
+    LARGEST_SIZE,
+    STAKES_ORDER,
+    CelActivation,
+    CelEnvironment,
+    CelEvaluationError,
+    CelPredicate,
+    CelPredicateBatch,
+)
+from cstp_grpc.guardrails.cel_variables import presence_variable
+from cstp_grpc.guardrails.input_values import CONVERTERS, InputValueError, check_context_bounds, to_number, to_string
+from cstp_grpc.guardrails.model import (
+    EVALUATION_ERROR,
+    Action,
+    CodeFacts,
+    Guardrail,
+    InputDeclaration,
+    MissingInput,
+    RuleSet,
+    Verdict,
+    Violation,
+)
+
+CONTEXT_PREFIX = "context."
+"""Prefix of input names in expressions."""
+
+BATCH_GUARDRAILS = 50
+"""Guardrails per batch: smaller batches need more engine calls, larger ones cost more when one of them fails."""
+BATCH_CHARACTERS = 50_000
+"""Maximum length of a batch's expressions together; the engine accepts 100 000."""
+
+ReadVariable = Callable[[Action], object]
+"""Returns a variable's value, or None if it is absent. Raises InputValueError."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGuardrail:
+    """A guardrail with its compiled expression.
+
+    `violation` is the result if it matches; `inputs` are the declared inputs that it reads.
+    """
+
+    guardrail: Guardrail
+    predicate: CelPredicate
+    violation: Violation
+    inputs: Sequence[MissingInput]
+
+    def lacks_input(self, variable: str | None, action: Action) -> bool:
+        """Return whether a variable is an input that the guardrail reads and the action lacks."""
+        return any(
+            variable == CONTEXT_PREFIX + each.name and action.context.get(each.name) is None for each in self.inputs
+        )
+
+    def with_missing_inputs(self, violation: Violation, action: Action) -> Violation:
+        """Return the violation with the inputs that the action lacks."""
+        missing = tuple(each for each in self.inputs if action.context.get(each.name) is None)
+        return replace(violation, missing_inputs=missing) if missing else violation
+
+
+@dataclass(frozen=True, slots=True)
+class GuardrailBatch:
+    """Guardrails that are evaluated together."""
+
+    rules: Sequence[CompiledGuardrail]
+    selection: CelPredicateBatch
+
+
+class GuardrailEvaluator:
+    """Evaluates actions against a rule set. Thread-safe."""
+
+    def __init__(self, rule_set: RuleSet) -> None:
+        self._inputs = rule_set.inputs
+        self._environment = CelEnvironment({name: declared.type for name, declared in self._inputs.items()})
+        guardrails = rule_set.guardrails
+        self._clear = Verdict((), (), len(guardrails), rule_set.version)
+        self._chunks = [self._compile_batch(part) for part in batch_guardrails(guardrails)]
+        read = sorted({name for guardrail in guardrails for name in guardrail.when.values})
+        self._readers = [(name, self._reader(name)) for name in read if not name.startswith("stakes.")]
+        self._light_size = min(
+            (rule.predicate.light_size for chunk in self._chunks for rule in chunk.rules), default=LARGEST_SIZE
+        )
+        # Of the defaults, and of the values that the action's texts are.
+        self._fixed_size = 2 + sum(measure_size(declared.default).total for declared in self._inputs.values())
+        self._code_names = [name for name in read if name in CODE_READERS]
+        tested = sorted({name for guardrail in guardrails for name in guardrail.when.presences})
+        self._tested = [(presence_variable(name), presence_reader(name)) for name in tested]
+
+    def evaluate(self, action: Action) -> Verdict:
+        """Return the verdict on an action.
+
+        Raises InvalidArgument if the context is nested too deeply or too large.
+        """
+        size = (
+            check_context_bounds(action.context)
+            + len(action.description)
+            + len(action.category or "")
+            + self._fixed_size
+        )
+        values = self._read_variables(action)
+        size += sum(measure_size(values[name]).total for name in self._code_names if name in values)
+        heavy = self._find_heavy_rules(values, size) if size > self._light_size else {}
+        bound = self._environment.bind(values)
+        found: list[Violation] = []
+        for chunk in self._chunks:
+            shared = not heavy or heavy.keys().isdisjoint(rule.guardrail.id for rule in chunk.rules)
+            holding = chunk.selection.matching_positions(bound) if shared else None
+            if holding is None:
+                found += [
+                    violation for rule in chunk.rules for violation in self._evaluate_alone(rule, bound, action, heavy)
+                ]
+            elif holding:
+                matching = [chunk.rules[position] for position in holding]
+                found += [rule.with_missing_inputs(rule.violation, action) for rule in matching]
+        if not found:
+            return self._clear
+        violations = [violation for violation in found if violation.severity is Severity.BLOCK]
+        warnings = [violation for violation in found if violation.severity is not Severity.BLOCK]
+        return Verdict(tuple(violations), tuple(warnings), self._clear.evaluated, self._clear.rule_set_version)
+
+    def _compile_batch(self, guardrails: Sequence[Guardrail]) -> GuardrailBatch:
+        rules = [
+            CompiledGuardrail(
+                item, self._environment.compile_one(item.when), violation_of_guardrail(item), self._inputs_of(item)
+            )
+            for item in guardrails
+        ]
+        return GuardrailBatch(rules, self._environment.compile_batch([item.when for item in guardrails]))
+
+    def _inputs_of(self, guardrail: Guardrail) -> Sequence[MissingInput]:
+        """Return the declared inputs that a guardrail reads or tests for presence, by name."""
+        names = guardrail.when.values | guardrail.when.presences
+        read = {name.removeprefix(CONTEXT_PREFIX) for name in names if name.startswith(CONTEXT_PREFIX)}
+        declared = [self._inputs[name] for name in sorted(read)]
+        return [MissingInput(each.name, each.type, each.description) for each in declared]
+
+    def _read_variables(self, action: Action) -> Mapping[str, object]:
+        """Return the variables that guardrails read, without those that are absent or of a wrong type."""
+        values: dict[str, object] = {}
+        for name, read in self._readers:
+            try:
+                value = read(action)
+            except InputValueError:
+                continue
+            if value is not None:
+                values[name] = value
+        for name, is_given in self._tested:
+            values[name] = is_given(action)
+        return values
+
+    def _find_heavy_rules(self, values: Mapping[str, object], size: int) -> Mapping[str, int]:
+        """Return the cost of guardrails that must be evaluated alone, or not at all, by guardrail id."""
+        sizes = {name: measure_size(value) for name, value in values.items()}
+        rules = (rule for chunk in self._chunks for rule in chunk.rules if size > rule.predicate.light_size)
+        steps = {rule.guardrail.id: rule.predicate.estimate_steps(sizes) for rule in rules}
+        return {identifier: count for identifier, count in steps.items() if count > SHARED_STEPS}
+
+    def _evaluate_alone(
+        self, rule: CompiledGuardrail, bound: CelActivation, action: Action, heavy: Mapping[str, int]
+    ) -> Iterator[Violation]:
+        if heavy.get(rule.guardrail.id, 0) > MAX_STEPS:
+            error = CelEvaluationError(f"it may take more than {MAX_STEPS} steps on what it reads")
+            yield self._error_violation(rule.guardrail, error, action)
+            return
+        try:
+            if rule.predicate.evaluate(bound):
+                yield rule.with_missing_inputs(rule.violation, action)
+        except CelEvaluationError as error:
+            unjudged = self._error_violation(rule.guardrail, error, action)
+            # Giving inputs helps only if one of them is what could not be read.
+            yield rule.with_missing_inputs(unjudged, action) if rule.lacks_input(error.variable, action) else unjudged
+
+    def _error_violation(self, guardrail: Guardrail, error: CelEvaluationError, action: Action) -> Violation:
+        if error.variable is None:
+            reason = error.message
+            suggestion = f"Check what the guardrail reads: {', '.join(sorted(guardrail.when.values))}"
+        else:
+            reason = f"{error.variable} {self._fault(error.variable, action)}"
+            suggestion = self._remedy(error.variable)
+        return Violation(
+            guardrail.id,
+            guardrail.name,
+            f"Cannot be evaluated: {reason}",
+            guardrail.severity,
+            suggestion,
+            EVALUATION_ERROR,
+        )
+
+    def _fault(self, name: str, action: Action) -> str:
+        """Return why a variable has no value."""
+        try:
+            self._reader(name)(action)
+        except InputValueError as error:
+            return str(error)
+        return "is missing and has no default" if name.startswith("context.") else "is missing"
+
+    def _remedy(self, name: str) -> str:
+        if name in CODE_READERS:
+            return "Make what governs the paths readable, or ask a person"
+        declared = self._inputs.get(name.removeprefix("context."))
+        if declared is None:
+            return f"Provide {name}"
+        about = f": {declared.description}" if declared.description else ""
+        return f"Provide {name} as a {declared.type}{about}"
+
+    def _reader(self, name: str) -> ReadVariable:
+        if name in ACTION_READERS:
+            return ACTION_READERS[name]
+        if name in CODE_READERS:
+            return CODE_READERS[name]
+        return input_reader(self._inputs[name.removeprefix("context.")])
+
+
+def batch_guardrails(guardrails: Sequence[Guardrail]) -> Iterator[Sequence[Guardrail]]:
+    """Yield the guardrails in batches."""
+    part: list[Guardrail] = []
+    characters = 0
+    for guardrail in guardrails:
+        characters += len(guardrail.when.text)
+        if part and (len(part) == BATCH_GUARDRAILS or characters > BATCH_CHARACTERS):
+            yield part
+            part, characters = [], len(guardrail.when.text)
+        part.append(guardrail)
+    if part:
+        yield part
+
+
+def violation_of_guardrail(guardrail: Guardrail) -> Violation:
+    """Return the violation that a matching guardrail causes."""
+    return Violation(guardrail.id, guardrail.name, guardrail.message, guardrail.severity, guardrail.suggestion)
+
+
+def input_reader(declared: InputDeclaration) -> ReadVariable:
+    """Return a function that reads an input from an action's context."""
+    name, convert = declared.name, CONVERTERS[declared.type]
+    default = None if declared.default is None else convert(declared.default)
+
+    def read(action: Action) -> object:
+        value = action.context.get(name)
+        return default if value is None else convert(value)
+
+    return read
+
+
+def presence_reader(name: str) -> Callable[[Action], bool]:
+    """Return a function that tells whether a variable is present and not null, valid or not."""
+    root, _, last = name.partition(".")
+    if root == "context":
+        return lambda action: action.context.get(last) is not None
+    return lambda action: getattr(action, last) is not None
+
+
+def read_category(action: Action) -> object:
+    """Return the action's category, or None. Raises InputValueError."""
+    return None if action.category is None else to_string(action.category)
+
+
+def read_confidence(action: Action) -> object:
+    """Return the action's confidence, or None. Raises InputValueError."""
+    return None if action.confidence is None else to_number(action.confidence)
+
+
+ACTION_READERS: Mapping[str, ReadVariable] = {
+    "action.description": lambda action: to_string(action.description),
+    "action.category": read_category,
+    "action.stakes": lambda action: STAKES_ORDER[action.stakes],
+    "action.confidence": read_confidence,
+}
+
+
+def code_reader(texts: Callable[[CodeFacts], tuple[str, ...]]) -> ReadVariable:
+    """Return a function that reads facts about the action's code; incomplete facts are an error."""
+
+    def read(action: Action) -> object:
+        if action.code.unreadable is not None:
+            raise InputValueError(f"cannot be read: {action.code.unreadable}")
+        return [to_string(text) for text in texts(action.code)]
+
+    return read
+
+
+CODE_READERS: Mapping[str, ReadVariable] = {
+    # Which paths were named is known also where nothing of what governs them can be read.
+    "code.paths": lambda action: [to_string(path) for path in action.code.paths],
+    "code.boundaries.never": code_reader(lambda code: code.never),
+    "code.boundaries.ask_first": code_reader(lambda code: code.ask_first),
+    "code.boundaries.always": code_reader(lambda code: code.always),
+    "code.checks": code_reader(lambda code: code.checks),
+    "code.pitfalls": code_reader(lambda code: code.pitfalls),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRecord:
+    """The audit record of a check.
+
+    `caller` is the authenticated agent, `claimed_agent` the one that the request names, which is never trusted;
+    `evaluated_at` is in UTC. If the evaluation failed, `verdict` is None and `error` is the reason as in
+    `errors.CstpError`.
+    """
+
+    evaluated_at: datetime
+    caller: str
+    claimed_agent: str | None
+    request_id: str
+    action: Action
+    verdict: Verdict | None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The result of a check."""
+
+    verdict: Verdict
+    evaluated_at: datetime
+
+
+class CheckAuditSink(Protocol):
+    """Stores check records."""
+
+    async def write(self, check: CheckRecord) -> None:
+        """Return when the record is durable, without blocking the event loop. Raises Unavailable."""
+
+
+class GuardrailChecker:
+    """Evaluates actions against the rule set, if there is one, and records the checks."""
+
+    def __init__(
+        self, evaluator: GuardrailEvaluator | None, trail: CheckAuditSink, clock: Callable[[], datetime]
+    ) -> None:
+        self._evaluator = evaluator
+        self._trail = trail
+        self._clock = clock
+
+    def judge(self, action: Action) -> Verdict:
+        """Return the verdict without recording it. Raises GuardrailEvalFailed and InvalidArgument."""
+        if self._evaluator is None:
+            raise GuardrailEvalFailed("There is no usable rule set")
+        return self._evaluator.evaluate(action)
+
+    async def judge_and_record(
+        self, action: Action, caller: str, claimed_agent: str | None, request_id: str
+    ) -> CheckResult:
+        """Return the verdict after recording it; a failed check is recorded too, with the reason.
+
+        The evaluation is short enough to run on the event loop; the record is awaited. Raises GuardrailEvalFailed,
+        InvalidArgument, and Unavailable if the record cannot be written.
+        """
+        verdict: Verdict | None = None
+        failure: Exception | None = None
+        try:
+            verdict = self.judge(action)
+        except Exception as error:  # noqa: BLE001 - it is raised once it is on record
+            failure = error
+        evaluated_at = self._clock()
+        reason = None if failure is None else error_reason(failure)
+        await self._trail.write(CheckRecord(evaluated_at, caller, claimed_agent, request_id, action, verdict, reason))
+        if failure is not None:
+            raise failure
+        assert verdict is not None
+        return CheckResult(verdict, evaluated_at)

@@ -1,0 +1,216 @@
+"""Reads the rules and notes for the code that announcements name, from the projects of the Intent Layer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from cachetools import LRUCache
+
+from cstp_grpc.errors import InvalidArgument, NotFound, Unavailable
+from cstp_grpc.guardrails.model import CodeFacts
+from cstp_grpc.intent_layer.context_resolution import iter_delivered_files, merge_sections
+from cstp_grpc.intent_layer.learning_store import LearningStore
+from cstp_grpc.intent_layer.model import Learning, MergedSection, Node
+from cstp_grpc.intent_layer.node_document import INTRODUCTION, section_key
+from cstp_grpc.intent_layer.project_files import iter_ancestors, names_in
+from cstp_grpc.intent_layer.project_tree import ProjectTree
+from cstp_grpc.intent_layer.section_items import (
+    MAX_CHARACTERS,
+    BoundaryPermission,
+    boundary_items,
+    check_items,
+    pitfall_titles,
+)
+from cstp_grpc.intents.model import CodeContext, CodeNote, PendingLearning
+from cstp_grpc.storage.pagination import MAX_BYTES, count_within_budget, estimate_message_bytes
+
+INTRODUCTION_KEY = section_key(INTRODUCTION)
+CONTRACTS, PITFALLS, CHECKS, BOUNDARIES = BINDING_SECTIONS = ("contracts", "pitfalls", "checks", "boundaries")
+SECTIONS = (*BINDING_SECTIONS, INTRODUCTION_KEY)
+ITEM_SECTIONS = (PITFALLS, CHECKS, BOUNDARIES)
+MAX_SECTION_BYTES = 1024 * 1024
+"""Limit of section texts in a response, all sections together."""
+MAX_LISTED_BYTES = MAX_BYTES // 4
+"""Limit of the check items in a response, and of the pending learnings."""
+CACHE_CHARACTERS = 16_777_216
+CACHE_ENTRY_OVERHEAD = 1024
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectSources:
+    """The sources of a project's code context."""
+
+    tree: ProjectTree
+    learnings: LearningStore
+
+
+class ParsedTextCache:
+    """Caches what functions parse from texts. Thread-safe."""
+
+    def __init__(self, characters: int = CACHE_CHARACTERS) -> None:
+        self._lock = threading.Lock()
+        self._known: LRUCache[tuple[Callable[[str], Any], str], tuple[str, Any]] = LRUCache(
+            characters, lambda known: len(known[0]) + CACHE_ENTRY_OVERHEAD
+        )
+
+    def __call__(self, function: Callable[[str], T], text: str) -> T:
+        """Return the result of a function for a text; callers must not change it."""
+        with self._lock:
+            known = self._known.get((function, text))
+        if known:
+            made: T = known[1]
+            return made
+        made = function(text)
+        with self._lock:
+            self._known[function, text] = text, made
+        return made
+
+
+class ProjectCodeReader:
+    """Reads the code context of projects by name; implements `intents.code.CodeReader`.
+
+    Reads for an announcement have no audit entry of their own.
+    """
+
+    def __init__(self, projects: Mapping[str, ProjectSources]) -> None:
+        self._projects = dict(projects)
+        self._memo = ParsedTextCache()
+
+    def read_context(self, project: str | None, paths: Sequence[str]) -> CodeContext | None:
+        """Return the rules and notes for paths, without duplicates; see `CodeReader`."""
+        if project is None and not paths:
+            return None
+        name = self._only_project() if project is None else project
+        if name not in self._projects:
+            raise NotFound(f"there is no project {name}")
+        return read_context(name, self._projects[name], paths, self._memo) if paths else None
+
+    def _only_project(self) -> str:
+        if len(self._projects) != 1:
+            raise InvalidArgument.field("project", "must be given, because there is not just one")
+        return next(iter(self._projects))
+
+
+def read_context(project: str, sources: ProjectSources, paths: Sequence[str], memo: ParsedTextCache) -> CodeContext:
+    """Return the rules and notes for paths of a project. Raises InvalidArgument for a path outside it."""
+    missing: list[str] = []
+    tree = sources.tree
+    try:
+        located = [tree.locate(path, f"paths[{number}]") for number, path in enumerate(paths)]
+    except Unavailable as error:
+        located = []
+        missing.append(error.message)
+    nodes = list(_read_governing_nodes(tree, located, missing.append))
+    merged = {section_key(section.name): section for section in merge_sections(nodes, SECTIONS)}
+    itemised = {key: list(_parsable_texts(merged[key], missing.append)) for key in ITEM_SECTIONS if key in merged}
+    rules = _parse_rules(paths, itemised, "; ".join(missing) or None, memo)
+    notes = _notes_by_section(merged, nodes, missing.append)
+    return CodeContext(
+        project=project,
+        paths=tuple(paths),
+        nodes=tuple(file.path for _, file in iter_delivered_files(nodes)),
+        contracts=notes[CONTRACTS],
+        pitfalls=notes[PITFALLS],
+        checks=notes[CHECKS],
+        boundaries=notes[BOUNDARIES],
+        introduction=notes[INTRODUCTION_KEY],
+        pending=_pending_learnings(sources.learnings, located, missing.append),
+        check_items=rules.checks[
+            : count_within_budget(rules.checks, lambda text: estimate_message_bytes([text]), MAX_LISTED_BYTES)
+        ],
+        rules=rules,
+        missing=tuple(missing),
+    )
+
+
+def _read_governing_nodes(tree: ProjectTree, located: Iterable[str], report: Callable[[str], None]) -> Iterator[Node]:
+    """Yield the nodes that govern paths, parents first; unreadable ones are reported."""
+    folders: set[str] = set()
+    for path in located:
+        try:
+            folders |= set(iter_ancestors(tree.nearest_folder(path)))
+        except Unavailable as error:
+            report(error.message)
+    for folder in sorted(folders, key=names_in):
+        try:
+            node = tree.node(folder)
+        except (InvalidArgument, Unavailable) as error:
+            report(_error_text(error))
+        else:
+            yield from [node] if node else []
+
+
+def _error_text(error: InvalidArgument | Unavailable) -> str:
+    return error.violations[0].description if error.violations else error.message
+
+
+def _parsable_texts(section: MergedSection, report: Callable[[str], None]) -> Iterator[str]:
+    """Yield the texts that are small enough to parse into items; others are reported."""
+    for part in section.parts:
+        if len(part.text) <= MAX_CHARACTERS:
+            yield part.text
+        else:
+            report(f"{section.name} of {part.file} has more than {MAX_CHARACTERS} characters")
+
+
+def _parse_rules(
+    paths: Iterable[str], texts: Mapping[str, Sequence[str]], unreadable: str | None, memo: ParsedTextCache
+) -> CodeFacts:
+    boundaries = [memo(boundary_items, text) for text in texts.get(BOUNDARIES, ())]
+    return CodeFacts(
+        paths=tuple(paths),
+        never=_unique_texts(items[BoundaryPermission.NEVER] for items in boundaries),
+        ask_first=_unique_texts(items[BoundaryPermission.ASK_FIRST] for items in boundaries),
+        always=_unique_texts(items[BoundaryPermission.ALWAYS] for items in boundaries),
+        checks=_unique_texts(memo(check_items, text) for text in reversed(texts.get(CHECKS, ()))),
+        pitfalls=_unique_texts(memo(pitfall_titles, text) for text in texts.get(PITFALLS, ())),
+        unreadable=unreadable,
+    )
+
+
+def _unique_texts(lists: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for texts in lists for text in texts))
+
+
+def _notes_by_section(
+    merged: Mapping[str, MergedSection], nodes: Sequence[Node], report: Callable[[str], None]
+) -> Mapping[str, tuple[CodeNote, ...]]:
+    """Return the notes of each section, as many as fit into a response.
+
+    The nearest to the paths come first, introductions last.
+    """
+    numbers = {node.folder: depth for depth, node in enumerate(nodes)}
+    depths = {file.path: numbers[node.folder] for node, file in iter_delivered_files(nodes)}
+    notes = [(key, CodeNote(part.file, part.text, part.line)) for key in merged for part in merged[key].parts]
+    nearest = sorted(notes, key=lambda keyed: (keyed[0] != INTRODUCTION_KEY, depths[keyed[1].file]), reverse=True)
+    count = count_within_budget(
+        nearest, lambda keyed: estimate_message_bytes([keyed[1].file, keyed[1].text]), MAX_SECTION_BYTES
+    )
+    if count < len(nearest):
+        report(f"{len(nearest) - count} sections are too large together with the others; announce fewer paths at once")
+    kept = set(nearest[:count])
+    return {key: tuple(note for at, note in notes if at == key and (at, note) in kept) for key in SECTIONS}
+
+
+def _pending_learnings(
+    learnings: LearningStore, located: Sequence[str], report: Callable[[str], None]
+) -> tuple[PendingLearning, ...]:
+    """Return the pending learnings about paths, latest first, as many as fit into a response."""
+    latest: Sequence[Learning] = ()
+    try:
+        latest = learnings.pending_for_paths(*located).learnings if located else ()
+    except (InvalidArgument, Unavailable) as error:
+        report(_error_text(error))
+    listed = [PendingLearning(each.id, each.type.value, each.title, each.paths) for each in latest]
+    return tuple(
+        listed[
+            : count_within_budget(
+                listed, lambda each: estimate_message_bytes([each.title, *each.paths]), MAX_LISTED_BYTES
+            )
+        ]
+    )

@@ -1,0 +1,198 @@
+"""Crash-safe file writes: a file is either complete or absent, also after a power failure.
+
+Folders are open descriptors and files are names in them, so that no symbolic link is followed. When a function
+returns, its effect is on disk. Every function raises Unavailable if the file system refuses.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from cstp_grpc.errors import InvalidArgument, Unavailable
+from cstp_grpc.intent_layer.model import ROOT
+from cstp_grpc.intent_layer.project_files import ABSENT_ERRNOS, LIST_FLAGS, READ_FLAGS, join_path
+from cstp_grpc.intent_layer.project_tree import MAX_FILE_BYTES, ProjectTree
+
+CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE_MODE = 0o666
+FOLDER_MODE = 0o777
+"""Both are lessened by the process's umask."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileContent:
+    """The content of a regular file and its permission bits."""
+
+    data: bytes
+    mode: int
+
+
+@contextmanager
+def open_folder(tree: ProjectTree, path: str) -> Iterator[int | None]:
+    """Open the folder at a located path for listing and fsync; yield None if it is missing."""
+    with tree.open_folder(path) as passing:
+        descriptor = None if passing is None else _open_for_listing(path, passing)
+    try:
+        yield descriptor
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+@contextmanager
+def ensure_folder(tree: ProjectTree, path: str) -> Iterator[int]:
+    """Open the folder at a located path as `open_folder` does, and create it and its parents if missing."""
+    _create_folders(tree, path)
+    with open_folder(tree, path) as descriptor:
+        if descriptor is None:
+            raise Unavailable(f"{path} is no folder")
+        yield descriptor
+
+
+def read_file(folder: int, name: str, limit: int = MAX_FILE_BYTES) -> FileContent | None:
+    """Return a regular file, or None if it is missing. Raises InvalidArgument if it exceeds `limit` bytes."""
+    try:
+        descriptor = os.open(name, READ_FLAGS, dir_fd=folder)
+    except OSError as error:
+        if error.errno in ABSENT_ERRNOS:
+            return None
+        raise Unavailable(f"{name} cannot be read") from None
+    try:
+        with open(descriptor, "rb") as file:  # noqa: PTH123
+            status = os.fstat(descriptor)
+            data = file.read(limit + 1) if stat.S_ISREG(status.st_mode) else None
+    except OSError:
+        raise Unavailable(f"{name} cannot be read") from None
+    if data is None:
+        return None
+    if len(data) > limit:
+        raise InvalidArgument.field("path", f"{name} is larger than {limit} bytes")
+    return FileContent(data, stat.S_IMODE(status.st_mode))
+
+
+def create_file(folder: int, name: str, data: bytes, temporary: str) -> bool:
+    """Write a new file; return False if the name is taken, and leave that file unchanged.
+
+    `temporary` is the name of the file until it is complete; no other writer may use it.
+    """
+    write_temporary(folder, data, None, temporary)
+    try:
+        if link_new(folder, name, temporary):
+            return True
+    except Unavailable:
+        remove_file(folder, temporary)
+        raise
+    remove_file(folder, temporary)
+    return False
+
+
+def replace_file(folder: int, name: str, data: bytes, mode: int | None, temporary: str) -> None:
+    """Write a file and replace the one of that name; `mode` None gives the mode of a new file.
+
+    A temporary file that an earlier attempt left is overwritten.
+    """
+    write_temporary(folder, data, mode, temporary)
+    rename_over(folder, name, temporary)
+
+
+def write_temporary(folder: int, data: bytes, mode: int | None, temporary: str) -> None:
+    """Write the temporary file, over one that an earlier attempt left."""
+    with _write_errors_as_unavailable(temporary):
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
+        _write_new_file(folder, temporary, data, mode)
+
+
+def rename_over(folder: int, name: str, temporary: str) -> None:
+    """Rename the temporary file to its final name, replacing an existing file."""
+    with _write_errors_as_unavailable(name):
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)
+
+
+def link_new(folder: int, name: str, temporary: str) -> bool:
+    """Give the temporary file its final name; return False if the name is taken."""
+    with _write_errors_as_unavailable(name):
+        try:
+            os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        except FileExistsError:
+            return False
+        os.unlink(temporary, dir_fd=folder)
+        os.fsync(folder)
+    return True
+
+
+def move_file(source: int, target: int, name: str) -> None:
+    """Move a file from one folder to another, replacing an existing file of that name."""
+    with _write_errors_as_unavailable(name):
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+        os.fsync(target)
+        os.fsync(source)
+
+
+def remove_file(folder: int, name: str) -> None:
+    """Remove a file if it exists."""
+    with _write_errors_as_unavailable(name):
+        try:
+            os.unlink(name, dir_fd=folder)
+        except FileNotFoundError:
+            return
+        os.fsync(folder)
+
+
+@contextmanager
+def _write_errors_as_unavailable(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError:
+        raise Unavailable(f"{name} cannot be written") from None
+
+
+def _write_new_file(folder: int, name: str, data: bytes, mode: int | None) -> None:
+    """Write a new file; remove it again if that fails."""
+    descriptor = os.open(name, CREATE_FLAGS, FILE_MODE if mode is None else mode, dir_fd=folder)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        if mode is not None:
+            os.fchmod(descriptor, mode)
+        os.fsync(descriptor)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(name, dir_fd=folder)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _create_folders(tree: ProjectTree, path: str) -> None:
+    """Create a folder and its parents, and fsync each, whoever created it."""
+    above = ROOT
+    for name in [] if path == ROOT else path.split("/"):
+        with open_folder(tree, above) as descriptor:
+            if descriptor is None:
+                raise Unavailable(f"{above} is no folder")
+            _create_folder(name, descriptor)
+        above = join_path(above, name)
+
+
+def _create_folder(name: str, above: int) -> None:
+    with _write_errors_as_unavailable(name):
+        with suppress(FileExistsError):
+            os.mkdir(name, FOLDER_MODE, dir_fd=above)
+        os.fsync(above)
+
+
+def _open_for_listing(path: str, descriptor: int) -> int:
+    try:
+        return os.open(".", LIST_FLAGS, dir_fd=descriptor)
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            raise Unavailable(f"{path} vanished") from None
+        raise Unavailable(f"{path} cannot be listed") from None

@@ -1,0 +1,325 @@
+"""The operations on a project's nodes and learnings, each with its audit record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from cstp_grpc.errors import NotFound, error_reason
+from cstp_grpc.intent_layer.context_resolution import resolve_context
+from cstp_grpc.intent_layer.learning_merge import place_fact
+from cstp_grpc.intent_layer.learning_review import Reviewer
+from cstp_grpc.intent_layer.learning_store import LearningPage, LearningQuery, LearningStore
+from cstp_grpc.intent_layer.model import (
+    ROOT,
+    ContextRequest,
+    FactPlacement,
+    FindingSeverity,
+    Learning,
+    NewLearning,
+    Node,
+    NodeSkeleton,
+    PendingReports,
+    ResolvedContext,
+    ReviewOutcome,
+    ReviewRequest,
+    ValidationFinding,
+)
+from cstp_grpc.intent_layer.node_skeleton import create_node, node_skeleton
+from cstp_grpc.intent_layer.project_files import iter_ancestors, names_in
+from cstp_grpc.intent_layer.project_tree import NODE_FILES, ProjectTree
+from cstp_grpc.intent_layer.validation import DEFAULT_SEVERITIES, NodeHistory, select_nodes, validate_selected
+from cstp_grpc.intent_layer.validation_rules import RuleSeverities
+from cstp_grpc.storage.pagination import (
+    Page,
+    PageRequest,
+    count_within_budget,
+    decode_page_token,
+    encode_page_token,
+    estimate_message_bytes,
+)
+
+
+class ProjectAuditKind(StrEnum):
+    """The kind of an audited operation."""
+
+    CONTEXT_READ = "context_read"
+    LEARNING_REPORTED = "learning_reported"
+    LEARNING_REVIEWED = "learning_reviewed"
+    NODE_CREATED = "node_created"
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectCall:
+    """The caller of an operation: the authenticated agent and its request id.
+
+    `claimed_agent` is the name that the request claims; it is never trusted.
+    """
+
+    caller: str
+    request_id: str
+    claimed_agent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectAuditRecord:
+    """The audit record of an operation on a project.
+
+    `error` is a reason as in `errors.CstpError` if it failed. `name` names the operation, `paths` are as the caller
+    wrote them, `at` is aware, in UTC.
+    """
+
+    kind: ProjectAuditKind
+    name: str
+    project: str
+    paths: tuple[str, ...]
+    call: ProjectCall
+    at: datetime
+    learning_id: str | None = None
+    error: str | None = None
+
+
+class ProjectAuditSink(Protocol):
+    """Stores audit records."""
+
+    def record(self, act: ProjectAuditRecord) -> None:
+        """Store a record and return when it is on disk. Raises Unavailable."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedNode:
+    """A node in a listing; `parent` is the file of the nearest node above it."""
+
+    node: Node
+    parent: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationReport:
+    """The findings about nodes, by file and line, and how many nodes were validated."""
+
+    findings: tuple[ValidationFinding, ...]
+    nodes: int
+
+    @property
+    def valid(self) -> bool:
+        """Whether no finding is an error."""
+        return all(finding.severity is not FindingSeverity.ERROR for finding in self.findings)
+
+
+class _AuditedChange:
+    """A change to be audited; details are added to its record as they become known."""
+
+    def __init__(self, act: ProjectAuditRecord, trail: ProjectAuditSink) -> None:
+        self.act = act
+        self._trail = trail
+
+    def begin(self, *, learning_id: str | None = None, paths: tuple[str, ...] | None = None) -> None:
+        """Store the record with the given details and return when it is on disk. Raises Unavailable."""
+        known = self.act
+        self.act = replace(
+            known, learning_id=learning_id or known.learning_id, paths=known.paths if paths is None else paths
+        )
+        self._trail.record(self.act)
+
+
+class ProjectService:
+    """The operations on the nodes and learnings of one project.
+
+    Every operation has an audit record on disk before its result is returned, also if it fails; a change has it
+    before anything is changed. Paths are as `ProjectTree.locate` takes them. Each method raises InvalidArgument for a
+    path that leaves the project, and Unavailable if the project cannot be read or the record cannot be stored.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        tree: ProjectTree,
+        learnings: LearningStore,
+        reviewer: Reviewer,
+        history: NodeHistory | None,
+        trail: ProjectAuditSink,
+        clock: Callable[[], datetime],
+        changed: Callable[[], None],
+        severities: RuleSeverities = DEFAULT_SEVERITIES,
+    ) -> None:
+        """Set up the service of a project; `changed` is called after a node changed, and must return quickly.
+
+        `severities` override those in the project's own file.
+        """
+        self._project = project
+        self._tree = tree
+        self._learnings = learnings
+        self._reviewer = reviewer
+        self._history = history
+        self._trail = trail
+        self._clock = clock
+        self._changed = changed
+        self._severities = severities
+
+    def resolve(self, request: ContextRequest, call: ProjectCall) -> ResolvedContext:
+        """Return the context of a path."""
+        with self._audit_read("resolve", [request.path], call):
+            path = self._tree.locate(request.path)
+            pending = self._learnings.pending_for_paths(path) if request.with_pending else PendingReports()
+            return resolve_context(self._tree, request, pending)
+
+    def nodes(self, page: PageRequest, call: ProjectCall) -> Page[ListedNode]:
+        """Return a page of the nodes, a parent before its children.
+
+        Raises InvalidArgument for a foreign page token.
+        """
+        with self._audit_read("list nodes", [], call):
+            found = list(with_parents(self._tree.nodes()))
+            conditions = ("nodes", self._project)
+            if page.token:
+                (last,) = decode_page_token(page.token, conditions, (str,))
+                found = [each for each in found if names_in(each.node.folder) > names_in(str(last))]
+            kept = found[: page.limit]
+            kept = kept[: count_within_budget(kept, _estimate_size)]
+            token = encode_page_token(conditions, (kept[-1].node.folder,)) if len(kept) < len(found) else ""
+            return Page(tuple(kept), token)
+
+    def node(self, path: str, call: ProjectCall) -> ListedNode:
+        """Return the node of a folder, named by the folder or by the node's file. Raises NotFound."""
+        with self._audit_read("get node", [path], call):
+            folder = self._folder(path)
+            *above, found = [None, *self._tree.nodes_to_path(folder)]
+            if found is None or found.folder != folder:
+                raise NotFound(f"{path} has no node")
+            return ListedNode(found, above[-1].path if above[-1] else None)
+
+    def validate(self, paths: Sequence[str], call: ProjectCall) -> ValidationReport:
+        """Validate the nodes that the given files or folders select; all nodes if none are given."""
+        with self._audit_read("validate", paths, call):
+            found = select_nodes(self._tree, paths)
+            return ValidationReport(validate_selected(self._tree, found, self._history, self._severities), len(found))
+
+    def place(self, paths: Sequence[str], call: ProjectCall) -> FactPlacement:
+        """Return the placement of a fact about paths."""
+        with self._audit_read("place", paths, call):
+            return place_fact(self._tree, paths)
+
+    def init(self, path: str, call: ProjectCall, *, dry_run: bool = False) -> NodeSkeleton:
+        """Write a skeleton of a folder's node and return it; a dry run writes nothing.
+
+        Raises NotFound if the folder is missing, Conflict if it has a node.
+        """
+        if dry_run:
+            with self._audit_read("show skeleton", [path], call):
+                return node_skeleton(self._tree, path)
+        with self._audit_change(
+            self._new_record(ProjectAuditKind.NODE_CREATED, "create node", [path], call)
+        ) as attempt:
+            made = create_node(self._tree, path, attempt.begin)
+        self._changed()
+        return made
+
+    def report(self, new: NewLearning, call: ProjectCall) -> Learning:
+        """File a learning for review and return it."""
+        act = self._new_record(ProjectAuditKind.LEARNING_REPORTED, f"report {new.type}", new.paths, call)
+        with self._audit_change(act) as attempt:
+            for number, path in enumerate(new.paths):
+                # Whoever files it gave one path, and others beside it.
+                self._tree.locate(path, f"also_paths[{number - 1}]" if number else "path")
+            return self._learnings.file(new, lambda learning: attempt.begin(learning_id=learning.id))
+
+    def learnings(self, query: LearningQuery, page: PageRequest, call: ProjectCall) -> LearningPage:
+        """Return a page of learnings, latest first. Raises InvalidArgument for a foreign page token."""
+        with self._audit_read("list learnings", [] if query.path is None else [query.path], call):
+            return self._learnings.page(query, page)
+
+    def review(self, request: ReviewRequest, call: ProjectCall) -> ReviewOutcome:
+        """Accept, reject or defer a learning; a dry run changes nothing.
+
+        Raises NotFound, Conflict if it was reviewed already, and LikelyDuplicate.
+        """
+        name = f"{request.verdict} learning"
+        if request.dry_run:
+            return self._preview_review(
+                request, self._new_record(ProjectAuditKind.CONTEXT_READ, f"show {name}", [], call)
+            )
+        act = replace(self._new_record(ProjectAuditKind.LEARNING_REVIEWED, name, [], call), learning_id=request.id)
+        with self._audit_change(act) as attempt:
+            outcome = self._reviewer.review(request, lambda learning: attempt.begin(paths=learning.paths))
+        if outcome.node:
+            self._changed()
+        return outcome
+
+    def _preview_review(self, request: ReviewRequest, act: ProjectAuditRecord) -> ReviewOutcome:
+        """Return the outcome that a review would have."""
+        act = replace(act, learning_id=request.id)
+        with self._audit_failure(act):
+            outcome = self._reviewer.review(request)
+        self._trail.record(replace(act, paths=outcome.learning.paths))
+        return outcome
+
+    def _folder(self, path: str) -> str:
+        """Return the folder of a node that is named by its folder or by its file."""
+        located = self._tree.locate(path)
+        above, _, name = path.rstrip("/").rpartition("/")
+        if name in NODE_FILES and not self._tree.is_folder(located):
+            # Not the parent of what was located: the file may be a link to elsewhere.
+            return self._tree.locate(above or ROOT)
+        return located
+
+    def _new_record(
+        self, kind: ProjectAuditKind, name: str, paths: Iterable[str], call: ProjectCall
+    ) -> ProjectAuditRecord:
+        return ProjectAuditRecord(kind, name, self._project, tuple(paths), call, self._clock())
+
+    @contextmanager
+    def _audit_read(self, name: str, paths: Iterable[str], call: ProjectCall) -> Iterator[None]:
+        act = self._new_record(ProjectAuditKind.CONTEXT_READ, name, paths, call)
+        with self._audit_failure(act):
+            yield
+        self._trail.record(act)
+
+    @contextmanager
+    def _audit_change(self, act: ProjectAuditRecord) -> Iterator[_AuditedChange]:
+        """Yield the object that stores the record before the change, and store a second one if it fails."""
+        attempt = _AuditedChange(act, self._trail)
+        try:
+            yield attempt
+        except Exception as error:
+            self._trail.record(replace(attempt.act, error=error_reason(error)))
+            raise
+
+    @contextmanager
+    def _audit_failure(self, act: ProjectAuditRecord) -> Iterator[None]:
+        """Store the record with the reason if the block fails."""
+        try:
+            yield
+        except Exception as error:
+            self._trail.record(replace(act, error=error_reason(error)))
+            raise
+
+
+class ProjectRegistry:
+    """The projects of a server, by name."""
+
+    def __init__(self, projects: Mapping[str, ProjectService]) -> None:
+        self._projects = dict(projects)
+
+    def get(self, name: str) -> ProjectService:
+        """Return a project. Raises NotFound, whose message reveals no other project."""
+        if name not in self._projects:
+            raise NotFound(f"there is no project {name}")
+        return self._projects[name]
+
+
+def with_parents(nodes: Iterable[Node]) -> Iterator[ListedNode]:
+    """Yield nodes, a parent before its children, each with the nearest node above it."""
+    files: dict[str, str] = {}
+    for node in nodes:
+        yield ListedNode(node, next((files[above] for above in iter_ancestors(node.folder) if above in files), None))
+        files[node.folder] = node.path
+
+
+def _estimate_size(item: ListedNode) -> int:
+    node = item.node
+    return estimate_message_bytes((node.path, node.folder, item.parent, *(section.name for section in node.sections)))

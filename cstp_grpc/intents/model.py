@@ -1,0 +1,150 @@
+"""Intents, the context of the code they are about, and the port of their store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from sqlalchemy import Connection
+
+from cstp_grpc.enums import Stakes
+from cstp_grpc.guardrails.model import NO_CODE, CodeFacts
+from cstp_grpc.storage.pagination import Page, PageRequest
+
+
+@dataclass(frozen=True, slots=True)
+class CodeNote:
+    """A section of one file; `line` is that of its heading, or of the text of an introduction, from 1."""
+
+    file: str
+    text: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingLearning:
+    """A learning that is not reviewed yet; `type` is its kind in the Intent Layer."""
+
+    id: str
+    type: str
+    title: str
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CodeContext:
+    """The rules and notes for paths of a project, each once.
+
+    `nodes` are files, parents before children; `check_items` are the single checks, those nearest to the paths first;
+    `rules` is the part that guardrails read; `missing` lists what could not be read and why.
+    """
+
+    project: str
+    paths: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
+    contracts: tuple[CodeNote, ...] = ()
+    pitfalls: tuple[CodeNote, ...] = ()
+    checks: tuple[CodeNote, ...] = ()
+    boundaries: tuple[CodeNote, ...] = ()
+    introduction: tuple[CodeNote, ...] = ()
+    pending: tuple[PendingLearning, ...] = ()
+    check_items: tuple[str, ...] = ()
+    rules: CodeFacts = NO_CODE
+    missing: tuple[str, ...] = ()
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether any node covers the paths."""
+        return bool(self.nodes)
+
+
+class CodeContextReader(Protocol):
+    """Reads the code context of paths in the configured projects."""
+
+    def read_context(self, project: str | None, paths: Sequence[str]) -> CodeContext | None:
+        """Return the code context of paths, or None if there are no paths.
+
+        `project` may be None if only one is configured. Raises NotFound for an unknown project; InvalidArgument for a
+        path that leaves it, and if no project is given and there is not exactly one. Unreadable files raise nothing:
+        the context lists them as missing.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A revision of an announced intent, identified by agent, correlation id and revision number.
+
+    `received_at` is aware, in UTC; `content_hash` distinguishes a repetition from a new revision. `intent`,
+    `context`,
+    `metadata` and `project` are None, and `paths` empty, if contents are not stored. `revision` counts from 1 without
+    gaps; the store sets it.
+    """
+
+    agent: str
+    correlation_id: str
+    content_hash: str
+    received_at: datetime
+    claimed_id: str | None = None
+    claimed_url: str | None = None
+    intent: str | None = None
+    context: str | None = None
+    category: str | None = None
+    stakes: Stakes = Stakes.MEDIUM
+    confidence: float | None = None
+    metadata: Mapping[str, Any] | None = None
+    project: str | None = None
+    paths: tuple[str, ...] = ()
+    revision: int = 1
+
+    @property
+    def previous_revision(self) -> int | None:
+        """The revision that this one replaced; None for the first."""
+        return self.revision - 1 if self.revision > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class IntentFilter:
+    """Conditions that intents must all meet; None or empty does not restrict.
+
+    Instants are inclusive; `stakes` means any of.
+    """
+
+    agent: str | None = None
+    correlation_id: str | None = None
+    category: str | None = None
+    stakes: tuple[Stakes, ...] = ()
+    after: datetime | None = None
+    before: datetime | None = None
+
+
+class IntentContended(Exception):
+    """Another transaction is adding a revision of the same intent.
+
+    It is not waited for, because it may wait for this one. A transaction that begins with `IntentStore.hold` waits.
+    """
+
+
+class IntentStore(Protocol):
+    """Stores the revisions of intents, each once per agent and correlation id."""
+
+    def insert_or_get(self, connection: Connection, intent: Intent) -> Intent:
+        """Return the latest revision if it has the same content, else insert and return the next one.
+
+        It is inserted within the transaction. Raises IntentContended, and SQLAlchemyError if the database does not
+        respond.
+        """
+
+    def hold(self, connection: Connection, intent: Intent) -> None:
+        """Lock the revisions of an intent until the transaction ends, waiting for other holders.
+
+        Raises SQLAlchemyError if the database does not respond.
+        """
+
+    def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:
+        """Return the matching intents, latest first; at the same instant, the later stored first.
+
+        Raises InvalidArgument if the page token is not one of this listing, QueryFailed if the database does not
+        respond.
+        """

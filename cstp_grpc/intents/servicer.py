@@ -1,0 +1,222 @@
+"""The servicer of the three methods of the protocol: announce, query, check."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+
+import grpc
+
+from cstp_grpc.caller import current_caller
+from cstp_grpc.decisions import messages
+from cstp_grpc.decisions.model import Match
+from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.enums import Stakes
+from cstp_grpc.gen.cstp.v1 import code_pb2, cstp_pb2, cstp_pb2_grpc
+from cstp_grpc.guardrails.checker import GuardrailChecker
+from cstp_grpc.guardrails.model import Action, Verdict
+from cstp_grpc.intents.announcer import Announcement, Announcer
+from cstp_grpc.intents.model import CodeContext, CodeNote
+from cstp_grpc.storage.background_work import WorkPool
+
+DEFAULT_LIMIT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLimits:
+    """Limits of queries: `max_results` caps their limit, `min_score` applies if they give none."""
+
+    max_results: int
+    min_score: float
+
+
+class CstpService(cstp_pb2_grpc.CstpServiceServicer):
+    """Serves cstp.v1.CstpService; `name` is the name of this agent. `queries` runs searches."""
+
+    def __init__(
+        self,
+        name: str,
+        announcer: Announcer,
+        search: DecisionSearch,
+        checks: GuardrailChecker,
+        limits: QueryLimits,
+        *,
+        queries: WorkPool,
+    ) -> None:
+        self._name = name
+        self._announcer = announcer
+        self._search = search
+        self._checks = checks
+        self._limits = limits
+        self._queries = queries
+
+    async def AnnounceIntent(
+        self, request: cstp_pb2.AnnounceIntentRequest, context: grpc.ServicerContext
+    ) -> cstp_pb2.AnnounceIntentResponse:
+        """Announce an intent."""
+        caller = current_caller.get()
+        announced = parse_announcement(request)
+        feedback = await self._announcer.announce(announced, caller.agent, caller.request_id, caller.reader)
+        return cstp_pb2.AnnounceIntentResponse(
+            received=True,
+            correlation_id=announced.correlation_id,
+            received_at=messages.timestamp_message(feedback.received_at),
+            similar_decisions=[similar_decision_message(match) for match in feedback.similar],
+            guardrail_status=guardrail_status_message(feedback.verdict) if feedback.verdict else None,
+            suggestions=feedback.suggestions,
+            responding_agent=self._name,
+            code_context=code_context_message(feedback.code) if feedback.code else None,
+            revision=feedback.revision,
+        )
+
+    async def QueryDecisions(
+        self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext
+    ) -> cstp_pb2.QueryDecisionsResponse:
+        """Search decisions."""
+        started = time.perf_counter()
+        filters = messages.parse_decision_filter(request.filters)
+        limit = query_limit(request, self._limits)
+        lane = self._queries
+        # To come to a revision takes a while if much was written elsewhere.
+        settled = not request.HasField("min_journal_revision")
+        short = settled and self._search.is_short(request.query, (filters,), limit)
+        run = lane.run_short if short else lane.run
+        matches = await run(
+            self._search.search,
+            request.query,
+            filters,
+            current_caller.get().reader,
+            limit,
+            request.min_score if request.HasField("min_score") else self._limits.min_score,
+            messages.optional_field(request, "min_journal_revision"),
+        )
+        return cstp_pb2.QueryDecisionsResponse(
+            decisions=[decision_summary(match, request.include_reasons) for match in matches],
+            total=len(matches),
+            query=request.query,
+            query_time_ms=round((time.perf_counter() - started) * 1000),
+            agent=self._name,
+        )
+
+    async def CheckGuardrails(
+        self, request: cstp_pb2.CheckGuardrailsRequest, context: grpc.ServicerContext
+    ) -> cstp_pb2.CheckGuardrailsResponse:
+        """Evaluate guardrails for an action."""
+        caller = current_caller.get()
+        check = await self._checks.judge_and_record(
+            parse_action(request.action), caller.agent, messages.claimed_agent_name(request), caller.request_id
+        )
+        return cstp_pb2.CheckGuardrailsResponse(
+            allowed=check.verdict.allowed,
+            violations=[messages.violation_message(v) for v in check.verdict.violations],
+            warnings=[messages.violation_message(v) for v in check.verdict.warnings],
+            evaluated=check.verdict.evaluated,
+            evaluated_at=messages.timestamp_message(check.evaluated_at),
+            agent=self._name,
+        )
+
+
+def query_limit(request: cstp_pb2.QueryDecisionsRequest, limits: QueryLimits) -> int:
+    """Return the maximum number of results of a query."""
+    return min(request.limit if request.HasField("limit") else DEFAULT_LIMIT, limits.max_results)
+
+
+def parse_action(message: cstp_pb2.Action) -> Action:
+    """Parse an action."""
+    return Action(
+        description=message.description,
+        category=messages.optional_field(message, "category"),
+        stakes=messages.STAKES.word(message.stakes) or Stakes.MEDIUM,
+        confidence=messages.optional_field(message, "confidence"),
+        context=messages.struct_to_dict(message.context),
+    )
+
+
+def parse_announcement(message: cstp_pb2.AnnounceIntentRequest) -> Announcement:
+    """Parse an announcement, with a new correlation id if it has none."""
+    return Announcement(
+        intent=message.intent,
+        correlation_id=messages.optional_field(message, "correlation_id") or str(uuid.uuid4()),
+        context=messages.optional_field(message, "context"),
+        category=messages.optional_field(message, "category"),
+        stakes=messages.STAKES.word(message.stakes) or Stakes.MEDIUM,
+        confidence=messages.optional_field(message, "confidence"),
+        metadata=messages.struct_to_dict(message.metadata),
+        claimed_id=messages.claimed_agent_name(message),
+        claimed_url=messages.optional_field(message.agent, "url"),
+        project=messages.optional_field(message, "project"),
+        paths=tuple(message.paths),
+        min_journal_revision=messages.optional_field(message, "min_journal_revision"),
+    )
+
+
+def similar_decision_message(match: Match) -> cstp_pb2.SimilarDecision:
+    """Convert a match to a similar decision of an announcement's response."""
+    return cstp_pb2.SimilarDecision(
+        id=match.decision.id,
+        title=match.decision.title,
+        outcome=messages.OUTCOME.number(match.decision.outcome),
+        date=messages.timestamp_message(match.decision.date),
+        distance=match.distance,
+        score=match.score,
+        notes=match.decision.notes,
+    )
+
+
+def decision_summary(match: Match, include_reasons: bool) -> cstp_pb2.DecisionSummary:
+    """Convert a match to a decision summary of a query's response."""
+    item = match.decision
+    return cstp_pb2.DecisionSummary(
+        id=item.id,
+        title=item.title,
+        category=item.category,
+        confidence=item.confidence,
+        stakes=messages.STAKES.number(item.stakes),
+        status=messages.STATUS.number(item.status),
+        outcome=messages.OUTCOME.number(item.outcome),
+        date=messages.timestamp_message(item.date),
+        distance=match.distance,
+        notes=item.notes,
+        # None for an empty list, which takes as long to be set as the other fields together.
+        reasons=[reason.type for reason in item.reasons] or None if include_reasons else None,
+        tags=item.tags or None,
+        project=item.project,
+        agent=item.agent,
+    )
+
+
+def guardrail_status_message(verdict: Verdict) -> cstp_pb2.GuardrailStatus:
+    """Convert a verdict to the status in an announcement's response."""
+    return cstp_pb2.GuardrailStatus(
+        allowed=verdict.allowed,
+        violations=[messages.violation_message(v) for v in verdict.violations],
+        warnings=[messages.violation_message(v) for v in verdict.warnings],
+        evaluated=verdict.evaluated,
+    )
+
+
+def code_context_message(code: CodeContext) -> code_pb2.CodeContext:
+    """Convert a code context to a message."""
+    return code_pb2.CodeContext(
+        project=code.project,
+        paths=code.paths,
+        covered=code.is_covered,
+        nodes=code.nodes,
+        contracts=[code_note_message(note) for note in code.contracts],
+        pitfalls=[code_note_message(note) for note in code.pitfalls],
+        checks=[code_note_message(note) for note in code.checks],
+        boundaries=[code_note_message(note) for note in code.boundaries],
+        introduction=[code_note_message(note) for note in code.introduction],
+        pending=[
+            code_pb2.PendingLearning(id=learning.id, type=learning.type, title=learning.title, paths=learning.paths)
+            for learning in code.pending
+        ],
+        check_items=code.check_items,
+        missing=code.missing,
+    )
+
+
+def code_note_message(note: CodeNote) -> code_pb2.CodeNote:
+    """Convert a note to a message."""
+    return code_pb2.CodeNote(file=note.file, text=note.text, line=note.line)

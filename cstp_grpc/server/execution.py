@@ -1,0 +1,222 @@
+"""Where calls run: the event loop thread, and one thread pool for each kind of call.
+
+Waiting holds no thread. What may block or take long (searches, models, files, a database server) runs on the threads
+of a pool, so that calls of one kind cannot use up what the others need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from enum import StrEnum
+from typing import Any, Final, ParamSpec, TypeVar
+
+import uvloop
+
+logger = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+
+
+class EventLoopThread:
+    """A uvloop event loop in a thread, so that code that starts and stops a server need not be async."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._loop.set_exception_handler(log_uncaught_exception)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Run a coroutine on the loop and return its result; from other threads. Raises what it raises."""
+        return self.submit(coroutine).result()
+
+    def submit(self, coroutine: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
+        """Start a coroutine on the loop; from other threads."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function on the loop soon; from other threads. Raises RuntimeError after `stop`."""
+        self._loop.call_soon_threadsafe(function)
+
+    def stop(self) -> None:
+        """Cancel the remaining tasks, and end the thread."""
+        if self._thread.is_alive():
+            self.run(cancel_other_tasks())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+
+async def cancel_other_tasks() -> None:
+    """Cancel all other tasks of the running loop, and wait until they have ended."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def log_uncaught_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log exceptions that no task caught, except gRPC's BlockingIOError.
+
+    All loops of a process are woken by gRPC's events, and the first takes them; the others find nothing to read,
+    which is no error.
+    """
+    if not isinstance(context.get("exception"), BlockingIOError):
+        loop.default_exception_handler(context)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class PoolName(StrEnum):
+    """The kinds of calls, each with its own pool so that they do not wait for each other."""
+
+    CHECKS = "checks"
+    """Checks and announcements, for which agents wait before they act."""
+    QUERIES = "queries"
+    """Searches."""
+    ROUTINGS = "routings"
+    """Routing of chat sessions, which may wait for a remote agent to confirm."""
+    OTHERS = "others"
+    """Everything else: recording, imports, listings, nodes, sessions, tasks."""
+
+
+POOL_OF_METHOD: Final[Mapping[str, PoolName]] = {
+    "cstp.checkGuardrails": PoolName.CHECKS,
+    "cstp.announceIntent": PoolName.CHECKS,
+    "liaison.routeToLiaisonAgent": PoolName.ROUTINGS,
+    "cstp.queryDecisions": PoolName.QUERIES,
+}
+"""The pool of each method that is not in OTHERS, by its JSON-RPC name."""
+
+POOL_THREADS: Final[Mapping[PoolName, int]] = {
+    PoolName.CHECKS: 4,
+    PoolName.QUERIES: 2,
+    PoolName.ROUTINGS: 8,
+    PoolName.OTHERS: 8,
+}
+"""Threads of each pool. More than two for searches would only compete for the interpreter's lock; the others
+mostly wait for the database.
+"""
+
+CLOSE_SECONDS: Final = 2.0
+"""How long running work is waited for when a server stops; a silent database may block it for longer."""
+
+SHORT_METHODS: Final = frozenset({"cstp.getAccess"})
+"""Methods whose functions take only microseconds, less than a switch to a thread."""
+
+
+PASSES_BETWEEN_TURNS: Final = 6
+"""Passes of the event loop between two turns.
+
+grpc.aio accepts one call after another, each in about three passes. With fewer passes between turns, searches would
+wait before they are accepted instead of for their turn, and a check would wait among them.
+"""
+
+
+class LoopTurns:
+    """Turns on the event loop, first come, first served.
+
+    Other ready tasks run between two turns, so that many short functions do not add up to a long block.
+    """
+
+    def __init__(self) -> None:
+        self._taken = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def take(self) -> None:
+        """Wait for a turn, which lasts until the caller awaits something."""
+        loop = asyncio.get_running_loop()
+        if self._taken:
+            turn = loop.create_future()
+            self._waiting.append(turn)
+            await turn
+        else:
+            self._taken = True
+            loop.call_soon(self._pass_on, loop, PASSES_BETWEEN_TURNS)
+
+    def _pass_on(self, loop: asyncio.AbstractEventLoop, passes: int) -> None:
+        """Give the turn to the first waiter, after some more passes."""
+        if passes:
+            loop.call_soon(self._pass_on, loop, passes - 1)
+            return
+        while self._waiting:
+            turn = self._waiting.popleft()
+            # Who was cancelled does not need it any more.
+            if not turn.done():
+                turn.set_result(None)
+                loop.call_soon(self._pass_on, loop, PASSES_BETWEEN_TURNS)
+                return
+        self._taken = False
+
+
+class CallPool:
+    """A bounded thread pool for the blocking work of one kind of calls, and turns on the event loop for short
+    work.
+    """
+
+    def __init__(self, name: PoolName) -> None:
+        self._turns = LoopTurns()
+        self._pool = ThreadPoolExecutor(POOL_THREADS[name], thread_name_prefix=name)
+        self._begun: set[Future[Any]] = set()
+
+    async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function on a thread in the caller's context and return its result. Raises what it raises.
+
+        A running function continues if the caller is cancelled.
+        """
+        context = contextvars.copy_context()
+        future = self._pool.submit(lambda: context.run(function, *args, **kwargs))
+        self._begun.add(future)
+        future.add_done_callback(self._begun.discard)
+        return await asyncio.wrap_future(future)
+
+    async def take_turn(self) -> None:
+        """Wait for a turn on the event loop, which lasts until the caller awaits something."""
+        await self._turns.take()
+
+    async def run_short(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function that takes less than a millisecond on the event loop, in turn, and return its result.
+
+        Raises what it raises.
+        """
+        await self._turns.take()
+        return function(*args, **kwargs)
+
+    def close(self) -> None:
+        """Start nothing more, and wait briefly for running work: it may hold a database connection."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        wait(set(self._begun), CLOSE_SECONDS)
+
+
+class CallPools:
+    """All call pools of a server."""
+
+    def __init__(self) -> None:
+        self._lanes = {name: CallPool(name) for name in PoolName}
+
+    def __getitem__(self, name: PoolName) -> CallPool:
+        return self._lanes[name]
+
+    def for_method(self, name: str) -> CallPool:
+        """Return the pool of a method by its JSON-RPC name."""
+        return self._lanes[POOL_OF_METHOD.get(name, PoolName.OTHERS)]
+
+    def close(self) -> None:
+        """Close all pools."""
+        for lane in self._lanes.values():
+            lane.close()

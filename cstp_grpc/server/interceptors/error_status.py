@@ -1,0 +1,144 @@
+"""Maps errors to gRPC statuses with details and the request id, and counts refused calls."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+from google.rpc import code_pb2, status_pb2
+
+from cstp_grpc import errors
+from cstp_grpc.contract.error_details import make_error_details, pack_any
+from cstp_grpc.contract.error_reasons import RETRIED_GRPC_CODES, codes_for_error
+from cstp_grpc.contract.rpc_errors import PUSHBACK_KEY, REQUEST_ID_KEY, STATUS_KEY
+from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY as REQUEST_ID
+from cstp_grpc.errors import (
+    AuthenticationRequired,
+    CstpError,
+    DeadlineExceeded,
+    InternalError,
+    InvalidArgument,
+    PermissionDenied,
+    RateLimited,
+)
+from cstp_grpc.server.interceptors.admission import InboundCall
+
+NO_RETRY = "-1"
+"""The pushback value that forbids retries."""
+BLOCKING_GUARDRAILS_BYTES = 4_096
+"""Room for blocking guardrails, of which the first is always included: many clients refuse more than 8 KiB of
+trailing metadata, which carries errors.
+"""
+
+
+@dataclass(frozen=True)
+class RichStatus(grpc.Status):
+    """A gRPC status with details, for `ServicerContext.abort_with_status`."""
+
+    code: grpc.StatusCode
+    details: str
+    trailing_metadata: tuple[tuple[str, str | bytes], ...]
+
+
+def to_status(error: errors.CstpError, request_id: str, remaining: float | None = None) -> RichStatus:
+    """Return the status of an error, with ErrorInfo, and BadRequest, PreconditionFailure and RetryInfo where
+    needed.
+
+    `remaining` is the seconds until the caller's deadline, or None without one.
+    """
+    code = grpc.StatusCode[codes_for_error(error).grpc_code]
+    details = make_error_details(
+        error.reason,
+        {**error.metadata, errors.REQUEST_ID: request_id},
+        violations=error.violations,
+        blocks=blocks_within_limit(error.blocks),
+        retry_after_ms=None if error.retry_after is None else round(error.retry_after * 1000),
+    )
+    status = status_pb2.Status(
+        code=code_pb2.Code.Value(code.name), message=error.message, details=map(pack_any, details)
+    )
+    trailing = (
+        (STATUS_KEY, status.SerializeToString()),
+        (REQUEST_ID_KEY, request_id),
+        *retry_pushback_metadata(error, remaining),
+    )
+    return RichStatus(code, error.message, trailing)
+
+
+def retry_pushback_metadata(error: errors.CstpError, remaining: float | None) -> tuple[tuple[str, str], ...]:
+    """Return the metadata that tells clients when to retry, or not to; empty if that is left to their retry policy."""
+    codes, delay = codes_for_error(error), error.retry_after
+    if codes.grpc_code in RETRIED_GRPC_CODES and not codes.retriable:
+        return ((PUSHBACK_KEY, NO_RETRY),)
+    if delay is None:
+        # Exhaustion without a delay is a limit on open streams, which a retry meets again.
+        return ((PUSHBACK_KEY, NO_RETRY),) if codes.grpc_code == "RESOURCE_EXHAUSTED" else ()
+    if remaining is not None and delay >= remaining:
+        return ((PUSHBACK_KEY, NO_RETRY),)
+    return ((PUSHBACK_KEY, str(math.ceil(delay * 1000))),)
+
+
+def blocks_within_limit(blocks: Sequence[errors.BlockingGuardrail]) -> Iterator[errors.BlockingGuardrail]:
+    """Yield the blocking guardrails that fit into the limit."""
+    taken = 0
+    for block in blocks:
+        taken += len(f"{block.guardrail_id}{block.name}{block.message}".encode())
+        if taken > BLOCKING_GUARDRAILS_BYTES and block is not blocks[0]:
+            return
+        yield block
+
+
+__all__ = ["REQUEST_ID", "choose_request_id"]
+
+REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+def choose_request_id(given: str | bytes | None) -> str:
+    """Return the caller's `x-request-id` if it is valid, else a new one."""
+    return given if isinstance(given, str) and REQUEST_ID_PATTERN.fullmatch(given) else uuid.uuid4().hex
+
+
+logger = logging.getLogger(__name__)
+
+REFUSAL_ERRORS = (AuthenticationRequired, PermissionDenied, InvalidArgument, RateLimited)
+"""Errors that mean that a call was refused, in contrast to one that failed."""
+
+
+class RefusalSink(Protocol):
+    """Counts refused calls."""
+
+    def add(self, agent: str | None, method: str, reason: str) -> None:
+        """Count a refused call; `agent` is None if it is unknown. Does no I/O."""
+
+
+class ErrorReporter:
+    """Returns the status of a failed call, logs the error, and counts refused calls."""
+
+    def __init__(self, refusals: RefusalSink) -> None:
+        self._refusals = refusals
+
+    def status_for(self, call: InboundCall, error: Exception) -> RichStatus:
+        """Return the status of an error; unexpected errors disclose only the request id."""
+        if isinstance(error, CstpError):
+            failure = error
+            logger.info("%s %s: %s agent=%s", call.request_id, call.method.name, error.reason, call.agent or "-")
+            # Guardrails that block are verdicts, which have entries of their own in the audit trail.
+            if isinstance(error, REFUSAL_ERRORS) and not error.blocks:
+                self._refusals.add(call.agent, call.method.name, error.reason)
+        else:
+            logger.error("%s %s failed unexpectedly", call.request_id, call.method.name, exc_info=error)
+            failure = InternalError("Something unforeseen happened; the server's log tells more under the request id")
+        return to_status(failure, call.request_id, call.context.time_remaining())
+
+
+def refuse_expired(call: InboundCall) -> None:
+    """Refuse a call whose deadline has passed. Raises DeadlineExceeded."""
+    remaining: float | None = call.context.time_remaining()
+    if remaining is not None and remaining <= 0:
+        raise DeadlineExceeded("The deadline passed before the call was begun")

@@ -1,1 +1,0 @@
-"""One thin servicer for each service of the contract."""

@@ -1,0 +1,88 @@
+"""Detects what other processes commit to the database."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from cstp_grpc.storage.background_work import PeriodicTask
+from cstp_grpc.storage.engine import get_driver_connection
+
+logger = logging.getLogger(__name__)
+
+VERSION_QUERIES = {
+    # Counts the commits to the file by all connections but the one that asks.
+    "sqlite": "PRAGMA data_version",
+    # Differs as soon as what a transaction wrote can be seen; the position in the log moves before that.
+    "postgresql": "SELECT txid_current_snapshot()::text",
+}
+
+
+class DatabaseVersion:
+    """Reads a value that changes whenever anything is committed to the database.
+
+    Reading takes microseconds on SQLite and a round trip on PostgreSQL. Only one thread at a time may read.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._query = VERSION_QUERIES[engine.dialect.name]
+        self._error = engine.dialect.loaded_dbapi.Error
+        self._connection: Connection | None = None
+        self._connections = 0
+
+    def read(self) -> tuple[int, object]:
+        """Return the current value. Raises SQLAlchemyError."""
+        if self._connection is None:
+            # In a transaction on PostgreSQL the snapshot would stay as it is.
+            self._connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            self._connections += 1
+        try:
+            ((value,),) = get_driver_connection(self._connection).execute(self._query).fetchall()
+        except self._error as error:
+            self.close()
+            raise DBAPIError.instance(self._query, None, error, self._error, dialect=self._engine.dialect) from error
+        # SQLite's counts of two connections cannot be compared.
+        return self._connections, value
+
+    def close(self) -> None:
+        """Close the connection; the next read opens a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.invalidate()
+            connection.close()
+
+
+class ChangeWatch:
+    """Calls listeners in a thread after any process commits to the database."""
+
+    def __init__(self, engine: Engine, interval: float, listeners: Sequence[Callable[[], object]]) -> None:
+        """Check every `interval` seconds; if a listener raises, call all of them again at the next check."""
+        self._version = DatabaseVersion(engine)
+        self._interval = interval
+        self._listeners = listeners
+        self._seen: tuple[int, object] | None = None
+        self._looking = PeriodicTask(
+            "changes", self._look, interval, logger, "changes by other servers are not seen", delay=interval
+        )
+
+    def start(self) -> None:
+        """Start the thread; the first check calls all listeners."""
+        self._looking.start()
+
+    def stop(self) -> None:
+        """Stop the thread, and wait for a listener that is being called."""
+        self._looking.stop()
+        self._version.close()
+
+    def _look(self) -> float:
+        # Read before the listeners look, so that what is committed meanwhile is another version.
+        version = self._version.read()
+        if version != self._seen:
+            for listener in self._listeners:
+                listener()
+            self._seen = version
+        return self._interval

@@ -1,0 +1,269 @@
+"""Delivering what an outbox on disk holds, in threads, with retries and leases."""
+
+from __future__ import annotations
+
+import logging
+import random as system_random
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from threading import Lock, Timer
+from typing import Generic, Protocol, TypeVar
+
+from sqlalchemy import Connection
+
+from cstp_grpc.storage.background_work import PeriodicTask
+from cstp_grpc.storage.writer import GroupCommitWriter
+
+BATCH = 16
+"""How many items are taken together; each may be large."""
+MAX_CONCURRENT_PER_RECIPIENT = 4
+"""How many items of one lane are carried out at once; each lane has threads of its own."""
+MIN_BACKOFF_SECONDS = 1.0
+MAX_BACKOFF_SECONDS = 300.0
+"""Seconds between two attempts; the pause grows with each."""
+BUSY_RECHECK_SECONDS = 0.5
+"""Seconds before an item is looked at again whose lane is well and has no thread now."""
+LEASE_SECONDS = 60.0
+"""How long an item is out of the reach of other servers while it is carried out, unless told otherwise."""
+RECHECK_SPACING = timedelta(milliseconds=20)
+"""How far apart items are put off whose lane has no thread now: so often one is looked at again."""
+STOP_SECONDS = 1.0
+"""How long what goes on when the dispatcher stops is left alone."""
+RETRY_SECONDS = 5.0
+"""How soon the outbox is looked at again after the database failed."""
+
+ItemT = TypeVar("ItemT")
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptResult:
+    """The result of a delivery attempt: what to record, and whether to retry.
+
+    `settled` is called after recording if there is no retry.
+    """
+
+    record: Callable[[Connection], object]
+    again: bool
+    settled: Callable[[], None] = lambda: None
+
+
+DeliveryAttempt = Callable[[], AttemptResult]
+"""Carries out an item, outside any transaction. Raises nothing."""
+
+
+class DeliveryOutbox(Protocol[ItemT]):
+    """Items to deliver. They are taken and prepared in one transaction."""
+
+    def next_due(self, connection: Connection) -> datetime | None:
+        """Return when the next item is due; None if the outbox is empty."""
+
+    def take_due(self, connection: Connection, now: datetime, until: datetime, limit: int) -> Sequence[ItemT]:
+        """Return due items, the longest due first, leased until `until` so that no other server takes them."""
+
+    def postpone(self, connection: Connection, item: ItemT, until: datetime) -> None:
+        """Make an item due at a later instant."""
+
+    def prepare(self, connection: Connection, item: ItemT) -> DeliveryAttempt | None:
+        """Return the delivery attempt of an item; None if there is nothing to deliver, which is then recorded."""
+
+    def key_of(self, item: ItemT) -> Hashable:
+        """Return the key that identifies an item."""
+
+    def recipient_of(self, item: ItemT) -> str:
+        """Return the recipient of an item, whose items share a queue and its threads."""
+
+    def name_of(self, item: ItemT) -> str:
+        """Return the name of an item for the log."""
+
+
+@dataclass(slots=True)
+class RecipientQueue:
+    """The deliveries in progress for one recipient."""
+
+    pool: ThreadPoolExecutor
+    under_way: set[Hashable] = field(default_factory=set)
+    """The keys of the items that are being carried out."""
+    failures: int = 0
+    """How many attempts have failed since the last that did not."""
+    last_slot: datetime | None = None
+    """Until when items have been put off."""
+
+
+class DeliveryDispatcher(Generic[ItemT]):
+    """Delivers due items in threads, each at least once.
+
+    If this process ends before it records the result of an item, the item is delivered again when its lease of
+    `lease_seconds` has expired; the lease must be longer than any attempt. `refresh_seconds` is how often the outbox
+    is
+    checked without being woken, for outboxes that other servers fill; None if no other does. `reading` opens a
+    connection for these checks, so that an empty check delays no writer; without it each check is a transaction of
+    the
+    writer. `interrupt` makes attempts in progress fail soon.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        outbox: DeliveryOutbox[ItemT],
+        writer: GroupCommitWriter,
+        clock: Callable[[], datetime],
+        logger: logging.Logger,
+        complaint: str,
+        *,
+        refresh_seconds: float | None = None,
+        lease_seconds: float = LEASE_SECONDS,
+        interrupt: Callable[[], None] = lambda: None,
+        reading: Callable[[], AbstractContextManager[Connection]] | None = None,
+    ) -> None:
+        self._name = name
+        self._outbox = outbox
+        self._writer = writer
+        self._clock = clock
+        self._logger = logger
+        self._refresh_seconds = refresh_seconds
+        self._lease = timedelta(seconds=lease_seconds)
+        self._interrupt = interrupt
+        self._reading = reading
+        self._lock = Lock()
+        self._lanes: dict[str, RecipientQueue] = {}
+        self._taking = PeriodicTask(name, self._start_due, RETRY_SECONDS, logger, complaint)
+
+    def start(self) -> None:
+        """Start delivering, beginning with the items that are due."""
+        self._taking.start()
+
+    def wake(self) -> None:
+        """Check for due items now, because some were added."""
+        self._taking.wake()
+
+    def stop(self) -> None:
+        """Start no more attempts, and wait for those in progress; interrupt them after `STOP_SECONDS`."""
+        self._taking.stop()
+        impatient = Timer(STOP_SECONDS, self._interrupt)
+        impatient.start()
+        for lane in self._lanes.values():
+            lane.pool.shutdown(cancel_futures=True)
+        impatient.cancel()
+        impatient.join()
+
+    def _start_due(self) -> float | None:
+        """Start the due items, and return the seconds until the next check; None if only a wake-up causes one."""
+        due, is_due = self._check_due()
+        if is_due:
+            begun, due = self._writer.run(self._take_due)
+            for item, errand in begun:
+                self._submit(item, errand)
+        pauses = [] if self._refresh_seconds is None else [self._refresh_seconds]
+        if due is not None:
+            pauses.append(max((due - self._clock()).total_seconds(), 0.0))
+        return min(pauses, default=None)
+
+    def _check_due(self) -> tuple[datetime | None, bool]:
+        """Return when the next item is due, and whether it may be due now."""
+        if self._reading is None:
+            return None, True
+        with self._reading() as connection:
+            due = self._outbox.next_due(connection)
+        return due, due is not None and due <= self._clock()
+
+    def _take_due(self, connection: Connection) -> tuple[Sequence[tuple[ItemT, DeliveryAttempt]], datetime | None]:
+        """Return the items that can start now and when the next is due; postpone those that cannot."""
+        now = self._clock()
+        due = self._outbox.next_due(connection)
+        if due is None or due > now:
+            # Other servers are not kept waiting for nothing.
+            return [], due
+        begun: list[tuple[ItemT, DeliveryAttempt]] = []
+        count: Counter[str] = Counter()
+        for item in self._outbox.take_due(connection, now, now + self._lease, BATCH):
+            lane = self._outbox.recipient_of(item)
+            if not self._has_room(item, count[lane]):
+                self._outbox.postpone(connection, item, self._next_check_at(item, now))
+            elif (errand := self._outbox.prepare(connection, item)) is not None:
+                count[lane] += 1
+                begun.append((item, errand))
+        return begun, self._outbox.next_due(connection)
+
+    def _has_room(self, item: ItemT, begun: int) -> bool:
+        """Return True if an item can start now, besides `begun` others of its recipient."""
+        lane = self._queue_for(item)
+        with self._lock:
+            return (
+                self._outbox.key_of(item) not in lane.under_way
+                and len(lane.under_way) + begun < MAX_CONCURRENT_PER_RECIPIENT
+            )
+
+    def _next_check_at(self, item: ItemT, now: datetime) -> datetime:
+        """Return when to check an item again whose recipient has no free thread now.
+
+        However many items wait, only a limited number of them is checked per second.
+        """
+        lane = self._queue_for(item)
+        with self._lock:
+            pause = max_backoff_seconds(lane.failures) if lane.failures else BUSY_RECHECK_SECONDS
+            slot = now + timedelta(seconds=pause)
+            if lane.last_slot is not None:
+                slot = max(slot, lane.last_slot + RECHECK_SPACING)
+            lane.last_slot = slot
+        return slot
+
+    def _queue_for(self, item: ItemT) -> RecipientQueue:
+        name = self._outbox.recipient_of(item)
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = RecipientQueue(
+                ThreadPoolExecutor(MAX_CONCURRENT_PER_RECIPIENT, f"{self._name}-{name}")
+            )
+        return lane
+
+    def _submit(self, item: ItemT, errand: DeliveryAttempt) -> None:
+        lane = self._queue_for(item)
+        with self._lock:
+            lane.under_way.add(self._outbox.key_of(item))
+        lane.pool.submit(self._attempt, item, errand, lane)
+
+    def _attempt(self, item: ItemT, errand: DeliveryAttempt, lane: RecipientQueue) -> None:
+        """Run the attempt of an item and record its result."""
+        attempted = errand()
+        with self._lock:
+            lane.failures = lane.failures + 1 if attempted.again else 0
+        try:
+            self._writer.run(attempted.record)
+        except Exception:
+            name = self._outbox.name_of(item)
+            self._logger.exception("what became of %s is not on disk: it is delivered again", name)
+        finally:
+            with self._lock:
+                lane.under_way.discard(self._outbox.key_of(item))
+        if attempted.again:
+            self.wake()
+        else:
+            attempted.settled()
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRetryPolicy:
+    """How long to wait between attempts, and for how long in total.
+
+    `random` returns a number from 0 to 1.
+    """
+
+    all_in_all: timedelta
+    random: Callable[[], float] = system_random.random
+
+    def next_attempt(self, since: datetime, attempts: int, now: datetime) -> datetime | None:
+        """Return when to retry after `attempts` failures; None if delivery is abandoned."""
+        end = since + self.all_in_all
+        if now >= end:
+            return None
+        pause = MIN_BACKOFF_SECONDS + self.random() * (max_backoff_seconds(attempts) - MIN_BACKOFF_SECONDS)
+        return min(now + timedelta(seconds=pause), end)
+
+
+def max_backoff_seconds(attempts: int) -> float:
+    """Return the maximum number of seconds to wait after `attempts` failures."""
+    return min(MIN_BACKOFF_SECONDS * 2.0 ** min(attempts, 30), MAX_BACKOFF_SECONDS)

@@ -1,0 +1,109 @@
+"""Locks on files: one server for each data folder, and one writing process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+
+class AlreadyRunning(Exception):
+    """Another process uses the data folder; the message contains its path."""
+
+
+class DataDirLock:
+    """An exclusive lock on a data folder that ends with the process holding it, even after a crash.
+
+    A child that inherits `fileno()` holds it too: the folder stays locked until both have ended.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take the lock without waiting, creating the folder for its owner alone. Raises AlreadyRunning."""
+        assert self._descriptor is None, "the lock is held already"
+        self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self._data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise AlreadyRunning(f"{self._data_dir}: is in use by another cstp process") from None
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        """Return the descriptor that a child may inherit."""
+        assert self._descriptor is not None, "the lock is not held"
+        return self._descriptor
+
+    def release(self) -> None:
+        """Release the lock in this process; a child that inherited it keeps it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> Self:
+        """Take the lock. Raises AlreadyRunning."""
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Release the lock."""
+        self.release()
+
+
+CLOSED: Final = -1
+"""In the place of a descriptor that was closed, since its number may soon be that of another file."""
+
+
+class ProcessWriteLock:
+    """A lock that the writers of several processes hold for one transaction each, in turn.
+
+    SQLite makes a process that finds the file locked sleep and retry at growing intervals, while others overtake it.
+    Here the next writer waits in the kernel, which wakes it at once. The lock ends with its process, even after a
+    crash.
+
+    Only one thread at a time may enter. Entering blocks, so never enter on an event loop.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Create the lock of all processes that use the same path, beside which two empty files are created."""
+        # Whoever waits for `writing` holds `next`, so that who just wrote comes after it and never passes by.
+        self._next = open_lock_file(path.with_name(f"{path.name}.next"))
+        self._writing = open_lock_file(path.with_name(f"{path.name}.writing"))
+
+    def __enter__(self) -> Self:
+        """Wait for the lock."""
+        fcntl.flock(self._next, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._writing, fcntl.LOCK_EX)
+        finally:
+            fcntl.flock(self._next, fcntl.LOCK_UN)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Release the lock to the next writer."""
+        fcntl.flock(self._writing, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the files; entering afterwards raises OSError."""
+        for descriptor in (self._next, self._writing):
+            if descriptor != CLOSED:
+                os.close(descriptor)
+        self._next = self._writing = CLOSED
+
+
+def open_lock_file(path: Path) -> int:
+    """Open a lock file, creating it for its owner alone, and return its descriptor."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

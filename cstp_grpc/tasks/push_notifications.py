@@ -1,0 +1,374 @@
+"""Push notifications about tasks: allowed URLs, configurations, and the queue that is sent."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import uuid
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final, Protocol
+
+from sqlalchemy import Connection
+
+from cstp_grpc.audit.model import AuditEntry, AuditEvent
+from cstp_grpc.enums import PushFormat, TaskState
+from cstp_grpc.errors import InvalidArgument, NotFound, RateLimited
+from cstp_grpc.storage.pagination import Page, PageRequest, decode_page_token, encode_page_token
+from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.tasks.model import (
+    STATE_AFTER_TIMEOUT,
+    ObservationTime,
+    PushConfig,
+    PushStore,
+    Task,
+    TaskNotification,
+    TaskRecord,
+    TaskStore,
+)
+from cstp_grpc.webhooks.delivery import DeliveryAuditSink, WebhookAbandoned, WebhookRequest
+from cstp_grpc.webhooks.url_allow_list import UrlAllowList, WebhookUrl, is_ip_address, parse_webhook_url
+
+LOCAL_NAMES: Final = ("localhost", ".localhost")
+
+
+class PushUrlPolicy:
+    """Decides which URLs push notifications may be sent to.
+
+    URLs on `allowed` may be anywhere. Any other must be `https` at an IP address that `is_public`; with `loopback`,
+    also on this machine, over `http` too.
+    """
+
+    def __init__(self, allowed: UrlAllowList, is_public: Callable[[str], bool], *, loopback: bool) -> None:
+        self._allowed = allowed
+        self._is_public = is_public
+        self._loopback = loopback
+
+    def address(self, url: str) -> WebhookUrl | None:
+        """Parse a URL; return None if the URL alone shows that nothing may be sent to it."""
+        address = parse_webhook_url(url)
+        if address is None or self._allowed.includes(address):
+            return address
+        host = address.host
+        if is_ip_address(host):
+            return address if self.permits(address, host) else None
+        if host == LOCAL_NAMES[0] or host.endswith(LOCAL_NAMES[1]):
+            return address if self._loopback else None
+        return address if address.scheme == "https" or self._loopback else None
+
+    def permits(self, address: WebhookUrl, ip: str) -> bool:
+        """Return True if a URL may be connected to at this IP address of its host."""
+        if self._allowed.includes(address):
+            return True
+        if self._loopback and is_loopback(ip):
+            return True
+        return address.scheme == "https" and self._is_public(ip)
+
+
+def is_loopback(ip: str) -> bool:
+    """Return True if an IP address is a loopback address."""
+    return ipaddress.ip_address(ip).is_loopback
+
+
+logger = logging.getLogger(__name__)
+
+MAX_CONFIGS: Final = 10
+"""Configurations of one task at the most."""
+QUIET_STATES: Final = frozenset({TaskState.SUBMITTED, TaskState.WORKING})
+"""The states in which nobody needs to hear of a task before it changes."""
+DEFAULT_CONFIG: Final = "default"
+"""The id of a configuration that a client of A2A 0.3 sets without naming it."""
+MAX_WAITING: Final = 1000
+"""Notifications that may wait for one agent; what comes beyond them is not told."""
+
+
+class PushNotifications:
+    """Manages push configurations, and queues notifications when tasks change.
+
+    `wake` is called within the transaction when something is queued, which is safe because the reader of the queue
+    has
+    to wait for the same writer.
+    """
+
+    def __init__(
+        self,
+        store: PushStore,
+        tasks: TaskStore,
+        addresses: PushUrlPolicy,
+        writer: GroupCommitWriter,
+        trail: DeliveryAuditSink,
+        wake: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._addresses = addresses
+        self._writer = writer
+        self._trail = trail
+        self._wake = wake
+
+    def create(self, agent: str, task_id: str, config: PushConfig, moment: ObservationTime) -> PushConfig:
+        """Store a configuration, replacing one of the same id, and return it once on disk.
+
+        An empty id is generated. If the task is not at work, its present version is queued at once, so that its owner
+        misses nothing. Raises NotFound, InvalidArgument and Unavailable.
+        """
+
+        def job(connection: Connection) -> PushConfig:
+            self._store.hold(connection)
+            stored = self._require_task(connection, agent, task_id, moment, lock=True)
+            made = self._put_config(connection, agent, task_id, config, moment.now)
+            self._queue_notifications(connection, agent, [made], stored, moment.now, is_new=False)
+            return made
+
+        return self._writer.run(job)
+
+    def get(self, agent: str, task_id: str, config_id: str | None, moment: ObservationTime) -> PushConfig:
+        """Return a configuration of a task; without an id, the one that was set last. Raises NotFound."""
+        with self._store.read_snapshot() as connection:
+            self._require_task(connection, agent, task_id, moment)
+            config = self._store.config(connection, agent, task_id, config_id)
+        if config is None:
+            raise NotFound(f"the task {task_id} has no such push configuration", metadata={"id": task_id})
+        return config
+
+    def page(self, agent: str, task_id: str, request: PageRequest, moment: ObservationTime) -> Page[PushConfig]:
+        """Return a page of the configurations of a task by rising id. Raises NotFound and InvalidArgument."""
+        conditions = ("push_configs", agent, task_id)
+        after = str(decode_page_token(request.token, conditions, (str,))[0]) if request.token else ""
+        with self._store.read_snapshot() as connection:
+            self._require_task(connection, agent, task_id, moment)
+            found = tuple(self._store.configs(connection, agent, task_id, after))
+        items = found[: request.limit]
+        return Page(items, encode_page_token(conditions, (items[-1].id,)) if len(found) > len(items) else "")
+
+    def delete(self, agent: str, task_id: str, config_id: str, moment: ObservationTime) -> None:
+        """Remove a configuration with its queued notifications, if it exists. Raises NotFound and Unavailable."""
+
+        def job(connection: Connection) -> None:
+            self._store.hold(connection)
+            self._require_task(connection, agent, task_id, moment)
+            self._store.remove_config(connection, agent, task_id, config_id)
+
+        self._writer.run(job)
+
+    def prepare_change(self, connection: Connection, agent: str, task_id: str, *, configures: bool) -> None:
+        """Prepare for the next version of a task; `configures` means that a configuration comes with it."""
+        if not configures and not self._store.configs(connection, agent, task_id):
+            return
+        # Held before the task's row is locked, which is the order that all who hold it keep.
+        self._store.hold(connection)
+        stored = self._tasks.load(connection, agent, task_id)
+        if stored is not None:
+            self._store.keep_snapshot(connection, agent, stored.task)
+
+    def record_change(
+        self, connection: Connection, agent: str, stored: TaskRecord, config: PushConfig | None, now: datetime
+    ) -> None:
+        """Queue the notifications about a version that was just stored. Raises InvalidArgument for the config."""
+        if config is not None:
+            self._put_config(connection, agent, stored.task.id, config, now)
+        elif stored.task.version == 1:
+            return
+        configs = self._store.configs(connection, agent, stored.task.id)
+        if configs:
+            self._queue_notifications(connection, agent, configs, stored, now, is_new=True)
+
+    def _require_task(
+        self, connection: Connection, agent: str, task_id: str, moment: ObservationTime, *, lock: bool = False
+    ) -> TaskRecord:
+        """Return a task that has not expired; `lock` makes other changes wait. Raises NotFound."""
+        stored = self._tasks.load(connection, agent, task_id, lock=lock)
+        if stored is None or stored.settles_at <= moment.expired:
+            raise NotFound(f"there is no task {task_id}", metadata={"id": task_id})
+        return stored
+
+    def _put_config(
+        self, connection: Connection, agent: str, task_id: str, config: PushConfig, now: datetime
+    ) -> PushConfig:
+        """Store a configuration and return it with its id. Raises InvalidArgument."""
+        if self._addresses.address(config.url) is None:
+            raise InvalidArgument.field("push_config.url", "is not an address that is notified here")
+        made = replace(config, id=config.id or new_config_id(config.format))
+        others = [each for each in self._store.configs(connection, agent, task_id) if each.id != made.id]
+        if len(others) >= MAX_CONFIGS:
+            raise InvalidArgument.field("push_config", f"is one too many: a task has at most {MAX_CONFIGS}")
+        self._store.put_config(connection, agent, task_id, made, now)
+        return made
+
+    def _queue_notifications(
+        self,
+        connection: Connection,
+        agent: str,
+        configs: Sequence[PushConfig],
+        stored: TaskRecord,
+        now: datetime,
+        *,
+        is_new: bool,
+    ) -> None:
+        """Queue notifications about a version that is new or final, and about the end of the task's time."""
+        task, settles_at = stored.task, stored.settles_at
+        can_lapse = task.state in STATE_AFTER_TIMEOUT
+        notifications: list[TaskNotification] = []
+        if is_new or task.state not in QUIET_STATES:
+            notifications += [new_notification(agent, task.id, each.id, task.version, now) for each in configs]
+            notifications = self._drop_over_limit(connection, agent, notifications, now)
+        if can_lapse:
+            lapsed = task.version + 1
+            notifications += [new_notification(agent, task.id, each.id, lapsed, settles_at) for each in configs]
+        self._store.put(connection, notifications)
+        self._wake()
+
+    def _drop_over_limit(
+        self, connection: Connection, agent: str, notifications: list[TaskNotification], now: datetime
+    ) -> list[TaskNotification]:
+        """Return the notifications that fit into the agent's queue; audit the others as dropped."""
+        room = max(MAX_WAITING - self._store.count_due(connection, agent, now), 0)
+        for notification in notifications[room:]:
+            logger.warning("%s is not sent: %d wait for its agent already", notification, MAX_WAITING)
+            self._trail.append(connection, push_audit_entry(notification, now, "dropped", RateLimited.reason))
+        return notifications[:room]
+
+
+def push_audit_entry(notification: TaskNotification, at: datetime, action: str, error: str | None) -> AuditEntry:
+    """Return the audit entry for a notification that was sent, dropped or abandoned."""
+    return AuditEntry(
+        timestamp=at,
+        event=AuditEvent.PUSH_NOTIFICATION_SENT,
+        requesting_agent=notification.agent,
+        request_id=notification.id,
+        action=action,
+        correlation_id=notification.task_id,
+        error=error,
+    )
+
+
+def new_notification(agent: str, task_id: str, config_id: str, version: int, caused_at: datetime) -> TaskNotification:
+    """Return a notification about a version of a task, due when it is caused."""
+    return TaskNotification(str(uuid.uuid4()), agent, task_id, config_id, version, caused_at, caused_at)
+
+
+def new_config_id(written: PushFormat) -> str:
+    """Return the id of a configuration that has none.
+
+    In A2A 0.3 such a configuration is the only one of its task, which the next one replaces.
+    """
+    return DEFAULT_CONFIG if written is PushFormat.A2A_0_3 else str(uuid.uuid4())
+
+
+TOKEN_HEADER: Final = "x-a2a-notification-token"  # noqa: S105 - the name of a header
+QUEUES_PER_AGENT: Final = 4
+"""How many lanes the notifications for one agent have, so that a slow receiver delays only some of them."""
+CONTENT_TYPES: Final[Mapping[PushFormat, str]] = {
+    PushFormat.A2A_1_0: "application/a2a+json",
+    PushFormat.A2A_0_3: "application/json",
+}
+
+
+class TaskRenderer(Protocol):
+    """Renders tasks in the formats of receivers."""
+
+    def render(self, task: Task, written: PushFormat) -> bytes | None:
+        """Return the body of a notification; None if the content is not an A2A task."""
+
+
+class TaskNotificationQueue:
+    """The queue of push notifications about tasks.
+
+    A notification about a version that expired more than `kept` ago is not sent.
+    """
+
+    def __init__(
+        self,
+        store: PushStore,
+        tasks: TaskStore,
+        addresses: PushUrlPolicy,
+        renderer: TaskRenderer,
+        clock: Callable[[], datetime],
+        kept: timedelta,
+    ) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._addresses = addresses
+        self._renderer = renderer
+        self._clock = clock
+        self._kept = kept
+
+    def next_due(self, connection: Connection) -> datetime | None:
+        """Return when the next notification is due; None if there is none."""
+        return self._store.next_due(connection)
+
+    def take_due(
+        self, connection: Connection, now: datetime, until: datetime, limit: int
+    ) -> Sequence[TaskNotification]:
+        """Return due notifications, the longest due first, leased until `until`."""
+        return self._store.take_due(connection, now, until, limit)
+
+    def postpone(self, connection: Connection, item: TaskNotification, until: datetime, attempts: int) -> None:
+        """Store when a notification is due and how many attempts failed, unless it was removed."""
+        self._store.postpone(connection, replace(item, next_attempt_at=until, attempts=attempts))
+
+    def remove(self, connection: Connection, item: TaskNotification) -> bool:
+        """Remove a notification and return True if it existed."""
+        return self._store.remove(connection, item)
+
+    def build_request(self, connection: Connection, item: TaskNotification) -> WebhookRequest | None:
+        """Return the request, or None if it was withdrawn or postponed. Raises WebhookAbandoned."""
+        config = self._store.config(connection, item.agent, item.task_id, item.config_id)
+        task = item.snapshot or self._task_to_send(connection, item)
+        if config is None or task is None:
+            return None
+        address = self._addresses.address(config.url)
+        if address is None:
+            raise WebhookAbandoned("its address is not notified any more")
+        return WebhookRequest(address, lambda: self._render(task, config.format), notification_headers(config))
+
+    def audit_entry(self, item: TaskNotification, at: datetime, error: str | None) -> AuditEntry:
+        """Return the audit entry for a notification that was delivered, or abandoned with an error."""
+        return push_audit_entry(item, at, f"version {item.version} of the task to {item.config_id}", error)
+
+    def recipient_of(self, item: TaskNotification) -> str:
+        """Return the queue of a notification: one of a few of its agent, chosen by its task."""
+        return f"{item.agent}/{zlib.crc32(item.task_id.encode()) % QUEUES_PER_AGENT}"
+
+    def _render(self, task: Task, written: PushFormat) -> bytes:
+        body = self._renderer.render(task, written)
+        if body is None:
+            raise WebhookAbandoned("the task holds what no bridge kept")
+        return body
+
+    def _task_to_send(self, connection: Connection, item: TaskNotification) -> Task | None:
+        """Return the task in the notification's version; None if there is nothing to send now.
+
+        The version after that of a task that can still change is the one in which its time has run out.
+        """
+        stored = self._tasks.load(connection, item.agent, item.task_id)
+        now = self._clock()
+        if stored is None or stored.settles_at + self._kept <= now:
+            self._withdraw(connection, item)
+            return None
+        task = stored.task
+        if task.version == item.version:
+            return task
+        if task.version + 1 != item.version or task.state not in STATE_AFTER_TIMEOUT:
+            self._withdraw(connection, item)
+            return None
+        if stored.settles_at > now:
+            self._store.postpone(connection, replace(item, next_attempt_at=stored.settles_at))
+            return None
+        return replace(task, state=STATE_AFTER_TIMEOUT[task.state], updated_at=stored.settles_at)
+
+    def _withdraw(self, connection: Connection, item: TaskNotification) -> None:
+        logger.info("%s is withdrawn: that version is not known any more", item)
+        self._store.remove(connection, item)
+
+
+def notification_headers(config: PushConfig) -> dict[str, str]:
+    """Return the headers by which a receiver authenticates the sender."""
+    headers = {"content-type": CONTENT_TYPES[config.format]}
+    if config.token:
+        headers[TOKEN_HEADER] = config.token
+    if config.scheme and config.credentials:
+        headers["authorization"] = f"{config.scheme} {config.credentials}"
+    return headers

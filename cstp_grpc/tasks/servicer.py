@@ -1,0 +1,157 @@
+"""The servicer that stores A2A tasks and push configurations for bridges."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import grpc
+from google.protobuf import duration_pb2
+
+from cstp_grpc.caller import current_caller
+from cstp_grpc.contract.methods import RequiredPermissions
+from cstp_grpc.decisions import messages
+from cstp_grpc.enums import PushFormat, TaskState
+from cstp_grpc.gen.cstp.v1 import tasks_pb2, tasks_pb2_grpc
+from cstp_grpc.storage.background_work import WorkPool
+from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.tasks.model import PushConfig, Task, TaskFilter
+from cstp_grpc.tasks.repository import TaskContent, TaskRepository
+
+PUSH_FORMAT = messages.EnumMapping(tasks_pb2.PushFormat, PushFormat)
+TASK_STATE = messages.EnumMapping(tasks_pb2.TaskState, TaskState)
+
+
+class TaskService(tasks_pb2_grpc.TaskServiceServicer):
+    """Serves cstp.v1.TaskService. Tasks are read on `lane`."""
+
+    def __init__(self, keeper: TaskRepository, permissions: RequiredPermissions, lane: WorkPool) -> None:
+        self._keeper = keeper
+        self._permissions = permissions
+        self._read = lane.run_short if keeper.reads_are_short else lane.run
+
+    async def SaveTask(
+        self, request: tasks_pb2.SaveTaskRequest, context: grpc.ServicerContext
+    ) -> tasks_pb2.SaveTaskResponse:
+        """Store a task, or a new state of one."""
+        caller = current_caller.get()
+        self._permissions.require(request.method, caller.agent, caller.permissions)
+        config = parse_push_config(request.push_config) if request.HasField("push_config") else None
+        saved = await self._keeper.write(
+            caller.agent, parse_task_content(request.task), request.version, read_time_left(request), config
+        )
+        return tasks_pb2.SaveTaskResponse(
+            version=saved.version, updated_at=messages.timestamp_message(saved.updated_at)
+        )
+
+    async def FindTask(
+        self, request: tasks_pb2.FindTaskRequest, context: grpc.ServicerContext
+    ) -> tasks_pb2.FindTaskResponse:
+        """Find the task that a message started."""
+        task_id, task = await self._read(self._keeper.find, current_caller.get().agent, request.key)
+        return tasks_pb2.FindTaskResponse(id=task_id, task=None if task is None else task_message(task))
+
+    async def GetTask(
+        self, request: tasks_pb2.GetTaskRequest, context: grpc.ServicerContext
+    ) -> tasks_pb2.GetTaskResponse:
+        """Read a task."""
+        task = await self._read(self._keeper.get, current_caller.get().agent, request.id)
+        return tasks_pb2.GetTaskResponse(task=task_message(task))
+
+    def ListTasks(
+        self, request: tasks_pb2.ListTasksRequest, context: grpc.ServicerContext
+    ) -> tasks_pb2.ListTasksResponse:
+        """List tasks."""
+        conditions = parse_task_filter(request, current_caller.get().agent)
+        page = self._keeper.page(conditions, PageRequest(request.page_size, request.page_token))
+        return tasks_pb2.ListTasksResponse(
+            tasks=[task_message(task) for task in page.items], next_page_token=page.next_token, total=page.total
+        )
+
+    def CreatePushConfig(
+        self, request: tasks_pb2.CreatePushConfigRequest, context: grpc.ServicerContext
+    ) -> tasks_pb2.CreatePushConfigResponse:
+        """Subscribe the caller to push notifications of a task."""
+        agent = current_caller.get().agent
+        made = self._keeper.create_push_config(agent, request.task_id, parse_push_config(request.push_config))
+        return tasks_pb2.CreatePushConfigResponse(push_config=push_config_message(made))
+
+    def GetPushConfig(
+        self, request: tasks_pb2.GetPushConfigRequest, context: grpc.ServicerContext
+    ) -> tasks_pb2.GetPushConfigResponse:
+        """Read a push configuration of a task."""
+        config = self._keeper.get_push_config(current_caller.get().agent, request.task_id, request.id or None)
+        return tasks_pb2.GetPushConfigResponse(push_config=push_config_message(config))
+
+    def ListPushConfigs(
+        self, request: tasks_pb2.ListPushConfigsRequest, context: grpc.ServicerContext
+    ) -> tasks_pb2.ListPushConfigsResponse:
+        """List the caller's push configurations of a task."""
+        wanted = PageRequest(request.page_size, request.page_token)
+        page = self._keeper.page_push_configs(current_caller.get().agent, request.task_id, wanted)
+        return tasks_pb2.ListPushConfigsResponse(
+            push_configs=map(push_config_message, page.items), next_page_token=page.next_token
+        )
+
+    def DeletePushConfig(
+        self, request: tasks_pb2.DeletePushConfigRequest, context: grpc.ServicerContext
+    ) -> tasks_pb2.DeletePushConfigResponse:
+        """Delete a push configuration of a task."""
+        self._keeper.delete_push_config(current_caller.get().agent, request.task_id, request.id)
+        return tasks_pb2.DeletePushConfigResponse()
+
+
+def parse_push_config(message: tasks_pb2.PushConfig) -> PushConfig:
+    """Parse a push configuration."""
+    return PushConfig(
+        id=message.id,
+        format=PUSH_FORMAT.required_word(message.format),
+        url=message.url,
+        token=message.token,
+        scheme=message.scheme,
+        credentials=message.credentials,
+    )
+
+
+def push_config_message(config: PushConfig) -> tasks_pb2.PushConfig:
+    """Convert a push configuration to a message."""
+    return tasks_pb2.PushConfig(
+        id=config.id,
+        url=config.url,
+        token=config.token,
+        scheme=config.scheme,
+        credentials=config.credentials,
+        format=PUSH_FORMAT.number(config.format),
+    )
+
+
+def parse_task_content(message: tasks_pb2.Task) -> TaskContent:
+    """Parse the content of a task."""
+    return TaskContent(message.id, message.context_id, TASK_STATE.required_word(message.state), message.content)
+
+
+def read_time_left(message: tasks_pb2.SaveTaskRequest) -> timedelta | None:
+    """Return how long a task may stay at work, or None."""
+    duration: duration_pb2.Duration | None = messages.optional_field(message, "time_left")
+    return None if duration is None else duration.ToTimedelta()
+
+
+def parse_task_filter(message: tasks_pb2.ListTasksRequest, agent: str) -> TaskFilter:
+    """Parse the conditions of a listing of an agent's tasks."""
+    return TaskFilter(
+        agent=agent,
+        context_id=messages.optional_field(message, "context_id"),
+        states=TASK_STATE.words(message.states),
+        updated_after=messages.datetime_field(message, "updated_after"),
+    )
+
+
+def task_message(task: Task) -> tasks_pb2.Task:
+    """Convert a task to a message."""
+    return tasks_pb2.Task(
+        id=task.id,
+        context_id=task.context_id,
+        state=TASK_STATE.number(task.state),
+        content=task.content,
+        version=task.version,
+        updated_at=messages.timestamp_message(task.updated_at),
+    )

@@ -1,0 +1,215 @@
+"""Delivery of queued notifications to webhooks, with retries."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Generic, Protocol, TypeVar
+
+from sqlalchemy import Connection
+
+from cstp_grpc.audit.model import AuditEntry
+from cstp_grpc.errors import Unavailable
+from cstp_grpc.storage.delivery import AttemptResult, DeliveryAttempt, DeliveryRetryPolicy
+from cstp_grpc.webhooks.url_allow_list import WebhookUrl
+
+logger = logging.getLogger(__name__)
+
+
+class WebhookFailed(Exception):
+    """A notification was not delivered, and may be retried; the message says why."""
+
+
+class WebhookRejected(WebhookFailed):
+    """A notification was rejected, and is not retried."""
+
+
+class WebhookAbandoned(Exception):
+    """A notification is not sent at all; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRequest:
+    """One POST; its URL, headers and body may contain secrets.
+
+    `body` renders the document outside any transaction, since a large one takes time. It raises WebhookAbandoned.
+    """
+
+    address: WebhookUrl = field(repr=False)
+    body: Callable[[], bytes] = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Headers besides the usual ones; names in lower case."""
+
+
+class WebhookClient(Protocol):
+    """Posts notifications."""
+
+    def post(self, request: WebhookRequest) -> None:
+        """Post a JSON document and return once it was accepted, within bounded time.
+
+        Raises WebhookFailed, WebhookRejected, and WebhookAbandoned as the body does.
+        """
+
+
+class DeliveryAuditSink(Protocol):
+    """Writes audit entries."""
+
+    def append(self, connection: Connection, entry: AuditEntry) -> None:
+        """Add an entry within a transaction."""
+
+
+class PendingNotification(Protocol):
+    """A queued notification."""
+
+    @property
+    def id(self) -> str:
+        """The id, which is the same in every attempt."""
+
+    @property
+    def agent(self) -> str:
+        """The agent that it is for."""
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts have failed."""
+
+    @property
+    def caused_at(self) -> datetime:
+        """When the event happened that it reports."""
+
+
+ItemT = TypeVar("ItemT", bound=PendingNotification)
+
+
+class NotificationQueue(Protocol[ItemT]):
+    """A queue of notifications of one kind, and the content of each.
+
+    Every method that takes a connection belongs to its transaction and raises SQLAlchemyError.
+    """
+
+    def next_due(self, connection: Connection) -> datetime | None:
+        """Return when the next notification is due; None if there is none."""
+
+    def take_due(self, connection: Connection, now: datetime, until: datetime, limit: int) -> Sequence[ItemT]:
+        """Return due notifications, the longest due first, leased until `until`."""
+
+    def postpone(self, connection: Connection, item: ItemT, until: datetime, attempts: int) -> None:
+        """Store when a notification is due and how many attempts failed, unless it was removed."""
+
+    def remove(self, connection: Connection, item: ItemT) -> bool:
+        """Remove a notification and return True if it existed."""
+
+    def build_request(self, connection: Connection, item: ItemT) -> WebhookRequest | None:
+        """Return the request for a notification with its current content.
+
+        None if nothing is sent now, which the queue has stored: the notification was withdrawn or postponed. Raises
+        WebhookAbandoned.
+        """
+
+    def audit_entry(self, item: ItemT, at: datetime, error: str | None) -> AuditEntry:
+        """Return the audit entry for a notification that was delivered, or abandoned with an error."""
+
+    def recipient_of(self, item: ItemT) -> str:
+        """Return the recipient whose threads send a notification; the number of recipients must be bounded."""
+
+
+class WebhookOutbox(Generic[ItemT]):
+    """The outbox of a `DeliveryDispatcher` for queued notifications of any kind.
+
+    Nothing is sent to an agent that `knows` does not know. `settled` is called when a notification was delivered or
+    abandoned.
+    """
+
+    def __init__(
+        self,
+        queue: NotificationQueue[ItemT],
+        client: WebhookClient,
+        trail: DeliveryAuditSink,
+        clock: Callable[[], datetime],
+        patience: DeliveryRetryPolicy,
+        knows: Callable[[str], bool],
+        settled: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._queue = queue
+        self._client = client
+        self._trail = trail
+        self._clock = clock
+        self._patience = patience
+        self._knows = knows
+        self._settled = settled
+
+    def next_due(self, connection: Connection) -> datetime | None:
+        """Return when the next notification is due; None if there is none."""
+        return self._queue.next_due(connection)
+
+    def take_due(self, connection: Connection, now: datetime, until: datetime, limit: int) -> Sequence[ItemT]:
+        """Return due notifications, the longest due first, leased until `until`."""
+        return self._queue.take_due(connection, now, until, limit)
+
+    def postpone(self, connection: Connection, item: ItemT, until: datetime) -> None:
+        """Make a notification due at a later instant."""
+        self._queue.postpone(connection, item, until, item.attempts)
+
+    def prepare(self, connection: Connection, item: ItemT) -> DeliveryAttempt | None:
+        """Return the delivery attempt of a notification; None if nothing is sent now, which is then recorded."""
+        if not self._knows(item.agent):
+            self._abandon(connection, item, "the agent is not known any more")
+            return None
+        try:
+            request = self._queue.build_request(connection, item)
+        except WebhookAbandoned as reason:
+            self._abandon(connection, item, str(reason))
+            return None
+        return None if request is None else lambda: self._send(item, request)
+
+    def key_of(self, item: ItemT) -> str:
+        """Return the id of a notification."""
+        return item.id
+
+    def recipient_of(self, item: ItemT) -> str:
+        """Return the recipient whose threads send a notification."""
+        return self._queue.recipient_of(item)
+
+    def name_of(self, item: ItemT) -> str:
+        """Return the name of a notification for the log."""
+        return f"the notification {item.id}"
+
+    def _send(self, item: ItemT, request: WebhookRequest) -> AttemptResult:
+        try:
+            self._client.post(request)
+        except (WebhookRejected, WebhookAbandoned) as error:
+            return self._abandonment(item, str(error))
+        except WebhookFailed as error:
+            return self._schedule_retry(item, str(error))
+        except Exception:
+            logger.exception("the notification %s could not be sent", item.id)
+            return self._schedule_retry(item, "an unforeseen failure")
+        return AttemptResult(
+            lambda connection: self._settle(connection, item, None), again=False, settled=self._settled
+        )
+
+    def _schedule_retry(self, item: ItemT, reason: str) -> AttemptResult:
+        """Return the result that schedules a retry, or abandons the notification if its time is over."""
+        attempts = item.attempts + 1
+        due = self._patience.next_attempt(item.caused_at, attempts, self._clock())
+        if due is None:
+            return self._abandonment(item, reason)
+        logger.info("the notification %s did not arrive and is sent again: %s", item.id, reason)
+        return AttemptResult(lambda connection: self._queue.postpone(connection, item, due, attempts), again=True)
+
+    def _abandonment(self, item: ItemT, reason: str) -> AttemptResult:
+        return AttemptResult(
+            lambda connection: self._abandon(connection, item, reason), again=False, settled=self._settled
+        )
+
+    def _abandon(self, connection: Connection, item: ItemT, reason: str) -> None:
+        # The item's own text names no address, which may be a secret.
+        logger.warning("%s is given up: %s", item, reason)
+        self._settle(connection, item, Unavailable.reason)
+
+    def _settle(self, connection: Connection, item: ItemT, error: str | None) -> None:
+        """Remove a notification and audit its delivery or failure, unless that was done already."""
+        if self._queue.remove(connection, item):
+            self._trail.append(connection, self._queue.audit_entry(item, self._clock(), error))

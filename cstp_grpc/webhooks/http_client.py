@@ -1,0 +1,87 @@
+"""Posts notifications over HTTP to URLs that agents name."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from functools import cache, partial
+from http.client import HTTPException
+from typing import Final
+from urllib.parse import SplitResult
+
+from cstp_grpc.caller import ANONYMOUS
+from cstp_grpc.client.addresses import AddressNotAllowed, PinnedAddressDialer
+from cstp_grpc.client.posting import post_json
+from cstp_grpc.config import ConfigError, Settings
+from cstp_grpc.webhooks.delivery import WebhookFailed, WebhookRejected, WebhookRequest
+from cstp_grpc.webhooks.url_allow_list import UrlAllowList, WebhookUrl, parse_webhook_url
+
+RESPONSE_SECONDS: Final = 10.0
+"""Timeout of a receiver."""
+LEASE_SECONDS: Final = 60.0
+"""Lease of a notification while it is sent, also from other servers; resolving its host may take long too."""
+TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
+"""Statuses below 500 after which a retry may succeed."""
+
+AddressCheck = Callable[[WebhookUrl, str], bool]
+"""Returns whether an address may be connected to at an IP address of its host."""
+
+
+class HttpWebhookClient:
+    """Posts notifications, each on its own connection.
+
+    A host is refused if one of its IP addresses is not permitted. Redirects are not followed, proxies not used, and
+    only the status of the response is read.
+    """
+
+    def __init__(
+        self,
+        permits: AddressCheck,
+        tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+        seconds: float = RESPONSE_SECONDS,
+    ) -> None:
+        """Prepare to post; `tls` returns the trusted certificates and is called at the first notification, since
+        it is slow.
+        """
+        self._permits = permits
+        self._tls = cache(tls)
+        self._seconds = seconds
+
+    def post(self, request: WebhookRequest) -> None:
+        """Post a JSON document and return when it was accepted. Raises NotSent, Refused, and GivenUp from the
+        body.
+        """
+        body, address = request.body(), request.address
+        path, _, query = address.target.partition("?")
+        url = SplitResult(address.scheme, address.netloc, path, query, "")
+        dial = PinnedAddressDialer(partial(self._permits, address))
+        try:
+            status = post_json(url, body, request.headers, self._seconds, self._tls(), dial)
+        except AddressNotAllowed as error:
+            raise WebhookRejected(str(error)) from error
+        except TimeoutError as error:
+            raise WebhookFailed(f"no answer within {self._seconds:g} s") from error
+        except (OSError, HTTPException) as error:
+            raise WebhookFailed(str(error) or type(error).__name__) from error
+        if 200 <= status < 300:
+            return
+        final = 400 <= status < 500 and status not in TRANSIENT_STATUSES
+        raise (WebhookRejected if final else WebhookFailed)(f"HTTP {status}")
+
+
+def parse_allow_list(urls: list[str], key: str) -> UrlAllowList:
+    """Parse URL prefixes into an allow-list; `key` is their setting. Raises ConfigError."""
+    prefixes = []
+    for number, url in enumerate(urls):
+        prefix = parse_webhook_url(url)
+        if prefix is None:
+            raise ConfigError(f"{key}.{number}: {url} is not a plain http or https URL")
+        prefixes.append(prefix)
+    return UrlAllowList(prefixes)
+
+
+def authorized_agent_names(settings: Settings) -> frozenset[str]:
+    """Return the names of all agents that may call."""
+    if not settings.auth.enabled:
+        return frozenset({ANONYMOUS})
+    return frozenset(token.name for token in settings.auth.tokens)

@@ -1,0 +1,148 @@
+"""Webhook URLs, parsed and compared part by part, never as text, and the allow list of prefixes."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+MAX_LENGTH: Final = 2048
+URL_CHARACTERS: Final = re.compile(r"[A-Za-z0-9._~:/?\[\]!$&'()*+,;=%-]+")
+"""What a URL may consist of, save for what begins a fragment and what ends a user's name."""
+HOST: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+NUMERIC_LABEL: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+"""The last part of hosts that systems take for IPv4 addresses, in notations that are not always the same."""
+PORT: Final = re.compile(r"[0-9]{1,5}")
+ENCODED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
+AMBIGUOUS_CHARACTERS: Final = re.compile(r"[\x00-\x20\x7f/\\%]")
+"""What a segment may not hold once it is decoded, since those that receive it may read it in another way."""
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookUrl:
+    """A URL of a webhook; `host` is in lower case, without brackets.
+
+    `segments` are those of the path, decoded; the last is empty if the path ends with a slash. `target` is the path
+    as
+    written, with the query.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    segments: tuple[str, ...]
+    target: str
+
+    @property
+    def origin(self) -> str:
+        """The URL without path and query, which may be secret: `https://host:443`."""
+        return f"{self.scheme}://{self.netloc}"
+
+    @property
+    def netloc(self) -> str:
+        """The host and the port, as in a URL."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def begins_with(self, prefix: WebhookUrl) -> bool:
+        """Return True if it equals another URL or is below it."""
+        if (self.scheme, self.host, self.port) != (prefix.scheme, prefix.host, prefix.port):
+            return False
+        folder = prefix.segments[:-1] if prefix.segments[-1] == "" else prefix.segments
+        # What stands below `/a/` is not `/a`.
+        return self.segments[: len(folder)] == folder and len(self.segments) >= len(prefix.segments)
+
+
+class UrlAllowList:
+    """The URLs that notifications may be sent to: those below one of the given prefixes."""
+
+    def __init__(self, prefixes: Iterable[WebhookUrl]) -> None:
+        self._prefixes = tuple(prefixes)
+
+    def address(self, url: str) -> WebhookUrl | None:
+        """Parse a URL; return None if it is invalid or not allowed."""
+        found = parse_webhook_url(url)
+        return found if found is not None and self.includes(found) else None
+
+    def includes(self, address: WebhookUrl) -> bool:
+        """Return True if a URL begins with one of the prefixes."""
+        return any(address.begins_with(prefix) for prefix in self._prefixes)
+
+
+def parse_webhook_url(url: str) -> WebhookUrl | None:
+    """Parse a URL; return None if it is invalid or parsers could disagree on it."""
+    if len(url) > MAX_LENGTH or not URL_CHARACTERS.fullmatch(url):
+        return None
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    host, port, segments = parse_host(parts.netloc), parse_port(parts), parse_path_segments(parts.path)
+    if parts.scheme not in DEFAULT_PORTS or host is None or port is None or segments is None:
+        return None
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return WebhookUrl(parts.scheme, host, port, segments, target)
+
+
+def parse_host(netloc: str) -> str | None:
+    """Return the host in `host:port`; None if it is invalid."""
+    if netloc.startswith("["):
+        inside, closed, rest = netloc[1:].partition("]")
+        if not closed or (rest and not rest.startswith(":")) or "%" in inside:
+            return None
+        try:
+            return str(ipaddress.IPv6Address(inside))
+        except ValueError:
+            return None
+    host = netloc.partition(":")[0].lower()
+    if not HOST.fullmatch(host) or (NUMERIC_LABEL.fullmatch(host.rpartition(".")[2]) and not is_ip_address(host)):
+        return None
+    return host
+
+
+def is_ip_address(host: str) -> bool:
+    """Return True if a host is an IP address, not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def parse_port(parts: SplitResult) -> int | None:
+    """Return the port of a URL, by default that of its scheme; None if it is invalid."""
+    _, colon, text = parts.netloc.rpartition("]")[2].partition(":")
+    if not colon:
+        return DEFAULT_PORTS.get(parts.scheme)
+    if not PORT.fullmatch(text) or not 0 < int(text) < 65536:
+        return None
+    return int(text)
+
+
+def parse_path_segments(path: str) -> tuple[str, ...] | None:
+    """Return the decoded segments of a path; None if one is ambiguous or leads upwards."""
+    segments = []
+    written = (path or "/").split("/")[1:]
+    for number, text in enumerate(written, 1):
+        segment = decode_segment(text)
+        if segment is None or (segment == "" and number < len(written)):
+            return None
+        segments.append(segment)
+    return tuple(segments)
+
+
+def decode_segment(text: str) -> str | None:
+    """Return a percent-decoded segment; None if it is ambiguous."""
+    if "%" in ENCODED.sub("", text):
+        return None
+    try:
+        segment = unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        return None
+    # Some servers drop what comes after a semicolon.
+    is_way = segment.partition(";")[0] in {".", ".."}
+    return None if is_way or AMBIGUOUS_CHARACTERS.search(segment) else segment
