@@ -58,7 +58,8 @@ ERROR_CLASSES: Final[Mapping[str, type[CstpError]]] = {
 def codes_for_error(error: CstpError) -> ReasonCodes:
     """Return the codes of an exception: those of its own reason, or of the nearest base class that the contract has."""
     bases = (kind for kind in type(error).__mro__ if issubclass(kind, CstpError) and hasattr(kind, "reason"))
-    return next(REASON_CODES[kind.reason] for kind in bases if kind.reason in REASON_CODES)
+    known = (REASON_CODES[kind.reason] for kind in bases if kind.reason in REASON_CODES)
+    return next(known, REASON_CODES[INTERNAL])
 
 
 def is_retriable(reason: str) -> bool:
