@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field
 
 import yaml
 
@@ -35,15 +36,26 @@ class YamlError(Exception):
 
 @dataclass(slots=True)
 class YamlNode:
-    """A value and the line that it, or its key in a mapping, is on.
-
-    `plain` is the value without lines. It is built together with the node, because building it later would write out
-    every use of an alias, which grows exponentially in a hostile file.
-    """
+    """A value and the line that it, or its key in a mapping, is on; `plain` is the value without lines."""
 
     line: int
     value: YamlScalar | list[YamlNode] | dict[str, YamlNode]
-    plain: PlainValue
+    plain: PlainValue = field(init=False)
+
+    # This is not left until `plain` is asked for: a long chain of aliases would then exhaust the stack.
+    def __post_init__(self) -> None:
+        if isinstance(self.value, dict):
+            self.plain = {key: node.plain for key, node in self.value.items()}
+        elif isinstance(self.value, list):
+            self.plain = [node.plain for node in self.value]
+        else:
+            self.plain = self.value
+
+    def at_line(self, line: int) -> YamlNode:
+        """Return the same value on another line. It is shared, because copies of aliases could exhaust memory."""
+        node = copy(self)
+        node.line = line
+        return node
 
 
 class YamlReader:
@@ -51,6 +63,7 @@ class YamlReader:
 
     max_depth = 24
     key_problem = "a key must be a plain text"
+    syntax_problem = "broken YAML"
 
     def __init__(self, first_line: int = 1) -> None:
         """Prepare to read a text whose first line is counted as `first_line`."""
@@ -69,9 +82,9 @@ class YamlReader:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = None if mark is None else mark.line + self._first_line
-            raise YamlError(f"broken YAML: {error.problem or error.context}", line) from None
+            raise YamlError(f"{self.syntax_problem}: {error.problem or error.context}", line) from None
         except yaml.YAMLError as error:
-            raise YamlError(f"broken YAML: {str(error).splitlines()[0]}", None) from None
+            raise YamlError(f"{self.syntax_problem}: {str(error).splitlines()[0]}", None) from None
         return documents
 
     def line_of(self, event: yaml.Event) -> int:
@@ -113,20 +126,16 @@ class YamlReader:
         if depth > self.max_depth:
             raise YamlError(f"it is nested deeper than {self.max_depth} levels", line)
         if isinstance(event, yaml.AliasEvent):
-            node = self.read_alias(event.anchor or "", line)
-            return YamlNode(line, node.value, node.plain)
+            return self.read_alias(event.anchor or "", line).at_line(line)
         if not isinstance(event, yaml.ScalarEvent | yaml.MappingStartEvent | yaml.SequenceStartEvent):
             raise TypeError(f"no value starts with {event}")
         self.check_properties(event.anchor, event.tag, line)
         if isinstance(event, yaml.ScalarEvent):
-            scalar = self.read_scalar(event.value, line) if event.implicit[0] else event.value
-            node = YamlNode(line, scalar, scalar)
+            node = YamlNode(line, self.read_scalar(event.value, line) if event.implicit[0] else event.value)
         elif isinstance(event, yaml.MappingStartEvent):
-            entries = self._entries(events, depth)
-            node = YamlNode(line, entries, {key: entry.plain for key, entry in entries.items()})
+            node = YamlNode(line, self._entries(events, depth))
         else:
-            items = self._items(events, depth)
-            node = YamlNode(line, items, [item.plain for item in items])
+            node = YamlNode(line, self._items(events, depth))
         if event.anchor:
             self._anchors[event.anchor] = node
         return node
@@ -141,7 +150,9 @@ class YamlReader:
             replaces = known is None or self.accepts_repeated_key(key.value, line, known.line)
             node = self._node(next(events), events, depth + 1)
             if replaces:
-                entries[key.value] = YamlNode(line, node.value, node.plain)
+                # Every use of an alias has a node of its own, so only this one gets the line of its key.
+                node.line = line
+                entries[key.value] = node
         return entries
 
     def _items(self, events: Iterator[yaml.Event], depth: int) -> list[YamlNode]:

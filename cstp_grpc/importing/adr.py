@@ -14,13 +14,12 @@ from cstp_grpc.importing.adr_status_and_links import (
     LONGEST_LINE,
     VERB,
     LinkResolver,
-    RecordReference,
     RecordRelation,
     RelationKind,
     StatusMeaning,
-    names_a_record,
     parse_relations,
     parse_status,
+    should_exist,
 )
 from cstp_grpc.importing.adr_words import ADR_WORDS, SectionKind, section_kind
 from cstp_grpc.importing.decision_fields import FieldReader, check_field
@@ -42,7 +41,7 @@ from cstp_grpc.importing.model import (
     collapse_spaces,
     is_blank,
     quote_start,
-    truncate,
+    truncate_text,
 )
 from cstp_grpc.importing.record_dates import DateError, FileDates, RecordDate, find_date
 from cstp_grpc.importing.record_files import SourceNames, read_text, real_path
@@ -102,15 +101,11 @@ class AdrReader:
         """Return the links to the records that exist; a record that is named twice gets the stronger link."""
         kinds: dict[str, RelationKind] = {}
         strength = list(RelationKind).index
-        for relation in sorted(dict.fromkeys(relations), key=lambda each: strength(each.link_kind())):
-            if relation.reference is None:
-                continue
-            source = self._resolver.source_of(path, relation.reference)
-            if source:
-                kinds.setdefault(source, relation.link_kind())
-            elif relation.kind is not RelationKind.RELATES_TO and names_a_record(relation.reference):
-                verb = relation.kind.replace("_", " ")
-                remarks.append(f"{verb} {relation.reference.text!r}: there is no such record")
+        for relation in sorted(dict.fromkeys(relations), key=lambda each: strength(each.link_kind)):
+            if source := self._resolver.source_of(path, relation):
+                kinds.setdefault(source, relation.link_kind)
+            elif relation.kind is not RelationKind.RELATES_TO and should_exist(relation):
+                remarks.append(f"{relation.kind.replace('_', ' ')} {relation.text!r}: there is no such record")
         by_kind = {kind: [source for source, each in kinds.items() if each is kind] for kind in RelationKind}
         for kind, found in by_kind.items():
             if len(found) > MAX_LINKS:
@@ -173,7 +168,7 @@ class AdrDocument:
         self._path = path
         self._markdown = markdown
         self._sections = markdown.read_sections("\n".join(lines[self.front.end :]))
-        self._preamble = _preamble(self._sections)
+        self._preamble = _find_preamble(self._sections)
         self._status_lines = self._lines_of(SectionKind.STATUS)
         described = [line for section in self._preamble for line in section.lines()]
         self._keyed = _keyed_lines([*described, *self._status_lines])
@@ -190,8 +185,8 @@ class AdrDocument:
         self.relations = self._read_relations()
         tags = [text for name in FRONT_FIELDS["tags"] for text in self.front.texts(name)] + self._line_values("tags")
         self.tags = [part.strip() for text in tags for part in text.split(",") if part.strip()]
-        self.category = self._stated("category")
-        self.project = self._stated("project")
+        self.category = self._stated_text("category")
+        self.project = self._stated_text("project")
 
     def _check_is_record(self) -> None:
         kinds = {kind for section in self._sections if (kind := _kind_of(section))}
@@ -215,11 +210,13 @@ class AdrDocument:
                 raise NotADecisionRecord(f"it is a template, by its title {quote_start(title.text)}")
             return self._title_from_name()
         if self.number and title.written and title.written.number != self.number.number:
-            self._remark(f"its title says {title.written.number}; {self.number.number} is taken from the file name")
+            self.remarks.append(
+                f"its title says {title.written.number}; {self.number.number} is taken from the file name"
+            )
         return title
 
     def _title_from_name(self) -> names.AdrTitle:
-        self._remark("the title is taken from the file name")
+        self.remarks.append("the title is taken from the file name")
         return names.parse_title(names.title_from_name(self._path), self.number)
 
     def _all_status_lines(self) -> list[MarkdownLine]:
@@ -232,11 +229,11 @@ class AdrDocument:
         return [line for section in self._markdown.read_sections(text) for line in section.lines()]
 
     def _lines_of(self, wanted: SectionKind) -> list[MarkdownLine]:
-        """Return the lines of the sections of a kind, and their headings if they say something after a colon."""
+        """Return the lines of the sections of a kind, with headings such as `Status: accepted` and `Superseded by`."""
         lines: list[MarkdownLine] = []
         for group in _section_groups(self._sections, wanted):
             heading = group[0].heading
-            lines += [heading] if heading and ":" in heading.text else []
+            lines += [heading] if heading and (":" in heading.text or wanted is SectionKind.LINKS) else []
             lines += [line for section in group for line in section.lines()]
         return lines
 
@@ -253,45 +250,39 @@ class AdrDocument:
                     if date := find_date(text):
                         return RecordDate(date, origin)
                     if origin is not DateOrigin.STATUS:
-                        self._remark(f"{quote_start(collapse_spaces(text))} is no date; it is not used")
+                        self.remarks.append(f"{quote_start(collapse_spaces(text))} is no date; it is not used")
                 except DateError as error:
-                    self._remark(f"{error}; it is not used as the date")
+                    self.remarks.append(f"{error}; it is not used as the date")
         date = names.date_in_name(self._path)
         return RecordDate(date, DateOrigin.FILE_NAME) if date else None
-
-    def _remark(self, remark: str) -> None:
-        if remark not in self.remarks:
-            self.remarks.append(remark)
 
     def _read_relations(self) -> list[RecordRelation]:
         relations = list(self.status.relations) if self.status else []
         for name, kind in ADR_WORDS["front_matter_links"].items():
             for text in self.front.texts(name):
-                relations += [RecordRelation(RelationKind(kind), reference) for reference in self._references(text)]
-        lines = [line.line for line in self._keyed if not line.key]
-        for group in _section_groups(self._sections, SectionKind.LINKS):
-            lines += [group[0].heading] if group[0].heading else []
-            lines += [line for section in group for line in section.lines()]
-        relations += parse_relations(lines)
+                relations += self._relate_field(RelationKind(kind), text)
+        keyed = [line.line for line in self._keyed if not line.key]
+        relations += parse_relations([*keyed, *self._lines_of(SectionKind.LINKS)])
         links = [link for section in self._sections for line in section.lines() for link in line.links]
-        return relations + [RecordRelation(RelationKind.RELATES_TO, RecordReference(link.href)) for link in links]
+        return relations + [RecordRelation(RelationKind.RELATES_TO, link.href) for link in links]
 
-    def _references(self, text: str) -> list[RecordReference]:
-        """Return the records that a field of the front matter names: links, numbers or paths, separated by commas."""
-        references: list[RecordReference] = []
+    def _relate_field(self, kind: RelationKind, text: str) -> list[RecordRelation]:
+        """Return the relations to the links, numbers or paths, separated by commas, of a front matter's field."""
+        relations: list[RecordRelation] = []
         for part in text.split(","):
             # Behind a verb a number alone counts as the name of a record.
             line = MarkdownLine(f"supersedes {part.strip()}")
             line = self._inline_lines(f"supersedes {part}")[0] if "](" in part else line
-            named = [relation.reference for relation in parse_relations([line]) if relation.reference]
-            references += named or [RecordReference(part.strip(), text=part.strip())]
-        return references
+            named = [each for each in parse_relations([line]) if each.href is not None or each.number is not None]
+            named = named or [RecordRelation(kind, part.strip(), text=part.strip())]
+            relations += [replace(each, kind=kind, partly=False) for each in named]
+        return relations
 
     def _people(self) -> list[str]:
         found = {name: self.front.texts(name) for name in FRONT_FIELDS["people"]}
         return [f"{name.replace('_', ' ').capitalize()}: {', '.join(texts)}" for name, texts in found.items() if texts]
 
-    def _stated(self, name: str) -> str | None:
+    def _stated_text(self, name: str) -> str | None:
         """Return the text of a field of the front matter, otherwise that of a line with its key."""
         return next(iter(self.front.texts(*FRONT_FIELDS[name]) or self._line_values(name)), None)
 
@@ -329,7 +320,7 @@ def _kind_of(section: MarkdownSection) -> SectionKind | None:
     return section_kind(section.heading.text) if section.heading else None
 
 
-def _preamble(sections: Sequence[MarkdownSection]) -> Sequence[MarkdownSection]:
+def _find_preamble(sections: Sequence[MarkdownSection]) -> Sequence[MarkdownSection]:
     """Return the sections up to the one whose heading is the title, or only what comes before any heading.
 
     The title is the first heading of the first level before the usual sections of records, otherwise the first of any.
@@ -377,11 +368,11 @@ def _read_context(
     moved.update(range(title.start, title.body))
     matter = "\n".join(line for number, line in enumerate(lines) if number not in moved)
     parts = [matter, *("\n".join(lines[start:end]) for start, end in sorted(last)), "\n".join(people)]
-    return truncate("\n\n".join(part.strip() for part in parts if part.strip()), MAX_LENGTHS["context"])
+    return truncate_text("\n\n".join(part.strip() for part in parts if part.strip()), MAX_LENGTHS["context"])
 
 
 def _describes_record(block: MarkdownBlock) -> bool:
-    return block.kind == "html_block" or bool(_keyed_lines(block.lines()[:1]))
+    return block.kind == "html_block" or any(_keyed_lines(lines[:1]) for lines in block.paragraphs[:1])
 
 
 def _read_notes(sections: Sequence[MarkdownSection]) -> str | None:
@@ -392,7 +383,7 @@ def _read_notes(sections: Sequence[MarkdownSection]) -> str | None:
         if taken and sum(map(len, taken)) + len(paragraph) > NOTES_LENGTH:
             break
         taken.append(paragraph)
-    return truncate("\n".join(taken), MAX_LENGTHS["notes"]) or None
+    return truncate_text("\n".join(taken), MAX_LENGTHS["notes"]) or None
 
 
 def _read_reasons(sections: Sequence[MarkdownSection]) -> tuple[Reason, ...]:
@@ -404,7 +395,7 @@ def _read_reasons(sections: Sequence[MarkdownSection]) -> tuple[Reason, ...]:
             level = min((section.level for section in group[1:]), default=0)
             headings = [section.heading.text for section in group[1:] if section.heading and section.level == level]
             texts = listed or [collapse_spaces(heading) for heading in headings]
-            found += [Reason(name, truncate(text, MAX_LENGTHS["reasons.text"])) for text in texts]
+            found += [Reason(name, truncate_text(text, MAX_LENGTHS["reasons.text"])) for text in texts]
     return tuple(found[:MAX_REASONS])
 
 

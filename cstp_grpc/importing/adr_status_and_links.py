@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -47,24 +47,21 @@ class RelationKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RecordReference:
-    """Another record, by a link's address or by its number."""
+class RecordRelation:
+    """How a record relates to another, by a link's address or its number; both are None if it is not named.
 
+    `text` is how the line names it; `partly` says that `kind` holds only in part.
+    """
+
+    kind: RelationKind
     href: str | None = None
     number: int | None = None
     text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordRelation:
-    """How a record relates to another, which may not be named; `partly` says that `kind` holds only in part."""
-
-    kind: RelationKind
-    reference: RecordReference | None = None
     partly: bool = False
 
+    @property
     def link_kind(self) -> RelationKind:
-        """Return the kind of the link that the journal keeps: what holds in part only relates the two."""
+        """The kind of the link that the journal keeps: what holds in part only relates the two."""
         return RelationKind.RELATES_TO if self.partly else self.kind
 
 
@@ -75,34 +72,32 @@ def parse_relations(lines: Sequence[MarkdownLine]) -> list[RecordRelation]:
     """
     relations: list[RecordRelation] = []
     carried: RecordRelation | None = None
-    for line in (each.truncated(LONGEST_LINE) for each in lines):
+    for line in (each.truncate(LONGEST_LINE) for each in lines):
         verbs = list(VERB.finditer(line.text))
         ends = [*(verb.start() for verb in verbs), len(line.text)]
         leading = carried if carried and not verbs else RecordRelation(RelationKind.RELATES_TO)
-        relations += _relate(leading, _references(line, 0, ends[0], bare=False))
+        relations += _name_records(leading, line, 0, ends[0], bare=False)
         for verb, end in zip(verbs, ends[1:], strict=True):
             kind = next(kind for kind in RelationKind if verb[kind.value])
             relation = RecordRelation(kind, partly=bool(verb["before"] or verb["inside"] or verb["after"]))
-            named = _relate(relation, _references(line, verb.end(), end, bare=True))
+            named = list(_name_records(relation, line, verb.end(), end, bare=True))
             relations += named or [relation]
             carried = None if named else relation
     return relations
 
 
-def _relate(relation: RecordRelation, references: Iterator[RecordReference]) -> list[RecordRelation]:
-    return [RecordRelation(relation.kind, reference, relation.partly) for reference in references]
-
-
-def _references(line: MarkdownLine, start: int, end: int, *, bare: bool) -> Iterator[RecordReference]:
-    """Yield the records named in a part of a line; a number alone counts only right after a verb."""
+def _name_records(
+    relation: RecordRelation, line: MarkdownLine, start: int, end: int, *, bare: bool
+) -> Iterator[RecordRelation]:
+    """Yield the relation to each record named in a part of a line; a `bare` number counts only right after a verb."""
     links = [link for link in line.links if start <= link.start < end]
     for link in links:
-        yield RecordReference(link.href, text=line.text[link.start : link.end])
+        yield replace(relation, href=link.href, text=line.text[link.start : link.end])
     for match in NAMED_RECORD.finditer(line.text, start, end):
         if not any(link.start <= match.start() < link.end for link in links):
-            yield RecordReference(number=int(match["number"]), text=match[0])
+            yield replace(relation, number=int(match["number"]), text=match[0])
     if bare and not links and (number := BARE_NUMBER.match(line.text, start, end)):
-        yield RecordReference(number=int(number["number"]), text=number[0].strip(": "))
+        yield replace(relation, number=int(number["number"]), text=number[0].strip(": "))
 
 
 class StatusMeaning(Enum):
@@ -159,7 +154,7 @@ class AdrStatus:
 
 def parse_status(lines: Sequence[MarkdownLine]) -> AdrStatus | None:
     """Return the status that lines state, or None if they are blank."""
-    written = [line.truncated(LONGEST_LINE) for line in lines if line.text.strip()]
+    written = [line.truncate(LONGEST_LINE) for line in lines if line.text.strip()]
     if not written:
         return None
     if any(_is_choice(line.text) for line in written):
@@ -205,9 +200,9 @@ class LinkResolver:
         self._is_record = is_record
         self._numbers: dict[Path, dict[int, list[Path]]] = {}
 
-    def source_of(self, origin: Path, reference: RecordReference) -> str | None:
+    def source_of(self, origin: Path, relation: RecordRelation) -> str | None:
         """Return the source of the record to which `origin`, a path without symbolic links, refers."""
-        for path in self._candidates(origin, reference):
+        for path in self._candidates(origin, relation):
             if path != origin and self._is_record(path):
                 try:
                     return self._sources.source_of(path)
@@ -215,10 +210,10 @@ class LinkResolver:
                     return None
         return None
 
-    def _candidates(self, origin: Path, reference: RecordReference) -> Iterator[Path]:
-        if reference.number is not None:
-            yield from self._files_with_number(origin.parent, reference.number)
-        path = _local_path(reference.href) if reference.href else ""
+    def _candidates(self, origin: Path, relation: RecordRelation) -> Iterator[Path]:
+        if relation.number is not None:
+            yield from self._files_with_number(origin.parent, relation.number)
+        path = _local_path(relation.href) if relation.href else ""
         if not path:
             return
         base = origin.parent
@@ -244,9 +239,11 @@ class LinkResolver:
         return files if len(files) == 1 else []
 
 
-def names_a_record(reference: RecordReference) -> bool:
-    """Return whether a reference is a number or an address of a Markdown file, so that its record should exist."""
-    return reference.href is None or _local_path(reference.href).lower().endswith(MARKDOWN_SUFFIXES)
+def should_exist(relation: RecordRelation) -> bool:
+    """Return whether a relation names a record by a number or by the address of a Markdown file."""
+    if relation.href is None:
+        return relation.number is not None
+    return _local_path(relation.href).lower().endswith(MARKDOWN_SUFFIXES)
 
 
 def _local_path(href: str) -> str:

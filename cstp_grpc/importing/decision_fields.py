@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import TypeVar
@@ -18,12 +18,13 @@ from cstp_grpc.importing.model import (
     is_blank,
     quote_start,
     storage_problem,
-    truncate,
+    truncate_text,
 )
 from cstp_grpc.importing.record_dates import DateError, parse_date
 from cstp_grpc.yaml_with_lines import PlainValue
 
 E = TypeVar("E", bound=StrEnum)
+T = TypeVar("T")
 
 ENUMS: Mapping[str, type[StrEnum]] = {
     "stakes": Stakes,
@@ -49,19 +50,19 @@ class FieldReader:
 
     def read_content(self) -> DecisionContent:
         """Return the content of the decision. Raises FieldError for the first value that does not fit."""
-        title = self._truncated("title")
+        title = self._truncated_text("title")
         if title is None:
             raise FieldError("title: it is missing or blank")
         return DecisionContent(
             title=collapse_spaces(title),
-            context=self._truncated("context"),
+            context=self._truncated_text("context"),
             category=self._name("category"),
             stakes=self._word("stakes", Stakes),
             confidence=self._fraction("confidence"),
             status=self._word("status", DecisionStatus),
             outcome=self._word("outcome", Outcome),
             date=self._date("date"),
-            notes=self._truncated("notes"),
+            notes=self._truncated_text("notes"),
             reasons=self._reasons(),
             tags=self._names("tags", MAX_LENGTHS["tags"], MAX_TAGS),
             project=self._name("project"),
@@ -79,21 +80,20 @@ class FieldReader:
     def _text(self, name: str) -> str | None:
         return read_text_value(name, self._values.get(name))
 
-    def _word(self, name: str, words: type[E]) -> E | None:
+    def _convert(self, name: str, convert: Callable[[str], T], problem: str) -> T | None:
         text = self._text(name)
         try:
-            return None if text is None else words(text.lower())
+            return None if text is None else convert(text)
         except ValueError:
-            raise FieldError(f"{name}: {quote_start(text or '')} is none of {', '.join(words)}") from None
+            raise FieldError(f"{name}: {quote_start(text or '')} {problem}") from None
+
+    def _word(self, name: str, words: type[E]) -> E | None:
+        return self._convert(name, lambda text: words(text.lower()), f"is none of {', '.join(words)}")
 
     def _fraction(self, name: str) -> float | None:
-        text = self._text(name)
-        try:
-            number = None if text is None else float(text)
-        except ValueError:
-            raise FieldError(f"{name}: {quote_start(text or '')} is not a number") from None
+        number = self._convert(name, float, "is not a number")
         if number is not None and not 0 <= number <= 1:
-            raise FieldError(f"{name}: {text} is not from 0 to 1")
+            raise FieldError(f"{name}: {self._text(name)} is not from 0 to 1")
         return number
 
     def _date(self, name: str) -> datetime | None:
@@ -103,11 +103,11 @@ class FieldReader:
         except DateError as error:
             raise FieldError(f"{name}: {error}") from None
 
-    def _truncated(self, name: str, kind: str | None = None) -> str | None:
+    def _truncated_text(self, name: str, kind: str | None = None) -> str | None:
         text, limit = self._text(name), MAX_LENGTHS[kind or name]
         if text is not None and len(text) > limit:
             self.remarks.append(f"{name}: cut from {len(text)} to {limit} characters")
-        return None if text is None else truncate(text, limit)
+        return None if text is None else truncate_text(text, limit)
 
     def _name(self, name: str, kind: str | None = None) -> str | None:
         text, limit = self._text(name), MAX_LENGTHS[kind or name]
@@ -136,14 +136,14 @@ class FieldReader:
 
     def _reason(self, name: str, item: PlainValue) -> Reason:
         if not isinstance(item, dict):
-            return Reason("reason", truncate(read_text_value(name, item) or "", MAX_LENGTHS["reasons.text"]))
+            return Reason("reason", truncate_text(read_text_value(name, item) or "", MAX_LENGTHS["reasons.text"]))
         if unknown := item.keys() - {"type", "text", "strength"}:
             raise FieldError(f"{name}.{min(unknown)}: there is no such field")
         inner = FieldReader({f"{name}.{key}": value for key, value in item.items()})
         kind = inner._name(f"{name}.type", "reasons.type")
         if kind is None:
             raise FieldError(f"{name}.type: it is missing or blank")
-        text = inner._truncated(f"{name}.text", "reasons.text")
+        text = inner._truncated_text(f"{name}.text", "reasons.text")
         reason = Reason(kind, text or "", inner._fraction(f"{name}.strength"))
         self.remarks += inner.remarks
         return reason

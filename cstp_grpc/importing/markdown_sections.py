@@ -83,7 +83,7 @@ class MarkdownLine:
     links: tuple[MarkdownLink, ...] = ()
     item: bool = False
 
-    def truncated(self, length: int) -> MarkdownLine:
+    def truncate(self, length: int) -> MarkdownLine:
         """Return the beginning of the line, with the links that end in it."""
         if len(self.text) <= length:
             return self
@@ -103,10 +103,6 @@ class MarkdownBlock:
     end: int
     paragraphs: tuple[tuple[MarkdownLine, ...], ...]
 
-    def lines(self) -> list[MarkdownLine]:
-        """Return the lines of its paragraphs."""
-        return [line for paragraph in self.paragraphs for line in paragraph]
-
 
 @dataclass(frozen=True, slots=True)
 class MarkdownSection:
@@ -125,7 +121,7 @@ class MarkdownSection:
 
     def lines(self) -> list[MarkdownLine]:
         """Return the lines of all its blocks."""
-        return [line for block in self.blocks for line in block.lines()]
+        return [line for block in self.blocks for paragraph in block.paragraphs for line in paragraph]
 
 
 class MarkdownReader:
@@ -137,7 +133,7 @@ class MarkdownReader:
     def read_sections(self, text: str) -> list[MarkdownSection]:
         """Return the sections of a text with line feeds only, starting with what comes before the first heading."""
         nodes = SyntaxTreeNode(self._parser.parse(text)).children
-        blocks = [MarkdownBlock(node.type, *(node.map or (0, 0)), tuple(_paragraphs(node))) for node in nodes]
+        blocks = [MarkdownBlock(node.type, *(node.map or (0, 0)), tuple(_read_paragraphs(node))) for node in nodes]
         heads = [number for number, node in enumerate(nodes) if node.type == "heading"]
         starts = [*(blocks[head].start for head in heads), text.count("\n") + 1]
         bounds = [*heads, len(blocks)]
@@ -145,12 +141,13 @@ class MarkdownReader:
         for number, head in enumerate(heads):
             heading, level = blocks[head], int(nodes[head].tag.removeprefix("h"))
             body = tuple(blocks[head + 1 : bounds[number + 1]])
-            line = _join_lines(heading.lines(), " ")
+            (lines,) = heading.paragraphs
+            line = _join_lines(lines, " ")
             sections.append(MarkdownSection(line, level, heading.start, heading.end, starts[number + 1], body))
         return sections
 
 
-def _paragraphs(block: SyntaxTreeNode) -> Iterator[tuple[MarkdownLine, ...]]:
+def _read_paragraphs(block: SyntaxTreeNode) -> Iterator[tuple[MarkdownLine, ...]]:
     starts_item = False
     for node in block.walk():
         if node.type == "list_item":

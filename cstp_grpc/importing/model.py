@@ -92,14 +92,14 @@ def storage_problem(text: str) -> str | None:
     return "it holds a NUL character" if match[0] == "\0" else "it holds half of a surrogate pair"
 
 
-def truncate(text: str, limit: int) -> str:
+def truncate_text(text: str, limit: int) -> str:
     """Return a text of at most `limit` characters, with an ellipsis at the end if something was cut off."""
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
 def quote_start(text: str) -> str:
     """Return the start of a text in quotes, for messages."""
-    return repr(truncate(text, 60))
+    return repr(truncate_text(text, 60))
 
 
 def collapse_spaces(text: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,70 +36,62 @@ class DateError(Exception):
     """A text is not a date or could be two dates; the message quotes it."""
 
 
-def _read_instant(match: re.Match[str]) -> datetime:
-    zone = (match["zone"] or "Z").replace(" ", "").replace("UTC", "Z")
-    return datetime.fromisoformat(f"{match['day']}T{match['time'].replace(',', '.')}{zone}").astimezone(UTC)
-
-
-def _read_day(match: re.Match[str]) -> datetime:
-    return datetime(int(match["year"]), int(match["month"]), int(match["day"]), tzinfo=UTC)
-
-
-def _read_named_month(match: re.Match[str]) -> datetime:
-    month = MONTHS.index(match["name"][:3].lower()) + 1
-    return datetime(int(match["year"]), month, int(match["day"]), tzinfo=UTC)
-
-
-def _read_numeric(match: re.Match[str]) -> datetime:
-    first, second, year = int(match["first"]), int(match["second"]), int(match["year"])
-    # Points are used where the day comes first; of slashes and dashes one number must be too large for a month.
-    if match["mark"] == "." or first > 12 or first == second:
-        return datetime(year, second, first, tzinfo=UTC)
-    if second > 12:
-        return datetime(year, first, second, tzinfo=UTC)
-    raise DateError(f"{match[0]!r} could be two days")
-
-
-FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], datetime]], ...] = tuple(
-    (re.compile(rf"(?<!\d)(?:{pattern})(?!\d)", re.IGNORECASE), read)
-    for pattern, read in (
-        (
-            r"(?P<day>\d{4}-\d\d-\d\d)(?:T|\s+)(?P<time>\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?)"
-            r"(?P<zone>\s*(?:Z|UTC|[+-]\d\d:?\d\d))?",
-            _read_instant,
-        ),
-        (rf"{YEAR}(?P<mark>[-/.])(?P<month>\d\d?)(?P=mark)(?P<day>\d\d?)", _read_day),
-        (r"(?P<year>(?:19|20)\d\d)(?P<month>\d\d)(?P<day>\d\d)", _read_day),
-        (rf"{DAY}(?:\s+of)?{GAP}{MONTH}{GAP}{YEAR}", _read_named_month),
-        (rf"{MONTH}{GAP}{DAY}{GAP}{YEAR}", _read_named_month),
-        (rf"{YEAR}{GAP}{MONTH}{GAP}{DAY}", _read_named_month),
-        (rf"(?P<first>\d\d?)(?P<mark>[/.-])(?P<second>\d\d?)(?P=mark){YEAR}", _read_numeric),
+FORMS = tuple(
+    re.compile(rf"(?<!\d)(?:{form})(?!\d)", re.IGNORECASE)
+    for form in (
+        r"(?P<iso>\d{4}-\d\d-\d\d)(?:T|\s+)(?P<time>\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?)"
+        r"(?P<zone>\s*(?:Z|UTC|[+-]\d\d:?\d\d))?",
+        rf"{YEAR}(?P<mark>[-/.])(?P<month>\d\d?)(?P=mark)(?P<day>\d\d?)",
+        r"(?P<year>(?:19|20)\d\d)(?P<month>\d\d)(?P<day>\d\d)",
+        rf"{DAY}(?:\s+of)?{GAP}{MONTH}{GAP}{YEAR}",
+        rf"{MONTH}{GAP}{DAY}{GAP}{YEAR}",
+        rf"{YEAR}{GAP}{MONTH}{GAP}{DAY}",
+        rf"(?P<first>\d\d?)(?P<mark>[/.-])(?P<second>\d\d?)(?P=mark){YEAR}",
     )
 )
-"""How dates are written, and how each form is read; of two that match at one place the first counts."""
+"""How dates are written; of two forms that match at one place the first counts."""
 
 
 def parse_date(text: str) -> datetime:
     """Return the instant in UTC that the whole text names. Raises DateError."""
     stripped = text.strip()
     stripped = stripped[match.end() :] if (match := WEEKDAY.match(stripped)) else stripped
-    for pattern, read in FORMS:
-        if match := pattern.fullmatch(stripped):
-            return _read_match(match, read)
+    for form in FORMS:
+        if match := form.fullmatch(stripped):
+            return _to_instant(match)
     raise DateError(f"{quote_start(text)} is not a date")
 
 
 def find_date(text: str) -> datetime | None:
     """Return the first date in a text, or None. Raises DateError if it could be two days or does not exist."""
-    found = [(match, read) for pattern, read in FORMS if (match := pattern.search(text))]
-    return _read_match(*min(found, key=lambda each: each[0].start())) if found else None
+    matches = [match for form in FORMS if (match := form.search(text))]
+    return _to_instant(min(matches, key=lambda match: match.start())) if matches else None
 
 
-def _read_match(match: re.Match[str], read: Callable[[re.Match[str]], datetime]) -> datetime:
+def _to_instant(match: re.Match[str]) -> datetime:
+    parts = match.groupdict()
     try:
-        return read(match)
+        if "iso" in parts:
+            zone = (parts["zone"] or "Z").replace(" ", "").replace("UTC", "Z")
+            return datetime.fromisoformat(f"{parts['iso']}T{parts['time'].replace(',', '.')}{zone}").astimezone(UTC)
+        if "first" in parts:
+            month, day = _month_and_day(match)
+        else:
+            month = MONTHS.index(parts["name"][:3].lower()) + 1 if "name" in parts else int(parts["month"])
+            day = int(parts["day"])
+        return datetime(int(parts["year"]), month, day, tzinfo=UTC)
     except (ValueError, OverflowError):
         raise DateError(f"there is no day {quote_start(match[0])}") from None
+
+
+def _month_and_day(match: re.Match[str]) -> tuple[int, int]:
+    first, second = int(match["first"]), int(match["second"])
+    # Where numbers are separated by points, the day comes first; otherwise only the size of a number can tell.
+    if match["mark"] == "." or first > 12 or first == second:
+        return second, first
+    if second > 12:
+        return first, second
+    raise DateError(f"{match[0]!r} could be two days")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,69 +103,52 @@ class RecordDate:
     remark: str | None = None
 
 
-class HistoryError(Exception):
-    """The history of a work tree cannot be read; the message says why."""
-
-
 class FileDates:
     """Dates files by their first commit, otherwise by their modification time."""
 
     def __init__(self, sources: SourceNames, timeout: float = GIT_TIMEOUT_SECONDS) -> None:
         self._sources = sources
         self._timeout = timeout
-        self._histories: dict[Path, dict[str, datetime] | HistoryError] = {}
+        self._histories: dict[Path, tuple[dict[str, datetime], str | None]] = {}
 
     def date_of(self, path: Path) -> RecordDate:
         """Return the date of a file."""
         real = real_path(path)
         remark = None
-        try:
-            if date := self._first_commit(real):
+        if tree := self._sources.work_tree(real):
+            dates, problem = self._read_history(tree)
+            if date := dates.get(real.relative_to(tree).as_posix()):
                 return RecordDate(date, DateOrigin.FIRST_COMMIT)
-        except HistoryError as error:
-            remark = f"its first commit is not known: {error}"
+            remark = problem and f"its first commit is not known: {problem}"
         try:
             return RecordDate(datetime.fromtimestamp(real.stat().st_mtime, UTC), DateOrigin.MODIFIED, remark)
         except (OSError, ValueError, OverflowError):
             return RecordDate(None, DateOrigin.IMPORT, remark)
 
-    def _first_commit(self, path: Path) -> datetime | None:
-        tree = self._sources.work_tree(path)
-        if tree is None:
-            return None
+    def _read_history(self, tree: Path) -> tuple[dict[str, datetime], str | None]:
+        """Return the dates of first commits by path, or why they are unknown."""
         if tree not in self._histories:
             try:
-                self._histories[tree] = _parse_log(_read_log(tree, self._timeout))
-            except HistoryError as error:
-                self._histories[tree] = error
-        history = self._histories[tree]
-        if isinstance(history, HistoryError):
-            raise history
-        return history.get(path.relative_to(tree).as_posix())
+                self._histories[tree] = _parse_log(_read_log(tree, self._timeout)), None
+            except FileNotFoundError:
+                self._histories[tree] = {}, "git is not installed"
+            except subprocess.TimeoutExpired:
+                self._histories[tree] = {}, f"git took longer than {self._timeout:g} s"
+            except subprocess.CalledProcessError as error:
+                lines = error.stderr.decode(errors="replace").splitlines()
+                self._histories[tree] = {}, f"git says: {lines[0] if lines else f'exit code {error.returncode}'}"
+            except OSError as error:
+                self._histories[tree] = {}, f"git cannot be run: {error.strerror}"
+        return self._histories[tree]
 
 
-def _read_log(tree: Path, timeout: float, suffixes: Sequence[str] = SUFFIXES) -> str:
-    """Return what git logs of added and renamed files, the oldest commit first. Raises HistoryError."""
+def _read_log(tree: Path, timeout: float) -> str:
+    """Return the log of added and renamed files, the oldest commit first. Raises OSError and SubprocessError."""
     options = ["--topo-order", "--reverse", "--find-renames", "--diff-filter=AR", "--name-status"]
     # Files of other kinds are not even looked at, which keeps reading a large history fast.
-    patterns = [f":(icase,glob)**/*{suffix}" for suffix in suffixes]
-    try:
-        run = subprocess.run(
-            git_command("-C", str(tree), "log", *DIFF_OPTIONS, *options, f"--format={COMMIT}%aI %D", "--", *patterns),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise HistoryError("git is not installed") from None
-    except subprocess.TimeoutExpired:
-        raise HistoryError(f"git took longer than {timeout:g} s") from None
-    except OSError as error:
-        raise HistoryError(f"git cannot be run: {error.strerror}") from None
-    if run.returncode != 0:
-        lines = run.stderr.decode(errors="replace").splitlines()
-        raise HistoryError(f"git says: {lines[0] if lines else f'exit code {run.returncode}'}")
+    patterns = [f":(icase,glob)**/*{suffix}" for suffix in SUFFIXES]
+    command = git_command("-C", str(tree), "log", *DIFF_OPTIONS, *options, f"--format={COMMIT}%aI %D", "--", *patterns)
+    run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=True)
     return run.stdout.decode(errors="surrogateescape")
 
 
