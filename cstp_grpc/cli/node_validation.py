@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from cstp_grpc.cli.console import TextTable
 from cstp_grpc.cli.output import to_printable
 from cstp_grpc.cli.project_folder import ProjectFolder
 from cstp_grpc.config import inherited_environment
+from cstp_grpc.git_command import git_command
 from cstp_grpc.intent_layer.model import FactPlacement, FindingSeverity, ValidationFinding
 from cstp_grpc.intent_layer.node_imports import IMPORTABLE_SUFFIXES, MAX_DEPTH, find_imports
 from cstp_grpc.intent_layer.node_staleness import INHERITED_VARIABLES, GitHistory
@@ -243,7 +243,8 @@ def _git_output(*arguments: str, feed: bytes = b"") -> bytes:
 
 
 def _run_git(*arguments: str, feed: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    git = shutil.which("git")
-    if git is None:
-        raise click.ClickException("there is no git")
-    return subprocess.run([git, *arguments], input=feed, capture_output=True, check=False)
+    try:
+        command = git_command(*arguments)
+    except FileNotFoundError:
+        raise click.ClickException("there is no git") from None
+    return subprocess.run(command, input=feed, capture_output=True, check=False)

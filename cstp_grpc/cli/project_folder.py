@@ -16,6 +16,7 @@ import click
 
 from cstp_grpc.cli.command_decorators import Command
 from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.git_command import find_work_tree
 from cstp_grpc.intent_layer.model import ROOT
 from cstp_grpc.intent_layer.project_tree import ProjectTree
 
@@ -96,7 +97,7 @@ def open_project(folder: Path | None) -> ProjectFolder:
 
 def work_tree_root(folder: Path) -> Path:
     """Return the root of the git work tree that contains a folder, or else the folder itself."""
-    return next((above for above in (folder, *folder.parents) if (above / ".git").exists()), folder)
+    return find_work_tree(folder) or folder
 
 
 def current_user() -> str:

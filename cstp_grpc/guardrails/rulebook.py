@@ -30,7 +30,8 @@ from cstp_grpc.guardrails.rulebook_files import (
     list_rulebook_files,
     read_rulebook_file,
 )
-from cstp_grpc.guardrails.yaml_document import RulebookNode, YamlFields, mapping_entries, read_document
+from cstp_grpc.guardrails.yaml_document import YamlFields, mapping_entries, read_document
+from cstp_grpc.yaml_with_lines import YamlNode
 
 API_VERSION = "cstp.guardrails/v1"
 INPUT_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
@@ -82,7 +83,7 @@ class RulebookParser:
         """Add a problem."""
         self.parsed.problems.append(RulebookProblem(self._file, line, where, reason))
 
-    def rulebook(self, node: RulebookNode, digest: str) -> Rulebook:
+    def rulebook(self, node: YamlNode, digest: str) -> Rulebook:
         """Parse the whole document."""
         fields = YamlFields(
             node, "rulebook", self.report, ["apiVersion", "metadata", "guardrails"], ["inputs", "tests"]
@@ -90,7 +91,7 @@ class RulebookParser:
         if fields.text("apiVersion") not in ("", API_VERSION):
             fields.report_problem(f"`apiVersion` must be {API_VERSION}", "apiVersion")
         metadata = YamlFields(
-            fields.get("metadata") or RulebookNode(node.line, {}),
+            fields.get("metadata") or YamlNode(node.line, {}),
             "metadata",
             self.report,
             ["name", "version"],
@@ -117,14 +118,14 @@ class RulebookParser:
             digest=digest,
         )
 
-    def _input(self, name: str, node: RulebookNode) -> None:
+    def _input(self, name: str, node: YamlNode) -> None:
         where, before = f"inputs.{name}", len(self.parsed.problems)
         if not INPUT_NAME_PATTERN.fullmatch(name) or name in RESERVED_NAMES:
             self.report(node.line, where, "is not a name that an expression can read")
             return
         fields = YamlFields(node, where, self.report, ["type"], ["default", "description"])
         declared = fields.enum_word("type", InputType)
-        default = given.plain() if (given := fields.get("default")) else None
+        default = given.plain if (given := fields.get("default")) else None
         if default is not None and len(self.parsed.problems) == before:
             try:
                 check_context_bounds({name: default})
@@ -137,7 +138,7 @@ class RulebookParser:
         if sound:
             self.parsed.inputs[name] = InputDeclaration(name, declared, default, description, node.line)
 
-    def _guardrail(self, node: RulebookNode, where: str, environment: CelEnvironment) -> Guardrail:
+    def _guardrail(self, node: YamlNode, where: str, environment: CelEnvironment) -> Guardrail:
         required = ["id", "name", "when", "severity", "message"]
         fields = YamlFields(node, self._named(node, "id", where), self.report, required, ["suggestion", "description"])
         identifier = fields.identifier("id")
@@ -173,12 +174,12 @@ class RulebookParser:
                 )
         return expression
 
-    def _test(self, node: RulebookNode, where: str) -> RulebookTest:
+    def _test(self, node: YamlNode, where: str) -> RulebookTest:
         where = self._named(node, "name", where)
         fields = YamlFields(node, where, self.report, ["name", "action", "expect"], ["expect_errors", "expect_allowed"])
         return RulebookTest(
             name=fields.text("name"),
-            action=self._action(fields.get("action") or RulebookNode(node.line, None), where),
+            action=self._action(fields.get("action") or YamlNode(node.line, None), where),
             expect=self._expected(fields, "expect"),
             expect_errors=self._expected(fields, "expect_errors"),
             expect_allowed=fields.boolean("expect_allowed"),
@@ -192,7 +193,7 @@ class RulebookParser:
                 self.report(line, fields.where, f"`{key}` names {identifier}, which is no guardrail of this rulebook")
         return frozenset(identifier for _, identifier in found)
 
-    def _action(self, node: RulebookNode, where: str) -> Action:
+    def _action(self, node: YamlNode, where: str) -> Action:
         if node.value is None:
             return Action("")
         optional = ["category", "stakes", "confidence", "context", "code"]
@@ -217,7 +218,7 @@ class RulebookParser:
             node, fields.where, self.report, [], ["paths", "boundaries", "checks", "pitfalls", "unreadable"]
         )
         boundaries = YamlFields(
-            code.get("boundaries") or RulebookNode(node.line, {}),
+            code.get("boundaries") or YamlNode(node.line, {}),
             fields.where,
             self.report,
             [],
@@ -238,14 +239,14 @@ class RulebookParser:
         if node is None:
             return {}
         found = mapping_entries(node, fields.where, self.report)
-        context: dict[str, object] = {key: item.plain() for key, item in found.items()}
+        context: dict[str, object] = {key: item.plain for key, item in found.items()}
         try:
             check_context_bounds(context)
         except InvalidArgument as error:
             fields.report_problem(f"`context` {invalid_value_reason(error)}", "context")
         return context
 
-    def _named(self, node: RulebookNode, key: str, otherwise: str) -> str:
+    def _named(self, node: YamlNode, key: str, otherwise: str) -> str:
         """Return the name of a guardrail or test for its problems."""
         named = node.value.get(key) if isinstance(node.value, dict) else None
         return named.value if named and isinstance(named.value, str) and named.value else otherwise

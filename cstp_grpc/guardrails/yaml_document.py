@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, TypeVar
-
-import yaml
+from typing import TypeVar
 
 from cstp_grpc.guardrails.input_values import InputValueError, json_type_name, to_number
 from cstp_grpc.guardrails.rulebook_files import MAX_RULEBOOK_BYTES
+from cstp_grpc.yaml_with_lines import YamlError, YamlNode, YamlReader, YamlScalar
 
 MAX_YAML_DEPTH = 40
 """Maximum nesting of a file; leaves room for a test whose context has the greatest depth."""
 
-YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 NULL_PATTERN = re.compile(r"|~|null|Null|NULL")
 BOOL_PATTERN = re.compile(r"true|True|TRUE|false|False|FALSE")
 AMBIGUOUS_BOOL_PATTERN = re.compile(r"yes|no|on|off", re.IGNORECASE)
@@ -32,140 +29,79 @@ FLOAT_PATTERN = re.compile(r"[-+]?([0-9]{1,300}(\.[0-9]{0,300})?|\.[0-9]{1,300})
 PRINTABLE_PATTERN = re.compile(r"[\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*")
 
 ReportLine = Callable[[int, str], None]
-"""Reports a problem and its line, counted from 1."""
+"""Takes a problem with its line, counted from 1."""
 
 
-class MalformedYaml(Exception):
-    """Parsing cannot continue after `line`."""
+class _RulebookReader(YamlReader):
+    """Reads YAML of which nothing may be understood in two ways; reports what can be passed over."""
 
-    def __init__(self, line: int, reason: str) -> None:
-        super().__init__(reason)
-        self.line = line
-        self.reason = reason
+    max_depth = MAX_YAML_DEPTH
+    key_problem = "a key must be a text"
+    syntax_problem = "is not YAML"
+
+    def __init__(self, report: ReportLine) -> None:
+        super().__init__()
+        self._report = report
+
+    def start_document(self, number: int, line: int) -> None:
+        if number:
+            raise YamlError("holds more than one document", line)
+
+    def read_alias(self, name: str, line: int) -> YamlNode:  # noqa: ARG002 - no alias is resolved
+        self._report(line, "aliases are not supported: write the value out")
+        return YamlNode(line, None)
+
+    def check_properties(self, anchor: str | None, tag: str | None, line: int) -> None:
+        if anchor:
+            self._report(line, "anchors are not supported")
+        if tag:
+            self._report(line, "tags are not supported")
+
+    def accepts_repeated_key(self, key: str, line: int, first_line: int) -> bool:
+        self._report(line, f"the key `{key}` is given twice; the first is on line {first_line}")
+        return False
+
+    def read_scalar(self, text: str, line: int) -> YamlScalar:
+        if NULL_PATTERN.fullmatch(text):
+            return None
+        if BOOL_PATTERN.fullmatch(text):
+            return text.lower() == "true"
+        if INT_PATTERN.fullmatch(text):
+            return int(text)
+        if FLOAT_PATTERN.fullmatch(text):
+            return float(text)
+        if AMBIGUOUS_BOOL_PATTERN.fullmatch(text):
+            self._report(line, f"`{text}` may be a bool or a text: write true or false, or put it in quotes")
+        return text
 
 
-@dataclass(slots=True)
-class RulebookNode:
-    """A value and its line, or that of its key."""
-
-    line: int
-    value: str | int | float | bool | list[RulebookNode] | dict[str, RulebookNode] | None
-
-    def plain(self) -> Any:
-        """Return the value without line numbers."""
-        if isinstance(self.value, dict):
-            return {key: node.plain() for key, node in self.value.items()}
-        if isinstance(self.value, list):
-            return [node.plain() for node in self.value]
-        return self.value
-
-
-def read_document(content: bytes, report: ReportLine) -> RulebookNode | None:
-    """Parse the one document of a file; report problems, and return None if it cannot be parsed."""
+def read_document(content: bytes, report: ReportLine) -> YamlNode | None:
+    """Return the one document in a file, or None if it cannot be read; problems are reported."""
     try:
-        text = decode_text(content)
-        return compose_document(yaml.parse(text, Loader=YAML_LOADER), report)
-    except MalformedYaml as error:
-        report(error.line, error.reason)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        documents = _RulebookReader(report).read(decode_text(content))
+    except YamlError as error:
         # What is missing at the end of a file is found on the line after its last.
-        line = min(mark.line + 1, len(content.splitlines())) if mark else 1
-        report(line, f"is not YAML: {error.problem or error.context}")
-    except yaml.YAMLError as error:
-        report(1, f"is not YAML: {error}")
-    return None
+        last_line = max(1, len(content.splitlines()))
+        report(min(error.line or 1, last_line), error.reason.removeprefix("it "))
+        return None
+    if not documents:
+        report(1, "is empty")
+        return None
+    return documents[0]
 
 
 def decode_text(content: bytes) -> str:
-    """Decode the text of a file. Raises MalformedYaml."""
+    """Return a file's text. Raises YamlError."""
     if len(content) > MAX_RULEBOOK_BYTES:
-        raise MalformedYaml(1, f"is larger than {MAX_RULEBOOK_BYTES} bytes")
+        raise YamlError(f"is larger than {MAX_RULEBOOK_BYTES} bytes", 1)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise MalformedYaml(content.count(b"\n", 0, error.start) + 1, "is not UTF-8") from None
+        raise YamlError("is not UTF-8", content.count(b"\n", 0, error.start) + 1) from None
     match = PRINTABLE_PATTERN.match(text)
     if match and match.end() < len(text):
-        raise MalformedYaml(text.count("\n", 0, match.end()) + 1, f"holds the character {text[match.end()]!r}")
+        raise YamlError(f"holds the character {text[match.end()]!r}", text.count("\n", 0, match.end()) + 1)
     return text
-
-
-def compose_document(events: Iterator[yaml.Event], report: ReportLine) -> RulebookNode:
-    """Return the only document of an event stream. Raises MalformedYaml and YAMLError."""
-    next(events)
-    start = next(events)
-    if isinstance(start, yaml.StreamEndEvent):
-        raise MalformedYaml(1, "is empty")
-    node = compose_node(next(events), events, report, 1)
-    next(events)
-    after = next(events)
-    if not isinstance(after, yaml.StreamEndEvent):
-        raise MalformedYaml(line_of(after), "holds more than one document")
-    return node
-
-
-def compose_node(event: yaml.Event, events: Iterator[yaml.Event], report: ReportLine, depth: int) -> RulebookNode:
-    """Return the value that starts with `event`. Raises MalformedYaml and YAMLError."""
-    line = line_of(event)
-    if depth > MAX_YAML_DEPTH:
-        raise MalformedYaml(line, f"is nested deeper than {MAX_YAML_DEPTH} levels")
-    if isinstance(event, yaml.AliasEvent):
-        report(line, "aliases are not supported: write the value out")
-        return RulebookNode(line, None)
-    if getattr(event, "anchor", None):
-        report(line, "anchors are not supported")
-    if getattr(event, "tag", None):
-        report(line, "tags are not supported")
-    if isinstance(event, yaml.SequenceStartEvent):
-        items = []
-        while not isinstance(item := next(events), yaml.SequenceEndEvent):
-            items.append(compose_node(item, events, report, depth + 1))
-        return RulebookNode(line, items)
-    if isinstance(event, yaml.MappingStartEvent):
-        return RulebookNode(line, compose_mapping(events, report, depth))
-    if not isinstance(event, yaml.ScalarEvent):
-        raise MalformedYaml(line, "a value is missing")
-    return RulebookNode(line, resolve_scalar(event, report))
-
-
-def compose_mapping(events: Iterator[yaml.Event], report: ReportLine, depth: int) -> dict[str, RulebookNode]:
-    """Return the entries of a mapping, each with the line of its key. Raises MalformedYaml and YAMLError."""
-    entries: dict[str, RulebookNode] = {}
-    while not isinstance(key := next(events), yaml.MappingEndEvent):
-        line = line_of(key)
-        if not isinstance(key, yaml.ScalarEvent):
-            raise MalformedYaml(line, "a key must be a text")
-        node = compose_node(next(events), events, report, depth + 1)
-        if key.value in entries:
-            report(line, f"the key `{key.value}` is given twice; the first is on line {entries[key.value].line}")
-        else:
-            entries[key.value] = RulebookNode(line, node.value)
-    return entries
-
-
-def resolve_scalar(event: yaml.ScalarEvent, report: ReportLine) -> str | int | float | bool | None:
-    """Return the value of a scalar; a quoted one is always a string."""
-    text: str = event.value
-    plain: bool = event.implicit[0]
-    if not plain:
-        return text
-    if NULL_PATTERN.fullmatch(text):
-        return None
-    if BOOL_PATTERN.fullmatch(text):
-        return text.lower() == "true"
-    if INT_PATTERN.fullmatch(text):
-        return int(text)
-    if FLOAT_PATTERN.fullmatch(text):
-        return float(text)
-    if AMBIGUOUS_BOOL_PATTERN.fullmatch(text):
-        report(line_of(event), f"`{text}` may be a bool or a text: write true or false, or put it in quotes")
-    return text
-
-
-def line_of(event: yaml.Event) -> int:
-    """Return the line of an event, counted from 1."""
-    return event.start_mark.line + 1 if event.start_mark else 1
 
 
 IDENTIFIER_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -182,7 +118,7 @@ class YamlFields:
 
     def __init__(
         self,
-        node: RulebookNode,
+        node: YamlNode,
         where: str,
         report: ReportProblem,
         required: Sequence[str],
@@ -209,7 +145,7 @@ class YamlFields:
         line = self._entries[key].line if key in self._entries and key is not None else self.line
         self._report(line, self.where, reason)
 
-    def get(self, key: str) -> RulebookNode | None:
+    def get(self, key: str) -> YamlNode | None:
         """Return a value, or None if absent."""
         return self._entries.get(key)
 
@@ -272,7 +208,7 @@ class YamlFields:
             self.report_problem(f"`{key}` {error}", key)
             return None
 
-    def items(self, key: str) -> list[RulebookNode]:
+    def items(self, key: str) -> list[YamlNode]:
         """Return the values of a list, empty if absent."""
         node = self._entries.get(key)
         if node is None:
@@ -295,7 +231,7 @@ class YamlFields:
         return found
 
 
-def mapping_entries(node: RulebookNode, where: str, report: ReportProblem) -> Mapping[str, RulebookNode]:
+def mapping_entries(node: YamlNode, where: str, report: ReportProblem) -> Mapping[str, YamlNode]:
     """Return the entries of a map; report anything else and return an empty map."""
     if isinstance(node.value, dict):
         return node.value

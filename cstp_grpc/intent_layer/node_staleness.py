@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from cstp_grpc.git_command import DIFF_OPTIONS, git_command
 from cstp_grpc.intent_layer.project_files import name_of, parent_of
 from cstp_grpc.intent_layer.project_tree import MAX_FILE_BYTES, NODE_FILES, SKIPPED_FOLDERS
 
@@ -36,24 +36,7 @@ LINK_MODE = "120000"
 SHA1_DIGITS = 40
 PLAIN_NAME = re.compile(r"[\w. -]+")
 """Names that a pattern of git takes literally."""
-GIT_SETTINGS = (
-    "core.fsmonitor=false",
-    "core.hooksPath=/dev/null",
-    "log.showSignature=false",
-    "log.showRoot=true",
-    "diff.relative=false",
-    "diff.orderFile=/dev/null",
-)
-"""A project's own settings must neither start programs nor change what is printed."""
-DIFF_OPTIONS = (
-    "--no-ext-diff",
-    "--no-textconv",
-    "--no-color",
-    "--no-renames",
-    "--ignore-submodules",
-    "--relative",
-    "-z",
-)
+LOG_DIFF_OPTIONS = (*DIFF_OPTIONS, "--no-renames", "--ignore-submodules", "--relative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +110,7 @@ class GitHistory:
     def _uncommitted_files(self, names: Iterable[str]) -> set[str] | None:
         """Return the files of these names that differ from HEAD, or None if git fails."""
         patterns = [f":(glob)**/{name}" for name in sorted(names) if PLAIN_NAME.fullmatch(name)]
-        answer = self._run_git("diff-index", *DIFF_OPTIONS, "--raw", "--no-abbrev", "HEAD", "--", *patterns)
+        answer = self._run_git("diff-index", *LOG_DIFF_OPTIONS, "--raw", "--no-abbrev", "HEAD", "--", *patterns)
         if answer is None:
             return None
         fields = iter(answer.split(b"\0"))
@@ -164,7 +147,7 @@ class GitHistory:
         """Read commits, latest first, until the scan is complete or the time is up."""
         try:
             with self._start_git(
-                "log", *DIFF_OPTIONS, "--name-status", f"--format={COMMIT_MARKER}%cs", "--", "."
+                "log", *LOG_DIFF_OPTIONS, "--name-status", f"--format={COMMIT_MARKER}%cs", "--", "."
             ) as process:
                 for commit in _parse_commits(process):
                     ages.add_commit(commit)
@@ -179,12 +162,8 @@ class GitHistory:
 
         Raises OSError if git is missing.
         """
-        git = shutil.which("git", path=self._environment.get("PATH"))
-        if git is None:
-            raise FileNotFoundError("git")
-        command = [git, "--no-pager", *(part for setting in GIT_SETTINGS for part in ("-c", setting)), *arguments]
         process = subprocess.Popen(
-            command,
+            git_command(*arguments, search_path=self._environment.get("PATH")),
             cwd=self._root,
             env=self._environment,
             stdin=subprocess.DEVNULL,
