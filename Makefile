@@ -32,10 +32,11 @@ bench-accept: $(VENV)/.installed-dev ## Keep the figures of the newest run as th
 	@$(BIN)/python -m tests.bench --from newest --accept
 
 test: $(VENV)/.installed-dev check ## Check and test everything.
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
-test-slow: $(VENV)/.installed-dev ## The tests that take long: kill -9 under load.
+test-slow: $(VENV)/.installed-dev ## The tests that take long: kill -9 under load, and properties on all examples.
 	$(BIN)/python -m pytest -m slow --timeout 900
+	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile full --timeout 900
 
 test-clients: $(VENV)/.installed-dev ## The clients in TypeScript, Go, Java and Rust, as far as there are tools; LANGUAGES names those that must be.
 	$(BIN)/python -m tests.clients $(LANGUAGES)

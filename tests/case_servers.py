@@ -8,7 +8,6 @@ all that a server holds says `alone: true` and has a server for itself.
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -138,10 +137,9 @@ class RunCaller:
 class CaseServers:
     """Runs the server that a run needs, with a bridge, and keeps it until a run needs another."""
 
-    def __init__(self, runs: Sequence[CaseRun], folder: Path, journal: Path) -> None:
+    def __init__(self, runs: Sequence[CaseRun], folder: Path) -> None:
         self._runs = runs
         self._folder = folder
-        self._journal = journal
         self._opened = ExitStack()
         self._server: str | None = None
         self._names: frozenset[str] = frozenset()
@@ -161,8 +159,6 @@ class CaseServers:
 
     def _start(self, server: str) -> None:
         data_dir = Path(tempfile.mkdtemp(dir=self._folder))
-        # Making the tables takes longer than starting the server.
-        shutil.copyfile(self._journal, data_dir / "journal.db")
         runs = [run for run in self._runs if run.server == server]
         wanted = shared_settings(runs, data_dir)
         app = self._opened.enter_context(running(wanted))

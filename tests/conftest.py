@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from sqlalchemy import Engine
 
 from cstp_grpc.storage.engine import create_engine
-from cstp_grpc.storage.migration import migrate_database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.certificates import Authority, Certificate, make_certificate
-from tests.databases import POOL_SIZE, PostgresMissing, PostgresServer, ServerWriter, postgres_server, unique_name
+from tests.databases import (
+    POOL_SIZE,
+    PostgresMissing,
+    PostgresServer,
+    ServerWriter,
+    postgres_server,
+    unique_name,
+    write_journal,
+)
+from tests.example_counts import register_profiles
 
-# How long an example takes says more of the machine than of the code.
-settings.register_profile("tests", deadline=None)
-settings.load_profile("tests")
+register_profiles()
+# A shell starts what runs in the background without it, and tests interrupt processes that inherit what this one does.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -30,16 +39,6 @@ def postgres() -> Iterator[PostgresServer]:
             yield server
     except PostgresMissing as missing:
         pytest.skip(str(missing))
-
-
-@pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated SQLite file to copy."""
-    path = tmp_path_factory.mktemp("sqlite") / "template.db"
-    engine = create_engine(f"sqlite:///{path}", POOL_SIZE)
-    migrate_database(engine)
-    engine.dispose()
-    return path
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -67,7 +66,7 @@ def database_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: P
     """The URL of a fresh database with the present tables."""
     if database_kind == "sqlite":
         path = tmp_path / "journal.db"
-        shutil.copyfile(request.getfixturevalue("sqlite_template"), path)
+        write_journal(path)
         yield f"sqlite:///{path}"
         return
     server: PostgresServer = request.getfixturevalue("postgres")

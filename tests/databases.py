@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pwd
+import secrets
 import shutil
+import sqlite3
 import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -23,6 +26,24 @@ from cstp_grpc.storage.writer import GroupCommitWriter
 POOL_SIZE = 4
 TEMPLATE = "template_journal"
 STARTUP_SECONDS = "60"
+
+
+@functools.cache
+def journal_template() -> bytes:
+    """Return the file of an empty journal with the present tables. Making it takes longer than starting a server."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "template.db"
+        engine = create_engine(f"sqlite:///{path}", POOL_SIZE)
+        migrate_database(engine)
+        engine.dispose()
+        return path.read_bytes()
+
+
+def write_journal(path: Path) -> None:
+    """Write the file of an empty journal with the present tables, and name it as a migration would."""
+    path.write_bytes(journal_template())
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE journal_identity SET id = ?", (secrets.token_hex(6),))
 
 
 class PostgresMissing(Exception):

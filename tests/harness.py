@@ -29,6 +29,7 @@ from cstp_grpc.server.app import App
 from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
 from cstp_grpc.server.interceptors.moving_windows import create_shared_memory
 from cstp_grpc.storage.file_locks import DataDirLock
+from tests.databases import write_journal
 
 TOKENS = {
     "alice": "alice-secret-token",
@@ -63,9 +64,18 @@ def settings(data_dir: Path, **overrides: Any) -> config.Settings:
     return config.load_settings(None, **config.deep_merge(base, overrides))
 
 
+def provide_journal(wanted: config.Settings) -> None:
+    """Put a migrated journal into a data folder that has none, which is quicker than to have the server make it."""
+    path = wanted.data_dir / "journal.db"
+    if wanted.storage.url is None and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_journal(path)
+
+
 @contextmanager
 def running(wanted: config.Settings, deployment: Deployment = SINGLE_PROCESS) -> Iterator[App]:
     """Run a server for the length of a block."""
+    provide_journal(wanted)
     app = App(wanted, deployment=deployment)
     app.start()
     try:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -88,8 +87,8 @@ RUNS = assign_servers(case_runs())
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> Iterator[CaseServers]:
-    with closing(CaseServers(RUNS, tmp_path_factory.mktemp("cases"), sqlite_template)) as servers:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CaseServers]:
+    with closing(CaseServers(RUNS, tmp_path_factory.mktemp("cases"))) as servers:
         yield servers
 
 
@@ -129,10 +128,9 @@ class WorkersCaller:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
-def test_case_with_workers(run: CaseRun, tmp_path: Path, sqlite_template: Path) -> None:
+def test_case_with_workers(run: CaseRun, tmp_path: Path) -> None:
     case = run.case
     wanted = shared_settings([replace(run, ending="")], tmp_path)
-    shutil.copyfile(sqlite_template, tmp_path / "journal.db")
     with ExitStack() as opened:
         targets = [app.target for app in opened.enter_context(running_workers(wanted, WORKERS))]
         url = opened.enter_context(bridging(wanted, ",".join(targets))) if run.transport == "jsonrpc" else None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,8 +25,8 @@ RUNS = assign_servers(CaseRun(path.stem, read_case(path), "jsonrpc") for path in
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path) -> Iterator[CaseServers]:
-    with closing(CaseServers(RUNS, tmp_path_factory.mktemp("cases"), sqlite_template)) as servers:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CaseServers]:
+    with closing(CaseServers(RUNS, tmp_path_factory.mktemp("cases"))) as servers:
         yield servers
 
 

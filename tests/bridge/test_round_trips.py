@@ -9,7 +9,7 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 from hypothesis import given
-from hypothesis import settings as examples
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from cstp_grpc.client import CstpClient, RetryPolicy
@@ -19,6 +19,7 @@ from cstp_grpc.errors import BlockingGuardrail, CstpError, FieldViolation
 from cstp_grpc.server.interceptors.error_status import to_status
 from tests.bridge.support import TOKEN, Client, Play, Scripted, bridging, serving
 from tests.error_classes import SERVER_ERRORS
+from tests.example_counts import examples
 
 ROUTE = contract_methods()["liaison.routeToLiaisonAgent"]
 
@@ -84,7 +85,7 @@ def test_every_failure_is_the_same_exception_over_both_transports(raised: Raisin
         assert failure.metadata == {"target_pillar": "content", "requestId": "r-1"}
 
 
-@examples(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=examples(60), deadline=None)
 @given(failures)
 def test_all_that_a_failure_says_arrives_over_both_transports(raised: Raising, failure: CstpError) -> None:
     for found in raised.caught(failure):

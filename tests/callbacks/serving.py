@@ -7,11 +7,13 @@ from pathlib import Path
 
 from cstp_grpc.server.app import App
 from tests.federation.agents import agent_settings
+from tests.harness import provide_journal
 
 
 def main(folder: str, prefix: str) -> None:
     """Serve until standard input ends, and say on which port."""
     wanted = agent_settings(Path(folder), "house", callbacks={"allow": [prefix]})
+    provide_journal(wanted)
     app = App(wanted, permitted=lambda address: address == "127.0.0.1")
     app.start()
     print(app.port, flush=True)

@@ -20,7 +20,7 @@ from cstp_grpc.storage.engine import create_engine
 from cstp_grpc.storage.tables import callbacks, citations
 from tests.federation.agents import PEER_TOKEN, agent_settings, peer
 from tests.grpc_servers import grpc_server
-from tests.harness import GrpcCaller, JsonRpcCaller, bridging
+from tests.harness import GrpcCaller, JsonRpcCaller, bridging, provide_journal
 from tests.waiting import SECONDS, wait_until
 from tests.webhooks.receiver import Receiver, receiving
 
@@ -69,6 +69,7 @@ def receiver() -> Iterator[Receiver]:
 @contextmanager
 def telling(wanted: Settings) -> Iterator[App]:
     """Run a server that may call this machine."""
+    provide_journal(wanted)
     app = App(wanted, permitted=lambda address: address == "127.0.0.1")
     app.start()
     try:
@@ -207,6 +208,7 @@ def test_without_a_list_nothing_is_kept_and_nothing_runs(tmp_path: Path, receive
 
 def test_a_server_calls_no_address_of_its_own_network(tmp_path: Path, receiver: Receiver) -> None:
     wanted = house(tmp_path, receiver)
+    provide_journal(wanted)
     app = App(wanted)
     app.start()
     try:

@@ -28,6 +28,7 @@ from cstp_grpc.cli.process_supervision import MAX_DEATHS, ChildProcessFailed, Ch
 from cstp_grpc.cli.server_stack import BridgeProcesses
 from tests.cli.conftest import Invoke, Server
 from tests.cli.test_configuration import DESIGN, DESIGN_TOKENS
+from tests.databases import journal_template
 from tests.waiting import wait_until
 from tests.webhooks.receiver import receiving
 
@@ -301,10 +302,10 @@ def test_what_keeps_a_server_from_starting_is_named(invoke: Invoke, environment:
     ],
 )
 def test_a_database_that_cannot_be_used_is_told_in_one_sentence(
-    invoke: Invoke, home: Path, sqlite_template: Path, content: bytes | None, reason: str
+    invoke: Invoke, home: Path, content: bytes | None, reason: str
 ) -> None:
     (home / "var").mkdir()
-    damaged = sqlite_template.read_bytes()[:4096] + b"\xa5" * 400_000
+    damaged = journal_template()[:4096] + b"\xa5" * 400_000
     (home / "var" / "journal.db").write_bytes(damaged if content is None else content)
     result = invoke("serve", "--dev", env=ENVIRONMENT)
     assert result.exit_code == 1

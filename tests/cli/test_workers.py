@@ -220,7 +220,7 @@ def test_the_data_folder_is_in_use_as_long_as_a_worker_lives(home: Path, invoke:
 def test_what_keeps_workers_from_starting_is_told_once(home: Path, sections: dict[str, Any], problem: str) -> None:
     tokens = [{"name": "tester", "token": TOKEN}]
     (home / "cstp.yaml").write_text(yaml.safe_dump({"auth": {"tokens": tokens}, "data_dir": "var", **sections}))
-    command = ("serve", "--config", "cstp.yaml", "--workers", "3", "--no-bridge")
+    command = ("serve", "--config", "cstp.yaml", "--workers", "2", "--no-bridge")
     with started(*command) as process:
         process.wait_for(problem)
         assert process.popen.wait(BOUND) == 1

@@ -17,10 +17,11 @@ from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2, types_pb2
 from tests.client.everything import Everything, message_class
 from tests.client.strategies import WELL_KNOWN, json_values, messages, near_misses
+from tests.example_counts import examples
 
 TYPES = {kind for method in contract_methods().values() for kind in (method.request, method.response)} | {Everything}
 every_type = pytest.mark.parametrize("kind", sorted(TYPES, key=lambda kind: kind.DESCRIPTOR.full_name))
-few = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def violations(data: Any, kind: type[Message]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from cstp_grpc.storage.pagination import PageRequest
 from tests.decisions.journal_model import JournalModel
 from tests.decisions.journals import JournalKit, plain
 from tests.decisions.strategies import any_text, contents
+from tests.example_counts import examples
 
 SOURCES = ("a", "b")
 NOBODY = "dec-none"
@@ -152,7 +153,9 @@ class Story:
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
 def test_the_journal_does_what_the_model_does(kit: JournalKit, data: st.DataObject) -> None:

@@ -27,6 +27,7 @@ from tests.databases import POOL_SIZE
 from tests.decisions.journals import JournalKit
 from tests.decisions.memory_index import MemoryIndex
 from tests.decisions.strategies import EPOCH
+from tests.example_counts import examples
 
 ANY = DecisionFilter()
 WORDS = ("queue", "cache", "shard", "token", "ledger")
@@ -167,7 +168,7 @@ def test_an_answer_shows_the_decision_as_the_journal_has_it_now(kit: JournalKit)
 queries = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_both_paths_give_the_same_answers(kit: JournalKit, data: st.DataObject) -> None:
     for title in data.draw(st.lists(queries, max_size=5)):
@@ -221,7 +222,7 @@ preferences_drawn = st.lists(
 )
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_preferences_are_searched_as_if_one_by_one(kit: JournalKit, data: st.DataObject) -> None:
     recorded = [

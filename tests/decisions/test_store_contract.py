@@ -26,6 +26,7 @@ from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import plain
 from tests.decisions.strategies import contents, dates, filters, sharings
+from tests.example_counts import examples
 
 MODEL = "model-a"
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -33,7 +34,9 @@ EVERYTHING = DecisionFilter()
 
 # Examples share a database; each brings agents of its own, so that none sees another's private decisions.
 slow = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

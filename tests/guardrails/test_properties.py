@@ -15,6 +15,7 @@ from cstp_grpc.guardrails.cel_variables import RuleExpressionError
 from cstp_grpc.guardrails.checker import GuardrailEvaluator
 from cstp_grpc.guardrails.input_values import InputType
 from cstp_grpc.guardrails.model import EVALUATION_ERROR, Action, Violation
+from tests.example_counts import examples
 from tests.guardrails.rulebooks import rule, rule_set
 
 INPUTS = {
@@ -66,7 +67,7 @@ actions = st.builds(
     context=contexts,
 )
 many = settings(deadline=None)
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=examples(40), deadline=None)
 """Where every example compiles rule sets of its own."""
 WHOLE = GuardrailEvaluator(rule_set(RULES, INPUTS))
 
@@ -167,7 +168,7 @@ texts = st.recursive(
 TEXTS = CelEnvironment({"name": InputType.STRING, "other": InputType.STRING, "files": InputType.LIST})
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     text=texts,
     name=st.text("aé", max_size=40),

@@ -18,6 +18,7 @@ from cstp_grpc.intent_layer.duplicate_search import (
 from cstp_grpc.intent_layer.learning_merge import NodeEntry, insert_entry
 from cstp_grpc.intent_layer.model import DuplicateMatch
 from cstp_grpc.intent_layer.node_document import parse_node
+from tests.example_counts import examples
 
 ID = "PITFALL-2026-02-06-1-2"
 NODE = """# API
@@ -178,7 +179,7 @@ def test_without_meanings_words_decide() -> None:
     assert duplicate.line == 9
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.text(), st.text())
 def test_whatever_was_merged_is_found_again(title: str, detail: str) -> None:
     new = entry(" ".join(title.split()) or "-", detail)

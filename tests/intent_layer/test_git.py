@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import time
 from pathlib import Path
 
 import pytest
@@ -261,14 +260,11 @@ def test_what_was_read_before_the_time_was_up_holds(
     assert next(filter(None, found), {}) == {"src": StaleNode("2026-01-02", 1, ("src/a.py",))}
 
 
-def test_a_large_project_is_read_in_one_go(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
+def test_a_large_project_is_read_in_one_go(tmp_path: Path) -> None:
     repository = new_repository(tmp_path)
-    nodes = write_large_tree(tmp_path)
+    nodes = write_large_tree(tmp_path, folders=2_000, nodes=500)
     repository.commit()
     for node in nodes[:20]:
         repository.commit("code.py" if node == "." else f"{node}/code.py")
-    tree = ProjectTree(tmp_path)
-    start = time.perf_counter()
-    findings = validate_nodes(tree, history=GitHistory(tmp_path, os.environ, SECONDS))
-    record_property("seconds", time.perf_counter() - start)
+    findings = validate_nodes(ProjectTree(tmp_path), history=GitHistory(tmp_path, os.environ, SECONDS))
     assert len([finding for finding in findings if finding.rule == "stale"]) == 20

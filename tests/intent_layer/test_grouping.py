@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cstp_grpc.intent_layer.duplicate_search import group_duplicates, word_overlap
 from cstp_grpc.intent_layer.model import Learning, LearningState, LearningType
 from cstp_grpc.intent_layer.project_tree import ProjectTree
+from tests.example_counts import examples
 from tests.intent_layer.trees import write_tree
 
 WORDS = ["alpha", "beta", "gamma", "delta", "the", "epsilon", "zeta"]
@@ -38,7 +39,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> ProjectTree:
     return ProjectTree(write_tree(tmp_path_factory.mktemp("shop"), files))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(texts, texts, st.sampled_from(["src/x.ts", "lib/y.ts"])), max_size=8),
     st.sampled_from([0.3, 0.5, 0.6, 0.8, 1.0]),

@@ -15,6 +15,7 @@ from cstp_grpc.intent_layer.node_document import parse_node
 from cstp_grpc.intent_layer.node_imports import MAX_CHARACTERS, MAX_FILES, ImportFollower, ParsedFile, find_imports
 from cstp_grpc.intent_layer.project_tree import ProjectTree
 from cstp_grpc.intent_layer.validation import validate_nodes
+from tests.example_counts import examples
 from tests.intent_layer.test_markdown import LINES
 from tests.intent_layer.trees import write_tree
 
@@ -32,7 +33,7 @@ def broken(root: Path) -> list[tuple[str, int, str]]:
     return [(each.file, each.line, each.message.split("”")[1].split(";")[0].strip()) for each in found]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(lines)
 def test_imports_are_lines_of_paragraphs_and_lists_that_hold_nothing_else(drawn: list[str]) -> None:
     text = "\n".join(["", *drawn])

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from cstp_grpc.intent_layer.node_document import NodeDocument, parse_node
+from tests.example_counts import examples
 
 COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
-many = settings(max_examples=600, deadline=None)
+many = settings(max_examples=examples(600), deadline=None)
 
 LINES = [
     "",
@@ -137,14 +138,14 @@ def test_the_sections_put_together_are_the_text(text: str) -> None:
         assert document.body(span) == text[span.body_offset : span.end_offset]
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=examples(3000), deadline=None)
 @given(written | unended.map(lambda text: text.lstrip("\ufeff")))
 def test_headings_are_those_that_the_parser_finds_in_the_whole_text(text: str) -> None:
     found = [(span.name, span.heading_line) for span in parse_node(f"\n{text}", "AGENTS.md").spans]
     assert found == plain_headings(f"\n{text}")
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=examples(3000), deadline=None)
 @given(written | unended.map(lambda text: text.lstrip("\ufeff")))
 def test_subsections_are_the_headings_of_level_3_that_the_parser_finds(text: str) -> None:
     document = parse_node(f"\n{text}", "AGENTS.md")
@@ -158,7 +159,7 @@ def test_subsections_are_the_headings_of_level_3_that_the_parser_finds(text: str
             assert below.text in section.text
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=examples(3000), deadline=None)
 @given(written)
 def test_the_introduction_is_all_that_the_preamble_says_but_for_its_title(text: str) -> None:
     document = parse_node(f"\n{text}", "AGENTS.md")

@@ -24,10 +24,11 @@ from cstp_grpc.intent_layer.learning_merge import (
 from cstp_grpc.intent_layer.model import Learning, LearningEdits, LearningState, LearningType
 from cstp_grpc.intent_layer.node_document import NodeDocument, parse_node, section_key
 from cstp_grpc.intent_layer.project_tree import ProjectTree
+from tests.example_counts import examples
 from tests.intent_layer.test_markdown import LINES
 from tests.intent_layer.trees import write_tree
 
-many = settings(max_examples=600, deadline=None)
+many = settings(max_examples=examples(600), deadline=None)
 
 LEARNING = Learning(
     id="PITFALL-2026-02-06-1-2",
@@ -194,7 +195,7 @@ def test_entries_add_up(text: str, several: Sequence[NodeEntry]) -> None:
     assert document.text.count(several[0].mark) == len(several) + text.count(several[0].mark)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(nodes.filter(bool), entries)
 def test_the_diff_is_the_change(tmp_path_factory: pytest.TempPathFactory, text: str, entry: NodeEntry) -> None:
     folder = tmp_path_factory.mktemp("patched")

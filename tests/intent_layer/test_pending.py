@@ -23,6 +23,7 @@ from cstp_grpc.intent_layer.model import Learning, LearningState, LearningType, 
 from cstp_grpc.intent_layer.project_files import common_folder
 from cstp_grpc.intent_layer.project_tree import ProjectTree
 from cstp_grpc.storage.pagination import PageRequest
+from tests.example_counts import examples
 from tests.intent_layer.killing import started, synced_in_order
 from tests.intent_layer.trees import write_tree
 from tests.paging import walk
@@ -298,7 +299,7 @@ def test_what_bears_on_several_paths_is_listed_once_latest_first(learnings: Lear
     assert learnings.pending_for_paths().learnings == ()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=3), st.integers(0, 20))
 def test_pages_hold_everything_once_latest_first(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], number: int

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from cstp_grpc.intent_layer.model import Learning, LearningReview, LearningState, LearningType, ReviewVerdict
 from cstp_grpc.intent_layer.report_format import ReportFormatError, add_review, format_report, parse_report
+from tests.example_counts import examples
 
-many = settings(max_examples=500, deadline=None)
+many = settings(max_examples=examples(500), deadline=None)
 
 ID = "PITFALL-2026-02-06-a1b2c3d4e5f60718-4567"
 FILE = f".intent-layer/mistakes/pending/{ID}.md"

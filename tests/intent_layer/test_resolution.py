@@ -29,9 +29,10 @@ from cstp_grpc.intent_layer.model import (
 )
 from cstp_grpc.intent_layer.node_document import count_tokens, parse_node, section_key
 from cstp_grpc.intent_layer.project_tree import ProjectTree
+from tests.example_counts import examples
 from tests.intent_layer.trees import folder_paths, write_large_tree, write_tree
 
-some = settings(max_examples=150, deadline=None)
+some = settings(max_examples=examples(150), deadline=None)
 
 BLOCKS = [
     "text {}",

@@ -561,14 +561,14 @@ def test_of_reviewers_at_once_one_wins(project: Path) -> None:
 
 
 def test_threads_review_one_after_the_other(project: Path) -> None:
-    ids = [filed(project, f"Rule {n}").id for n in range(12)]
+    ids = [filed(project, f"Rule {n}").id for n in range(8)]
     reviewer = Reviewer(ProjectTree(project), lambda: AT, patience=60)
 
     def accept(learning_id: str) -> None:
         with suppress(Conflict):
             reviewer.review(ReviewRequest(learning_id, ACCEPT, "alice", force=True))
 
-    with ThreadPoolExecutor(6) as threads:
+    with ThreadPoolExecutor(4) as threads:
         list(threads.map(accept, ids * 2))
     node = (project / "src/api/AGENTS.md").read_bytes().decode()
-    assert [node.count(f"_Source: {learning_id}.md_") for learning_id in ids] == [1] * 12
+    assert [node.count(f"_Source: {learning_id}.md_") for learning_id in ids] == [1] * 8

@@ -19,6 +19,7 @@ from cstp_grpc.intent_layer.node_skeleton import create_node, node_skeleton
 from cstp_grpc.intent_layer.project_tree import ProjectTree
 from cstp_grpc.intent_layer.validation import validate_nodes
 from cstp_grpc.intent_layer.validation_rules import TARGET_TOKENS
+from tests.example_counts import examples
 from tests.intent_layer.trees import write_tree
 
 
@@ -304,7 +305,7 @@ def written(root: Path, files: dict[str, str]) -> None:
             continue
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(trees, st.sets(st.integers(0, 7)))
 def test_skeletons_of_any_tree_have_no_errors_and_name_each_other(files: dict[str, str], chosen: set[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:

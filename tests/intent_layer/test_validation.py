@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
-import time
 from pathlib import Path
 
 import pytest
@@ -461,16 +459,9 @@ def test_hostile_text_is_judged_all_the_same(tmp_path: Path, text: str) -> None:
     assert all(isinstance(finding, ValidationFinding) and finding.message.isprintable() for finding in findings)
 
 
-def test_all_nodes_of_a_large_project_are_judged(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
+def test_all_nodes_of_a_large_project_are_judged(tmp_path: Path) -> None:
     nodes = write_large_tree(tmp_path)
-    durations = []
-    for _ in range(3):
-        tree = ProjectTree(tmp_path)
-        start = time.perf_counter()
-        findings = validate_nodes(tree)
-        durations.append(time.perf_counter() - start)
-    record_property("p50_seconds", statistics.median(durations))
-    assert len({finding.file for finding in findings}) == len(nodes)
+    assert len({finding.file for finding in validate_nodes(ProjectTree(tmp_path))}) == len(nodes)
 
 
 def test_text_before_the_first_section_counts_and_is_no_section_twice(tmp_path: Path) -> None:

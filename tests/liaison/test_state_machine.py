@@ -32,6 +32,7 @@ from cstp_grpc.liaison.model import (
 from cstp_grpc.liaison.routing import RoutingRequest
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter
+from tests.example_counts import examples
 from tests.liaison.room import CLAIM, HEARTBEAT, Room, build_room
 from tests.liaison.servers import PILLARS, second_server
 
@@ -414,15 +415,16 @@ class Conversations(RuleBasedStateMachine):
             assert sorted(keys) == sorted(key for each, past in every if each == tenant for key in past.activations)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("directly", [False, True], ids=["by_the_guide", "directly"])
 def test_conversations(engine: Engine, writer: GroupCommitWriter, database_kind: str, directly: bool) -> None:
-    examples = 40 if database_kind == "sqlite" else 15
+    number = 40 if database_kind == "sqlite" else 15
     with second_server(engine) as other:
         members = {"engine": engine, "servers": [(engine, writer), other], "directly": directly}
         run_state_machine_as_test(
             type("Machine", (Conversations,), members),
             settings=settings(
-                max_examples=examples,
+                max_examples=examples(number),
                 stateful_step_count=40,
                 deadline=None,
                 phases=[phase for phase in Phase if phase is not Phase.explain],

@@ -17,7 +17,7 @@ from cstp_grpc.server.app import App
 from cstp_grpc.storage.engine import create_engine
 from cstp_grpc.storage.tables import tasks
 from tests.databases import POOL_SIZE
-from tests.harness import TOKENS, GrpcCaller, Outcome, settings
+from tests.harness import TOKENS, GrpcCaller, Outcome, provide_journal, settings
 from tests.waiting import wait_until
 
 NOON = datetime(2026, 2, 4, 12, 0, 0, 123456, UTC)
@@ -37,6 +37,7 @@ class Clock:
 
 @contextmanager
 def serving(wanted: Settings, clock: Clock) -> Iterator[GrpcCaller]:
+    provide_journal(wanted)
     app = App(wanted, clock)
     app.start()
     caller = GrpcCaller(app.target)

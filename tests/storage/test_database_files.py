@@ -22,6 +22,8 @@ from cstp_grpc.storage.engine import BUSY_MILLISECONDS, get_database_files
 from cstp_grpc.storage.sqlite_files import DatabaseFiles, DatabaseFileWatch, DatabaseLost
 from cstp_grpc.storage.unit_of_work import read_snapshot
 from cstp_grpc.storage.writer import GroupCommitWriter
+from tests.databases import journal_template
+from tests.example_counts import examples
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
@@ -125,12 +127,12 @@ def test_a_loss_is_noticed_if_nothing_is_written(
 
 
 def test_a_database_that_is_overwritten_where_it_is_is_lost(
-    writer: GroupCommitWriter, files: DatabaseFiles, path: Path, sqlite_template: Path
+    writer: GroupCommitWriter, files: DatabaseFiles, path: Path
 ) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
     files.check_thoroughly()
-    shutil.copyfile(sqlite_template, path)
+    path.write_bytes(journal_template())
     with pytest.raises(DatabaseLost):
         files.check_thoroughly()
     with pytest.raises(Unavailable):
@@ -194,7 +196,7 @@ def test_checkpoints_are_no_loss(engine: Engine, writer: GroupCommitWriter, file
         st.tuples(st.just("vacuum"), st.just(0)),
     )
 
-    @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+    @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=examples(60))
     @given(st.lists(steps, max_size=25))
     def check(plan: list[tuple[str, int | str]]) -> None:
         with (
@@ -237,12 +239,12 @@ def test_checkpoints_are_no_loss(engine: Engine, writer: GroupCommitWriter, file
 WRITES_AND_CHECKPOINTS = """
 import random, sys
 from sqlalchemy import text
-from cstp_grpc.storage.engine import create_engine, database_files
+from cstp_grpc.storage.engine import create_engine, get_database_files
 from cstp_grpc.storage.writer import GroupCommitWriter
 name, url = sys.argv[1:]
 chance = random.Random(name)
 engine = create_engine(url, 2)
-writer, files = GroupCommitWriter(engine, 60.0), database_files(engine)
+writer, files = GroupCommitWriter(engine, 60.0), get_database_files(engine)
 for number in range(40):
     size = chance.randrange(9000)
     writer.run(lambda c: c.execute(text("INSERT INTO things VALUES (:n)"), {"n": f"{name}-{number}-" + "x" * size}))

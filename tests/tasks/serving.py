@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 
 from cstp_grpc.server.app import App
-from tests.harness import settings
+from tests.harness import provide_journal, settings
 
 
 def main(folder: str) -> None:
     """Serve until standard input ends, and say on which port."""
-    app = App(settings(Path(folder), a2a={"push": {"allow_loopback": True}}))
+    wanted = settings(Path(folder), a2a={"push": {"allow_loopback": True}})
+    provide_journal(wanted)
+    app = App(wanted)
     app.start()
     print(app.port, flush=True)
     sys.stdin.read()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -15,6 +16,7 @@ from cstp_grpc.storage.pagination import Page, PageRequest
 from cstp_grpc.storage.tables import tasks
 from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.tasks.model import Task, TaskFilter, TaskPage
+from tests.example_counts import examples
 from tests.paging import walk
 from tests.tasks.keeping import KEPT, NOON, KeeperKit, Shelf
 
@@ -112,6 +114,7 @@ class Keeping(RuleBasedStateMachine):
             return None
 
 
+@pytest.mark.hypothesis
 def test_tasks_are_what_the_model_says(kit: KeeperKit, engine: Engine) -> None:
     class OnThisDatabase(Keeping):
         def __init__(self) -> None:
@@ -120,9 +123,12 @@ def test_tasks_are_what_the_model_says(kit: KeeperKit, engine: Engine) -> None:
             self.kit = kit
             super().__init__()
 
-    run_state_machine_as_test(OnThisDatabase, settings=settings(max_examples=25, stateful_step_count=20, deadline=None))
+    run_state_machine_as_test(
+        OnThisDatabase, settings=settings(max_examples=examples(25), stateful_step_count=20, deadline=None)
+    )
 
 
+@pytest.mark.hypothesis
 def test_pages_hold_every_task_that_meets_the_conditions_once_and_in_order(
     kit: KeeperKit, writer: GroupCommitWriter
 ) -> None:
@@ -141,7 +147,7 @@ def test_pages_hold_every_task_that_meets_the_conditions_once_and_in_order(
         )
         shelf.put(agent, saved, left)
 
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     @given(st.data(), st.integers(0, 40), SIZES)
     def check(data: st.DataObject, tens: int, sizes: list[int]) -> None:
         kit.clock.now = now = NOON + timedelta(minutes=10 * tens)

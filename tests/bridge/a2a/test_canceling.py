@@ -11,7 +11,7 @@ from tests.bridge.a2a.talking import calling
 from tests.harness import GrpcCaller, Peers, peering, running, settings
 from tests.waiting import wait_until
 
-ATTEMPTS = 40
+ATTEMPTS = 10
 
 
 @pytest.fixture(scope="module")

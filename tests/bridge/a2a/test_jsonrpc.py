@@ -12,7 +12,7 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 from hypothesis import HealthCheck, example, given
-from hypothesis import settings as examples
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from cstp_grpc.config import ServerSettings
@@ -34,6 +34,7 @@ from tests.bridge.a2a.raw import (
     to_bytes,
 )
 from tests.bridge.support import JSON, TIMEOUT, Scripted, bare, bridging, fail
+from tests.example_counts import examples
 from tests.harness import TOKENS
 
 STREAMS = [("SendStreamingMessage", saying("Deploy")), ("SubscribeToTask", {"id": "x"})]
@@ -618,7 +619,7 @@ OLD_METHODS = ["message/send", "message/stream", "tasks/get", "tasks/pushNotific
     method="message/send",
     params=saying_in_0_3() | {"message": saying_in_0_3()["message"] | {"parts": [{"kind": "data", "data": {}}]}},
 )
-@examples(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_params_are_answered(raw: Raw, method: str, params: Any) -> None:
     answer = raw.post(call(method, params), version="0.3" if "/" in method else "1.0", headers=EXTENSION)
     assert answer.status == 200
@@ -627,7 +628,7 @@ def test_any_params_are_answered(raw: Raw, method: str, params: Any) -> None:
 
 
 @given(content=st.binary(max_size=200) | documents.map(to_bytes))
-@examples(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_body_is_answered(raw: Raw, content: bytes) -> None:
     answer = raw.post(content)
     assert answer.status in (200, 204)

@@ -15,6 +15,7 @@ from bridge.a2a import message_parsing
 from bridge.a2a.message_parsing import IntentAnnouncement, MethodCall, announced_params, build_request, parse_message
 from cstp_grpc.contract.json_values import render_struct
 from tests.bridge.a2a.talking import URI, calling, message
+from tests.example_counts import examples
 
 EARLIER: dict[str, object] = {
     "intent": "Deploy auth",
@@ -306,7 +307,7 @@ def any_message(draw: st.DrawFn) -> Message:
     return said
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given_any(any_message(), st.none() | st.dictionaries(texts, finite, max_size=3))
 def test_any_message_asks_for_something_or_is_refused(said: Message, earlier: dict[str, object] | None) -> None:
     try:

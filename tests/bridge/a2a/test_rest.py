@@ -12,12 +12,13 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 from hypothesis import HealthCheck, given
-from hypothesis import settings as examples
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from cstp_grpc.config import ServerSettings
 from tests.bridge.a2a.raw import A2A_DOMAIN, EXTENSION, URI, Raw, events_of, fields_of, info_of, saying, talking
 from tests.bridge.support import Answer, Scripted, bare, bridging, fail
+from tests.example_counts import examples
 
 BASE = "/a2a/v1"
 A2A_JSON = "application/a2a+json"
@@ -373,7 +374,7 @@ paths = st.text(alphabet=st.characters(min_codepoint=33, max_codepoint=126, excl
     path=paths.map(lambda text: f"/{text}") | paths.map(lambda text: f"/tasks/{text}") | paths.map("/tasks?{}".format),
     body=st.none() | st.binary(max_size=50) | st.dictionaries(st.text(max_size=5), st.text(max_size=5)),
 )
-@examples(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_request_is_answered(raw: Raw, method: str, path: str, body: Any) -> None:
     answer = raw.send(method, BASE + path, body)
     assert 200 <= answer.status < 500

@@ -46,6 +46,7 @@ from tests.client.federation.answers import (
 )
 from tests.client.federation.servers import QUERY, REQUEST, SECONDS
 from tests.client.strategies import messages
+from tests.example_counts import examples
 
 ANSWERS: list[Callable[[], Message]] = [
     lambda: check(violation(), warnings=(violation("soft", WARN),)),
@@ -314,7 +315,7 @@ def test_a_name_is_never_longer_than_it_may_be() -> None:
 
 @pytest.mark.parametrize("sensible", ANSWERS, ids=["check", "query", "announcement"])
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_a_peer_answers_what_comes_of_it_can_be_sent(
     sensible: Callable[[], Message], data: st.DataObject
 ) -> None:

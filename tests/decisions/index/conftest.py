@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from cstp_grpc.decisions.search import chroma_index
 from cstp_grpc.storage.engine import create_engine
 from cstp_grpc.storage.writer import GroupCommitWriter
-from tests.databases import POOL_SIZE
+from tests.databases import POOL_SIZE, write_journal
 from tests.decisions.index.indexed import IndexedJournal
 
 OpenJournal = Callable[[str], IndexedJournal]
@@ -25,7 +24,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def open_journal(sqlite_template: Path, tmp_path: Path) -> Iterator[OpenJournal]:
+def open_journal(tmp_path: Path) -> Iterator[OpenJournal]:
     """Opens journals by their names, each with the same index folder beside them.
 
     The kind of the database makes no difference to the index.
@@ -34,7 +33,7 @@ def open_journal(sqlite_template: Path, tmp_path: Path) -> Iterator[OpenJournal]
 
         def open_named(name: str) -> IndexedJournal:
             path = tmp_path / f"{name}.db"
-            shutil.copyfile(sqlite_template, path)
+            write_journal(path)
             engine = create_engine(f"sqlite:///{path}", POOL_SIZE)
             opened.callback(engine.dispose)
             writer = GroupCommitWriter(engine, timeout=10.0)

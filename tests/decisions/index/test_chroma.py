@@ -131,19 +131,19 @@ def test_a_connection_that_the_server_closed_is_replaced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "error"),
+    ("reply", "attempts", "error"),
     [
-        (answer("503 Service Unavailable", b""), IndexUnavailable),
-        (answer("429 Too Many Requests", b""), IndexUnavailable),
-        (answer("500 Internal Server Error", b"{}"), IndexCorrupted),
-        (answer("200 OK", b"<html>"), IndexCorrupted),
-        (b"SSH-2.0\r\n", IndexUnavailable),
-        (b"", IndexUnavailable),
+        (answer("503 Service Unavailable", b""), 1, IndexUnavailable),
+        (answer("429 Too Many Requests", b""), 1, IndexUnavailable),
+        (answer("500 Internal Server Error", b"{}"), 1, IndexCorrupted),
+        (answer("200 OK", b"<html>"), 1, IndexCorrupted),
+        (b"SSH-2.0\r\n", 2, IndexUnavailable),
+        (b"", 2, IndexUnavailable),
     ],
 )
-def test_strange_answers(reply: bytes, error: type[IndexUnavailable]) -> None:
+def test_strange_answers(reply: bytes, attempts: int, error: type[IndexUnavailable]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = respond(listener, [reply])
+        thread = respond(listener, [reply] * attempts)
         with closing(ChromaHttpClient(f"http://127.0.0.1:{listener.getsockname()[1]}")) as http:
             with pytest.raises(IndexUnavailable) as raised:
                 http.call("GET", "/count", None, 5.0)

@@ -20,6 +20,7 @@ from cstp_grpc.decisions.store import Vector
 from cstp_grpc.enums import Visibility
 from tests.decisions.index.indexed import IndexedJournal, SpreadEmbedder
 from tests.decisions.strategies import categories
+from tests.example_counts import examples
 
 EXAMPLES = 30
 
@@ -50,7 +51,7 @@ def recall_is_full(journal: IndexedJournal, index: ChromaIndex, query: Vector, c
     )
 
 
-@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(EXAMPLES), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     recorded=st.lists(contents, max_size=8),
     query=titles,

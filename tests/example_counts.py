@@ -1,0 +1,25 @@
+"""How many examples properties are tried on: some of them in `make test`, all of them in `make test-slow`."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+FULL = "full"
+"""The profile of Hypothesis with all examples; `--hypothesis-profile` chooses it."""
+QUICK = "quick"
+SHARE = 5
+"""Which part of the examples is tried where time is short: one in so many."""
+DEFAULT_EXAMPLES = 100
+
+
+def register_profiles() -> None:
+    """Make both profiles known and choose the quick one."""
+    # How long an example takes says more of the machine than of the code.
+    settings.register_profile(FULL, deadline=None, max_examples=DEFAULT_EXAMPLES)
+    settings.register_profile(QUICK, deadline=None, max_examples=DEFAULT_EXAMPLES // SHARE)
+    settings.load_profile(QUICK)
+
+
+def examples(number: int) -> int:
+    """Return how many examples to try of a number."""
+    return number if settings.get_current_profile_name() == FULL else max(number // SHARE, 5)
