@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
-from datetime import datetime, timedelta
-
-from sqlalchemy import Engine
+from dataclasses import dataclass
+from datetime import timedelta
 
 from cstp_grpc.callbacks.outbox import CallbackOutbox, CallbackQueue, ExpiredCitationRemover
 from cstp_grpc.callbacks.sql_store import SqlCallbackStore
-from cstp_grpc.config import Settings
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.server.audit_adapters import AuditSink
+from cstp_grpc.server_module import Module, SharedParts
 from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
-from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.webhooks.delivery import WebhookOutbox
 from cstp_grpc.webhooks.http_client import LEASE_SECONDS, HttpWebhookClient, authorized_agent_names
 from cstp_grpc.webhooks.url_allow_list import UrlAllowList
@@ -24,26 +21,29 @@ from cstp_grpc.webhooks.url_allow_list import UrlAllowList
 logger = logging.getLogger(__name__)
 
 
-def build_callbacks(
-    opened: ExitStack,
-    settings: Settings,
+@dataclass(frozen=True, slots=True)
+class CallbackParts:
+    """The module of callbacks, and the outbox in which other rooms queue them."""
+
+    module: Module
+    outbox: CallbackOutbox
+
+
+def build_callbacks_module(
+    shared: SharedParts,
     allowed: UrlAllowList,
-    engine: Engine,
-    writer: GroupCommitWriter,
-    sharing: ReadPolicy,
-    trail: AuditSink,
-    clock: Callable[[], datetime],
-    permitted: Callable[[str], bool],
-) -> CallbackOutbox | None:
-    """Build and start callback delivery; `opened` stops it. Return None if no callback URL is allowed."""
+    read_policy: ReadPolicy,
+    sink: AuditSink,
+    is_permitted_ip: Callable[[str], bool],
+) -> CallbackParts:
+    """Build callback delivery to the allowed URLs, as far as their hosts have permitted IP addresses."""
+    settings, engine, writer, clock = shared.settings, shared.engine, shared.writer, shared.clock
     wanted = settings.federation.callbacks
-    if not wanted.allow:
-        return None
-    store, decisions = SqlCallbackStore(engine), SqlDecisionStore(engine, sharing)
+    store, decisions = SqlCallbackStore(engine), SqlDecisionStore(engine, read_policy)
     notifications = WebhookOutbox(
         CallbackQueue(store, decisions, allowed, settings.agent.name),
-        HttpWebhookClient(lambda _, ip: permitted(ip)),
-        trail,
+        HttpWebhookClient(lambda _, ip: is_permitted_ip(ip)),
+        sink,
         clock,
         DeliveryRetryPolicy(timedelta(hours=wanted.delivery_hours)),
         authorized_agent_names(settings).__contains__,
@@ -59,9 +59,6 @@ def build_callbacks(
         lease_seconds=LEASE_SECONDS,
         reading=engine.connect,
     )
-    remover = ExpiredCitationRemover(store, writer, clock)
-    for thread in (sender, remover):
-        thread.start()
-        opened.callback(thread.stop)
     window = timedelta(days=wanted.window_days)
-    return CallbackOutbox(store, decisions, allowed, writer, clock, window, sender.wake)
+    outbox = CallbackOutbox(store, decisions, allowed, writer, clock, window, sender.wake)
+    return CallbackParts(Module(background=[sender, ExpiredCitationRemover(store, writer, clock)]), outbox)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import ExitStack
-from datetime import datetime
 
 from cstp_grpc.client.trust_files import raise_config_errors, read_ca_file, read_card_keys
-from cstp_grpc.config import FederationSettings, PeerSettings, Settings
+from cstp_grpc.config import FederationSettings, PeerSettings
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.federation.fan_out_plan import FanOutLimiter, PeerPolicy, SubjectFilter
 from cstp_grpc.federation.peer import CircuitBreaker, Peer, open_peer
-from cstp_grpc.federation.servicer import FederatedCstpService, LateAnswerForwarder, LateAnswerSink, LocalCstpServicer
-from cstp_grpc.intents.servicer import QueryLimits
+from cstp_grpc.federation.servicer import FederatedCstpService, LateAnswerForwarder, LateAnswerSink
+from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc
+from cstp_grpc.intents.module import IntentParts
 from cstp_grpc.server.audit_adapters import AuditSink
+from cstp_grpc.server_module import Module, SharedParts
 
 
 def open_peers(opened: ExitStack, settings: FederationSettings) -> list[Peer]:
@@ -44,22 +45,20 @@ def open_configured_peer(configured: PeerSettings, settings: FederationSettings,
         )
 
 
-def build_federated_servicer(
-    settings: Settings,
-    peers: list[Peer],
-    alone: LocalCstpServicer,
-    sharing: ReadPolicy,
-    trail: AuditSink,
-    clock: Callable[[], datetime],
-    limits: QueryLimits,
+def build_federation_module(
+    shared: SharedParts,
+    peers: Sequence[Peer],
+    intents: IntentParts,
+    read_policy: ReadPolicy,
+    sink: AuditSink,
     callbacks: LateAnswerSink | None,
-) -> FederatedCstpService:
-    """Build the servicer that also asks peers, if a call or the settings want that.
+) -> Module:
+    """Build the module that takes the place of that of intents, and also asks peers if a call or the settings want it.
 
     `callbacks` delivers late answers of peers to agents.
     """
-    federation = settings.federation
-    rounds = FanOutLimiter(
+    settings, federation = shared.settings, shared.settings.federation
+    limiter = FanOutLimiter(
         settings.agent.name,
         build_peer_policy(federation, peers),
         max_hops=federation.max_hops,
@@ -67,30 +66,21 @@ def build_federated_servicer(
         seconds=federation.timeout_seconds,
         max_bytes=settings.grpc.max_message_bytes,
     )
-    stores_content = settings.cstp.intent.store_received
-    late = LateAnswerForwarder(callbacks, federation.callbacks.late_seconds) if callbacks else None
-    return FederatedCstpService(
+    servicer = FederatedCstpService(
         settings.agent.name,
-        alone,
-        rounds,
-        sharing,
-        trail,
-        clock,
-        limits,
-        stores_content=stores_content,
-        late=late,
+        intents.servicer,
+        limiter,
+        read_policy,
+        sink,
+        shared.clock,
+        intents.limits,
+        stores_content=settings.cstp.intent.store_received,
+        late=LateAnswerForwarder(callbacks, federation.callbacks.late_seconds) if callbacks else None,
     )
+    return Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
 
 
-def build_decision_sharing(settings: Settings) -> ReadPolicy:
-    """Build the read policy: agents with a peer token, or the name of a peer, read only what is shared with peers."""
-    named = {peer.name for peer in settings.federation.peers}
-    peers = [token.name for token in settings.auth.tokens if token.peer or token.name in named]
-    share = settings.federation.share
-    return ReadPolicy.of(peers, share.categories, share.tags)
-
-
-def build_peer_policy(settings: FederationSettings, peers: list[Peer]) -> PeerPolicy[Peer]:
+def build_peer_policy(settings: FederationSettings, peers: Sequence[Peer]) -> PeerPolicy[Peer]:
     """Build the policy of which calls ask which peers, from the settings."""
     by_default = settings.default_for
     return PeerPolicy(

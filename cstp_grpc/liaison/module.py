@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from datetime import datetime, timedelta
-
-from sqlalchemy import Engine
+from dataclasses import dataclass
+from datetime import timedelta
 
 from cstp_grpc.caller import ANONYMOUS
 from cstp_grpc.config import LiaisonSettings, PillarSettings, RetentionSettings, Settings
+from cstp_grpc.gen.liaison.v1 import liaison_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.liaison.agents import LiaisonAgents
 from cstp_grpc.liaison.audit import AuditedWriter
@@ -22,7 +22,7 @@ from cstp_grpc.liaison.presence import AgentDirectory, Heartbeats, LocalAgentSer
 from cstp_grpc.liaison.redaction import Redaction, RedactionRule
 from cstp_grpc.liaison.remote_agents import RemoteAgent, build_remote_agent
 from cstp_grpc.liaison.routing import Router
-from cstp_grpc.liaison.servicer import LiaisonComponents
+from cstp_grpc.liaison.servicer import LiaisonComponents, LiaisonService
 from cstp_grpc.liaison.sessions import ClaimFence, SessionService
 from cstp_grpc.liaison.share_delivery import ShareDispatcher
 from cstp_grpc.liaison.sql_erasure import SqlErasureStore
@@ -31,8 +31,9 @@ from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.liaison.supervision import AlarmLimits, Fallback, SessionSupervisor, SupervisionTask
 from cstp_grpc.server.audit_adapters import AuditSink, LiaisonAudit
-from cstp_grpc.storage.background_work import PeriodicTask, RunBlocking
-from cstp_grpc.storage.writer import GroupCommitWriter
+from cstp_grpc.server.execution import PoolName
+from cstp_grpc.server_module import Module, SharedParts
+from cstp_grpc.storage.background_work import PeriodicTask
 
 logger = logging.getLogger(__name__)
 
@@ -46,115 +47,183 @@ LEASE_FACTOR = 6
 """Lease of a delivery, as a multiple of its timeout; other servers do not attempt it meanwhile."""
 
 
+@dataclass(frozen=True, slots=True)
+class LiaisonInputs:
+    """What the settings may get wrong, and is therefore built before anything on disk is touched."""
+
+    redaction: Redaction
+    remote: Mapping[str, RemoteAgent]
+    """The agents to which contexts are delivered, by pillar."""
+
+
+def read_liaison_inputs(opened: ExitStack, settings: Settings) -> LiaisonInputs:
+    """Build the configured redaction and remote agents; `opened` closes them. Raises ConfigError."""
+    return LiaisonInputs(build_redaction(settings), build_remote_agents(opened, settings))
+
+
 def build_redaction(settings: Settings) -> Redaction:
     """Build the configured redaction. Raises ConfigError."""
     rules = [RedactionRule(rule.path, mask=rule.action == "mask") for rule in settings.liaison.redaction]
     return Redaction(rules, settings.liaison.max_context_bytes)
 
 
-def build_liaison(
-    opened: ExitStack,
-    settings: Settings,
-    redaction: Redaction,
-    remote: Mapping[str, RemoteAgent],
-    engine: Engine,
-    writer: GroupCommitWriter,
-    trail: AuditSink,
-    judge: GuardrailChecker,
-    clock: Callable[[], datetime],
-    run_blocking: RunBlocking,
-) -> LiaisonComponents:
-    """Build and start everything that serves chat sessions; `opened` stops it."""
-    wanted = settings.liaison
-    limits = build_alarm_limits(wanted)
-    sessions, store = SqlSessionStore(engine, limits.shortest), SqlRoutingStore(engine)
-    # If no other server writes to the database too: a write that ends when its caller has given up tells nobody.
-    refresh = settings.storage.refresh_seconds
-    feed = EventFeed(
-        store, sessions.read_snapshot, wanted.max_watchers, wanted.watchers_per_agent, refresh, run_blocking
+def build_liaison_module(
+    shared: SharedParts, inputs: LiaisonInputs, checker: GuardrailChecker, sink: AuditSink
+) -> Module:
+    """Build everything that serves chat sessions; `checker` judges routings and shares."""
+    wanted, clock = shared.settings.liaison, shared.clock
+    core = build_session_core(shared, inputs.remote, sink)
+    dispatcher = build_share_dispatcher(shared, core, inputs.remote)
+    sharing = ContextSharing(
+        core.sessions, core.store, core.agents, inputs.redaction, checker, core.recorder, clock, dispatcher.wake
     )
-    recorder = AuditedWriter(writer, store, LiaisonAudit(trail, wanted.audit_content), feed.notify)
-    remembered = timedelta(seconds=wanted.availability_seconds)
-    presence = SqlPresenceStore(engine)
-    heartbeats = Heartbeats(sessions, presence, recorder, clock, remembered)
-    local = build_local_agents(settings, heartbeats)
-    agents = LiaisonAgents({**remote, **local})
-    fence = ClaimFence({pillar: agent.names for pillar, agent in local.items()})
-    deliverer = ShareDispatcher(
-        store,
-        writer,
-        agents,
-        clock,
-        feed.notify,
-        wanted.delivery_hours,
-        # Without remote agents nothing can be delivered, whoever shared it.
-        refresh_seconds=refresh if remote else None,
-        lease_seconds=LEASE_FACTOR * wanted.delivery_seconds,
-        interrupt=lambda: close_agents(remote.values()),
-        reading=engine.connect,
-    )
-    deliverer.start()
-    opened.callback(deliverer.stop)
-    sharing = ContextSharing(sessions, store, agents, redaction, judge, recorder, clock, deliverer.wake)
-    router = Router(
-        sessions,
-        store,
-        agents,
+    router = build_router(shared, core, sharing, dispatcher)
+    erasures = SqlErasureStore(shared.engine)
+    eraser = SessionEraser(erasures, core.recorder, clock)
+    claimed_for = timedelta(seconds=wanted.claim_seconds)
+    components = LiaisonComponents(
+        SessionService(core.sessions, core.recorder, clock, wanted.max_context_bytes, core.fence),
+        router,
         sharing,
-        recorder,
-        clock,
-        deliverer.wake,
-        fence,
-        direct_handover=wanted.direct_handover,
-        max_context_bytes=wanted.max_context_bytes,
-        reads_are_short=engine.dialect.name == "sqlite",
+        LocalAgentService(core.sessions, core.store, core.agents, core.local, core.recorder, clock, claimed_for),
+        EventHistory(core.sessions, core.store),
+        core.feed,
+        eraser,
+        AgentDirectory(core.sessions, core.presence, core.agents, agent_kinds(wanted), clock),
     )
-    supervisor = SessionSupervisor(
+    servicer = LiaisonService(components, shared.pools[PoolName.OTHERS].run, shared.pools[PoolName.ROUTINGS])
+    return Module(
+        servicers=[(liaison_pb2_grpc.add_LiaisonServiceServicer_to_server, servicer)],
+        background=[
+            dispatcher,
+            build_supervision(shared, core, router),
+            *build_retention(shared, core, erasures, eraser),
+        ],
+        # Watchers would else be waited for as if their streams were about to end.
+        begin_stop=[core.feed.close],
+        on_foreign_commit=[core.feed.check_for_new],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCore:
+    """What the services of chat sessions are built from."""
+
+    sessions: SqlSessionStore
+    store: SqlRoutingStore
+    presence: SqlPresenceStore
+    feed: EventFeed
+    recorder: AuditedWriter
+    heartbeats: Heartbeats
+    local: Mapping[str, LocalLiaisonAgent]
+    """The agents that watch this server themselves, by pillar."""
+    agents: LiaisonAgents
+    """All agents, local and remote."""
+    fence: ClaimFence
+
+
+def build_session_core(shared: SharedParts, remote: Mapping[str, RemoteAgent], sink: AuditSink) -> SessionCore:
+    """Build the stores, the feed of events and the agents of chat sessions."""
+    wanted, engine = shared.settings.liaison, shared.engine
+    sessions = SqlSessionStore(engine, build_alarm_limits(wanted).shortest)
+    store, presence = SqlRoutingStore(engine), SqlPresenceStore(engine)
+    feed = EventFeed(
+        store,
+        sessions.read_snapshot,
+        wanted.max_watchers,
+        wanted.watchers_per_agent,
+        # A write that ends after its caller has given up notifies nobody, so that the feed looks by itself too.
+        shared.settings.storage.refresh_seconds,
+        shared.pools[PoolName.OTHERS].run,
+    )
+    recorder = AuditedWriter(shared.writer, store, LiaisonAudit(sink, wanted.audit_content), feed.notify)
+    remembered = timedelta(seconds=wanted.availability_seconds)
+    heartbeats = Heartbeats(sessions, presence, recorder, shared.clock, remembered)
+    local = build_local_agents(shared.settings, heartbeats)
+    return SessionCore(
         sessions,
+        store,
         presence,
+        feed,
         recorder,
         heartbeats,
+        local,
+        LiaisonAgents({**remote, **local}),
+        ClaimFence({pillar: agent.names for pillar, agent in local.items()}),
+    )
+
+
+def build_share_dispatcher(
+    shared: SharedParts, core: SessionCore, remote: Mapping[str, RemoteAgent]
+) -> ShareDispatcher:
+    """Build the delivery of shared contexts to remote agents."""
+    wanted = shared.settings.liaison
+    return ShareDispatcher(
+        core.store,
+        shared.writer,
+        core.agents,
+        shared.clock,
+        core.feed.notify,
+        wanted.delivery_hours,
+        # Without remote agents nothing can be delivered, whoever shared it.
+        refresh_seconds=shared.settings.storage.refresh_seconds if remote else None,
+        lease_seconds=LEASE_FACTOR * wanted.delivery_seconds,
+        interrupt=lambda: close_agents(remote.values()),
+        reading=shared.engine.connect,
+    )
+
+
+def build_router(
+    shared: SharedParts, core: SessionCore, sharing: ContextSharing, dispatcher: ShareDispatcher
+) -> Router:
+    """Build the routing of sessions to agents."""
+    wanted = shared.settings.liaison
+    return Router(
+        core.sessions,
+        core.store,
+        core.agents,
+        sharing,
+        core.recorder,
+        shared.clock,
+        dispatcher.wake,
+        core.fence,
+        direct_handover=wanted.direct_handover,
+        max_context_bytes=wanted.max_context_bytes,
+        reads_are_short=shared.engine.dialect.name == "sqlite",
+    )
+
+
+def build_supervision(shared: SharedParts, core: SessionCore, router: Router) -> SupervisionTask:
+    """Build the supervision of sessions whose agents are inactive."""
+    wanted = shared.settings.liaison
+    supervisor = SessionSupervisor(
+        core.sessions,
+        core.presence,
+        core.recorder,
+        core.heartbeats,
         router,
-        local.keys(),
-        limits,
+        core.local.keys(),
+        build_alarm_limits(wanted),
         build_fallbacks(wanted),
-        clock,
+        shared.clock,
         timedelta(seconds=LEASE_FACTOR * wanted.delivery_seconds),
     )
-    supervision = SupervisionTask(supervisor, refresh)
-    supervision.start()
-    opened.callback(supervision.stop)
-    claimed_for = timedelta(seconds=wanted.claim_seconds)
-    return LiaisonComponents(
-        SessionService(sessions, recorder, clock, wanted.max_context_bytes, fence),
-        router,
-        sharing,
-        LocalAgentService(sessions, store, agents, local, recorder, clock, claimed_for),
-        EventHistory(sessions, store),
-        feed,
-        build_eraser(opened, settings, SqlErasureStore(engine), recorder, clock),
-        AgentDirectory(sessions, presence, agents, agent_kinds(wanted), clock),
-    )
+    return SupervisionTask(supervisor, shared.settings.storage.refresh_seconds)
 
 
-def build_eraser(
-    opened: ExitStack, settings: Settings, store: ErasureStore, recorder: AuditedWriter, clock: Callable[[], datetime]
-) -> SessionEraser:
-    """Build the eraser of sessions, and delete expired ones until `opened` is closed."""
-    eraser = SessionEraser(store, recorder, clock)
-    policy = build_retention_policy(settings.liaison.retention)
-    if policy != RetentionPolicy():
-        retention = Retention(store, eraser, recorder, clock, policy, settings.agent.name)
+def build_retention(
+    shared: SharedParts, core: SessionCore, store: ErasureStore, eraser: SessionEraser
+) -> list[PeriodicTask]:
+    """Build the deletion of expired sessions; an empty list if everything is kept."""
+    policy = build_retention_policy(shared.settings.liaison.retention)
+    if policy == RetentionPolicy():
+        return []
+    retention = Retention(store, eraser, core.recorder, shared.clock, policy, shared.settings.agent.name)
 
-        def delete_expired() -> float:
-            return 0.0 if retention.delete_expired() else RETENTION_SECONDS
+    def delete_expired() -> float:
+        return 0.0 if retention.delete_expired() else RETENTION_SECONDS
 
-        deletion = PeriodicTask(
-            "retention", delete_expired, RETENTION_SECONDS, logger, "expired sessions are not deleted"
-        )
-        deletion.start()
-        opened.callback(deletion.stop)
-    return eraser
+    return [PeriodicTask("retention", delete_expired, RETENTION_SECONDS, logger, "expired sessions are not deleted")]
 
 
 def build_retention_policy(wanted: RetentionSettings) -> RetentionPolicy:

@@ -1,22 +1,25 @@
-"""Wiring of push notifications for tasks."""
+"""Wiring of A2A tasks and their push notifications."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
 
-from sqlalchemy import Engine
-
-from cstp_grpc.config import Settings
+from cstp_grpc.contract.methods import RequiredPermissions, contract_methods
 from cstp_grpc.enums import PushFormat
+from cstp_grpc.gen.cstp.v1 import tasks_pb2_grpc
 from cstp_grpc.server.audit_adapters import AuditSink
+from cstp_grpc.server.execution import PoolName
+from cstp_grpc.server_module import BackgroundPart, Module, SharedParts
 from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
-from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.tasks.model import Task, TaskNotification, TaskStore
 from cstp_grpc.tasks.push_notifications import PushNotifications, PushUrlPolicy, TaskNotificationQueue
+from cstp_grpc.tasks.repository import ExpiredTaskRemover, TaskRepository
+from cstp_grpc.tasks.servicer import TaskService
 from cstp_grpc.tasks.sql_push_store import SqlPushStore
+from cstp_grpc.tasks.sql_store import SqlTaskStore
 from cstp_grpc.webhooks.delivery import WebhookOutbox
 from cstp_grpc.webhooks.http_client import LEASE_SECONDS, HttpWebhookClient, authorized_agent_names
 from cstp_grpc.webhooks.url_allow_list import UrlAllowList
@@ -35,26 +38,38 @@ class A2aTaskRenderer:
         return encode_notification(task.id, task.context_id, task.content, task.state, task.updated_at, written)
 
 
-def build_push_notifications(
-    opened: ExitStack,
-    settings: Settings,
-    allowed: UrlAllowList,
-    tasks: TaskStore,
-    engine: Engine,
-    writer: GroupCommitWriter,
-    trail: AuditSink,
-    clock: Callable[[], datetime],
-    is_public: Callable[[str], bool],
-    shared: bool,
-) -> PushNotifications | None:
-    """Build and start push notifications; `opened` stops them. Return None if they are disabled.
+def build_tasks_module(
+    shared: SharedParts, allowed: UrlAllowList, sink: AuditSink, is_permitted_ip: Callable[[str], bool]
+) -> Module:
+    """Build the storage of A2A tasks; `allowed` are URLs that may be notified wherever they lead."""
+    wanted = shared.settings.a2a
+    store = SqlTaskStore(shared.engine)
+    addresses = PushUrlPolicy(allowed, is_permitted_ip, loopback=wanted.push.allow_loopback)
+    push = build_push_notifications(shared, addresses, store, sink) if wanted.push.enabled else None
+    notifications = push.notifications if push else None
+    tasks = TaskRepository(store, shared.writer, shared.clock, timedelta(days=wanted.task_days), notifications)
+    remover = ExpiredTaskRemover(tasks)
+    permissions = RequiredPermissions(contract_methods().values())
+    servicer = TaskService(tasks, permissions, shared.pools[PoolName.OTHERS])
+    return Module(
+        servicers=[(tasks_pb2_grpc.add_TaskServiceServicer_to_server, servicer)],
+        background=[push.sender, remover] if push else [remover],
+    )
 
-    `shared` means that other servers write to the same database.
-    """
-    wanted = settings.a2a.push
-    if not wanted.enabled:
-        return None
-    addresses = PushUrlPolicy(allowed, is_public, loopback=wanted.allow_loopback)
+
+@dataclass(frozen=True, slots=True)
+class PushParts:
+    """Push notifications, and the threads that send them."""
+
+    notifications: PushNotifications
+    sender: BackgroundPart
+
+
+def build_push_notifications(
+    shared: SharedParts, addresses: PushUrlPolicy, tasks: TaskStore, sink: AuditSink
+) -> PushParts:
+    """Build push notifications of changes of tasks."""
+    settings, engine, writer, clock = shared.settings, shared.engine, shared.writer, shared.clock
     store = SqlPushStore(engine)
     kept = timedelta(days=settings.a2a.task_days)
     queue = TaskNotificationQueue(store, tasks, addresses, A2aTaskRenderer(), clock, kept)
@@ -62,9 +77,9 @@ def build_push_notifications(
     outbox = WebhookOutbox(
         queue,
         HttpWebhookClient(addresses.permits),
-        trail,
+        sink,
         clock,
-        DeliveryRetryPolicy(timedelta(hours=wanted.delivery_hours)),
+        DeliveryRetryPolicy(timedelta(hours=settings.a2a.push.delivery_hours)),
         authorized_agent_names(settings).__contains__,
         # The next notification of a configuration is due once the one before it is settled.
         settled=lambda: sender.wake(),
@@ -76,10 +91,9 @@ def build_push_notifications(
         clock,
         logger,
         "the owners of tasks are not notified",
-        refresh_seconds=settings.storage.refresh_seconds if shared else None,
+        # Without other servers nobody else queues notifications, and `wake` tells of our own.
+        refresh_seconds=settings.storage.refresh_seconds if shared.database_is_shared else None,
         lease_seconds=LEASE_SECONDS,
         reading=engine.connect,
     )
-    sender.start()
-    opened.callback(sender.stop)
-    return PushNotifications(store, tasks, addresses, writer, trail, sender.wake)
+    return PushParts(PushNotifications(store, tasks, addresses, writer, sink, sender.wake), sender)

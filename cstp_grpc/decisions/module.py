@@ -1,0 +1,116 @@
+"""Wiring of the journal of decisions and their search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cstp_grpc.config import Settings
+from cstp_grpc.decisions.journal import CitationNotifier, Journal
+from cstp_grpc.decisions.read_policy import ReadPolicy
+from cstp_grpc.decisions.revision_tokens import RevisionTokens, SyncedRevisionGate
+from cstp_grpc.decisions.search.chroma_process import (
+    ChildChromaServer,
+    ChromaServer,
+    ExternalChromaServer,
+    SharedChromaServer,
+)
+from cstp_grpc.decisions.search.decision_search import DecisionSearch
+from cstp_grpc.decisions.search.index_supervisor import IndexFeeder, IndexFollower, IndexSupervisor
+from cstp_grpc.decisions.search.matrix_sync import MatrixSync, embed_missing_vectors
+from cstp_grpc.decisions.search.row_vectors import SharedVectorPool
+from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
+from cstp_grpc.decisions.servicer import JournalService
+from cstp_grpc.decisions.sql_change_log import SqlChangeLog
+from cstp_grpc.decisions.sql_store import SqlDecisionStore
+from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
+from cstp_grpc.server.audit_adapters import AuditSink, JournalAudit
+from cstp_grpc.server.deployment import INDEX_FOLDER, Deployment
+from cstp_grpc.server.execution import PoolName
+from cstp_grpc.server.open_services import INDEX_HEALTH
+from cstp_grpc.server_module import Module, SharedParts
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionParts:
+    """The module of decisions, and what other rooms use of it."""
+
+    module: Module
+    journal: Journal
+    search: DecisionSearch
+
+
+def build_decisions_module(
+    shared: SharedParts, read_policy: ReadPolicy, sink: AuditSink, citations: CitationNotifier | None
+) -> DecisionParts:
+    """Build the journal and its search; `citations` notifies agents to whom a failed decision was cited."""
+    settings, engine, writer, embedder = shared.settings, shared.engine, shared.writer, shared.embedder
+    store, change_log = SqlDecisionStore(engine, read_policy), SqlChangeLog(engine, writer)
+    embed_missing_vectors(store, embedder, writer)
+    matrix = build_matrix(shared, read_policy)
+    matrix_sync = MatrixSync(store, embedder.model, matrix)
+    matrix_sync.refresh()
+    index = build_index(shared, store, change_log, matrix)
+    if index is None:
+        # Nobody will read it; an index that is configured later reads the journal itself.
+        change_log.clear()
+    journal = Journal(store, change_log, writer, embedder, JournalAudit(sink), shared.clock, matrix.apply, citations)
+    search = DecisionSearch(
+        store,
+        matrix,
+        embedder,
+        index,
+        settings.index.exact_limit,
+        settings.index.overfetch,
+        SyncedRevisionGate(RevisionTokens(store.identity()), matrix_sync),
+    )
+    servicer = JournalService(journal, shared.pools[PoolName.OTHERS].run)
+    module = Module(
+        servicers=[(journal_pb2_grpc.add_JournalServiceServicer_to_server, servicer)],
+        late_background=[] if index is None else [index],
+        begin_stop=[] if index is None else [index.begin_stop],
+        on_foreign_commit=[matrix_sync.refresh],
+        health={} if index is None else {INDEX_HEALTH: lambda: index.state() == "ready"},
+    )
+    return DecisionParts(module, journal, search)
+
+
+def build_read_policy(settings: Settings) -> ReadPolicy:
+    """Build the read policy: agents with a peer token, or the name of a peer, read only what is shared with peers."""
+    named = {peer.name for peer in settings.federation.peers}
+    peers = [token.name for token in settings.auth.tokens if token.peer or token.name in named]
+    share = settings.federation.share
+    return ReadPolicy.of(peers, share.categories, share.tags)
+
+
+def build_matrix(shared: SharedParts, read_policy: ReadPolicy) -> VectorMatrix:
+    """Build the matrix of vectors, in memory shared with the other processes if there is such memory."""
+    memory, dimensions = shared.deployment.vectors_memory, shared.embedder.dimensions
+    pool = None if memory is None else SharedVectorPool(memory, dimensions)
+    return VectorMatrix(dimensions, read_policy, pool)
+
+
+def build_index(
+    shared: SharedParts, store: SqlDecisionStore, change_log: SqlChangeLog, matrix: VectorMatrix
+) -> IndexSupervisor | None:
+    """Build the configured index without starting it. Return None if search is always exact."""
+    model, dimensions = shared.embedder.model, shared.embedder.dimensions
+    server = build_chroma_server(shared.settings, shared.deployment)
+    if server is None:
+        return None
+    feeds = shared.deployment.feeds_index
+    feeding = IndexFeeder(store, change_log, model) if feeds else IndexFollower(store, model)
+    return IndexSupervisor(server, feeding, matrix, model, dimensions)
+
+
+def build_chroma_server(settings: Settings, deployment: Deployment) -> ChromaServer | None:
+    """Build the server of the index: an external one, that of our supervisor, or a child process of our own."""
+    match settings.index.mode:
+        case "off":
+            return None
+        case "http":
+            assert settings.index.url, "checked with the settings"
+            return ExternalChromaServer(settings.index.url)
+        case "embedded" if deployment.index_url:
+            return SharedChromaServer(deployment.index_url)
+        case "embedded":
+            return ChildChromaServer(settings.data_dir / INDEX_FOLDER)

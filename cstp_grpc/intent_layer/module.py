@@ -1,0 +1,67 @@
+"""Wiring of the Intent Layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cstp_grpc.config import inherited_environment
+from cstp_grpc.decisions.journal import Journal
+from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2_grpc
+from cstp_grpc.intent_layer.code_context_reader import ProjectCodeReader, ProjectSources
+from cstp_grpc.intent_layer.embedding_similarity import EmbeddedSimilarity
+from cstp_grpc.intent_layer.journal_sync import NodeJournalSync, NodeJournalSyncWorker
+from cstp_grpc.intent_layer.learning_review import Reviewer
+from cstp_grpc.intent_layer.learning_store import LearningStore
+from cstp_grpc.intent_layer.node_staleness import INHERITED_VARIABLES, GitHistory
+from cstp_grpc.intent_layer.project_service import ProjectRegistry, ProjectService
+from cstp_grpc.intent_layer.project_tree import ProjectTree
+from cstp_grpc.intent_layer.servicer import IntentLayerService
+from cstp_grpc.server.audit_adapters import AuditSink, IntentLayerAudit
+from cstp_grpc.server_module import Module, SharedParts
+
+
+@dataclass(frozen=True, slots=True)
+class IntentLayerParts:
+    """The module of the Intent Layer, and the reader of what announcements are told about code."""
+
+    module: Module
+    code: ProjectCodeReader
+
+
+def build_intent_layer_module(shared: SharedParts, journal: Journal, sink: AuditSink) -> IntentLayerParts:
+    """Build the services of the configured projects, whose nodes are copied into the journal."""
+    settings = shared.settings.intent_layer
+    sources = build_project_sources(shared)
+    syncs = [NodeJournalSync(name, source.tree, journal) for name, source in sources.items()]
+    worker = NodeJournalSyncWorker(syncs, settings.refresh_seconds)
+    audit = IntentLayerAudit(sink)
+    # The lexical provider compares words, which reviews do by themselves.
+    lexical = shared.settings.embedding.provider == "lexical"
+    similarity = None if lexical else EmbeddedSimilarity(shared.embedder)
+    services = {
+        project.name: ProjectService(
+            project.name,
+            sources[project.name].tree,
+            sources[project.name].learnings,
+            Reviewer(sources[project.name].tree, shared.clock, similarity, settings.duplicate_threshold),
+            GitHistory(sources[project.name].tree.root, inherited_environment(INHERITED_VARIABLES)),
+            audit,
+            shared.clock,
+            worker.wake,
+            project.rules,
+        )
+        for project in settings.projects
+    }
+    servicer = IntentLayerService(ProjectRegistry(services))
+    module = Module(
+        servicers=[(intent_layer_pb2_grpc.add_IntentLayerServiceServicer_to_server, servicer)],
+        background=[worker] if syncs else [],
+    )
+    return IntentLayerParts(module, ProjectCodeReader(sources))
+
+
+def build_project_sources(shared: SharedParts) -> Mapping[str, ProjectSources]:
+    """Return the configured projects by name, each with one tree whose cache all readers share."""
+    trees = {project.name: ProjectTree(project.root) for project in shared.settings.intent_layer.projects}
+    return {name: ProjectSources(tree, LearningStore(tree, shared.clock)) for name, tree in trees.items()}

@@ -1,0 +1,66 @@
+"""What the rooms of the server are built from, and what each of them contributes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sqlalchemy import Engine
+
+    from cstp_grpc.config import Settings
+    from cstp_grpc.embedding.embedder import Embedder
+    from cstp_grpc.server.call_handlers import ServicerRegistration
+    from cstp_grpc.server.deployment import Deployment
+    from cstp_grpc.server.execution import CallPools
+    from cstp_grpc.storage.writer import GroupCommitWriter
+
+
+class BackgroundPart(Protocol):
+    """Works in threads of its own between `start` and `stop`."""
+
+    def start(self) -> None:
+        """Start the threads."""
+
+    def stop(self) -> None:
+        """Stop the threads and wait for work in progress."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """What a room contributes to the server, which starts and stops it; building one starts nothing."""
+
+    servicers: Sequence[ServicerRegistration] = ()
+    background: Sequence[BackgroundPart] = ()
+    """Started in this order before the server listens, and stopped in reverse after its last call."""
+    late_background: Sequence[BackgroundPart] = ()
+    """The same, but started after the server listens, because no call waits for it."""
+    begin_stop: Sequence[Callable[[], None]] = ()
+    """Called when the server begins to stop, before it waits for the calls in progress. What such calls can do without
+    ends meanwhile, and so does what they wait for without an end of its own, such as streams.
+    """
+    on_foreign_commit: Sequence[Callable[[], object]] = ()
+    """Called in a thread after another process has written to the database."""
+    health: Mapping[str, Callable[[], bool]] = field(default_factory=dict)
+    """Additional names in the health service; each returns whether its component is healthy now."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """What all rooms are built from."""
+
+    settings: Settings
+    deployment: Deployment
+    clock: Callable[[], datetime]
+    embedder: Embedder
+    engine: Engine
+    writer: GroupCommitWriter
+    pools: CallPools
+
+    @property
+    def database_is_shared(self) -> bool:
+        """Whether other processes may write to the database."""
+        return self.deployment.shares_database(self.engine)
