@@ -10,17 +10,17 @@ import grpc
 from aiohttp import hdrs, web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from bridge import http_headers, jsonrpc, liaison_events
-from bridge.a2a import rest_endpoint
+from bridge import http_request, jsonrpc, liaison_events
 from bridge.a2a.agent_card import AgentCardEndpoint
 from bridge.a2a.errors import UpstreamError
 from bridge.a2a.jsonrpc_endpoint import A2aJsonRpcEndpoint
-from bridge.a2a.rest_endpoint import A2aRestEndpoint
+from bridge.a2a.rest_endpoint import REST_ROUTES, A2aRestEndpoint
 from bridge.a2a.services import A2aServices
-from bridge.admission import AccessCheck, BodyReader
+from bridge.admission import AccessCheck
 from bridge.call_failures import UNEXPECTED_FAILURE, CallFailure
-from bridge.http_headers import Cors
 from bridge.http_listener import set_server_header
+from bridge.http_request import BodyReader
+from bridge.http_response import Cors
 from bridge.jsonrpc import JsonRpcEntry, JsonRpcOutcome
 from bridge.liaison_events import LiaisonEventEndpoint
 from bridge.upstream import Forwarder, Metadata
@@ -39,7 +39,7 @@ A2A_PATHS: Final = ("/a2a", "/a2a/", "/")
 HTTP_PATHS: Final = {
     RPC_PATH: ("POST",),
     **dict.fromkeys(A2A_PATHS, ("POST",)),
-    **rest_endpoint.REST_PATHS,
+    **REST_ROUTES,
     CARD_PATH: READ_METHODS,
     OLD_CARD_PATH: READ_METHODS,
     HEALTH_PATH: READ_METHODS,
@@ -75,13 +75,15 @@ def create_app(settings: Settings, channel: grpc.aio.Channel, peer: A2aServices)
     a2a = A2aJsonRpcEndpoint(peer, server)
     for path in A2A_PATHS:
         app.router.add_post(path, a2a.respond)
-    A2aRestEndpoint(peer).install(app)
+    rest = A2aRestEndpoint(peer)
+    rest.install(app)
     app.router.add_get(CARD_PATH, pages.agent_card)
     app.router.add_get(OLD_CARD_PATH, pages.agent_json)
     app.router.add_get(HEALTH_PATH, bridge.answer_health)
     LiaisonEventEndpoint(peer.forwarder, peer.gate).install(app)
     if server.cors_origins:
         Cors(server.cors_origins).install(app, HTTP_PATHS)
+    rest.install_fallback(app)
     return app
 
 
@@ -104,8 +106,8 @@ class JsonRpcEndpoint:
 
     async def answer_rpc(self, request: web.Request) -> web.Response:
         """Answer a JSON-RPC body."""
-        request_id = http_headers.read_request_id(request)
-        metadata = http_headers.request_metadata(request, request_id)
+        request_id = http_request.read_request_id(request)
+        metadata = http_request.request_metadata(request, request_id)
         try:
             body = jsonrpc.parse_body(await self._bodies.read(request, metadata), self._max_batch)
         except CallFailure as failure:
@@ -160,7 +162,7 @@ class JsonRpcEndpoint:
 
 def body_error_response(failure: CallFailure, request_id: str) -> web.Response:
     """Return the response to a body from which no call can be parsed."""
-    return http_headers.json_response(
+    return jsonrpc.json_response(
         jsonrpc.encode_utf8(jsonrpc.encode_failure("null", failure, request_id)), request_id, failure
     )
 

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from bridge import http_headers
 from bridge.call_failures import CallFailure
+from bridge.http_request import APPLICATION_JSON, REQUEST_ID_HEADER
+from bridge.http_response import challenge_headers
 
 MAX_DIGITS: Final = 400
 """An integer of more digits is beyond every double; Python refuses to convert some thousands of them."""
@@ -209,12 +210,12 @@ async def respond_to_body(
         outcomes = await answer_batch(body.calls, answer)
         responses = [outcome.response for outcome in outcomes if outcome.response is not None]
         if responses:
-            return http_headers.json_response(encode_utf8(f"[{','.join(responses)}]"), request_id, marks=marks)
+            return json_response(encode_utf8(f"[{','.join(responses)}]"), request_id, marks=marks)
         return respond_without_body(outcomes, request_id, marks)
     outcome = await answer(body.calls[0])
     if outcome.response is None:
         return respond_without_body([outcome], request_id, marks)
-    return http_headers.json_response(encode_utf8(outcome.response), request_id, outcome.failure, marks)
+    return json_response(encode_utf8(outcome.response), request_id, outcome.failure, marks)
 
 
 async def answer_batch(calls: Sequence[JsonRpcEntry], answer: CallHandler) -> list[JsonRpcOutcome]:
@@ -233,4 +234,22 @@ def respond_without_body(
 ) -> web.Response:
     """Respond to notifications without a body, with HTTP 401 if the server does not know the caller."""
     strangers = [found.failure for found in outcomes if found.failure and found.failure.codes.http_status == 401]
-    return http_headers.json_response(None, request_id, strangers[0] if strangers else None, marks)
+    return json_response(None, request_id, strangers[0] if strangers else None, marks)
+
+
+def json_response(
+    content: bytes | None, request_id: str, failure: CallFailure | None = None, marks: Mapping[str, str] | None = None
+) -> web.Response:
+    """Return a response; `failure` sets its HTTP status, and content None leaves the body out.
+
+    `marks` are further headers.
+    """
+    status = failure.codes.http_status if failure else 200
+    headers = {REQUEST_ID_HEADER: request_id, **(marks or {})}
+    if status == 415:
+        headers["Accept-Post"] = APPLICATION_JSON
+    elif failure:
+        headers |= challenge_headers(status, failure)
+    if content is None:
+        return web.Response(status=204 if status == 200 else status, headers=headers)
+    return web.Response(body=content, status=status, headers=headers, content_type=APPLICATION_JSON)

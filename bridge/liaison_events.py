@@ -12,7 +12,7 @@ from weakref import WeakSet
 from aiohttp import hdrs, web
 from aiohttp_sse import EventSourceResponse
 
-from bridge import http_headers, sse
+from bridge import http_request, http_response, sse
 from bridge.a2a.errors import UpstreamError, rest_error
 from bridge.admission import AccessCheck
 from bridge.call_failures import CallFailure, violation_list
@@ -43,8 +43,8 @@ class LiaisonEventEndpoint:
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Stream events until the client disconnects, or the server or the bridge stops."""
-        request_id = http_headers.read_request_id(request)
-        metadata = http_headers.request_metadata(request, request_id)
+        request_id = http_request.read_request_id(request)
+        metadata = http_request.request_metadata(request, request_id)
         try:
             params = await self._read_params(request, metadata)
             events = await self._forwarder.open_stream(WATCH_METHOD, params, metadata)
@@ -52,7 +52,7 @@ class LiaisonEventEndpoint:
             error = await self._gate.visible_failure(failure, metadata)
             return failure_response(error, request_id)
         async with aclosing(events):
-            marks = {http_headers.REQUEST_ID_HEADER: request_id}
+            marks = {http_request.REQUEST_ID_HEADER: request_id}
             response = await sse.start_event_stream(request, marks, sse.PING_SECONDS)
             self._open.add(response)
             async with response:
@@ -119,5 +119,5 @@ def invalid_parameter(name: str, description: str) -> CallFailure:
 def failure_response(failure: CallFailure, request_id: str) -> web.Response:
     """Return the error response as HTTP+JSON defines it: a google.rpc.Status."""
     status, body = rest_error(UpstreamError(failure), request_id)
-    marks = {http_headers.REQUEST_ID_HEADER: request_id, hdrs.CACHE_CONTROL: "no-store"}
-    return web.json_response(body, status=status, headers={**marks, **http_headers.challenge_headers(status, failure)})
+    marks = {http_request.REQUEST_ID_HEADER: request_id, hdrs.CACHE_CONTROL: "no-store"}
+    return web.json_response(body, status=status, headers={**marks, **http_response.challenge_headers(status, failure)})

@@ -17,8 +17,8 @@ from bridge.a2a.grpc_server import A2aGrpcServer
 from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.a2a.services import build_a2a_services
 from bridge.app import create_app
-from bridge.http_headers import validate_public_url
 from bridge.http_listener import BridgeCannotListen, HttpListener, limit_connections
+from bridge.http_request import validate_public_url
 from bridge.upstream import Upstream, is_secure_target, open_channel
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.config import ServerSettings, Settings, dial_host, join_host_port

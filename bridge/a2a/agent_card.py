@@ -16,7 +16,7 @@ from google.protobuf import json_format
 
 from bridge.a2a.call_context import EXTENSION_URI, V0_3, V1_0, VERSION_FORM, VERSION_HEADER, load_sdk_v0_3
 from bridge.a2a.message_parsing import ANNOUNCE_METHOD, APPLICATION_JSON, MEDIA_TYPES
-from bridge.http_headers import PORT_SUFFIX, PublicUrlResolver
+from bridge.http_request import PORT_SUFFIX, PublicUrlResolver
 from cstp_grpc.config import Settings
 from cstp_grpc.contract.methods import RpcMethod
 

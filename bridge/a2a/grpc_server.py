@@ -22,7 +22,7 @@ from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from grpc_status import rpc_status
 
-from bridge import http_headers
+from bridge import http_request
 from bridge.a2a import operations
 from bridge.a2a.call_context import (
     EXTENSION_URI,
@@ -38,7 +38,7 @@ from bridge.a2a.call_context import (
     require_version,
 )
 from bridge.a2a.errors import UpstreamError, grpc_error, invalid_params, unexpected_error
-from bridge.a2a.operations import GrpcOperationTable
+from bridge.a2a.operations import MessageOperationTable
 from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.a2a.services import A2aServices
 from bridge.call_failures import CallFailure
@@ -174,18 +174,18 @@ class GrpcBinding:
 
     version: str
     service: ServiceDescriptor
-    load: Callable[[A2aRequestHandler], Awaitable[GrpcOperationTable]]
+    load: Callable[[A2aRequestHandler], Awaitable[MessageOperationTable]]
     """Returns its operations."""
     text: Callable[[A2AError], str]
     """Returns the text of an error."""
 
 
-async def load_operations_v1_0(conversations: A2aRequestHandler) -> GrpcOperationTable:
+async def load_operations_v1_0(conversations: A2aRequestHandler) -> MessageOperationTable:
     """Return the operations of A2A 1.0."""
-    return operations.build_grpc_operations(conversations)
+    return operations.build_operations(conversations)
 
 
-async def load_operations_v0_3(conversations: A2aRequestHandler) -> GrpcOperationTable:
+async def load_operations_v0_3(conversations: A2aRequestHandler) -> MessageOperationTable:
     """Return the operations of A2A 0.3."""
     await load_sdk_v0_3()
     from bridge.a2a import v0_3_grpc
@@ -280,7 +280,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         self._peer = peer
         self._address = address
         self._timeout = timeout
-        self._operations: GrpcOperationTable | None = None
+        self._operations: MessageOperationTable | None = None
         """Those of the version, once they were asked for."""
         self._prefix = f"/{dialect.service.full_name}/"
         self._handlers = {self._prefix + rpc.name: self._handler(rpc) for rpc in dialect.service.methods}
@@ -325,9 +325,9 @@ class A2aGrpcService(grpc.GenericRpcHandler):
 
     def _open_call(self, rpc: str, context: Context) -> A2aGrpcCall:
         """Return the call with its metadata and A2A context."""
-        request_id = http_headers.request_id_or_new(next(iter(metadata_values(context, REQUEST_ID_KEY)), ""))
+        request_id = http_request.request_id_or_new(next(iter(metadata_values(context, REQUEST_ID_KEY)), ""))
         context.set_trailing_metadata(((REQUEST_ID_KEY, request_id),))
-        metadata = http_headers.forwarded_metadata(lambda name: metadata_values(context, name), request_id)
+        metadata = http_request.forwarded_metadata(lambda name: metadata_values(context, name), request_id)
         extensions = [*metadata_values(context, EXTENSIONS_HEADER), *metadata_values(context, EXTENSIONS_HEADER_V0_3)]
         told = build_call_context(metadata, self._address, extensions, self._dialect.version)
         return A2aGrpcCall(rpc, context, request_id, metadata, told)
@@ -367,7 +367,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         await self._peer.gate.check_large(data, call.metadata)
         return data
 
-    async def _load(self) -> GrpcOperationTable:
+    async def _load(self) -> MessageOperationTable:
         """Return the operations of this version, loaded at the first call."""
         if self._operations is None:
             self._operations = await self._dialect.load(self._peer.conversations)

@@ -13,20 +13,21 @@ from a2a.utils.errors import (
 )
 from aiohttp import web
 
-from bridge import http_headers, jsonrpc, sse
+from bridge import http_request, jsonrpc, sse
 from bridge.a2a.call_context import (
     EXTENSION_URI,
     EXTENSIONS_HEADER,
     V0_3,
     V1_0,
     A2aCallContext,
+    A2aHttpCall,
     is_extension_activated,
     load_sdk_v0_3,
     parse_version,
     require_version,
+    unreadable_body_error,
 )
 from bridge.a2a.errors import UpstreamError, jsonrpc_error, jsonrpc_failure
-from bridge.a2a.http_call import A2aHttpCall, unreadable_body_error
 from bridge.a2a.operations import OperationTable, build_json_operations
 from bridge.a2a.services import A2aServices
 from bridge.call_failures import CallFailure
@@ -152,7 +153,7 @@ class A2aJsonRpcEndpoint:
         def event_text(event: object) -> str:
             return jsonrpc.encode_utf8(jsonrpc.encode_result(call_id, event)).decode()
 
-        marks = {http_headers.REQUEST_ID_HEADER: exchange.request_id, **exchange.response_headers}
+        marks = {http_request.REQUEST_ID_HEADER: exchange.request_id, **exchange.response_headers}
         try:
             self._require_version(call.method, exchange)
             known = await self._load_operations(self._versions[call.method])
@@ -164,7 +165,7 @@ class A2aJsonRpcEndpoint:
             status = outcome.failure.codes.http_status if outcome.failure else 200
             if status == 200 and self._wants_stream_of_error(call.method, error):
                 return await sse.send_single_event(exchange.request, content.decode(), marks)
-            return http_headers.json_response(content, exchange.request_id, outcome.failure, exchange.response_headers)
+            return jsonrpc.json_response(content, exchange.request_id, outcome.failure, exchange.response_headers)
         return await sse.stream_events(exchange.request, first, events, sse.EventEncoder(event_text, error_text), marks)
 
     def _wants_stream_of_error(self, method: str, error: Exception) -> bool:
@@ -188,4 +189,4 @@ async def body_error_response(
     judged = await exchange.visible_error(error, "a body")
     content = jsonrpc.encode_utf8(jsonrpc.encode_error("null", jsonrpc_error(judged, exchange.request_id)))
     shown = judged.failure if isinstance(judged, UpstreamError) else failure
-    return http_headers.json_response(content, exchange.request_id, shown, exchange.response_headers)
+    return jsonrpc.json_response(content, exchange.request_id, shown, exchange.response_headers)

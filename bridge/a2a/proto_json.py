@@ -258,43 +258,80 @@ PLAIN_TYPES: Final = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYP
 """The types whose values are their own JSON."""
 
 
+@dataclass(frozen=True, slots=True)
+class FieldRendering:
+    """How a field is rendered: `render` makes JSON of one value, None if a value is its own JSON."""
+
+    json_name: str
+    is_map: bool
+    is_list: bool
+    has_fields: bool
+    """Whether its values are messages to be rendered field by field."""
+    render: Renderer | None
+
+
 def to_json(message: Message) -> dict[str, Any]:
     """Return a message as a JSON object.
 
     Raises ValueError for values that JSON cannot express: NaN, infinity, an instant beyond the year 9999.
     """
-    renders = field_renderers(message.DESCRIPTOR)
-    rendered = {}
-    for field, value in message.ListFields():
-        name, render = renders[field.number]
-        rendered[name] = value if render is None else render(value)
+    rendered: dict[str, Any] = {}
+    # Messages within messages wait here, each with the empty object that it fills: the stack does not grow with them.
+    pending: list[tuple[Message, dict[str, Any]]] = [(message, rendered)]
+    for each, members in pending:
+        rules = field_renderings(each.DESCRIPTOR)
+        for field, value in each.ListFields():
+            rule = rules[field.number]
+            render = rule.render
+            if rule.is_map:
+                entries = members[rule.json_name] = {key: {} for key in value}
+                for key in entries:
+                    if rule.has_fields:
+                        pending.append((value[key], entries[key]))
+                    else:
+                        entries[key] = value[key] if render is None else render(value[key])
+            elif rule.has_fields:
+                items = value if rule.is_list else (value,)
+                objects: list[dict[str, Any]] = [{} for _ in items]
+                pending.extend(zip(items, objects, strict=True))
+                members[rule.json_name] = objects if rule.is_list else objects[0]
+            elif rule.is_list:
+                members[rule.json_name] = list(value) if render is None else list(map(render, value))
+            else:
+                members[rule.json_name] = value if render is None else render(value)
     return rendered
 
 
 @functools.cache
-def field_renderers(descriptor: Descriptor) -> Mapping[int, tuple[str, Renderer | None]]:
-    """Return the JSON names and renderers of a message's fields by field number."""
-    return {field.number: (field.json_name, field_renderer(field)) for field in descriptor.fields}
+def field_renderings(descriptor: Descriptor) -> Mapping[int, FieldRendering]:
+    """Return how the fields of a message type are rendered, by field number."""
+    return {field.number: build_field_rendering(field) for field in descriptor.fields}
 
 
-def field_renderer(field: FieldDescriptor) -> Renderer | None:
-    """Return the renderer of a field, or None if its value is its own JSON."""
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        render = item_renderer(field.message_type.fields_by_name["value"])
-        return lambda entries: {key: entries[key] if render is None else render(entries[key]) for key in entries}
-    render = item_renderer(field)
-    if not field.is_repeated:
-        return render
-    return list if render is None else lambda items: [render(item) for item in items]
+def build_field_rendering(field: FieldDescriptor) -> FieldRendering:
+    """Return how a field is rendered."""
+    message = field.message_type
+    is_map = message is not None and message.GetOptions().map_entry
+    item = message.fields_by_name["value"] if message is not None and is_map else field
+    return FieldRendering(
+        json_name=field.json_name,
+        is_map=is_map,
+        is_list=field.is_repeated and not is_map,
+        has_fields=item.message_type is not None and item.message_type.full_name not in json_values.WELL_KNOWN_CODECS,
+        render=item_renderer(item),
+    )
 
 
 def item_renderer(field: FieldDescriptor) -> Renderer | None:
-    """Return the renderer of one value of a field. Raises TypeError for a type that A2A does not use."""
+    """Return the renderer of one value of a field, None if the value is its own JSON or a message with fields.
+
+    Raises TypeError for a type that A2A does not use.
+    """
     if field.enum_type is not None:
         return enum_renderer(field.enum_type)
     if field.message_type is not None:
         known = json_values.WELL_KNOWN_CODECS.get(field.message_type.full_name)
-        return to_json if known is None else known.render
+        return None if known is None else known.render
     if field.type == FieldDescriptor.TYPE_BYTES:
         return lambda value: base64.b64encode(value).decode("ascii")
     if field.type not in PLAIN_TYPES:

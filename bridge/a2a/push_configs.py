@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import grpc
@@ -82,24 +82,22 @@ class GrpcPushConfigStore:
             raise push_error(failure) from failure
 
 
-class PushConfigOperations(ABC):
-    """Handle the operations on push configurations; without a store they are refused."""
+class PushConfigOperations:
+    """Handle the operations on push configurations; without a store they are refused.
 
-    def __init__(self, push: GrpcPushConfigStore | None) -> None:
+    `check_access` raises A2AError if the caller may not make a call.
+    """
+
+    def __init__(
+        self, push: GrpcPushConfigStore | None, check_access: Callable[[A2aCallContext, Message], Awaitable[None]]
+    ) -> None:
         self._push = push
+        self._check_access = check_access
 
-    @abstractmethod
-    async def check_access(self, context: A2aCallContext, params: Message) -> None:
-        """Raise A2AError if the caller may not make this call."""
-
-    def inline_config(self, params: SendMessageRequest, context: A2aCallContext) -> tasks_pb2.PushConfig | None:
-        """Return the push configuration in a message, or None. Raises A2AError."""
-        configuration = params.configuration
-        if not configuration.HasField("task_push_notification_config"):
-            return None
-        if self._push is None:
-            raise PushNotificationNotSupportedError
-        given = configuration.task_push_notification_config
+    def read_inline_config(self, params: SendMessageRequest, context: A2aCallContext) -> tasks_pb2.PushConfig:
+        """Return the push configuration in a message that has one. Raises A2AError."""
+        self._required_push()
+        given = params.configuration.task_push_notification_config
         if given.task_id not in ("", params.message.task_id):
             raise json_params.violations_error([(f"{INLINE_CONFIG_PATH}.taskId", "must be empty in a message")])
         return to_stored_config(given, context)
@@ -117,11 +115,9 @@ class PushConfigOperations(ABC):
             config = with_config_id(config, str(uuid.uuid5(uuid.NAMESPACE_OID, message_id)))
         await push.create(task_id, config, metadata, INLINE_CONFIG_PATH)
 
-    async def on_create_task_push_notification_config(
-        self, params: TaskPushNotificationConfig, context: A2aCallContext
-    ) -> TaskPushNotificationConfig:
+    async def create(self, params: TaskPushNotificationConfig, context: A2aCallContext) -> TaskPushNotificationConfig:
         """Store a push configuration of a task and return it with its id."""
-        await self.check_access(context, params)
+        await self._check_access(context, params)
         push = self._required_push()
         proto_json.check_required_fields(params)
         if not params.task_id:
@@ -129,21 +125,21 @@ class PushConfigOperations(ABC):
         kept = await push.create(params.task_id, to_stored_config(params, context), call_metadata(context))
         return to_a2a_config(params.task_id, kept)
 
-    async def on_get_task_push_notification_config(
+    async def get(
         self, params: GetTaskPushNotificationConfigRequest, context: A2aCallContext
     ) -> TaskPushNotificationConfig:
         """Return a configuration of a task; a request of 0.3 may omit its id."""
-        await self.check_access(context, params)
+        await self._check_access(context, params)
         push = self._required_push()
         if call_version(context) != V0_3:
             proto_json.check_required_fields(params)
         return to_a2a_config(params.task_id, await push.get(params.task_id, params.id, call_metadata(context)))
 
-    async def on_list_task_push_notification_configs(
+    async def list(
         self, params: ListTaskPushNotificationConfigsRequest, context: A2aCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
         """Return a page of the configurations of a task."""
-        await self.check_access(context, params)
+        await self._check_access(context, params)
         push = self._required_push()
         proto_json.check_required_fields(params)
         page = await push.list(params.task_id, params.page_size, params.page_token, call_metadata(context))
@@ -152,11 +148,9 @@ class PushConfigOperations(ABC):
             next_page_token=page.next_page_token,
         )
 
-    async def on_delete_task_push_notification_config(
-        self, params: DeleteTaskPushNotificationConfigRequest, context: A2aCallContext
-    ) -> None:
+    async def delete(self, params: DeleteTaskPushNotificationConfigRequest, context: A2aCallContext) -> None:
         """Delete a configuration of a task, if it exists."""
-        await self.check_access(context, params)
+        await self._check_access(context, params)
         push = self._required_push()
         proto_json.check_required_fields(params)
         await push.delete(params.task_id, params.id, call_metadata(context))

@@ -73,7 +73,7 @@ CANCEL_POLL_SECONDS: Final = 0.02
 """Seconds until a task that is about to end is first read again."""
 
 
-class A2aRequestHandler(PushConfigOperations):
+class A2aRequestHandler:
     """Handle the operations of A2A for every transport. They raise A2AError."""
 
     def __init__(
@@ -85,7 +85,7 @@ class A2aRequestHandler(PushConfigOperations):
         settings: Settings,
         push: GrpcPushConfigStore | None = None,
     ) -> None:
-        super().__init__(push)
+        self.push_configs = PushConfigOperations(push, self.check_access)
         self._gate = gate
         self._store = store
         self._cards = cards
@@ -228,12 +228,16 @@ class A2aRequestHandler(PushConfigOperations):
     ) -> ResultT | StoredTask:
         """Start the task of a message with `start`, or return the task that the same message began before."""
         metadata = call_metadata(context)
-        push_config = self.inline_config(params, context)
+        push_config = None
+        if params.configuration.HasField("task_push_notification_config"):
+            push_config = self.push_configs.read_inline_config(params, context)
         for _ in range(MAX_START_ATTEMPTS):
             turn = await self._turns.prepare(params, metadata)
             if isinstance(turn, StoredTask):
                 if push_config is not None:
-                    await self.add_inline_config(turn.task.id, params.message.message_id, push_config, metadata)
+                    await self.push_configs.add_inline_config(
+                        turn.task.id, params.message.message_id, push_config, metadata
+                    )
                 return turn
             with suppress(TaskVersionConflict):
                 return await start(replace(turn, push_config=push_config), metadata)

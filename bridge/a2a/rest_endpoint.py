@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Final
 
 from a2a.utils.errors import MethodNotFoundError, UnsupportedOperationError
 from aiohttp import hdrs, web
+from google.api import annotations_pb2
+from google.protobuf.descriptor import MethodDescriptor
 
-from bridge import http_headers, jsonrpc, sse
+from bridge import http_request, http_response, jsonrpc, sse
 from bridge.a2a import proto_json
 from bridge.a2a.agent_card import A2A_PATH, CARD_MAX_AGE, REST_PATH
-from bridge.a2a.call_context import EXTENSIONS_HEADER, V1_0, VERSION_HEADER, A2aCallContext, require_version
+from bridge.a2a.call_context import (
+    EXTENSIONS_HEADER,
+    V1_0,
+    VERSION_HEADER,
+    A2aCallContext,
+    A2aHttpCall,
+    require_version,
+    unreadable_body_error,
+)
 from bridge.a2a.errors import UpstreamError, invalid_params, rest_error
-from bridge.a2a.http_call import A2aHttpCall, unreadable_body_error
-from bridge.a2a.operations import build_json_operations
+from bridge.a2a.operations import A2A_SERVICE, build_json_operations
 from bridge.a2a.services import A2aServices
 from bridge.call_failures import CallFailure
-from bridge.http_headers import AcceptHeader
+from bridge.http_response import AcceptHeader
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 A2A_JSON: Final = "application/a2a+json"
-ACCEPTED_TYPES: Final = (A2A_JSON, http_headers.APPLICATION_JSON)
+ACCEPTED_TYPES: Final = (A2A_JSON, http_request.APPLICATION_JSON)
 """The media types of requests and of answers, the usual one first."""
 EVENT_STREAM: Final = "text/event-stream"
 BOOLEAN_PARAMETERS: Final = {"includeArtifacts"}
@@ -31,30 +42,40 @@ BOOLEAN_PARAMETERS: Final = {"includeArtifacts"}
 BOOLEANS: Final[Mapping[str, object]] = {"true": True, "false": False}
 BINDING: Final = "HTTP+JSON"
 
-ROUTES: Final = (
-    ("POST", "/message:send", "SendMessage"),
-    ("POST", "/message:stream", "SendStreamingMessage"),
-    ("GET", "/tasks", "ListTasks"),
-    ("POST", "/tasks/{id}:cancel", "CancelTask"),
-    ("POST", "/tasks/{id}:subscribe", "SubscribeToTask"),
-    ("GET", "/tasks/{id}:subscribe", "SubscribeToTask"),
-    ("GET", "/tasks/{id}", "GetTask"),
-    ("POST", "/tasks/{taskId}/pushNotificationConfigs", "CreateTaskPushNotificationConfig"),
-    ("GET", "/tasks/{taskId}/pushNotificationConfigs", "ListTaskPushNotificationConfigs"),
-    ("GET", "/tasks/{taskId}/pushNotificationConfigs/{id}", "GetTaskPushNotificationConfig"),
-    ("DELETE", "/tasks/{taskId}/pushNotificationConfigs/{id}", "DeleteTaskPushNotificationConfig"),
-    ("GET", "/extendedAgentCard", "GetExtendedAgentCard"),
-)
-"""By HTTP method and path below the binding's own: the operation. The names in braces are members of its params."""
 TENANT: Final = "tenant"
-PREFIXES: Final = (REST_PATH, f"{REST_PATH}/{{{TENANT}}}")
-"""What stands before these paths: a tenant may be named."""
-REST_PATHS: Final = {
-    prefix + path: [method for method, other, _ in ROUTES if other == path]
-    for prefix in PREFIXES
-    for _, path, _ in ROUTES
-}
-"""The paths and what each takes."""
+PATH_VARIABLE: Final = re.compile(r"{(\w+)=\*}")
+"""A variable of one segment, as `google.api.http` writes it."""
+
+
+def read_http_routes() -> dict[str, dict[str, str]]:
+    """Return the operation by path and HTTP method, from the HTTP options of A2A's service.
+
+    The names in braces are members of the params. Every path exists with and without a tenant.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for rpc in A2A_SERVICE.methods:
+        options = rpc.GetOptions().Extensions[annotations_pb2.http]
+        for rule in (options, *options.additional_bindings):
+            method = rule.WhichOneof("pattern") or ""
+            operations = found.setdefault(route_path(rpc, getattr(rule, method)), {})
+            if rpc.name == "SubscribeToTask":
+                # The specification's text and the SDKs' clients have POST where the options have GET.
+                operations[hdrs.METH_POST] = rpc.name
+            operations[method.upper()] = rpc.name
+    # `/tasks/{id}` fits `/tasks/1:cancel` too, so that paths with a verb must be asked before those without.
+    return dict(sorted(found.items(), key=lambda item: item[0].endswith("}")))
+
+
+def route_path(rpc: MethodDescriptor, template: str) -> str:
+    """Return the path of a route for the path template of an rpc, with its variables named as in JSON."""
+    fields = rpc.input_type.fields_by_name
+    return REST_PATH + PATH_VARIABLE.sub(lambda match: f"{{{fields[match[1]].json_name}}}", template)
+
+
+REST_ROUTES: Final = read_http_routes()
+"""The operation by path and HTTP method."""
+FALLBACK_PATHS: Final = ("/", A2A_PATH.rstrip("/"), f"{A2A_PATH}{{rest:.*}}")
+"""The paths whose unknown resources and methods are answered with errors of A2A."""
 CACHE_HEADERS: Final[Mapping[str, Mapping[str, str]]] = {
     "GetExtendedAgentCard": {
         hdrs.CACHE_CONTROL: f"private, max-age={CARD_MAX_AGE}",
@@ -72,11 +93,17 @@ class A2aRestEndpoint:
         self._operations = build_json_operations(peer.conversations)
 
     def install(self, app: web.Application) -> None:
-        """Add the routes, and A2A error responses for unknown paths and methods."""
-        for prefix in PREFIXES:
-            for method, path, name in ROUTES:
-                app.router.add_route(method, prefix + path, self._handler(name))
-        app.middlewares.append(self._answer_unrouted)
+        """Add the routes of the operations."""
+        for path, operations in REST_ROUTES.items():
+            for method, name in operations.items():
+                app.router.add_route(method, path, self._handler(name))
+
+    def install_fallback(self, app: web.Application) -> None:
+        """Add A2A error responses for unknown paths and methods; the last routes of an application."""
+        # They are routes and no middleware, so that calls of other paths do not come by here. aiohttp asks the routes
+        # with the longest fixed beginning first, and those with the same one in the order in which they were added.
+        for path in FALLBACK_PATHS:
+            app.router.add_route(hdrs.METH_ANY, path, self._answer_unrouted)
 
     def _handler(self, name: str) -> Handler:
         """Build the handler of an operation."""
@@ -120,21 +147,22 @@ class A2aRestEndpoint:
             return {}
         return jsonrpc.parse_json(await self._peer.bodies.read(exchange.request, exchange.metadata, ACCEPTED_TYPES))
 
-    @web.middleware
-    async def _answer_unrouted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer requests for unknown paths or methods below A2A paths with errors of this binding."""
-        if request.path != "/" and not f"{request.path}/".startswith(A2A_PATH):
-            return await handler(request)
+    async def _answer_unrouted(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request for an unknown path or method with an error of this binding."""
         exchange = A2aHttpCall.from_request(request, self._peer)
-        try:
-            return await handler(request)
-        except web.HTTPMethodNotAllowed as error:
-            refusal = UnsupportedOperationError(f"{request.method} is not possible here")
-            answer = await respond_with_error(exchange, refusal, request.path, error.status)
-            answer.headers[hdrs.ALLOW] = error.headers[hdrs.ALLOW]
-            return answer
-        except web.HTTPNotFound:
+        allowed = await allowed_methods(request)
+        if not allowed:
             return await respond_with_error(exchange, MethodNotFoundError("There is no such resource"), request.path)
+        refusal = UnsupportedOperationError(f"{request.method} is not possible here")
+        answer = await respond_with_error(exchange, refusal, request.path, HTTPStatus.METHOD_NOT_ALLOWED)
+        answer.headers[hdrs.ALLOW] = ",".join(sorted(allowed))
+        return answer
+
+
+async def allowed_methods(request: web.Request) -> set[str]:
+    """Return the HTTP methods that a path takes; empty if there is no such path."""
+    found = [await resource.resolve(request) for resource in request.app.router.resources()]
+    return {method for _, methods in found for method in methods} - {hdrs.METH_ANY}
 
 
 def own_http_status(failure: CallFailure) -> int | None:
@@ -189,7 +217,7 @@ async def respond_with_error(
     body["error"]["code"] = status
     answer = build_response(status, body, exchange)
     if isinstance(judged, UpstreamError):
-        answer.headers.update(http_headers.challenge_headers(status, judged.failure))
+        answer.headers.update(http_response.challenge_headers(status, judged.failure))
     if status == 415:
         answer.headers["Accept-Post"] = ", ".join(ACCEPTED_TYPES)
     return answer
@@ -210,12 +238,12 @@ def media_type_for(request: web.Request) -> str:
     accept = AcceptHeader.parse(request.headers.getall(hdrs.ACCEPT, []))
     # The Go SDK asks for nothing but a stream there, and reads an error instead of one as application/json only.
     only_stream = accept.prefer((*ACCEPTED_TYPES, EVENT_STREAM)) == EVENT_STREAM
-    return http_headers.APPLICATION_JSON if only_stream else accept.prefer(ACCEPTED_TYPES) or A2A_JSON
+    return http_request.APPLICATION_JSON if only_stream else accept.prefer(ACCEPTED_TYPES) or A2A_JSON
 
 
 def common_headers(exchange: A2aHttpCall) -> dict[str, str]:
     """Return the headers of every response."""
-    return {http_headers.REQUEST_ID_HEADER: exchange.request_id, **exchange.response_headers}
+    return {http_request.REQUEST_ID_HEADER: exchange.request_id, **exchange.response_headers}
 
 
 def encode_json(value: object) -> str:

@@ -11,8 +11,8 @@ from bridge.a2a.agent_card import AdvertisedPorts, AgentCardBuilder
 from bridge.a2a.push_configs import GrpcPushConfigStore
 from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.a2a.task_store import GrpcTaskStore
-from bridge.admission import AccessCheck, BodyReader
-from bridge.http_headers import PublicUrlResolver
+from bridge.admission import AccessCheck
+from bridge.http_request import BodyReader, PublicUrlResolver
 from bridge.upstream import Forwarder
 from cstp_grpc.config import Settings
 from cstp_grpc.contract.methods import contract_methods

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from bridge.a2a import v0_3_json
 from bridge.a2a.call_context import A2aCallContext
 from bridge.a2a.errors import invalid_params
-from bridge.a2a.operations import GrpcOperationTable, StreamingGrpcOperation, UnaryGrpcOperation
+from bridge.a2a.operations import MessageOperationTable, StreamingMessageOperation, UnaryMessageOperation
 from bridge.a2a.proto_json import MAX_ITEMS, TOO_MANY
 from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.a2a.task_store import TaskEvent
@@ -47,9 +47,9 @@ NAMED_RESOURCES: Final = {
 """By request: the field that names a resource, and the form of that name."""
 
 
-def build_grpc_operations_v0_3(handler: A2aRequestHandler) -> GrpcOperationTable:
+def build_grpc_operations_v0_3(handler: A2aRequestHandler) -> MessageOperationTable:
     """Return the operations of A2A 0.3 by rpc name."""
-    return GrpcOperationTable(
+    return MessageOperationTable(
         answers={
             "SendMessage": unary_operation(
                 to_send_message_request,
@@ -59,17 +59,17 @@ def build_grpc_operations_v0_3(handler: A2aRequestHandler) -> GrpcOperationTable
             "GetTask": unary_operation(to_get_task_request, handler.on_get_task, to_task_v0_3),
             "CancelTask": unary_operation(to_cancel_task_request, handler.on_cancel_task, to_task_v0_3),
             "CreateTaskPushNotificationConfig": unary_operation(
-                to_push_config, handler.on_create_task_push_notification_config, to_push_config_v0_3
+                to_push_config, handler.push_configs.create, to_push_config_v0_3
             ),
             "GetTaskPushNotificationConfig": unary_operation(
-                to_get_config_request, handler.on_get_task_push_notification_config, to_push_config_v0_3
+                to_get_config_request, handler.push_configs.get, to_push_config_v0_3
             ),
             "ListTaskPushNotificationConfig": unary_operation(
-                to_list_configs_request, handler.on_list_task_push_notification_configs, to_push_configs_v0_3
+                to_list_configs_request, handler.push_configs.list, to_push_configs_v0_3
             ),
             "DeleteTaskPushNotificationConfig": unary_operation(
                 to_delete_config_request,
-                handler.on_delete_task_push_notification_config,
+                handler.push_configs.delete,
                 lambda _nothing: empty_pb2.Empty(),
             ),
             "GetAgentCard": unary_operation(
@@ -87,7 +87,7 @@ def unary_operation(
     read: Callable[[Any], CoreT],
     perform: Callable[[CoreT, A2aCallContext], Awaitable[ResultT]],
     write: Callable[[ResultT], Message],
-) -> UnaryGrpcOperation:
+) -> UnaryMessageOperation:
     """Build an operation with a single response."""
 
     async def answer(request: Message, context: A2aCallContext) -> Message:
@@ -99,7 +99,7 @@ def unary_operation(
 
 def streaming_operation(
     read: Callable[[Any], CoreT], perform: Callable[[CoreT, A2aCallContext], AsyncGenerator[TaskEvent, None]]
-) -> StreamingGrpcOperation:
+) -> StreamingMessageOperation:
     """Build an operation with a stream of responses."""
 
     async def stream(request: Message, context: A2aCallContext) -> AsyncGenerator[Message, None]:

@@ -86,25 +86,25 @@ def build_json_operations_v0_3(handler: A2aRequestHandler) -> OperationTable:
             "tasks/pushNotificationConfig/set": unary_operation(
                 types.SetTaskPushNotificationConfigRequest,
                 conversions.to_core_create_task_push_notification_config_request,
-                handler.on_create_task_push_notification_config,
+                handler.push_configs.create,
                 conversions.to_compat_task_push_notification_config,
             ),
             "tasks/pushNotificationConfig/get": unary_operation(
                 types.GetTaskPushNotificationConfigRequest,
                 conversions.to_core_get_task_push_notification_config_request,
-                handler.on_get_task_push_notification_config,
+                handler.push_configs.get,
                 conversions.to_compat_task_push_notification_config,
             ),
             "tasks/pushNotificationConfig/list": unary_operation(
                 types.ListTaskPushNotificationConfigRequest,
                 conversions.to_core_list_task_push_notification_config_request,
-                handler.on_list_task_push_notification_configs,
+                handler.push_configs.list,
                 to_push_configs_v0_3,
             ),
             "tasks/pushNotificationConfig/delete": unary_operation(
                 types.DeleteTaskPushNotificationConfigRequest,
                 conversions.to_core_delete_task_push_notification_config_request,
-                handler.on_delete_task_push_notification_config,
+                handler.push_configs.delete,
                 lambda _nothing: None,
             ),
             "agent/getAuthenticatedExtendedCard": unary_operation(

@@ -436,17 +436,47 @@ def require_depth(depth: int) -> None:
 
 def render_struct(struct: Struct) -> dict[str, object]:
     """Return an object with sorted keys."""
-    fields = struct.fields
-    return {key: render_value(fields[key]) for key in sorted(fields)}
+    rendered: dict[str, object] = {}
+    render_containers([(struct, rendered)])
+    return rendered
 
 
 def render_list(container: ListValue) -> list[object]:
     """Return a list."""
-    return [render_value(item) for item in container.values]
+    rendered: list[object] = []
+    render_containers([(container, rendered)])
+    return rendered
 
 
 def render_value(value: Value) -> object:
     """Return any JSON value; an unset one is null."""
+    pending: list[PendingContainer] = []
+    rendered = render_item(value, pending)
+    render_containers(pending)
+    return rendered
+
+
+PendingContainer = tuple[Any, dict[str, object] | list[object]]
+"""A Struct and the empty object, or a ListValue and the empty list, that its items fill."""
+
+
+def render_containers(pending: list[PendingContainer]) -> None:
+    """Fill objects and lists with their rendered items.
+
+    What is nested in them is appended and filled in its turn, so that the stack does not grow with the nesting.
+    """
+    for container, rendered in pending:
+        if isinstance(rendered, dict):
+            fields = container.fields
+            for key in sorted(fields):
+                rendered[key] = render_item(fields[key], pending)
+        else:
+            for value in container.values:
+                rendered.append(render_item(value, pending))
+
+
+def render_item(value: Value, pending: list[PendingContainer]) -> object:
+    """Return a JSON value; an object or list is returned empty and appended to what is to be filled."""
     kind = value.WhichOneof("kind")
     if kind == "string_value":
         return value.string_value
@@ -454,9 +484,16 @@ def render_value(value: Value) -> object:
         return value.bool_value
     if kind == "number_value":
         return render_number(value.number_value)
+    rendered: dict[str, object] | list[object]
     if kind == "struct_value":
-        return render_struct(value.struct_value)
-    return render_list(value.list_value) if kind == "list_value" else None
+        rendered = {}
+        pending.append((value.struct_value, rendered))
+        return rendered
+    if kind == "list_value":
+        rendered = []
+        pending.append((value.list_value, rendered))
+        return rendered
+    return None
 
 
 def render_number(number: float) -> int | float:

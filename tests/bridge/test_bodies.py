@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.admission import has_more_values
+from bridge.http_request import has_more_values
 from cstp_grpc.config import ServerSettings
 from tests.bridge.support import JSON, TIMEOUT, Answer, Client, Scripted, bridging, fail
 

@@ -15,7 +15,7 @@ from google.protobuf import json_format
 
 from bridge.a2a.agent_card import AdvertisedPorts, AgentCardBuilder, AgentCardEndpoint
 from bridge.a2a.call_context import EXTENSION_URI
-from bridge.http_headers import PublicUrlResolver
+from bridge.http_request import PublicUrlResolver
 from cstp_grpc.config import ConfigError, ServerSettings, Settings, load_settings
 from cstp_grpc.contract.json_codec import from_json, to_json
 from cstp_grpc.contract.methods import contract_methods

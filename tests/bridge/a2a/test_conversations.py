@@ -822,10 +822,10 @@ async def test_strangers_are_only_told_that_they_are(core: str, wanted: Settings
 
 def push_operations(talk: A2aRequestHandler) -> list[Any]:
     return [
-        talk.on_create_task_push_notification_config(TaskPushNotificationConfig(), ALICE),
-        talk.on_get_task_push_notification_config(GetTaskPushNotificationConfigRequest(), ALICE),
-        talk.on_list_task_push_notification_configs(ListTaskPushNotificationConfigsRequest(), ALICE),
-        talk.on_delete_task_push_notification_config(DeleteTaskPushNotificationConfigRequest(), ALICE),
+        talk.push_configs.create(TaskPushNotificationConfig(), ALICE),
+        talk.push_configs.get(GetTaskPushNotificationConfigRequest(), ALICE),
+        talk.push_configs.list(ListTaskPushNotificationConfigsRequest(), ALICE),
+        talk.push_configs.delete(DeleteTaskPushNotificationConfigRequest(), ALICE),
     ]
 
 

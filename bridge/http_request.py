@@ -1,19 +1,19 @@
-"""Request and response headers: request ids, forwarded metadata, media types, proxies, challenges and CORS."""
+"""HTTP requests: their ids, the metadata they forward, their bodies within limits, and the URL they were sent to."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-import math
 import random
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
+from bridge.admission import LARGE_REQUEST_BYTES, AccessCheck
 from bridge.call_failures import CallFailure
 from bridge.upstream import Metadata
 from cstp_grpc.config import ConfigError, ServerSettings
@@ -113,31 +113,67 @@ def http_failure(http_status: int, detail: str) -> CallFailure:
     return CallFailure("INVALID_REQUEST", "Invalid Request", codes=codes, details={"detail": detail})
 
 
-def json_response(
-    content: bytes | None, request_id: str, failure: CallFailure | None = None, marks: Mapping[str, str] | None = None
-) -> web.Response:
-    """Return a response; `failure` sets its HTTP status, and content None leaves the body out.
+MANY_VALUES: Final = 1000
+"""JSON values; to convert more of them takes some milliseconds, in which nobody else is answered."""
+WHITESPACE: Final = b" \t\r\n"
 
-    `marks` are further headers.
+
+class BodyReader:
+    """Read JSON bodies within limits.
+
+    A body beyond LARGE_REQUEST_BYTES or MANY_VALUES values is read only for a caller that the server knows; if its
+    length is declared, the caller is checked before the body arrives. No body may exceed `server.max_body_bytes` or
+    `server.max_values`.
     """
-    status = failure.codes.http_status if failure else 200
-    headers = {REQUEST_ID_HEADER: request_id, **(marks or {})}
-    if status == 415:
-        headers["Accept-Post"] = APPLICATION_JSON
-    elif failure:
-        headers |= challenge_headers(status, failure)
-    if content is None:
-        return web.Response(status=204 if status == 200 else status, headers=headers)
-    return web.Response(body=content, status=status, headers=headers, content_type=APPLICATION_JSON)
+
+    def __init__(self, gate: AccessCheck, settings: ServerSettings) -> None:
+        self._gate = gate
+        self._max_values = settings.max_values
+        self._timeout = settings.timeout_seconds
+
+    async def read(
+        self, request: web.Request, metadata: Metadata, accepted: Collection[str] = (APPLICATION_JSON,)
+    ) -> bytes:
+        """Return the body of a request of an accepted media type, before anything in it is converted.
+
+        Raises CallFailure with the HTTP status 400, 408, 413 or 415, and UpstreamError.
+        """
+        require_json(request, accepted)
+        length = request.content_length or 0
+        if length > request.client_max_size:
+            raise body_too_large()
+        if length > LARGE_REQUEST_BYTES:
+            await self._gate.fetch_access(metadata)
+        content = await read_body(request, self._timeout)
+        if length <= LARGE_REQUEST_BYTES and (
+            len(content) > LARGE_REQUEST_BYTES or has_more_values(content, MANY_VALUES)
+        ):
+            await self._gate.fetch_access(metadata)
+        if has_more_values(content, self._max_values):
+            raise http_failure(413, f"the body holds more than {self._max_values} values")
+        return content
 
 
-def challenge_headers(status: int, failure: CallFailure) -> dict[str, str]:
-    """Return the headers that tell a refused caller to authenticate or to wait."""
-    if status == 401:
-        return {hdrs.WWW_AUTHENTICATE: 'Bearer realm="cstp"'}
-    if status in (429, 503) and failure.retry_after:
-        return {hdrs.RETRY_AFTER: str(failure.retry_after)}
-    return {}
+def has_more_values(content: bytes, limit: int) -> bool:
+    """Return whether JSON text holds more values than a limit, without converting any.
+
+    Of text that is not JSON, at least the values before the first error count, which is all that a parser converts.
+    """
+    # A value takes a byte at the least, and a comma or bracket another one.
+    if len(content) < 2 * limit or max_value_count(content) <= limit:
+        return False
+    # Some of the commas and brackets may be in texts. Without pairs of backslashes, one before a quote escapes it.
+    content = content.replace(rb"\\", b"").replace(rb"\"", b"")
+    if content.count(b'"') > 4 * limit:
+        # Each text is a value, or the key of one.
+        return True
+    outside = b'"'.join(content.split(b'"')[::2]).translate(None, WHITESPACE)
+    return max_value_count(outside) - outside.count(b"[]") - outside.count(b"{}") > limit
+
+
+def max_value_count(content: bytes) -> int:
+    """Return an upper bound of the number of values, from the commas and brackets."""
+    return 1 + content.count(b",") + content.count(b"[") + content.count(b"{")
 
 
 HOST_FORM: Final = re.compile(
@@ -219,86 +255,3 @@ def validate_public_url(url: str) -> str:
     if parts.scheme not in URL_SCHEMES or not parts.netloc or parts.query or parts.fragment:
         raise ConfigError(f"server.public_url: {url} must begin with http:// or https:// and name a host")
     return url.rstrip("/")
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptHeader:
-    """The media ranges of an `Accept` header in lower case, each with its quality from 0 to 1."""
-
-    ranges: Sequence[tuple[str, float]]
-
-    @classmethod
-    def parse(cls, values: Iterable[str]) -> AcceptHeader:
-        """Parse the values of the header; a quality that is not a number counts as 1."""
-        return cls([parse_media_range(item) for value in values for item in value.split(",")])
-
-    def prefer(self, offered: Sequence[str]) -> str | None:
-        """Return the preferred media type among those offered, or None if none is acceptable.
-
-        A type that is named explicitly precedes one that only a range such as `*/*` allows; ties go to the first
-        offered.
-        """
-        best = max(offered, key=self._rate)
-        return best if self._rate(best)[0] > 0 else None
-
-    def _rate(self, media_type: str) -> tuple[float, int]:
-        """Return the quality of the most specific range that covers a media type, and the rank of that range."""
-        covering = ("*/*", f"{media_type.partition('/')[0]}/*", media_type)
-        found = [(covering.index(name), quality) for name, quality in self.ranges if name in covering]
-        specific, quality = max(found, default=(0, 0.0))
-        return quality, specific
-
-
-def parse_media_range(text: str) -> tuple[str, float]:
-    """Parse a media range into its name without parameters and its quality."""
-    name, *parameters = (part.strip().lower() for part in text.split(";"))
-    given = [parameter.removeprefix("q=") for parameter in parameters if parameter.startswith("q=")]
-    try:
-        quality = float(given[0]) if given else 1.0
-    except ValueError:
-        quality = 1.0
-    return name, min(max(quality, 0.0), 1.0) if math.isfinite(quality) else 1.0
-
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-ALLOWED_HEADERS: Final = (
-    "Authorization, Content-Type, Last-Event-ID, X-Request-Id, traceparent, tracestate, A2A-Version, A2A-Extensions, "
-    "X-A2A-Extensions"
-)
-EXPOSED_HEADERS: Final = "A2A-Extensions, ETag, Retry-After, WWW-Authenticate, X-A2A-Extensions, X-Request-Id"
-MAX_AGE: Final = "600"
-"""Seconds for which a browser may remember the answer to its preflight request."""
-
-
-class Cors:
-    """Answer preflight requests and add CORS headers for the given origins; `*` is any. Never with credentials."""
-
-    def __init__(self, origins: Sequence[str]) -> None:
-        self._origins = frozenset(origins)
-        self._any = "*" in self._origins
-
-    def install(self, app: web.Application, paths: Mapping[str, Iterable[str]]) -> None:
-        """Add preflight handlers for the paths and their methods, and CORS headers to every response."""
-        app.on_response_prepare.append(self._mark)
-        for path, methods in paths.items():
-            app.router.add_options(path, self._preflight(", ".join(methods)))
-
-    def _preflight(self, methods: str) -> Handler:
-        async def answer(_: web.Request) -> web.Response:
-            headers = {
-                "Access-Control-Allow-Methods": methods,
-                "Access-Control-Allow-Headers": ALLOWED_HEADERS,
-                "Access-Control-Max-Age": MAX_AGE,
-            }
-            return web.Response(status=204, headers=headers)
-
-        return answer
-
-    async def _mark(self, request: web.Request, response: web.StreamResponse) -> None:
-        if not self._any:
-            response.headers.add("Vary", "Origin")
-        origin = request.headers.get("Origin")
-        if origin is not None and (self._any or origin in self._origins):
-            response.headers["Access-Control-Allow-Origin"] = "*" if self._any else origin
-            response.headers["Access-Control-Expose-Headers"] = EXPOSED_HEADERS
