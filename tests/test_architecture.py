@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,5 +82,47 @@ def test_the_contract_and_the_rulebooks_are_no_python_packages() -> None:
 
 
 def test_a_servicer_does_not_catch() -> None:
-    for path in (ROOT / "cstp_grpc" / "services").glob("*.py"):
+    servicers = sorted((ROOT / "cstp_grpc").rglob("*servicer.py"))
+    assert servicers
+    for path in servicers:
         assert not [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Try)], path
+
+
+ONE_WORD = {
+    "main": "what the field calls the entry point of a program",
+    "upgrade": "Alembic's name for the step of a migration",
+    "guard": "public: it stands as a decorator and in `with` statements of users",
+}
+"""Names of one word that functions of modules may have, with the reasons."""
+
+
+def module_functions() -> Iterator[tuple[Path, str]]:
+    for path in SOURCES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield path.relative_to(ROOT), node.name
+
+
+def test_functions_of_modules_say_what_they_do_with_more_than_one_word() -> None:
+    short = {f"{path}: {name}" for path, name in module_functions() if "_" not in name.strip("_")}
+    allowed = {f"{path}: {name}" for path, name in module_functions() if name in ONE_WORD}
+    assert not short - allowed, "name them by verb and object, as docs/glossary.md has the nouns"
+
+
+def test_a_class_name_stands_in_one_package_only() -> None:
+    packages: dict[str, set[str]] = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                packages.setdefault(node.name, set()).add(str(path.relative_to(ROOT).parent))
+    assert {name: sorted(found) for name, found in packages.items() if len(found) > 1} == {}
+
+
+def test_each_noun_of_the_glossary_is_a_class_that_exists() -> None:
+    glossary = (ROOT / "docs" / "glossary.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| `([\w.]+)` \| (.+) \|$", glossary, re.MULTILINE)
+    assert len(rows) >= 30
+    for noun, dotted, _ in rows:
+        module, _, name = dotted.rpartition(".")
+        assert hasattr(importlib.import_module(module), name), f"{noun}: there is no {dotted}"
+    assert [noun for noun, *_ in rows] == sorted((noun for noun, *_ in rows), key=str.lower), "the nouns are sorted"

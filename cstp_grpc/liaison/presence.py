@@ -58,12 +58,14 @@ class Heartbeats:
         def job(connection: Connection) -> datetime:
             now, known = self._read(connection, caller, pillar)
             until = now + lasting
-            told = AgentPresence(caller.tenant, pillar, until, caller.agent, is_present=True, since=now, beaten_at=now)
+            stored = AgentPresence(
+                caller.tenant, pillar, until, caller.agent, is_present=True, since=now, beaten_at=now
+            )
             if known is not None and known.is_present:
-                told = replace(told, since=known.since)
+                stored = replace(stored, since=known.since)
             else:
-                self._recorder.add_event(connection, presence_event(told, EventType.AGENT_PRESENT, now))
-            self._store.write_presence(connection, told)
+                self._recorder.add_event(connection, presence_event(stored, EventType.AGENT_PRESENT, now))
+            self._store.write_presence(connection, stored)
             return until
 
         until = self._recorder.run(job)
@@ -326,7 +328,7 @@ class AgentDirectory:
             self._agents.of_pillar(pillar)
         wanted = sorted(self._kinds) if pillar is None else [pillar]
         with self._sessions.read_snapshot() as connection:
-            told = {presence.pillar: presence for presence in self._store.presences(connection, caller.tenant)}
+            stored = {presence.pillar: presence for presence in self._store.presences(connection, caller.tenant)}
             held = self._store.held_sessions(connection, caller.tenant)
         remote = [each for each in wanted if self._kinds[each] != LOCAL_KIND]
         reasons = self._ask(caller, remote)
@@ -334,7 +336,7 @@ class AgentDirectory:
         return [
             ListedAgent(each, self._kinds[each], reasons[each], held.get(liaison_agent(each), 0))
             if each in reasons
-            else list_local_agent(each, held.get(liaison_agent(each), 0), told.get(each), now)
+            else list_local_agent(each, held.get(liaison_agent(each), 0), stored.get(each), now)
             for each in wanted
         ]
 
@@ -353,12 +355,12 @@ class AgentDirectory:
         return None
 
 
-def list_local_agent(pillar: str, sessions: int, told: AgentPresence | None, now: datetime) -> ListedAgent:
+def list_local_agent(pillar: str, sessions: int, stored: AgentPresence | None, now: datetime) -> ListedAgent:
     """Return the listing of a local agent from its presence record."""
-    if told is None:
+    if stored is None:
         return ListedAgent(pillar, LOCAL_KIND, NO_HEARTBEAT_REASON, sessions)
-    if told.available_until > now:
-        return ListedAgent(pillar, LOCAL_KIND, None, sessions, told.since, told)
+    if stored.available_until > now:
+        return ListedAgent(pillar, LOCAL_KIND, None, sessions, stored.since, stored)
     # Nobody may have noticed yet that its time is over.
-    since = told.available_until if told.is_present else told.since
-    return ListedAgent(pillar, LOCAL_KIND, NO_HEARTBEAT_REASON, sessions, since, told)
+    since = stored.available_until if stored.is_present else stored.since
+    return ListedAgent(pillar, LOCAL_KIND, NO_HEARTBEAT_REASON, sessions, since, stored)

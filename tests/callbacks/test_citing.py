@@ -122,7 +122,7 @@ def test_a_review_and_what_it_tells_are_on_disk_together(kit: Kit) -> None:
     kit.cite(decision)
 
     class Failing:
-        def failed(self, connection: Connection, decision_id: str, at: object) -> None:
+        def queue_failure_notices(self, connection: Connection, decision_id: str, at: object) -> None:
             raise Conflict("no")
 
     with pytest.raises(Conflict):

@@ -310,7 +310,7 @@ def test_calls_in_progress_end_before_the_workers_do(home: Path) -> None:
         assert process.end() == 0
 
 
-CHROMA = "chroma_server"
+CHROMA = "chroma_main"
 
 
 def index_is_ready(target: str) -> bool:

@@ -88,7 +88,7 @@ class Code:
 
     error: Exception | None = None
 
-    def look(self, project: str | None, paths: Sequence[str]) -> CodeContext | None:
+    def read_context(self, project: str | None, paths: Sequence[str]) -> CodeContext | None:
         if self.error:
             raise self.error
         return CODE if paths else None
@@ -213,7 +213,7 @@ def test_a_warm_announcement_changes_threads_for_the_durable_write_only(kit: Kit
 def test_files_and_long_searches_do_not_hold_the_event_loop(kit: Kit) -> None:
     kit.memory.short = False
     kit.announce(ABOUT_CODE, "alice", "r-1")
-    assert (kit.lane.short, kit.lane.blocking) == ([], ["look", "search_by_preference"])
+    assert (kit.lane.short, kit.lane.blocking) == ([], ["read_context", "search_by_preference"])
 
 
 def test_what_governs_the_code_is_answered_judged_and_suggested(kit: Kit) -> None:

@@ -364,14 +364,14 @@ def test_agents_are_listed_with_what_they_have(engine: Engine, writer: GroupComm
         assert reasons == {"content": None, "insights": "no heartbeat", "journey": None, "solution": "not reachable"}
         assert {pillar: agent.sessions for pillar, agent in found.items() if agent.sessions} == {"content": 1}
         content = found["content"]
-        assert content.told
-        assert (content.told.agent, content.since) == ("liaison_content", since)
-        assert isinstance(content.told.beaten_at, datetime)
+        assert content.presence
+        assert (content.presence.agent, content.since) == ("liaison_content", since)
+        assert isinstance(content.presence.beaten_at, datetime)
         assert isinstance(since, datetime)
-        assert content.told.beaten_at > since
+        assert content.presence.beaten_at > since
         other = TenantCaller("carol", "other", "request-3")
         assert all(agent.presence is None and not agent.sessions for agent in here.directory.list_agents(other, None))
-        until = content.told.available_until
+        until = content.presence.available_until
         clock.wait(HEARTBEAT)
         assert (listed(there)["content"].reason, listed(there)["content"].since) == ("no heartbeat", until)
 

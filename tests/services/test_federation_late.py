@@ -31,10 +31,12 @@ class Told:
     def __init__(self) -> None:
         self.late_ones: list[tuple[str, str, int, str, Mapping[str, Any]]] = []
 
-    def applies(self, url: str | None) -> bool:
+    def is_allowed(self, url: str | None) -> bool:
         return url == HOOK
 
-    def late(self, agent: str, correlation_id: str, revision: int, url: str, response: Mapping[str, Any]) -> None:
+    def queue_late_answer(
+        self, agent: str, correlation_id: str, revision: int, url: str, response: Mapping[str, Any]
+    ) -> None:
         self.late_ones.append((agent, correlation_id, revision, url, response))
 
     @property
@@ -142,7 +144,7 @@ def test_no_more_are_waited_for_than_there_are_places() -> None:
 def test_a_reply_between_the_end_and_the_question_whether_it_is_awaited_takes_no_place() -> None:
     told, places = Told(), threading.Semaphore(1)
     late = LateReplyCollector(
-        [FakePeer("b")], places, lambda answer: told.late("", "", 1, "", {"agent": answer.agent}), 30.0
+        [FakePeer("b")], places, lambda answer: told.queue_late_answer("", "", 1, "", {"agent": answer.agent}), 30.0
     )
     late.take(replied("b", ANSWER))
     assert late.awaits("b")

@@ -61,7 +61,7 @@ def create_sessions() -> None:
         sa.PrimaryKeyConstraint("tenant", "id", name="pk_chat_sessions"),
         sqlite_with_rowid=False,
     )
-    partial("uq_chat_sessions_active", "chat_sessions", ["tenant", "user_id"], "status = 'active'", unique=True)
+    partial_index("uq_chat_sessions_active", "chat_sessions", ["tenant", "user_id"], "status = 'active'", unique=True)
     for columns in (("created_at", "id"), ("user_id", "created_at", "id"), ("active_agent", "created_at", "id")):
         op.create_index(f"ix_chat_sessions_tenant_{'_'.join(columns)}", "chat_sessions", ["tenant", *columns])
 
@@ -88,7 +88,7 @@ def create_messages() -> None:
         sqlite_with_rowid=False,
     )
     columns = ["tenant", "session_id", "message_id"]
-    partial("uq_chat_messages_message_id", "chat_messages", columns, "message_id IS NOT NULL", unique=True)
+    partial_index("uq_chat_messages_message_id", "chat_messages", columns, "message_id IS NOT NULL", unique=True)
 
 
 def create_shares() -> None:
@@ -113,7 +113,7 @@ def create_shares() -> None:
         sqlite_with_rowid=False,
     )
     due = "next_attempt_at IS NOT NULL"
-    partial("ix_liaison_shares_next_attempt_at", "liaison_shares", ["next_attempt_at"], due, unique=False)
+    partial_index("ix_liaison_shares_next_attempt_at", "liaison_shares", ["next_attempt_at"], due, unique=False)
 
 
 def create_events() -> None:
@@ -134,7 +134,7 @@ def create_events() -> None:
         op.create_index(f"ix_liaison_events_tenant_{'_'.join(columns)}", "liaison_events", ["tenant", *columns])
 
 
-def partial(name: str, table: str, columns: list[str], where: str, *, unique: bool) -> None:
+def partial_index(name: str, table: str, columns: list[str], where: str, *, unique: bool) -> None:
     """Create an index over the rows that meet a condition."""
     condition = sa.text(where)
     op.create_index(name, table, columns, unique=unique, sqlite_where=condition, postgresql_where=condition)
