@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +38,8 @@ class SectionKind(Enum):
 KINDS_BY_HEADING = {heading: SectionKind(kind) for kind, names in ADR_WORDS["sections"].items() for heading in names}
 
 
+# Each heading is asked for several times, and most records have the same headings.
+@lru_cache(maxsize=1024)
 def section_kind(heading: str) -> SectionKind | None:
     """Return the subject of a section by its heading, or None if the heading is not a usual one."""
     name = _without_edges(heading)
