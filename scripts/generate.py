@@ -85,15 +85,21 @@ def comments_module(files: FileDescriptorSet) -> str:
 def places_module(files: FileDescriptorSet) -> str:
     """Return a module that says where each method is, so that calling one needs no other's messages."""
     found = {}
+    services = {}
     for file in files.file:
         module = f"cstp_grpc.gen.{file.name.removesuffix('.proto').replace('/', '.')}_pb2"
         package = generate_client.camel(file.package.split(".")[0])
         for service in file.service:
+            services[f"{file.package}.{service.name}"] = module
             for rpc in service.method:
                 found[f"{package}.{rpc.name[:1].lower()}{rpc.name[1:]}"] = module
     lines = "".join(f"    {name!r}: {module!r},\n" for name, module in sorted(found.items()))
-    head = '"""The module of the service that each method belongs to, by the method\'s JSON-RPC name."""'
-    return f"{head}\n\nMETHOD_MODULES: dict[str, str] = {{\n{lines}}}\n"
+    by_service = "".join(f"    {name!r}: {module!r},\n" for name, module in sorted(services.items()))
+    head = '"""The module of each service by its full name, and of each method by its JSON-RPC name."""'
+    return (
+        f"{head}\n\nSERVICE_MODULES: dict[str, str] = {{\n{by_service}}}\n"
+        f"\nMETHOD_MODULES: dict[str, str] = {{\n{lines}}}\n"
+    )
 
 
 def service_config(files: FileDescriptorSet, reasons: list[Reason]) -> dict[str, object]:

@@ -40,7 +40,7 @@ def build_a2a_services(
 
     `version` is that of the product.
     """
-    contract = contract_methods()
+    contract = contract_methods(settings.disabled_services)
     timeout = settings.server.timeout_seconds
     forwarder = Forwarder(channel, contract, timeout)
     cards = AgentCardBuilder(settings, version, contract.values(), ports, read_signing_key(settings))

@@ -9,13 +9,14 @@ from datetime import timedelta
 
 from cstp_grpc.callbacks.outbox import CallbackOutbox, CallbackQueue, ExpiredCitationRemover
 from cstp_grpc.callbacks.sql_store import SqlCallbackStore
+from cstp_grpc.config import Settings
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.server.audit_adapters import AuditSink
 from cstp_grpc.server_module import Module, SharedParts
 from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
 from cstp_grpc.webhooks.delivery import WebhookOutbox
-from cstp_grpc.webhooks.http_client import LEASE_SECONDS, HttpWebhookClient, authorized_agent_names
+from cstp_grpc.webhooks.http_client import LEASE_SECONDS, HttpWebhookClient, authorized_agent_names, parse_allow_list
 from cstp_grpc.webhooks.url_allow_list import UrlAllowList
 
 logger = logging.getLogger(__name__)
@@ -27,6 +28,11 @@ class CallbackParts:
 
     module: Module
     outbox: CallbackOutbox
+
+
+def read_callback_urls(settings: Settings) -> UrlAllowList:
+    """Return the URLs that callbacks may be sent to. Raises ConfigError."""
+    return parse_allow_list(settings.federation.callbacks.allow, "federation.callbacks.allow")
 
 
 def build_callbacks_module(

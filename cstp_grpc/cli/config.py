@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from cstp_grpc.callbacks.module import read_callback_urls
 from cstp_grpc.card_keys import SigningKey
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.cli.command_decorators import config_option, current_state, with_output
@@ -18,12 +19,12 @@ from cstp_grpc.cli.output import Output
 from cstp_grpc.config import ENV_PREFIX, Settings
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.federation.module import open_peers
-from cstp_grpc.liaison.module import build_redaction, build_remote_agents, local_agent_names
+from cstp_grpc.liaison.module import local_agent_names, read_liaison_inputs
 from cstp_grpc.server.interceptors.admission import RateLimiter
 from cstp_grpc.storage.engine import create_engine, parse_database_url
 from cstp_grpc.storage.migration import current_revision, newest_revision
 from cstp_grpc.storage.migration import migrate_database as migrate_database
-from cstp_grpc.webhooks.http_client import parse_allow_list
+from cstp_grpc.tasks.module import read_push_urls
 
 INTRODUCTION = """\
 # Configuration
@@ -228,15 +229,15 @@ def check_liaison(settings: Settings) -> None:
 
     Raises ConfigError.
     """
-    build_redaction(settings)
-    with ExitStack() as opened:
-        build_remote_agents(opened, settings)
+    if settings.liaison.enabled:
+        with ExitStack() as opened:
+            read_liaison_inputs(opened, settings)
 
 
 def check_federation(settings: Settings) -> None:
     """Build the objects that federation is configured to need, without calling anyone. Raises ConfigError."""
-    parse_allow_list(settings.federation.callbacks.allow, "federation.callbacks.allow")
-    parse_allow_list(settings.a2a.push.allow, "a2a.push.allow")
+    read_callback_urls(settings)
+    read_push_urls(settings)
     with ExitStack() as opened:
         open_peers(opened, settings.federation)
 
@@ -245,7 +246,7 @@ def agents_without_token(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the configured local liaison agents without a token, each with its setting's key."""
     known = {token.name for token in settings.auth.tokens}
     for pillar, configured in settings.liaison.pillars.items():
-        if settings.auth.enabled and configured.agent is not None:
+        if settings.liaison.enabled and settings.auth.enabled and configured.agent is not None:
             for name in local_agent_names(pillar, configured):
                 if name not in known:
                     yield f"liaison.pillars.{pillar}.agent", name

@@ -81,6 +81,8 @@ class RetentionSettings(SettingsSection):
 class LiaisonSettings(SettingsSection):
     """Handing chat sessions to liaison agents."""
 
+    enabled: bool = True
+    """False leaves it out: no thread runs for it, and its methods are unknown over both transports."""
     pillars: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")], PillarSettings] = {
         name: PillarSettings() for name in PILLARS
     }

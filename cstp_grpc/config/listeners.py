@@ -100,6 +100,8 @@ class PushSettings(SettingsSection):
 class A2aSettings(SettingsSection):
     """The A2A peer, which the bridge serves: over HTTP on its own port, over gRPC on this one."""
 
+    enabled: bool = True
+    """False leaves it out: no agent card, no A2A over HTTP or gRPC, no tasks and no push notifications."""
     grpc_host: str = "127.0.0.1"
     """The address that A2A over gRPC listens on."""
     grpc_port: Port = 50052

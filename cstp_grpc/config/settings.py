@@ -266,6 +266,9 @@ class ProjectSettings(SettingsSection):
 class IntentLayerSettings(SettingsSection):
     """The Intent Layer: context before an edit, learning after it."""
 
+    enabled: bool = True
+    """False leaves it out, with its projects: their nodes are not read, and its methods are unknown over both
+    transports."""
     projects: list[ProjectSettings] = []
     """The projects that are served; no other folder is ever read."""
     duplicate_threshold: float = Field(default=0.6, gt=0, le=1)
@@ -284,7 +287,9 @@ class IntentLayerSettings(SettingsSection):
         return projects
 
     def check_roots(self) -> None:
-        """Check that the folders of all projects exist. Raises ConfigError."""
+        """Check that the folders of all projects exist, unless they are left out. Raises ConfigError."""
+        if not self.enabled:
+            return
         lines = [
             f"intent_layer.projects.{number}.root: {project.root} is no folder"
             for number, project in enumerate(self.projects)
@@ -398,6 +403,16 @@ class Settings(BaseSettings):
         if not self.audit.enabled:
             found.append("audit.enabled: is false, so that the audit trail records nothing.")
         return found
+
+    @property
+    def disabled_services(self) -> frozenset[str]:
+        """The services of the contract that are left out, by their full names."""
+        enabled = {
+            "intent_layer.v1.IntentLayerService": self.intent_layer.enabled,
+            "liaison.v1.LiaisonService": self.liaison.enabled,
+            "cstp.v1.TaskService": self.a2a.enabled,
+        }
+        return frozenset(service for service in enabled if not enabled[service])
 
     @property
     def storage_url(self) -> str:

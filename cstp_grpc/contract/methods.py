@@ -19,7 +19,7 @@ from cstp_grpc.enums import Permission
 from cstp_grpc.errors import PermissionDenied
 from cstp_grpc.gen.comments import RPC_COMMENTS
 from cstp_grpc.gen.cstp.v1 import options_pb2
-from cstp_grpc.gen.places import METHOD_MODULES
+from cstp_grpc.gen.places import METHOD_MODULES, SERVICE_MODULES
 
 REPEATABLE_LEVELS = frozenset({descriptor_pb2.MethodOptions.NO_SIDE_EFFECTS, descriptor_pb2.MethodOptions.IDEMPOTENT})
 
@@ -66,14 +66,18 @@ class RpcMethod:
 
 
 @functools.cache
-def contract_methods() -> Mapping[str, RpcMethod]:
+def contract_methods(without: frozenset[str] = frozenset()) -> Mapping[str, RpcMethod]:
     """Return every rpc of the contract by its JSON-RPC name, in contract order.
 
-    Raises ValueError if two rpcs of a package have the same name.
+    The services in `without`, by full name, are left out, and modules that only describe such services are not
+    imported. Raises ValueError if two rpcs of a package have the same name.
     """
     found: dict[str, RpcMethod] = {}
-    for file in _generated_files():
+    wanted = {module for service, module in SERVICE_MODULES.items() if service not in without}
+    for file in _generated_files({*SERVICE_MODULES.values()} - wanted):
         for service in file.services_by_name.values():
+            if service.full_name in without:
+                continue
             for rpc in service.methods:
                 method = _describe_rpc(service, rpc)
                 if method.name in found:
@@ -94,10 +98,15 @@ def method_by_name(name: str) -> RpcMethod:
     return next(method for method in described if method.name == name)
 
 
-def _generated_files() -> Iterator[FileDescriptor]:
-    """Yield the descriptor of every generated file."""
+def is_contract_method(name: str) -> bool:
+    """Return whether the contract has a method of this JSON-RPC name, served or not; imports no messages."""
+    return name in METHOD_MODULES
+
+
+def _generated_files(without: Collection[str]) -> Iterator[FileDescriptor]:
+    """Yield the descriptor of every generated file but those of some modules."""
     for module in pkgutil.walk_packages(gen.__path__, f"{gen.__name__}."):
-        if module.name.endswith("_pb2"):
+        if module.name.endswith("_pb2") and module.name not in without:
             yield importlib.import_module(module.name).DESCRIPTOR
 
 

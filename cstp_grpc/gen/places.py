@@ -1,4 +1,14 @@
-"""The module of the service that each method belongs to, by the method's JSON-RPC name."""
+"""The module of each service by its full name, and of each method by its JSON-RPC name."""
+
+SERVICE_MODULES: dict[str, str] = {
+    'cstp.v1.AccessService': 'cstp_grpc.gen.cstp.v1.access_pb2',
+    'cstp.v1.AuditService': 'cstp_grpc.gen.cstp.v1.audit_pb2',
+    'cstp.v1.CstpService': 'cstp_grpc.gen.cstp.v1.cstp_pb2',
+    'cstp.v1.JournalService': 'cstp_grpc.gen.cstp.v1.journal_pb2',
+    'cstp.v1.TaskService': 'cstp_grpc.gen.cstp.v1.tasks_pb2',
+    'intent_layer.v1.IntentLayerService': 'cstp_grpc.gen.intent_layer.v1.intent_layer_pb2',
+    'liaison.v1.LiaisonService': 'cstp_grpc.gen.liaison.v1.liaison_pb2',
+}
 
 METHOD_MODULES: dict[str, str] = {
     'cstp.announceIntent': 'cstp_grpc.gen.cstp.v1.cstp_pb2',

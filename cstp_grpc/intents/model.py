@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 
 from cstp_grpc.enums import Stakes
+from cstp_grpc.errors import InvalidArgument, NotFound
 from cstp_grpc.guardrails.model import NO_CODE, CodeFacts
 from cstp_grpc.storage.pagination import Page, PageRequest
 
@@ -70,6 +71,18 @@ class CodeContextReader(Protocol):
         path that leaves it, and if no project is given and there is not exactly one. Unreadable files raise nothing:
         the context lists them as missing.
         """
+
+
+class NoProjects:
+    """Reads the code context where no projects are served, as without the Intent Layer."""
+
+    def read_context(self, project: str | None, paths: Sequence[str]) -> CodeContext | None:
+        """Return None if neither a project nor paths are named; see `CodeContextReader`."""
+        if project is not None:
+            raise NotFound(f"there is no project {project}")
+        if paths:
+            raise InvalidArgument.field("project", "must be given, because there is not just one")
+        return None
 
 
 @dataclass(frozen=True, slots=True)

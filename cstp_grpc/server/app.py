@@ -1,4 +1,7 @@
-"""The composition root: builds the modules of all rooms, and starts and stops them in order."""
+"""The composition root: builds the modules of all rooms, and starts and stops them in order.
+
+A room that the settings leave out is not even imported; the core, which every server has, is imported above.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from cstp_grpc.audit.module import build_audit_module
 from cstp_grpc.audit.refused_calls import RefusalCounter
-from cstp_grpc.callbacks.module import CallbackParts, build_callbacks_module
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.client.addresses import is_public
 from cstp_grpc.config import Settings, dial_host, forbid_telemetry, join_host_port
-from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.decisions.module import build_decisions_module, build_read_policy
 from cstp_grpc.embedding.factory import build_embedder
 from cstp_grpc.federation.module import build_federation_module, open_peers
@@ -21,10 +23,9 @@ from cstp_grpc.federation.peer import Peer
 from cstp_grpc.gen.cstp.v1 import access_pb2_grpc
 from cstp_grpc.guardrails.model import RuleSet
 from cstp_grpc.guardrails.rulebook import load_rule_set
-from cstp_grpc.intent_layer.module import build_intent_layer_module
+from cstp_grpc.intents.model import CodeContextReader, NoProjects
 from cstp_grpc.intents.module import build_intents_module
 from cstp_grpc.intents.sql_store import SqlIntentStore
-from cstp_grpc.liaison.module import LiaisonInputs, build_liaison_module, read_liaison_inputs
 from cstp_grpc.server.access_servicer import AccessService
 from cstp_grpc.server.call_handlers import CallPolicy
 from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment, rulebook_path
@@ -37,10 +38,12 @@ from cstp_grpc.storage.file_locks import DataDirLock
 from cstp_grpc.storage.migration import migrate_database
 from cstp_grpc.storage.sqlite_files import DatabaseFileWatch
 from cstp_grpc.storage.writer import GroupCommitWriter
-from cstp_grpc.tasks.module import build_tasks_module
 from cstp_grpc.version import VERSION
-from cstp_grpc.webhooks.http_client import parse_allow_list
-from cstp_grpc.webhooks.url_allow_list import UrlAllowList
+
+if TYPE_CHECKING:
+    from cstp_grpc.callbacks.outbox import CallbackOutbox
+    from cstp_grpc.liaison.module import LiaisonInputs
+    from cstp_grpc.webhooks.url_allow_list import UrlAllowList
 
 
 def utc_now() -> datetime:
@@ -73,7 +76,7 @@ class App:
             self._modules = build_modules(shared, inputs, permitted)
             self._server = build_server(shared, inputs, self._modules)
             self._watches = build_database_watches(shared, self._modules, self._server.report_failure)
-            self._validation = inputs.policy.validation
+            self._policy = inputs.policy
             self._resources = opened.pop_all()
 
     @property
@@ -107,7 +110,7 @@ class App:
         self._start_parts(self._watches)
         self._bound_ports = self._server.start(private=private)
         self._start_parts([part for module in self._modules for part in module.late_background])
-        self._validation.warm_up([method.request for method in contract_methods().values()])
+        self._policy.validation.warm_up([method.request for method in self._policy.methods.values()])
 
     def stop(self, drain_seconds: float | None = None) -> None:
         """Drain calls in progress up to the configured time, and close everything."""
@@ -138,10 +141,11 @@ class ServerInputs:
     policy: CallPolicy
     certificate: ServerCertificate | None
     rule_set: RuleSet
-    liaison: LiaisonInputs
     peers: Sequence[Peer]
-    callback_urls: UrlAllowList
-    push_urls: UrlAllowList
+    callback_urls: UrlAllowList | None
+    """None if there are no callbacks; likewise the next two, if their room is left out."""
+    push_urls: UrlAllowList | None
+    liaison: LiaisonInputs | None
 
 
 def read_inputs(
@@ -156,16 +160,21 @@ def read_inputs(
     certificate = ServerCertificate.load(settings.grpc.tls, "grpc.tls")
     rule_set = load_rule_set(rulebook_path(settings), deployment.rulebooks)
     settings.intent_layer.check_roots()
-    return ServerInputs(
-        refusals,
-        policy,
-        certificate,
-        rule_set,
-        read_liaison_inputs(opened, settings),
-        open_peers(opened, settings.federation),
-        parse_allow_list(settings.federation.callbacks.allow, "federation.callbacks.allow"),
-        parse_allow_list(settings.a2a.push.allow, "a2a.push.allow"),
-    )
+    liaison = callback_urls = push_urls = None
+    if settings.liaison.enabled:
+        from cstp_grpc.liaison.module import read_liaison_inputs
+
+        liaison = read_liaison_inputs(opened, settings)
+    peers = open_peers(opened, settings.federation)
+    if settings.federation.callbacks.allow:
+        from cstp_grpc.callbacks.module import read_callback_urls
+
+        callback_urls = read_callback_urls(settings)
+    if settings.a2a.enabled:
+        from cstp_grpc.tasks.module import read_push_urls
+
+        push_urls = read_push_urls(settings)
+    return ServerInputs(refusals, policy, certificate, rule_set, peers, callback_urls, push_urls, liaison)
 
 
 def open_shared_parts(
@@ -191,30 +200,38 @@ def open_shared_parts(
 def build_modules(
     shared: SharedParts, inputs: ServerInputs, is_permitted_ip: Callable[[str], bool]
 ) -> Sequence[Module]:
-    """Build the modules, in the order in which they start."""
-    read_policy = build_read_policy(shared.settings)
-    intent_store = SqlIntentStore(shared.engine)
+    """Build the modules of the rooms that are not left out, in the order in which they start."""
+    read_policy, intent_store = build_read_policy(shared.settings), SqlIntentStore(shared.engine)
     audit = build_audit_module(shared, inputs.refusals, intent_store)
-    callbacks: CallbackParts | None = None
-    if shared.settings.federation.callbacks.allow:
+    modules = [audit.module]
+    outbox: CallbackOutbox | None = None
+    if inputs.callback_urls is not None:
+        from cstp_grpc.callbacks.module import build_callbacks_module
+
         callbacks = build_callbacks_module(shared, inputs.callback_urls, read_policy, audit.sink, is_permitted_ip)
-    outbox = callbacks.outbox if callbacks else None
+        modules.append(callbacks.module)
+        outbox = callbacks.outbox
     decisions = build_decisions_module(shared, read_policy, audit.sink, outbox)
-    intent_layer = build_intent_layer_module(shared, decisions.journal, audit.sink)
-    intents = build_intents_module(
-        shared, inputs.rule_set, decisions.search, intent_store, intent_layer.code, audit.sink, outbox
-    )
-    protocol = build_federation_module(shared, inputs.peers, intents, read_policy, audit.sink, outbox)
-    return [
-        audit.module,
-        *([callbacks.module] if callbacks else []),
-        decisions.module,
-        protocol,
-        build_access_module(shared, inputs.rule_set),
-        build_tasks_module(shared, inputs.push_urls, audit.sink, is_permitted_ip),
-        intent_layer.module,
-        build_liaison_module(shared, inputs.liaison, intents.checker, audit.sink),
-    ]
+    modules.append(decisions.module)
+    code: CodeContextReader = NoProjects()
+    if shared.settings.intent_layer.enabled:
+        from cstp_grpc.intent_layer.module import build_intent_layer_module
+
+        intent_layer = build_intent_layer_module(shared, decisions.journal, audit.sink)
+        modules.append(intent_layer.module)
+        code = intent_layer.code
+    intents = build_intents_module(shared, inputs.rule_set, decisions.search, intent_store, code, audit.sink, outbox)
+    modules.append(build_federation_module(shared, inputs.peers, intents, read_policy, audit.sink, outbox))
+    modules.append(build_access_module(shared, inputs.rule_set))
+    if inputs.push_urls is not None:
+        from cstp_grpc.tasks.module import build_tasks_module
+
+        modules.append(build_tasks_module(shared, inputs.push_urls, audit.sink, is_permitted_ip))
+    if inputs.liaison is not None:
+        from cstp_grpc.liaison.module import build_liaison_module
+
+        modules.append(build_liaison_module(shared, inputs.liaison, intents.checker, audit.sink))
+    return modules
 
 
 def build_access_module(shared: SharedParts, rule_set: RuleSet) -> Module:

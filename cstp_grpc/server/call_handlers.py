@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from cstp_grpc.contract.methods import RpcMethod, contract_methods
+from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.errors import DeadlineExceeded, InvalidArgument
 from cstp_grpc.server.concurrency_limits import CallsInProgress, OpenStreams
 from cstp_grpc.server.execution import SHORT_METHODS, CallPools
@@ -43,8 +43,10 @@ AsyncServicerMethod: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class CallPolicy:
-    """Admission, limits, validation and error mapping of all calls."""
+    """The methods that are served, and the admission, limits, validation and error mapping of all calls."""
 
+    methods: Mapping[str, RpcMethod]
+    """By JSON-RPC name."""
     admission: Sequence[AdmissionStep]
     in_progress: CallsInProgress
     validation: RequestValidator
@@ -53,7 +55,7 @@ class CallPolicy:
 
 
 class CallHandlers(grpc.GenericRpcHandler):
-    """Serves the methods of the contract that the servicers implement.
+    """Serves the methods that the servicers implement.
 
     gRPC sees every method as a stream of bytes: otherwise it would read and parse the message of a unary call before
     admission.
@@ -68,12 +70,12 @@ class CallHandlers(grpc.GenericRpcHandler):
         registered = RegisteredHandlers(servicers)
         self._handlers = {
             method.path: self._build_handler(method, handler)
-            for method in contract_methods().values()
+            for method in policy.methods.values()
             if (handler := registered.find(method.path))
         }
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
-        """Return the handler of a method, or None if the contract lacks it."""
+        """Return the handler of a method, or None if it is not served."""
         return self._handlers.get(handler_call_details.method)
 
     def _build_handler(self, method: RpcMethod, handler: Handler) -> Handler:

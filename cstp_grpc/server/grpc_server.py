@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection
 from cstp_grpc.caller import ANONYMOUS
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.config import GrpcSettings, Settings, join_host_port
-from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.contract.methods import RpcMethod, contract_methods
 from cstp_grpc.contract.reflection import SERVICE_NAMES, SymbolPool, build_reflection_handlers
 from cstp_grpc.server.call_handlers import CallHandlers, CallPolicy, RegisteredHandlers, ServicerRegistration
 from cstp_grpc.server.concurrency_limits import CallsInProgress, OpenStreams
@@ -81,7 +81,7 @@ class GrpcServer:
         self._in_progress = policy.in_progress
         self._streams = OpenStreams()
         self._open_streams = OpenStreams(MAX_OPEN_STREAMS)
-        self._services = sorted({method.service for method in contract_methods().values()})
+        self._services = sorted({method.service for method in policy.methods.values()})
         self._health = HealthService(details)
         self._handlers = [
             CallHandlers(servicers, policy, lanes, self._streams),
@@ -190,8 +190,10 @@ def channel_options(settings: GrpcSettings, *, reuse_port: bool) -> list[tuple[s
 
 def build_call_policy(settings: Settings, refusals: RefusalSink, deployment: Deployment = SINGLE_PROCESS) -> CallPolicy:
     """Build the policy of all calls; refused calls are counted in `refusals`. Raises ConfigError."""
+    methods = contract_methods(settings.disabled_services)
     return CallPolicy(
-        admission_steps(settings, deployment),
+        methods,
+        admission_steps(settings, methods, deployment),
         CallsInProgress(settings.grpc.max_calls_per_agent, settings.grpc.max_calls),
         RequestValidator(settings.grpc.max_depth, settings.grpc.max_values),
         ErrorReporter(refusals),
@@ -199,14 +201,16 @@ def build_call_policy(settings: Settings, refusals: RefusalSink, deployment: Dep
     )
 
 
-def admission_steps(settings: Settings, deployment: Deployment) -> Sequence[AdmissionStep]:
+def admission_steps(
+    settings: Settings, methods: Mapping[str, RpcMethod], deployment: Deployment
+) -> Sequence[AdmissionStep]:
     """Return the checks of every call before its message is read, in this order. Raises ConfigError.
 
     Expired calls are refused before they cost anything. Authentication precedes rate limits, which count by agent.
     """
     tokens = settings.auth.tokens if settings.auth.enabled else None
-    steps: list[AdmissionStep] = [refuse_expired, Authenticator(tokens, contract_methods().values())]
+    steps: list[AdmissionStep] = [refuse_expired, Authenticator(tokens, methods.values())]
     if settings.rate_limits.enabled:
         agents = [ANONYMOUS] if tokens is None else [token.name for token in tokens]
-        steps.append(RateLimiter(settings.rate_limits, contract_methods(), agents, deployment.limits_memory))
+        steps.append(RateLimiter(settings.rate_limits, methods, agents, deployment.limits_memory))
     return steps

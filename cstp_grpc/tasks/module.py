@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from cstp_grpc.config import Settings
 from cstp_grpc.contract.methods import RequiredPermissions, contract_methods
 from cstp_grpc.enums import PushFormat
 from cstp_grpc.gen.cstp.v1 import tasks_pb2_grpc
@@ -21,7 +22,7 @@ from cstp_grpc.tasks.servicer import TaskService
 from cstp_grpc.tasks.sql_push_store import SqlPushStore
 from cstp_grpc.tasks.sql_store import SqlTaskStore
 from cstp_grpc.webhooks.delivery import WebhookOutbox
-from cstp_grpc.webhooks.http_client import LEASE_SECONDS, HttpWebhookClient, authorized_agent_names
+from cstp_grpc.webhooks.http_client import LEASE_SECONDS, HttpWebhookClient, authorized_agent_names, parse_allow_list
 from cstp_grpc.webhooks.url_allow_list import UrlAllowList
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,11 @@ class A2aTaskRenderer:
         return encode_notification(task.id, task.context_id, task.content, task.state, task.updated_at, written)
 
 
+def read_push_urls(settings: Settings) -> UrlAllowList:
+    """Return the URLs that may be notified wherever they lead. Raises ConfigError."""
+    return parse_allow_list(settings.a2a.push.allow, "a2a.push.allow")
+
+
 def build_tasks_module(
     shared: SharedParts, allowed: UrlAllowList, sink: AuditSink, is_permitted_ip: Callable[[str], bool]
 ) -> Module:
@@ -49,7 +55,7 @@ def build_tasks_module(
     notifications = push.notifications if push else None
     tasks = TaskRepository(store, shared.writer, shared.clock, timedelta(days=wanted.task_days), notifications)
     remover = ExpiredTaskRemover(tasks)
-    permissions = RequiredPermissions(contract_methods().values())
+    permissions = RequiredPermissions(contract_methods(shared.settings.disabled_services).values())
     servicer = TaskService(tasks, permissions, shared.pools[PoolName.OTHERS])
     return Module(
         servicers=[(tasks_pb2_grpc.add_TaskServiceServicer_to_server, servicer)],

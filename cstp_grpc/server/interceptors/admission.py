@@ -14,7 +14,7 @@ from limits import RateLimitItem, parse
 from cstp_grpc.caller import ANONYMOUS, Caller, current_caller
 from cstp_grpc.config import ConfigError, RateLimitSettings, TokenSettings
 from cstp_grpc.contract.hop_limit import HOP_METADATA_KEY
-from cstp_grpc.contract.methods import RequiredPermissions, RpcMethod
+from cstp_grpc.contract.methods import RequiredPermissions, RpcMethod, is_contract_method
 from cstp_grpc.enums import DEFAULT_TENANT, Permission
 from cstp_grpc.errors import AuthenticationRequired, RateLimited
 from cstp_grpc.server.interceptors.moving_windows import MovingWindows, window_value_count
@@ -131,14 +131,14 @@ class Window:
 class RateLimiter:
     """Limits calls for each agent and method, and in total, in moving windows.
 
-    `methods` are all method names, `agents` all callers; `memory` is a descriptor of `create_shared_memory` if
+    `methods` are the served methods, `agents` all callers; `memory` is a descriptor of `create_shared_memory` if
     several processes with the same settings share the limits. Raises ConfigError for a limit on an unknown method.
     """
 
     def __init__(
         self, settings: RateLimitSettings, methods: Collection[str], agents: Iterable[str], memory: int | None = None
     ) -> None:
-        if unknown := [name for name in settings.methods if name not in methods]:
+        if unknown := [name for name in settings.methods if name not in methods and not is_contract_method(name)]:
             raise ConfigError(f"rate_limits.methods: there is no method {', '.join(unknown)}")
         limits = {name: parse(settings.methods.get(name, settings.per_agent)) for name in sorted(methods)}
         self._methods: dict[str, Window] = {}

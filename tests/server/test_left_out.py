@@ -1,0 +1,125 @@
+"""Rooms that the settings leave out: they cost nothing, and their methods are unknown."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.gen.places import SERVICE_MODULES
+from tests.harness import GrpcCaller, JsonRpcCaller, bridging, running, settings
+
+LEFT_OUT: dict[str, Any] = {
+    "liaison": {"enabled": False},
+    "intent_layer": {"enabled": False, "projects": [{"name": "shop", "root": "/missing"}]},
+    "a2a": {"enabled": False},
+}
+SERVICES = {"liaison.v1.LiaisonService", "intent_layer.v1.IntentLayerService", "cstp.v1.TaskService"}
+METHODS = [name for name, method in contract_methods().items() if method.service in SERVICES]
+PUBLIC = [name for name in METHODS if contract_methods()[name].public and not contract_methods()[name].streaming]
+
+PROGRAM = """
+import sys
+import threading
+from pathlib import Path
+from cstp_grpc.config import build_settings
+from cstp_grpc.server.app import App
+app = App(
+    build_settings(
+        data_dir=Path(sys.argv[1]),
+        grpc={"port": 0},
+        embedding={"provider": "lexical"},
+        index={"mode": "off"},
+        auth={"tokens": [{"name": "alice", "token": "alice-secret-token"}]},
+        liaison={"enabled": sys.argv[2] == "on"},
+        intent_layer={"enabled": sys.argv[2] == "on"},
+        a2a={"enabled": sys.argv[2] == "on"},
+    )
+)
+app.start()
+print(*sys.modules)
+print(*sorted(thread.name for thread in threading.enumerate()), sep=",")
+app.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of a server without the rooms that can be left out."""
+    with running(settings(tmp_path_factory.mktemp("data"), **LEFT_OUT)) as app:
+        yield app.target
+
+
+@pytest.fixture(scope="module")
+def bridge_url(target: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the URL of a bridge to that server, with the same settings."""
+    with bridging(settings(tmp_path_factory.mktemp("bridge"), **LEFT_OUT), target) as url:
+        yield url
+
+
+def started(folder: Path, switch: str) -> tuple[set[str], set[str]]:
+    """Return the modules and the threads of a server that has just started."""
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder), switch],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    modules, threads = result.stdout.splitlines()
+    return set(modules.split()), set(threads.split(","))
+
+
+def test_what_is_left_out_is_neither_imported_nor_has_threads(tmp_path: Path) -> None:
+    rooms = ("cstp_grpc.tasks", "cstp_grpc.webhooks")
+    described = tuple(SERVICE_MODULES[service] for service in sorted(SERVICES))
+    modules, threads = started(tmp_path / "off", "off")
+    assert not {name for name in modules if name.startswith(rooms + described)}
+    more, with_all = started(tmp_path / "on", "on")
+    assert {name for name in more if name.startswith(rooms)}
+    # The thread that compiles validation rules ends by itself.
+    assert with_all - threads - {"validation"} == {"delivery", "liaison-supervision", "push", "task-removal"}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_of_what_is_left_out_is_unimplemented(target: str, name: str) -> None:
+    with grpc.insecure_channel(target) as channel, pytest.raises(grpc.RpcError) as raised:
+        channel.unary_unary(contract_methods()[name].path)(b"", timeout=10)
+    assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_method_of_what_is_left_out_is_not_found_over_json_rpc(bridge_url: str, name: str) -> None:
+    assert JsonRpcCaller(bridge_url).call(name, {}).reason == "METHOD_NOT_FOUND"
+
+
+def test_the_health_service_does_not_know_what_is_left_out(target: str) -> None:
+    with grpc.insecure_channel(target) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        assert stub.Check(health_pb2.HealthCheckRequest(service="cstp.v1.CstpService"), timeout=10).status == 1
+        for service in SERVICES:
+            with pytest.raises(grpc.RpcError) as raised:
+                stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+            assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_the_core_serves_as_before(target: str, bridge_url: str) -> None:
+    announced = {"intent": "Deploy", "stakes": "low"}
+    for caller in (GrpcCaller(target), JsonRpcCaller(bridge_url)):
+        assert (caller.call("cstp.announceIntent", announced).result or {})["received"]
+        assert caller.call("cstp.announceIntent", announced | {"project": "shop"}).reason == "NOT_FOUND"
+        missing = caller.call("cstp.announceIntent", announced | {"paths": ["src/api.py"]})
+        assert (missing.reason, missing.fields) == ("INVALID_ARGUMENT", ("project",))
+
+
+def test_a_limit_on_a_method_of_what_is_left_out_is_no_mistake(tmp_path: Path) -> None:
+    limits = {"enabled": True, "methods": {"liaison.openSession": "5/minute"}}
+    with running(settings(tmp_path, **LEFT_OUT, rate_limits=limits)) as app:
+        assert GrpcCaller(app.target).call("cstp.getAccess", {}).result
