@@ -1,12 +1,18 @@
-"""The entries of the audit trail, and the filter on them."""
+"""The entries of the audit trail, the filter on them, and the port that domains write them to."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Final, Protocol
+
+from sqlalchemy import Connection
 
 from cstp_grpc.enums import PeerStatus
+
+MAX_ACTION: Final = 4000
+"""Maximum characters of an action in an entry; a request may name a thousand long paths."""
 
 
 class AuditEvent(StrEnum):
@@ -89,3 +95,34 @@ class AuditFilter:
     error: str | None = None
     after: datetime | None = None
     before: datetime | None = None
+
+
+class AuditSink(Protocol):
+    """Stores audit entries: the audit trail, or nothing."""
+
+    def append(self, connection: Connection, entry: AuditEntry) -> None:
+        """Add an entry within a transaction, so that both are stored or neither is."""
+
+    async def write(self, entry: AuditEntry) -> None:
+        """Add an entry and return when it is on disk, without blocking the event loop. Raises Unavailable."""
+
+    def record(self, entry: AuditEntry) -> None:
+        """Add an entry and return when it is on disk; for threads. Raises Unavailable."""
+
+
+class NullAuditSink:
+    """Stores nothing; for servers without an audit trail."""
+
+    def append(self, connection: Connection, entry: AuditEntry) -> None:
+        """Do nothing."""
+
+    async def write(self, entry: AuditEntry) -> None:
+        """Do nothing."""
+
+    def record(self, entry: AuditEntry) -> None:
+        """Do nothing."""
+
+
+def truncate_action(text: str) -> str:
+    """Truncate a text to the limit of an entry's action."""
+    return text if len(text) <= MAX_ACTION else f"{text[: MAX_ACTION - 1]}…"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cstp_grpc.audit.model import AuditSink, NullAuditSink
 from cstp_grpc.audit.refused_calls import RefusalCounter, RefusalRecorder
 from cstp_grpc.audit.servicer import AuditService
-from cstp_grpc.audit.sql_trail import AuditTrail, SqlAuditStore
+from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.gen.cstp.v1 import audit_pb2_grpc
 from cstp_grpc.intents.model import IntentStore
-from cstp_grpc.server.audit_adapters import AuditSink, NullAuditSink
 from cstp_grpc.server_module import Module, SharedParts
 
 
@@ -23,7 +23,7 @@ class AuditParts:
 
 def build_audit_module(shared: SharedParts, refusals: RefusalCounter, intents: IntentStore) -> AuditParts:
     """Build the audit trail; `refusals` counts refused calls, and `intents` are listed beside the entries."""
-    trail = AuditTrail(SqlAuditStore(shared.engine), shared.writer)
+    trail = SqlAuditTrail(shared.engine, shared.writer)
     servicers = [(audit_pb2_grpc.add_AuditServiceServicer_to_server, AuditService(trail, intents))]
     if not shared.settings.audit.enabled:
         return AuditParts(Module(servicers=servicers), NullAuditSink())

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent
+from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.storage.background_work import PeriodicTask
 
 logger = logging.getLogger(__name__)
@@ -81,13 +81,6 @@ class RefusalCounter:
         known.last_at = max(known.last_at, added.last_at)
 
 
-class BatchAuditSink(Protocol):
-    """Writes audit entries in batches."""
-
-    def submit(self, *entries: AuditEntry) -> Future[None]:
-        """Add entries in one transaction; the future completes when they are on disk. Raises Unavailable."""
-
-
 class RefusalRecorder:
     """Writes the counts of refused calls to the audit trail every `interval` seconds and when it stops.
 
@@ -97,7 +90,7 @@ class RefusalRecorder:
     def __init__(
         self,
         counts: RefusalCounter,
-        trail: BatchAuditSink,
+        trail: SqlAuditTrail,
         clock: Callable[[], datetime],
         interval: float = WRITE_SECONDS,
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 
 from cstp_grpc.audit.model import AuditEntry, AuditFilter
-from cstp_grpc.audit.sql_trail import AuditTrail
+from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.decisions import messages
 from cstp_grpc.gen.cstp.v1 import audit_pb2, audit_pb2_grpc, types_pb2
 from cstp_grpc.intents.model import Intent, IntentFilter, IntentStore
@@ -15,7 +15,7 @@ from cstp_grpc.storage.pagination import PageRequest
 class AuditService(audit_pb2_grpc.AuditServiceServicer):
     """Serves cstp.v1.AuditService."""
 
-    def __init__(self, trail: AuditTrail, intents: IntentStore) -> None:
+    def __init__(self, trail: SqlAuditTrail, intents: IntentStore) -> None:
         self._trail = trail
         self._intents = intents
 

@@ -1,11 +1,10 @@
-"""The audit trail: its store port, and its tables in SQL."""
+"""The audit trail in SQL."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
 
 from sqlalchemy import (
     Column,
@@ -46,59 +45,16 @@ from cstp_grpc.storage.unit_of_work import (
 )
 from cstp_grpc.storage.writer import GroupCommitWriter
 
-
-class AuditStore(Protocol):
-    """Stores entries permanently; none can be changed or removed."""
-
-    def insertion(self, entry: AuditEntry) -> RowInsertion:
-        """Return the job that inserts an entry; its values are converted immediately."""
-
-    def page(self, conditions: AuditFilter, request: PageRequest) -> Page[AuditEntry]:
-        """Return the matching entries, latest first; at the same instant, the later stored first.
-
-        Raises InvalidArgument if the page token is not one of this listing, QueryFailed if the database does not
-        respond.
-        """
-
-
-class AuditTrail:
-    """Writes audit entries and lists them."""
-
-    def __init__(self, store: AuditStore, writer: GroupCommitWriter) -> None:
-        self._store = store
-        self._writer = writer
-
-    def append(self, connection: Connection, entry: AuditEntry) -> None:
-        """Add an entry within a given transaction, so that both are stored or neither is."""
-        self._store.insertion(entry)(connection)
-
-    async def write(self, entry: AuditEntry) -> None:
-        """Add an entry and wait until it is on disk, without blocking the event loop. Raises Unavailable."""
-        await self._writer.write(self._store.insertion(entry))
-
-    def record(self, entry: AuditEntry) -> None:
-        """Add an entry and wait until it is on disk; for threads. Raises Unavailable."""
-        self._writer.run(self._store.insertion(entry))
-
-    def submit(self, *entries: AuditEntry) -> Future[None]:
-        """Add entries in one transaction; the future completes when they are on disk. Raises Unavailable."""
-        insertions = [self._store.insertion(entry) for entry in entries]
-        return self._writer.submit(lambda connection: run_insertions(connection, insertions))
-
-    def page(self, conditions: AuditFilter, request: PageRequest) -> Page[AuditEntry]:
-        """Return a page of the entries that meet all conditions, as `AuditStore.page` does."""
-        return self._store.page(conditions, request)
-
-
 COUNT_COLUMNS = ("count", "first_at", "last_at")
 """The columns of entries that count calls."""
 
 
-class SqlAuditStore:
-    """Stores entries in the tables `audit_entries` and `audit_guardrails`."""
+class SqlAuditTrail:
+    """Stores entries in the tables `audit_entries` and `audit_guardrails`, which refuse changes and deletions."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, writer: GroupCommitWriter) -> None:
         self._engine = engine
+        self._writer = writer
         dialect = engine.dialect
         columns = [column.name for column in audit_entries.c if column.name != "id"]
         # What only counts have costs the entries of all other calls nothing.
@@ -111,8 +67,28 @@ class SqlAuditStore:
             CompiledStatement(entry.returning(audit_entries.c.id), dialect), CompiledStatement(guardrail, dialect)
         )
 
-    def insertion(self, entry: AuditEntry) -> RowInsertion:
-        """Return the job that inserts an entry; its values are converted immediately."""
+    def append(self, connection: Connection, entry: AuditEntry) -> None:
+        """Add an entry within a transaction, so that both are stored or neither is."""
+        self._insertion(entry)(connection)
+
+    async def write(self, entry: AuditEntry) -> None:
+        """Add an entry and return when it is on disk, without blocking the event loop. Raises Unavailable."""
+        await self._writer.write(self._insertion(entry))
+
+    def record(self, entry: AuditEntry) -> None:
+        """Add an entry and return when it is on disk; for threads. Raises Unavailable."""
+        self._writer.run(self._insertion(entry))
+
+    def submit(self, *entries: AuditEntry) -> Future[None]:
+        """Add entries in one transaction; the future completes when they are on disk. Raises Unavailable."""
+        insertions = [self._insertion(entry) for entry in entries]
+        return self._writer.submit(lambda connection: run_insertions(connection, insertions))
+
+    def _insertion(self, entry: AuditEntry) -> RowInsertion:
+        """Return the job that inserts an entry.
+
+        Its values are converted here, on the caller's thread, so that the writer only executes.
+        """
         if entry.count is not None:
             counts = {name: getattr(entry, name) for name in COUNT_COLUMNS}
             return RowInsertion(self._counts, self._counts.prepare(entry_to_row(entry) | counts))

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.callbacks.outbox import CallbackOutbox, CallbackQueue, ExpiredCitationRemover
 from cstp_grpc.callbacks.sql_store import SqlCallbackStore
 from cstp_grpc.config import Settings
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
-from cstp_grpc.server.audit_adapters import AuditSink
 from cstp_grpc.server_module import Module, SharedParts
 from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
 from cstp_grpc.webhooks.delivery import WebhookOutbox

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
+from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.decisions.lifecycle import (
     ImportCandidate,
     apply_review,
@@ -35,27 +36,6 @@ from cstp_grpc.errors import Conflict, NotFound, PermissionDenied, Unavailable
 from cstp_grpc.storage.pagination import Page, PageRequest
 from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.writer import GroupCommitWriter
-
-JournalEventKind = Literal["recorded", "imported", "reviewed", "shared", "unshared"]
-
-
-@dataclass(frozen=True, slots=True)
-class JournalEvent:
-    """A change of a decision, for the audit trail; `agent` is the one that caused it."""
-
-    kind: JournalEventKind
-    decision_id: str
-    title: str
-    agent: str
-    request_id: str
-    at: datetime
-
-
-class JournalAuditSink(Protocol):
-    """Writes journal events to the audit trail."""
-
-    def append(self, connection: Connection, event: JournalEvent) -> None:
-        """Add an event within a transaction."""
 
 
 class CitationNotifier(Protocol):
@@ -86,7 +66,7 @@ class JournalTransaction:
         connection: Connection,
         store: DecisionStore,
         outbox: SqlChangeLog,
-        trail: JournalAuditSink,
+        trail: AuditSink,
         act: ChangeContext,
         citations: CitationNotifier | None = None,
     ) -> None:
@@ -132,11 +112,17 @@ class JournalTransaction:
         settled = [with_status(entry, superseded=entry.decision.id in superseded) for entry in entries.values()]
         self.update([after for after, before in zip(settled, entries.values(), strict=True) if after != before])
 
-    def record_event(self, kind: JournalEventKind, decision: Decision) -> None:
+    def record_event(self, event: AuditEvent, decision: Decision) -> None:
         """Write a change of a decision to the audit trail."""
-        act = self._act
-        event = JournalEvent(kind, decision.id, decision.title, act.caller, act.request_id, act.at)
-        self._trail.append(self._connection, event)
+        entry = AuditEntry(
+            timestamp=self._act.at,
+            event=event,
+            requesting_agent=self._act.caller,
+            request_id=self._act.request_id,
+            action=decision.title,
+            decision_id=decision.id,
+        )
+        self._trail.append(self._connection, entry)
 
     def notify_cited_agents(self, decision: Decision) -> None:
         """Notify every agent to whom a decision was cited, if its outcome is failure."""
@@ -178,7 +164,7 @@ class Journal:
         outbox: SqlChangeLog,
         writer: GroupCommitWriter,
         embedder: Embedder,
-        trail: JournalAuditSink,
+        trail: AuditSink,
         clock: Callable[[], datetime],
         listener: Callable[[Sequence[IndexRow]], None],
         citations: CitationNotifier | None = None,
@@ -245,7 +231,7 @@ class Journal:
             transaction.put_vectors(self._embedder.model, [(entry.decision.id, vector)])
             if links != Links():
                 transaction.declare([DeclaredLinks(entry.decision.id, links)])
-            transaction.record_event("recorded", entry.decision)
+            transaction.record_event(AuditEvent.DECISION_RECORDED, entry.decision)
             return entry.decision
 
         return self._write(act, job)
@@ -262,7 +248,7 @@ class Journal:
             entry = self._readable_entry(transaction, decision_id, caller)
             after = apply_review(entry, outcome, lesson, act.at)
             transaction.update([after])
-            transaction.record_event("reviewed", after.decision)
+            transaction.record_event(AuditEvent.DECISION_REVIEWED, after.decision)
             transaction.notify_cited_agents(after.decision)
             return after.decision
 
@@ -296,7 +282,7 @@ class Journal:
             transaction.put_vectors(self._embedder.model, self._changed_vectors(entries, known, vectors))
             transaction.declare(list(merged.declarations.values()))
             for changed in merged.changes:
-                transaction.record_event("imported", changed)
+                transaction.record_event(AuditEvent.DECISION_IMPORTED, changed)
             return merged.results
 
         return self._write(act, job)
@@ -337,7 +323,9 @@ class Journal:
             if entry.decision.visibility is not visibility:
                 entry = replace(entry, decision=replace(entry.decision, visibility=visibility))
                 transaction.update([entry])
-                transaction.record_event("shared" if visibility is Visibility.SHARED else "unshared", entry.decision)
+                shared = visibility is Visibility.SHARED
+                event = AuditEvent.DECISION_SHARED if shared else AuditEvent.DECISION_UNSHARED
+                transaction.record_event(event, entry.decision)
             return entry.decision
 
         return self._write(act, job)

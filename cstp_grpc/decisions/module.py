@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.config import Settings
 from cstp_grpc.decisions.journal import CitationNotifier, Journal
 from cstp_grpc.decisions.read_policy import ReadPolicy
@@ -23,7 +24,6 @@ from cstp_grpc.decisions.servicer import JournalService
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.gen.cstp.v1 import journal_pb2_grpc
-from cstp_grpc.server.audit_adapters import AuditSink, JournalAudit
 from cstp_grpc.server.deployment import INDEX_FOLDER, Deployment
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server.open_services import INDEX_HEALTH
@@ -53,7 +53,7 @@ def build_decisions_module(
     if index is None:
         # Nobody will read it; an index that is configured later reads the journal itself.
         change_log.clear()
-    journal = Journal(store, change_log, writer, embedder, JournalAudit(sink), shared.clock, matrix.apply, citations)
+    journal = Journal(store, change_log, writer, embedder, sink, shared.clock, matrix.apply, citations)
     search = DecisionSearch(
         store,
         matrix,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.client.trust_files import raise_config_errors, read_ca_file, read_card_keys
 from cstp_grpc.config import FederationSettings, PeerSettings
 from cstp_grpc.decisions.read_policy import ReadPolicy
@@ -13,7 +14,6 @@ from cstp_grpc.federation.peer import CircuitBreaker, Peer, open_peer
 from cstp_grpc.federation.servicer import FederatedCstpService, LateAnswerForwarder, LateAnswerSink
 from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc
 from cstp_grpc.intents.module import IntentParts
-from cstp_grpc.server.audit_adapters import AuditSink
 from cstp_grpc.server_module import Module, SharedParts
 
 

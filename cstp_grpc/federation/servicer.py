@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 
-from cstp_grpc.audit.model import AuditedPeer, AuditEntry, AuditEvent
+from cstp_grpc.audit.model import AuditedPeer, AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.caller import current_caller
 from cstp_grpc.contract.hop_limit import HOP_METADATA_KEY
 from cstp_grpc.contract.json_codec import to_json
@@ -137,13 +137,6 @@ RequestT = TypeVar(
 )
 
 
-class MergedVerdictSink(Protocol):
-    """Stores audit entries of merged verdicts."""
-
-    async def write(self, entry: AuditEntry) -> None:
-        """Add an entry and return when it is on disk, without blocking the event loop. Raises Unavailable."""
-
-
 class LocalCstpServicer(Protocol):
     """The three methods as this agent answers them without peers."""
 
@@ -176,7 +169,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         alone: LocalCstpServicer,
         rounds: FanOutLimiter,
         sharing: ReadPolicy,
-        trail: MergedVerdictSink,
+        trail: AuditSink,
         clock: Callable[[], datetime],
         limits: QueryLimits,
         *,

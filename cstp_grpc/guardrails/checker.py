@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol
+from operator import attrgetter
+from typing import Any
 
+from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.enums import Severity
 from cstp_grpc.errors import GuardrailEvalFailed, error_reason
 from cstp_grpc.guardrails.cel_cost import MAX_STEPS, SHARED_STEPS, measure_size
@@ -305,24 +307,6 @@ CODE_READERS: Mapping[str, ReadVariable] = {
 
 
 @dataclass(frozen=True, slots=True)
-class CheckRecord:
-    """The audit record of a check.
-
-    `caller` is the authenticated agent, `claimed_agent` the one that the request names, which is never trusted;
-    `evaluated_at` is in UTC. If the evaluation failed, `verdict` is None and `error` is the reason as in
-    `errors.CstpError`.
-    """
-
-    evaluated_at: datetime
-    caller: str
-    claimed_agent: str | None
-    request_id: str
-    action: Action
-    verdict: Verdict | None
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class CheckResult:
     """The result of a check."""
 
@@ -330,19 +314,26 @@ class CheckResult:
     evaluated_at: datetime
 
 
-class CheckAuditSink(Protocol):
-    """Stores check records."""
+def verdict_audit_fields(verdict: Verdict | None) -> dict[str, Any]:
+    """Return the fields of an audit entry that record a verdict; none without one."""
+    if verdict is None:
+        return {}
+    return {
+        "allowed": verdict.allowed,
+        "violations": tuple(map(GUARDRAIL_ID, verdict.violations)),
+        "warnings": tuple(map(GUARDRAIL_ID, verdict.warnings)),
+        "evaluated": verdict.evaluated,
+        "rule_set_version": verdict.rule_set_version,
+    }
 
-    async def write(self, check: CheckRecord) -> None:
-        """Return when the record is durable, without blocking the event loop. Raises Unavailable."""
+
+GUARDRAIL_ID = attrgetter("guardrail_id")
 
 
 class GuardrailChecker:
     """Evaluates actions against the rule set, if there is one, and records the checks."""
 
-    def __init__(
-        self, evaluator: GuardrailEvaluator | None, trail: CheckAuditSink, clock: Callable[[], datetime]
-    ) -> None:
+    def __init__(self, evaluator: GuardrailEvaluator | None, trail: AuditSink, clock: Callable[[], datetime]) -> None:
         self._evaluator = evaluator
         self._trail = trail
         self._clock = clock
@@ -358,6 +349,7 @@ class GuardrailChecker:
     ) -> CheckResult:
         """Return the verdict after recording it; a failed check is recorded too, with the reason.
 
+        `caller` is the authenticated agent, `claimed_agent` the one that the request names, which is never trusted.
         The evaluation is short enough to run on the event loop; the record is awaited. Raises GuardrailEvalFailed,
         InvalidArgument, and Unavailable if the record cannot be written.
         """
@@ -368,8 +360,18 @@ class GuardrailChecker:
         except Exception as error:  # noqa: BLE001 - it is raised once it is on record
             failure = error
         evaluated_at = self._clock()
-        reason = None if failure is None else error_reason(failure)
-        await self._trail.write(CheckRecord(evaluated_at, caller, claimed_agent, request_id, action, verdict, reason))
+        await self._trail.write(
+            AuditEntry(
+                timestamp=evaluated_at,
+                event=AuditEvent.GUARDRAIL_CHECK,
+                requesting_agent=caller,
+                request_id=request_id,
+                claimed_agent=claimed_agent,
+                action=action.description,
+                error=None if failure is None else error_reason(failure),
+                **verdict_audit_fields(verdict),
+            )
+        )
         if failure is not None:
             raise failure
         assert verdict is not None

@@ -82,7 +82,7 @@ class ProjectCodeReader:
         self._memo = ParsedTextCache()
 
     def read_context(self, project: str | None, paths: Sequence[str]) -> CodeContext | None:
-        """Return the rules and notes for paths, without duplicates; see `CodeReader`."""
+        """Return the rules and notes for paths, without duplicates; see `CodeContextReader`."""
         if project is None and not paths:
             return None
         name = self._only_project() if project is None else project

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.config import inherited_environment
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2_grpc
@@ -17,7 +18,6 @@ from cstp_grpc.intent_layer.node_staleness import INHERITED_VARIABLES, GitHistor
 from cstp_grpc.intent_layer.project_service import ProjectRegistry, ProjectService
 from cstp_grpc.intent_layer.project_tree import ProjectTree
 from cstp_grpc.intent_layer.servicer import IntentLayerService
-from cstp_grpc.server.audit_adapters import AuditSink, IntentLayerAudit
 from cstp_grpc.server_module import Module, SharedParts
 
 
@@ -35,7 +35,6 @@ def build_intent_layer_module(shared: SharedParts, journal: Journal, sink: Audit
     sources = build_project_sources(shared)
     syncs = [NodeJournalSync(name, source.tree, journal) for name, source in sources.items()]
     worker = NodeJournalSyncWorker(syncs, settings.refresh_seconds)
-    audit = IntentLayerAudit(sink)
     # The lexical provider compares words, which reviews do by themselves.
     lexical = shared.settings.embedding.provider == "lexical"
     similarity = None if lexical else EmbeddedSimilarity(shared.embedder)
@@ -46,7 +45,7 @@ def build_intent_layer_module(shared: SharedParts, journal: Journal, sink: Audit
             sources[project.name].learnings,
             Reviewer(sources[project.name].tree, shared.clock, similarity, settings.duplicate_threshold),
             GitHistory(sources[project.name].tree.root, inherited_environment(INHERITED_VARIABLES)),
-            audit,
+            sink,
             shared.clock,
             worker.wake,
             project.rules,

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import StrEnum
-from typing import Protocol
 
+from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink, truncate_action
 from cstp_grpc.errors import NotFound, error_reason
 from cstp_grpc.intent_layer.context_resolution import resolve_context
 from cstp_grpc.intent_layer.learning_merge import place_fact
@@ -44,15 +43,6 @@ from cstp_grpc.storage.pagination import (
 )
 
 
-class ProjectAuditKind(StrEnum):
-    """The kind of an audited operation."""
-
-    CONTEXT_READ = "context_read"
-    LEARNING_REPORTED = "learning_reported"
-    LEARNING_REVIEWED = "learning_reviewed"
-    NODE_CREATED = "node_created"
-
-
 @dataclass(frozen=True, slots=True)
 class ProjectCall:
     """The caller of an operation: the authenticated agent and its request id.
@@ -66,14 +56,14 @@ class ProjectCall:
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectAuditRecord:
-    """The audit record of an operation on a project.
+class ProjectOperation:
+    """An operation on a project, for the audit trail.
 
     `error` is a reason as in `errors.CstpError` if it failed. `name` names the operation, `paths` are as the caller
     wrote them, `at` is aware, in UTC.
     """
 
-    kind: ProjectAuditKind
+    event: AuditEvent
     name: str
     project: str
     paths: tuple[str, ...]
@@ -82,12 +72,18 @@ class ProjectAuditRecord:
     learning_id: str | None = None
     error: str | None = None
 
-
-class ProjectAuditSink(Protocol):
-    """Stores audit records."""
-
-    def record(self, act: ProjectAuditRecord) -> None:
-        """Store a record and return when it is on disk. Raises Unavailable."""
+    def to_audit_entry(self) -> AuditEntry:
+        """Return the audit entry, whose action is for instance `resolve in shop: src/api/handlers.ts`."""
+        about = [self.learning_id] if self.learning_id else []
+        return AuditEntry(
+            timestamp=self.at,
+            event=self.event,
+            requesting_agent=self.call.caller,
+            request_id=self.call.request_id,
+            claimed_agent=self.call.claimed_agent,
+            action=truncate_action(f"{self.name} in {self.project}: {', '.join([*about, *self.paths]) or ROOT}"),
+            error=self.error,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +110,7 @@ class ValidationReport:
 class _AuditedChange:
     """A change to be audited; details are added to its record as they become known."""
 
-    def __init__(self, act: ProjectAuditRecord, trail: ProjectAuditSink) -> None:
+    def __init__(self, act: ProjectOperation, trail: AuditSink) -> None:
         self.act = act
         self._trail = trail
 
@@ -124,7 +120,7 @@ class _AuditedChange:
         self.act = replace(
             known, learning_id=learning_id or known.learning_id, paths=known.paths if paths is None else paths
         )
-        self._trail.record(self.act)
+        self._trail.record(self.act.to_audit_entry())
 
 
 class ProjectService:
@@ -142,7 +138,7 @@ class ProjectService:
         learnings: LearningStore,
         reviewer: Reviewer,
         history: NodeHistory | None,
-        trail: ProjectAuditSink,
+        trail: AuditSink,
         clock: Callable[[], datetime],
         changed: Callable[[], None],
         severities: RuleSeverities = DEFAULT_SEVERITIES,
@@ -212,16 +208,14 @@ class ProjectService:
         if dry_run:
             with self._audit_read("show skeleton", [path], call):
                 return node_skeleton(self._tree, path)
-        with self._audit_change(
-            self._new_record(ProjectAuditKind.NODE_CREATED, "create node", [path], call)
-        ) as attempt:
+        with self._audit_change(self._new_record(AuditEvent.NODE_CREATED, "create node", [path], call)) as attempt:
             made = create_node(self._tree, path, attempt.begin)
         self._changed()
         return made
 
     def report(self, new: NewLearning, call: ProjectCall) -> Learning:
         """File a learning for review and return it."""
-        act = self._new_record(ProjectAuditKind.LEARNING_REPORTED, f"report {new.type}", new.paths, call)
+        act = self._new_record(AuditEvent.LEARNING_REPORTED, f"report {new.type}", new.paths, call)
         with self._audit_change(act) as attempt:
             for number, path in enumerate(new.paths):
                 # Whoever files it gave one path, and others beside it.
@@ -240,22 +234,20 @@ class ProjectService:
         """
         name = f"{request.verdict} learning"
         if request.dry_run:
-            return self._preview_review(
-                request, self._new_record(ProjectAuditKind.CONTEXT_READ, f"show {name}", [], call)
-            )
-        act = replace(self._new_record(ProjectAuditKind.LEARNING_REVIEWED, name, [], call), learning_id=request.id)
+            return self._preview_review(request, self._new_record(AuditEvent.CONTEXT_READ, f"show {name}", [], call))
+        act = replace(self._new_record(AuditEvent.LEARNING_REVIEWED, name, [], call), learning_id=request.id)
         with self._audit_change(act) as attempt:
             outcome = self._reviewer.review(request, lambda learning: attempt.begin(paths=learning.paths))
         if outcome.node:
             self._changed()
         return outcome
 
-    def _preview_review(self, request: ReviewRequest, act: ProjectAuditRecord) -> ReviewOutcome:
+    def _preview_review(self, request: ReviewRequest, act: ProjectOperation) -> ReviewOutcome:
         """Return the outcome that a review would have."""
         act = replace(act, learning_id=request.id)
         with self._audit_failure(act):
             outcome = self._reviewer.review(request)
-        self._trail.record(replace(act, paths=outcome.learning.paths))
+        self._trail.record(replace(act, paths=outcome.learning.paths).to_audit_entry())
         return outcome
 
     def _folder(self, path: str) -> str:
@@ -267,35 +259,33 @@ class ProjectService:
             return self._tree.locate(above or ROOT)
         return located
 
-    def _new_record(
-        self, kind: ProjectAuditKind, name: str, paths: Iterable[str], call: ProjectCall
-    ) -> ProjectAuditRecord:
-        return ProjectAuditRecord(kind, name, self._project, tuple(paths), call, self._clock())
+    def _new_record(self, event: AuditEvent, name: str, paths: Iterable[str], call: ProjectCall) -> ProjectOperation:
+        return ProjectOperation(event, name, self._project, tuple(paths), call, self._clock())
 
     @contextmanager
     def _audit_read(self, name: str, paths: Iterable[str], call: ProjectCall) -> Iterator[None]:
-        act = self._new_record(ProjectAuditKind.CONTEXT_READ, name, paths, call)
+        act = self._new_record(AuditEvent.CONTEXT_READ, name, paths, call)
         with self._audit_failure(act):
             yield
-        self._trail.record(act)
+        self._trail.record(act.to_audit_entry())
 
     @contextmanager
-    def _audit_change(self, act: ProjectAuditRecord) -> Iterator[_AuditedChange]:
+    def _audit_change(self, act: ProjectOperation) -> Iterator[_AuditedChange]:
         """Yield the object that stores the record before the change, and store a second one if it fails."""
         attempt = _AuditedChange(act, self._trail)
         try:
             yield attempt
         except Exception as error:
-            self._trail.record(replace(attempt.act, error=error_reason(error)))
+            self._trail.record(replace(attempt.act, error=error_reason(error)).to_audit_entry())
             raise
 
     @contextmanager
-    def _audit_failure(self, act: ProjectAuditRecord) -> Iterator[None]:
+    def _audit_failure(self, act: ProjectOperation) -> Iterator[None]:
         """Store the record with the reason if the block fails."""
         try:
             yield
         except Exception as error:
-            self._trail.record(replace(act, error=error_reason(error)))
+            self._trail.record(replace(act, error=error_reason(error)).to_audit_entry())
             raise
 
 

@@ -11,10 +11,11 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
-from cstp_grpc.audit.model import AuditEntry, AuditEvent
+from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.enums import INTENT_LAYER_AGENT, Outcome, Stakes
 from cstp_grpc.errors import error_reason
+from cstp_grpc.guardrails.checker import GuardrailChecker, verdict_audit_fields
 from cstp_grpc.guardrails.input_values import check_context_bounds
 from cstp_grpc.guardrails.model import NO_CODE, Action, Verdict
 from cstp_grpc.intents.model import CodeContext, CodeContextReader, Intent, IntentContended, IntentStore
@@ -165,20 +166,6 @@ class SimilarDecisionSearch(Protocol):
         """Return True if that search does not block and takes less than a millisecond."""
 
 
-class ActionJudge(Protocol):
-    """Evaluates actions against the guardrails."""
-
-    def judge(self, action: Action) -> Verdict:
-        """Return the verdict without recording it. Raises GuardrailEvalFailed."""
-
-
-class IntentAuditSink(Protocol):
-    """Writes audit entries."""
-
-    def append(self, connection: Connection, entry: AuditEntry) -> None:
-        """Add an entry within a transaction."""
-
-
 class CitationRecorder(Protocol):
     """Records which decisions an agent was given, so that it can be notified if one of them fails."""
 
@@ -202,10 +189,10 @@ class Announcer:
     def __init__(
         self,
         search: SimilarDecisionSearch,
-        judge: ActionJudge,
+        judge: GuardrailChecker,
         code: CodeContextReader,
         intents: IntentStore,
-        trail: IntentAuditSink,
+        trail: AuditSink,
         writer: GroupCommitWriter,
         clock: Callable[[], datetime],
         lane: WorkPool,
@@ -244,20 +231,22 @@ class Announcer:
             await self._lane.run(self._search.require_revision, announcement.min_journal_revision)
         code = await self._read_code_context(announcement)
         received_at = self._clock()
-        entry = self._build_audit_entry(announcement, caller, request_id, received_at)
         try:
             feedback = await self._build_feedback(announcement, code, caller if reader is None else reader, received_at)
         except Exception as error:
-            await self._store_intent(announcement, caller, replace(entry, error=error_reason(error)))
+            await self._store_intent(announcement, caller, request_id, Feedback(received_at), error_reason(error))
             raise
-        stored = await self._store_intent(announcement, caller, with_verdict(entry, feedback.verdict), feedback.similar)
+        stored = await self._store_intent(announcement, caller, request_id, feedback)
         return replace(feedback, received_at=stored.received_at, revision=stored.revision)
 
     async def _read_code_context(self, announcement: Announcement) -> CodeContext | None:
-        """Return the code context of the paths; reading files blocks, so it runs in a thread."""
+        """Return the code context of the paths, or None without any; a project without paths must be known."""
         if announcement.paths:
+            # Reading files blocks, so it runs in a thread.
             return await self._lane.run(self._code.read_context, announcement.project, announcement.paths)
-        return self._code.read_context(announcement.project, announcement.paths)
+        if announcement.project is not None:
+            self._code.read_context(announcement.project, ())
+        return None
 
     async def _build_feedback(
         self, announcement: Announcement, code: CodeContext | None, reader: str, received_at: datetime
@@ -286,17 +275,32 @@ class Announcer:
         return await run(self._search.search_by_preference, text, preferences, reader, MAX_SIMILAR, self._min_score)
 
     async def _store_intent(
-        self, announcement: Announcement, caller: str, entry: AuditEntry, similar: Sequence[Match] = ()
+        self, announcement: Announcement, caller: str, request_id: str, feedback: Feedback, error: str | None = None
     ) -> Intent:
-        intent = self._build_intent(announcement, caller, entry.timestamp)
-        cited = [match.decision for match in similar]
+        """Store the intent with its audit entry, and the citations of the decisions in the feedback."""
+        intent = self._build_intent(announcement, caller, feedback.received_at)
+        cited = [match.decision for match in feedback.similar]
 
         def job(connection: Connection) -> Intent:
             if self._citations is not None:
                 # First, because it may have to wait for other servers, which must not wait for this intent meanwhile.
                 self._citations.cite(connection, caller, intent.correlation_id, intent.claimed_url, cited)
             stored = self._intents.insert_or_get(connection, intent)
-            self._trail.append(connection, replace(entry, intent_revision=stored.revision))
+            self._trail.append(
+                connection,
+                AuditEntry(
+                    timestamp=feedback.received_at,
+                    event=AuditEvent.INTENT_ANNOUNCED,
+                    requesting_agent=caller,
+                    request_id=request_id,
+                    claimed_agent=intent.claimed_id,
+                    action=intent.intent,
+                    correlation_id=intent.correlation_id,
+                    intent_revision=stored.revision,
+                    error=error,
+                    **verdict_audit_fields(feedback.verdict),
+                ),
+            )
             return stored
 
         def job_alone(connection: Connection) -> Intent:
@@ -327,19 +331,6 @@ class Announcer:
             paths=kept.paths if kept else (),
         )
 
-    def _build_audit_entry(
-        self, announcement: Announcement, caller: str, request_id: str, received_at: datetime
-    ) -> AuditEntry:
-        return AuditEntry(
-            timestamp=received_at,
-            event=AuditEvent.INTENT_ANNOUNCED,
-            requesting_agent=caller,
-            request_id=request_id,
-            claimed_agent=announcement.claimed_id,
-            action=announcement.intent if self._stores_content else None,
-            correlation_id=announcement.correlation_id,
-        )
-
 
 def unconfirmed_checks(announcement: Announcement, code: CodeContext | None) -> list[str]:
     """Return the checks on the code that the announcement does not list as made."""
@@ -358,19 +349,3 @@ def action_from_announcement(announcement: Announcement, code: CodeContext | Non
         context=announcement.metadata,
         code=code.rules if code else NO_CODE,
     )
-
-
-def with_verdict(entry: AuditEntry, verdict: Verdict | None) -> AuditEntry:
-    """Return an audit entry with the fields of a verdict."""
-    return entry if verdict is None else replace(entry, **verdict_audit_fields(verdict))
-
-
-def verdict_audit_fields(verdict: Verdict) -> dict[str, Any]:
-    """Return the fields of an audit entry that record a verdict."""
-    return {
-        "allowed": verdict.allowed,
-        "violations": tuple(v.guardrail_id for v in verdict.violations),
-        "warnings": tuple(v.guardrail_id for v in verdict.warnings),
-        "evaluated": verdict.evaluated,
-        "rule_set_version": verdict.rule_set_version,
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker, GuardrailEvaluator
@@ -11,7 +12,6 @@ from cstp_grpc.guardrails.model import RuleSet
 from cstp_grpc.intents.announcer import Announcer, CitationRecorder
 from cstp_grpc.intents.model import CodeContextReader, IntentStore
 from cstp_grpc.intents.servicer import CstpService, QueryLimits
-from cstp_grpc.server.audit_adapters import AuditSink, CheckAudit
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server_module import Module, SharedParts
 
@@ -37,7 +37,7 @@ def build_intents_module(
 ) -> IntentParts:
     """Build guardrail checks and announcements; `citations` records which decisions an agent was given."""
     settings, pools = shared.settings, shared.pools
-    checker = GuardrailChecker(GuardrailEvaluator(rule_set), CheckAudit(sink), shared.clock)
+    checker = GuardrailChecker(GuardrailEvaluator(rule_set), sink, shared.clock)
     announcer = Announcer(
         search,
         checker,

@@ -5,27 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
+from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink, truncate_action
+from cstp_grpc.guardrails.checker import verdict_audit_fields
 from cstp_grpc.guardrails.model import Verdict
+from cstp_grpc.liaison.canonical_json import encode_canonical_json
 from cstp_grpc.liaison.model import Event, TenantCaller
 from cstp_grpc.storage.writer import GroupCommitWriter
 
-
-class SessionOperationKind(StrEnum):
-    """The kinds of recorded operations."""
-
-    SESSION_OPENED = "session_opened"
-    SESSION_CONTEXT_UPDATED = "session_context_updated"
-    CONTEXT_SHARED = "context_shared"
-    SESSION_ROUTED = "session_routed"
-    SESSION_RETURNED = "session_returned"
-    SESSION_CLAIMED = "session_claimed"
-    SESSION_CLOSED = "session_closed"
-    SESSION_DELETED = "session_deleted"
+OPERATION_TEXTS = {
+    AuditEvent.SESSION_OPENED: "open {session}",
+    AuditEvent.SESSION_CONTEXT_UPDATED: "update the context of {session}",
+    AuditEvent.CONTEXT_SHARED: "share with {agent}",
+    AuditEvent.SESSION_ROUTED: "route {session} to {agent}",
+    AuditEvent.SESSION_RETURNED: "return {session} to {agent}",
+    AuditEvent.SESSION_CLAIMED: "claim {session} for {agent}",
+    AuditEvent.SESSION_CLOSED: "close {session}",
+    AuditEvent.SESSION_DELETED: "delete {session}",
+}
+"""Texts of the operations in audit entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class SessionOperation:
     """
 
     at: datetime
-    kind: SessionOperationKind
+    event: AuditEvent
     caller: TenantCaller
     agent: str
     session_id: str | None = None
@@ -48,18 +49,28 @@ class SessionOperation:
     verdict: Verdict | None = None
     error: str | None = None
 
+    def to_audit_entry(self, *, with_content: bool) -> AuditEntry:
+        """Return the audit entry; `with_content` adds the shared context to its hash."""
+        text = self.describe()
+        if with_content and self.shared_context is not None:
+            text += f" {encode_canonical_json(self.shared_context)}"
+        return AuditEntry(
+            timestamp=self.at,
+            event=self.event,
+            requesting_agent=self.caller.agent,
+            request_id=self.caller.request_id,
+            action=truncate_action(text),
+            correlation_id=self.session_id,
+            error=self.error,
+            **verdict_audit_fields(self.verdict),
+        )
 
-class SessionAuditSink(Protocol):
-    """Record operations on sessions."""
-
-    def append(self, connection: Connection, act: SessionOperation) -> None:
-        """Record an operation within a transaction."""
-
-    async def write(self, act: SessionOperation) -> None:
-        """Record an operation durably, without blocking the event loop. Raises Unavailable."""
-
-    def record(self, act: SessionOperation) -> None:
-        """Record an operation durably; for threads. Raises Unavailable."""
+    def describe(self) -> str:
+        """Return the operation as text: `route session s-1 to liaison_content: asks for a post; context sha256:…`."""
+        session = f"session {self.session_id}" if self.session_id is not None else "a session"
+        what = OPERATION_TEXTS[self.event].format(session=session, agent=self.agent)
+        reason = f": {self.reason}" if self.reason else ""
+        return what + reason + (f"; context sha256:{self.context_hash}" if self.context_hash else "")
 
 
 T = TypeVar("T")
@@ -73,15 +84,25 @@ class EventStore(Protocol):
 
 
 class AuditedWriter:
-    """Run write jobs with their events and audit records, then notify the event feed."""
+    """Run write jobs with their events and audit entries, then notify the event feed.
+
+    `with_content` adds shared contexts to the audit entries.
+    """
 
     def __init__(
-        self, writer: GroupCommitWriter, events: EventStore, trail: SessionAuditSink, notify: Callable[[], None]
+        self,
+        writer: GroupCommitWriter,
+        events: EventStore,
+        trail: AuditSink,
+        notify: Callable[[], None],
+        *,
+        with_content: bool = False,
     ) -> None:
         self._writer = writer
         self._events = events
         self._trail = trail
         self._notify = notify
+        self._with_content = with_content
 
     async def write(self, job: Callable[[Connection], T]) -> T:
         """Return the result of a job once it is on disk, without blocking the event loop. Raises as `run` does."""
@@ -104,12 +125,12 @@ class AuditedWriter:
 
     def add_operation(self, connection: Connection, act: SessionOperation) -> None:
         """Record an operation within a job."""
-        self._trail.append(connection, act)
+        self._trail.append(connection, act.to_audit_entry(with_content=self._with_content))
 
     async def write_refusal(self, act: SessionOperation) -> None:
         """Record a refused operation durably, without blocking the event loop."""
-        await self._trail.write(act)
+        await self._trail.write(act.to_audit_entry(with_content=self._with_content))
 
     def record_refusal(self, act: SessionOperation) -> None:
         """Record a refused operation durably; for threads."""
-        self._trail.record(act)
+        self._trail.record(act.to_audit_entry(with_content=self._with_content))

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
+from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.errors import (
     BlockingGuardrail,
     Conflict,
@@ -27,7 +28,7 @@ from cstp_grpc.liaison.agents import (
     LiaisonAgents,
     is_remote,
 )
-from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation, SessionOperationKind
+from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation
 from cstp_grpc.liaison.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.model import DeliveryState, Event, EventType, RoutingDecision, Share, TenantCaller
 from cstp_grpc.liaison.redaction import RedactedContext, Redaction
@@ -103,7 +104,7 @@ class ContextSharing:
         context = require_parameters(request)
         pillar, agent = self._agents.of_agent(request.target_agent)
         act = SessionOperation(
-            self._clock(), SessionOperationKind.CONTEXT_SHARED, caller, request.target_agent, request.conversation_id
+            self._clock(), AuditEvent.CONTEXT_SHARED, caller, request.target_agent, request.conversation_id
         )
         try:
             redacted = self.redact(context)

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from sqlalchemy import Connection
 
-from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation, SessionOperationKind
+from cstp_grpc.audit.model import AuditEvent
+from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation
 from cstp_grpc.liaison.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.model import Event, EventType, Session, TenantCaller
 
@@ -93,7 +94,7 @@ class SessionEraser:
         self._recorder.add_event(connection, event)
         context_hash = hash_canonical_json(session.context)
         act = SessionOperation(
-            now, SessionOperationKind.SESSION_DELETED, caller, session.active_agent, session.id, reason, context_hash
+            now, AuditEvent.SESSION_DELETED, caller, session.active_agent, session.id, reason, context_hash
         )
         self._recorder.add_operation(connection, act)
         return True

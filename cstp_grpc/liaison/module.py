@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 
+from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.caller import ANONYMOUS
 from cstp_grpc.config import LiaisonSettings, PillarSettings, RetentionSettings, Settings
 from cstp_grpc.gen.liaison.v1 import liaison_pb2_grpc
@@ -30,7 +31,6 @@ from cstp_grpc.liaison.sql_presence import SqlPresenceStore
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.liaison.supervision import AlarmLimits, Fallback, SessionSupervisor, SupervisionTask
-from cstp_grpc.server.audit_adapters import AuditSink, LiaisonAudit
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server_module import Module, SharedParts
 from cstp_grpc.storage.background_work import PeriodicTask
@@ -136,7 +136,7 @@ def build_session_core(shared: SharedParts, remote: Mapping[str, RemoteAgent], s
         shared.settings.storage.refresh_seconds,
         shared.pools[PoolName.OTHERS].run,
     )
-    recorder = AuditedWriter(shared.writer, store, LiaisonAudit(sink, wanted.audit_content), feed.notify)
+    recorder = AuditedWriter(shared.writer, store, sink, feed.notify, with_content=wanted.audit_content)
     remembered = timedelta(seconds=wanted.availability_seconds)
     heartbeats = Heartbeats(sessions, presence, recorder, shared.clock, remembered)
     local = build_local_agents(shared.settings, heartbeats)

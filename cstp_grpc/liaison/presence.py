@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.errors import Conflict, LiaisonAgentUnavailable, PermissionDenied, SessionWithAnotherAgent
 from cstp_grpc.liaison.agents import LiaisonAgents
-from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation, SessionOperationKind
+from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation
 from cstp_grpc.liaison.context_sharing import missing_parameter
 from cstp_grpc.liaison.model import (
     AGENT_PREFIX,
@@ -228,7 +229,7 @@ class LocalAgentService:
                 self._recorder.add_event(connection, event)
                 act = SessionOperation(
                     now,
-                    SessionOperationKind.SESSION_CLAIMED,
+                    AuditEvent.SESSION_CLAIMED,
                     caller,
                     session.active_agent,
                     session_id,

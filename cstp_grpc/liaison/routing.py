@@ -9,10 +9,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.errors import Conflict, ContextSharingFailed, CstpError, SessionWithAnotherAgent
 from cstp_grpc.guardrails.model import Verdict
 from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents, caches_availability, decision_json, history_entry
-from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation, SessionOperationKind
+from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation
 from cstp_grpc.liaison.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.context_sharing import (
     ContextSharing,
@@ -110,7 +111,7 @@ class RoutingAttempt:
         request, session, redacted = self.request, self.session, self.redacted
         return SessionOperation(
             at=self.begun_at,
-            kind=SessionOperationKind.SESSION_ROUTED,
+            event=AuditEvent.SESSION_ROUTED,
             caller=self.caller,
             agent=liaison_agent(request.target_pillar),
             session_id=request.session_id if session is None else session.id,
@@ -256,7 +257,7 @@ class Router:
         data = {"from": session.active_agent, "reason": reason}
         event = self._recorder.add_event(connection, session_event(returned, EventType.RETURNED_TO_GUIDE, now, data))
         self._recorder.add_operation(
-            connection, SessionOperation(now, SessionOperationKind.SESSION_RETURNED, caller, GUIDE, session.id, reason)
+            connection, SessionOperation(now, AuditEvent.SESSION_RETURNED, caller, GUIDE, session.id, reason)
         )
         return returned, event
 

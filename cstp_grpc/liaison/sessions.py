@@ -10,8 +10,9 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.errors import Conflict, InvalidArgument, SessionNotFound, SessionUpdateFailed, SessionWithAnotherAgent
-from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation, SessionOperationKind
+from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation
 from cstp_grpc.liaison.canonical_json import encode_canonical_json, hash_canonical_json, is_same_json
 from cstp_grpc.liaison.model import (
     AGENT_PREFIX,
@@ -154,7 +155,7 @@ class SessionService:
         def job(connection: Connection) -> tuple[Session, bool]:
             if not self._store.add(connection, session):
                 return self._existing_session(connection, session, session_id), False
-            self._record(connection, caller, session, EventType.SESSION_OPENED, SessionOperationKind.SESSION_OPENED)
+            self._record(connection, caller, session, EventType.SESSION_OPENED, AuditEvent.SESSION_OPENED)
             return session, True
 
         return self._recorder.run(job)
@@ -253,7 +254,7 @@ class SessionService:
             updated = next_version(session, self._clock(), context=merged)
             self._replace(connection, updated)
             data = {"members": [name[:MAX_MEMBER_NAME] for name in sorted(changes)[:MAX_PAGE_SIZE]]}
-            kinds = (EventType.CONTEXT_UPDATED, SessionOperationKind.SESSION_CONTEXT_UPDATED)
+            kinds = (EventType.CONTEXT_UPDATED, AuditEvent.SESSION_CONTEXT_UPDATED)
             self._record(connection, caller, updated, *kinds, data)
             return updated
 
@@ -277,7 +278,7 @@ class SessionService:
                 session, now, status=SessionStatus.CLOSED, closed_at=now, claimed_by=None, claimed_until=None
             )
             self._replace(connection, closed)
-            self._record(connection, caller, closed, EventType.SESSION_CLOSED, SessionOperationKind.SESSION_CLOSED)
+            self._record(connection, caller, closed, EventType.SESSION_CLOSED, AuditEvent.SESSION_CLOSED)
             return closed
 
         return self._recorder.run(job)
@@ -307,7 +308,7 @@ class SessionService:
         caller: TenantCaller,
         session: Session,
         event: EventType,
-        act: SessionOperationKind,
+        act: AuditEvent,
         data: Mapping[str, Any] | None = None,
     ) -> None:
         at = session.updated_at

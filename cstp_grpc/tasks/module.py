@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.config import Settings
 from cstp_grpc.contract.methods import RequiredPermissions, contract_methods
 from cstp_grpc.enums import PushFormat
 from cstp_grpc.gen.cstp.v1 import tasks_pb2_grpc
-from cstp_grpc.server.audit_adapters import AuditSink
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server_module import BackgroundPart, Module, SharedParts
 from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy

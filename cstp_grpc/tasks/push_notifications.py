@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from sqlalchemy import Connection
 
-from cstp_grpc.audit.model import AuditEntry, AuditEvent
+from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.enums import PushFormat, TaskState
 from cstp_grpc.errors import InvalidArgument, NotFound, RateLimited
 from cstp_grpc.storage.pagination import Page, PageRequest, decode_page_token, encode_page_token
@@ -28,7 +28,7 @@ from cstp_grpc.tasks.model import (
     TaskRecord,
     TaskStore,
 )
-from cstp_grpc.webhooks.delivery import DeliveryAuditSink, WebhookAbandoned, WebhookRequest
+from cstp_grpc.webhooks.delivery import WebhookAbandoned, WebhookRequest
 from cstp_grpc.webhooks.url_allow_list import UrlAllowList, WebhookUrl, is_ip_address, parse_webhook_url
 
 LOCAL_NAMES: Final = ("localhost", ".localhost")
@@ -98,7 +98,7 @@ class PushNotifications:
         tasks: TaskStore,
         addresses: PushUrlPolicy,
         writer: GroupCommitWriter,
-        trail: DeliveryAuditSink,
+        trail: AuditSink,
         wake: Callable[[], None],
     ) -> None:
         self._store = store

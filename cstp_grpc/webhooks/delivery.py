@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
-from cstp_grpc.audit.model import AuditEntry
+from cstp_grpc.audit.model import AuditEntry, AuditSink
 from cstp_grpc.errors import Unavailable
 from cstp_grpc.storage.delivery import AttemptResult, DeliveryAttempt, DeliveryRetryPolicy
 from cstp_grpc.webhooks.url_allow_list import WebhookUrl
@@ -51,13 +51,6 @@ class WebhookClient(Protocol):
 
         Raises WebhookFailed, WebhookRejected, and WebhookAbandoned as the body does.
         """
-
-
-class DeliveryAuditSink(Protocol):
-    """Writes audit entries."""
-
-    def append(self, connection: Connection, entry: AuditEntry) -> None:
-        """Add an entry within a transaction."""
 
 
 class PendingNotification(Protocol):
@@ -126,7 +119,7 @@ class WebhookOutbox(Generic[ItemT]):
         self,
         queue: NotificationQueue[ItemT],
         client: WebhookClient,
-        trail: DeliveryAuditSink,
+        trail: AuditSink,
         clock: Callable[[], datetime],
         patience: DeliveryRetryPolicy,
         knows: Callable[[str], bool],

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditFilter
 from cstp_grpc.audit.refused_calls import BATCH, OTHER_METHODS, RefusalCounter, RefusalRecorder
-from cstp_grpc.audit.sql_trail import AuditTrail, SqlAuditStore
+from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.errors import Unavailable
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -36,11 +36,11 @@ class Clock:
         self.now += timedelta(seconds=seconds)
 
 
-class CountingTrail:
+class CountingTrail(SqlAuditTrail):
     """Counts the transactions that reach a trail, of which the next `failing` fail."""
 
-    def __init__(self, trail: AuditTrail) -> None:
-        self._trail = trail
+    def __init__(self, engine: Engine, writer: GroupCommitWriter) -> None:
+        super().__init__(engine, writer)
         self.transactions = 0
         self.failing = 0
 
@@ -49,7 +49,7 @@ class CountingTrail:
         if self.failing:
             self.failing -= 1
             raise Unavailable("no")
-        return self._trail.submit(*entries)
+        return super().submit(*entries)
 
 
 class Kit:
@@ -58,13 +58,12 @@ class Kit:
     def __init__(self, engine: Engine, writer: GroupCommitWriter, most: int) -> None:
         self.clock = Clock()
         self.counts = RefusalCounter(self.clock, most)
-        self._stored = AuditTrail(SqlAuditStore(engine), writer)
-        self.trail = CountingTrail(self._stored)
+        self.trail = CountingTrail(engine, writer)
         self.recorder = RefusalRecorder(self.counts, self.trail, self.clock)
 
     def entries(self, **conditions: Any) -> list[AuditEntry]:
         """Return the entries that meet conditions, the first one first."""
-        return list(reversed(self._stored.page(AuditFilter(**conditions), ALL).items))
+        return list(reversed(self.trail.page(AuditFilter(**conditions), ALL).items))
 
     def told(self) -> list[tuple[str, str | None, str | None, int | None]]:
         return [(entry.requesting_agent, entry.action, entry.error, entry.count) for entry in self.entries()]

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, insert, text
 from sqlalchemy.exc import DBAPIError
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditFilter
-from cstp_grpc.audit.sql_trail import AuditTrail, SqlAuditStore
+from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.errors import InvalidArgument, QueryFailed
 from cstp_grpc.storage.engine import create_engine, open_write_connection
 from cstp_grpc.storage.pagination import PageRequest
@@ -70,11 +70,11 @@ COUNTS = st.builds(
 
 
 @pytest.fixture
-def trail(engine: Engine, writer: GroupCommitWriter) -> AuditTrail:
-    return AuditTrail(SqlAuditStore(engine), writer)
+def trail(engine: Engine, writer: GroupCommitWriter) -> SqlAuditTrail:
+    return SqlAuditTrail(engine, writer)
 
 
-def test_every_entry_comes_back_as_it_was(trail: AuditTrail) -> None:
+def test_every_entry_comes_back_as_it_was(trail: SqlAuditTrail) -> None:
     @given(ENTRIES | COUNTS)
     def check(entry: AuditEntry) -> None:
         known = len(walk(lambda request: trail.page(AuditFilter(), request), [1000]))
@@ -87,7 +87,7 @@ def test_every_entry_comes_back_as_it_was(trail: AuditTrail) -> None:
     check()
 
 
-def test_later_entries_have_greater_numbers(trail: AuditTrail) -> None:
+def test_later_entries_have_greater_numbers(trail: SqlAuditTrail) -> None:
     for minute in (3, 1, 2):
         trail.record(replace(CHECK, timestamp=NOON + timedelta(minutes=minute), request_id=str(minute)))
     entries = trail.page(AuditFilter(), ALL).items
@@ -96,14 +96,14 @@ def test_later_entries_have_greater_numbers(trail: AuditTrail) -> None:
     assert [entry.request_id for entry in by_number] == ["3", "1", "2"]
 
 
-def test_an_entry_is_on_disk_when_its_record_returns(engine: Engine, trail: AuditTrail) -> None:
+def test_an_entry_is_on_disk_when_its_record_returns(engine: Engine, trail: SqlAuditTrail) -> None:
     trail.record(CHECK)
     trail.submit(CHECK).result(BOUND)
     with engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM audit_entries")).scalar_one() == len((CHECK, CHECK))
 
 
-def test_an_entry_shares_the_fate_of_its_transaction(trail: AuditTrail, writer: GroupCommitWriter) -> None:
+def test_an_entry_shares_the_fate_of_its_transaction(trail: SqlAuditTrail, writer: GroupCommitWriter) -> None:
     def job(connection: Connection) -> None:
         trail.append(connection, CHECK)
         raise ValueError("no")
@@ -114,7 +114,7 @@ def test_an_entry_shares_the_fate_of_its_transaction(trail: AuditTrail, writer: 
     assert trail.page(AuditFilter(guardrail_id="no-production-without-review"), ALL).items == ()
 
 
-def test_text_that_a_database_cannot_keep_is_replaced(trail: AuditTrail) -> None:
+def test_text_that_a_database_cannot_keep_is_replaced(trail: SqlAuditTrail) -> None:
     trail.record(replace(CHECK, action="drop\0table", claimed_agent="\ud800"))
     (entry,) = trail.page(AuditFilter(), ALL).items
     assert (entry.action, entry.claimed_agent) == ("drop\ufffdtable", "\ufffd")
@@ -185,7 +185,7 @@ def meets(entry: AuditEntry, conditions: AuditFilter) -> bool:
 
 
 def test_pages_hold_every_entry_that_meets_the_conditions_once_and_in_order(
-    trail: AuditTrail, writer: GroupCommitWriter
+    trail: SqlAuditTrail, writer: GroupCommitWriter
 ) -> None:
     def fill(connection: Connection) -> None:
         for entry in sample():
@@ -204,7 +204,7 @@ def test_pages_hold_every_entry_that_meets_the_conditions_once_and_in_order(
     check()
 
 
-def test_entries_added_while_paging_move_nothing(trail: AuditTrail) -> None:
+def test_entries_added_while_paging_move_nothing(trail: SqlAuditTrail) -> None:
     for number in range(6):
         trail.record(replace(CHECK, timestamp=NOON + timedelta(seconds=number), request_id=str(number)))
     first = trail.page(AuditFilter(), PageRequest(3))
@@ -215,12 +215,12 @@ def test_entries_added_while_paging_move_nothing(trail: AuditTrail) -> None:
 
 
 @pytest.mark.parametrize("token", ["x", "bm9uc2Vuc2U", "W10"])
-def test_a_token_that_is_none_is_refused_by_name(trail: AuditTrail, token: str) -> None:
+def test_a_token_that_is_none_is_refused_by_name(trail: SqlAuditTrail, token: str) -> None:
     with pytest.raises(InvalidArgument, match="page_token"):
         trail.page(AuditFilter(), PageRequest(1, token))
 
 
-def test_a_token_is_bound_to_its_conditions(trail: AuditTrail) -> None:
+def test_a_token_is_bound_to_its_conditions(trail: SqlAuditTrail) -> None:
     trail.record(CHECK)
     trail.record(CHECK)
     token = trail.page(AuditFilter(), PageRequest(1)).next_token
@@ -233,7 +233,7 @@ def test_a_token_is_bound_to_its_conditions(trail: AuditTrail) -> None:
 
 @pytest.mark.parametrize("table", ["audit_entries", "audit_guardrails"])
 @pytest.mark.parametrize("change", ["UPDATE {} SET timestamp = timestamp", "DELETE FROM {}"])
-def test_the_database_refuses_every_change(engine: Engine, trail: AuditTrail, table: str, change: str) -> None:
+def test_the_database_refuses_every_change(engine: Engine, trail: SqlAuditTrail, table: str, change: str) -> None:
     trail.record(CHECK)
     before = trail.page(AuditFilter(), ALL)
     with open_write_connection(engine) as connection, pytest.raises(DBAPIError, match=f"{table} is append-only"):
@@ -243,14 +243,14 @@ def test_the_database_refuses_every_change(engine: Engine, trail: AuditTrail, ta
 
 @pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("table", [audit_entries.name, audit_guardrails.name])
-def test_postgresql_refuses_to_empty_the_trail(engine: Engine, trail: AuditTrail, table: str) -> None:
+def test_postgresql_refuses_to_empty_the_trail(engine: Engine, trail: SqlAuditTrail, table: str) -> None:
     trail.record(CHECK)
     with open_write_connection(engine) as connection, pytest.raises(DBAPIError, match="is append-only"):
         connection.execute(text(f"TRUNCATE {table} CASCADE"))
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
-def test_sqlite_refuses_to_replace_an_entry(engine: Engine, trail: AuditTrail) -> None:
+def test_sqlite_refuses_to_replace_an_entry(engine: Engine, trail: SqlAuditTrail) -> None:
     trail.record(CHECK)
     (entry,) = trail.page(AuditFilter(), ALL).items
     replacing = insert(audit_entries).prefix_with("OR REPLACE")
@@ -259,8 +259,10 @@ def test_sqlite_refuses_to_replace_an_entry(engine: Engine, trail: AuditTrail) -
         connection.execute(replacing.values(**other, evaluated=0))
 
 
-def test_a_database_that_does_not_answer_is_told_without_its_reasons(empty_database_url: str) -> None:
+def test_a_database_that_does_not_answer_is_told_without_its_reasons(
+    empty_database_url: str, writer: GroupCommitWriter
+) -> None:
     engine = create_engine(empty_database_url, POOL_SIZE)
     with pytest.raises(QueryFailed, match=r"^the journal cannot be read now; try again$"):
-        SqlAuditStore(engine).page(AuditFilter(), ALL)
+        SqlAuditTrail(engine, writer).page(AuditFilter(), ALL)
     engine.dispose()

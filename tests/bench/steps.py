@@ -16,13 +16,12 @@ from typing import Any
 
 import uvloop
 
-from cstp_grpc.audit.sql_trail import AuditTrail, SqlAuditStore
+from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.decisions.messages import struct_to_dict
 from cstp_grpc.guardrails.checker import GuardrailChecker, GuardrailEvaluator
 from cstp_grpc.guardrails.rulebook import load_rule_set
 from cstp_grpc.intents.servicer import parse_action
-from cstp_grpc.server.audit_adapters import CheckAudit
 from cstp_grpc.server.call_handlers import serialize_message
 from cstp_grpc.server.execution import CallPools, PoolName
 from cstp_grpc.server.interceptors.validation import RequestValidator
@@ -147,7 +146,7 @@ def disk_steps(run: Run, opened: ExitStack) -> dict[str, Series]:
     writer = GroupCommitWriter(engine, 30)
     opened.callback(writer.close)
     evaluator = GuardrailEvaluator(load_rule_set(write_rulebook(run.folder, AIMED_AT)))
-    trail = CheckAudit(AuditTrail(SqlAuditStore(engine), writer))
+    trail = SqlAuditTrail(engine, writer)
     checks = GuardrailChecker(evaluator, trail, lambda: datetime.now(UTC))
     request: Any = contract_methods()["cstp.checkGuardrails"].request.FromString(check_method(0).request())
     wanted = parse_action(request.action)

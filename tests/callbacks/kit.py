@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Engine, func, select
 
+from cstp_grpc.audit.model import NullAuditSink
 from cstp_grpc.callbacks.model import Notification
 from cstp_grpc.callbacks.outbox import CallbackOutbox, CallbackQueue
 from cstp_grpc.callbacks.sql_store import SqlCallbackStore
@@ -21,7 +22,6 @@ from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.enums import Outcome, Visibility
-from cstp_grpc.server.audit_adapters import JournalAudit, NullAuditSink
 from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
 from cstp_grpc.storage.tables import callbacks, citations
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -76,7 +76,7 @@ class Kit:
             SqlChangeLog(self.engine, self.writer),
             self.writer,
             LexicalEmbedder(),
-            JournalAudit(NullAuditSink()),
+            NullAuditSink(),
             self.clock,
             lambda _: None,
             citations,

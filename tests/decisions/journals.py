@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, Engine
 
-from cstp_grpc.decisions.journal import Journal, JournalEvent
+from cstp_grpc.audit.model import AuditEntry, NullAuditSink
+from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
@@ -28,14 +29,14 @@ class Clock:
         return self.now
 
 
-class Recorder:
+class Recorder(NullAuditSink):
     """A trail that remembers."""
 
     def __init__(self) -> None:
-        self.events: list[JournalEvent] = []
+        self.entries: list[AuditEntry] = []
 
-    def append(self, connection: Connection, event: JournalEvent) -> None:
-        self.events.append(event)
+    def append(self, connection: Connection, entry: AuditEntry) -> None:
+        self.entries.append(entry)
 
 
 class Hearer:

@@ -87,7 +87,7 @@ class TestRecording:
         kit.journal.review(first.id, Outcome.SUCCESS, None, "alice", "request-2")
         again = record(kit, key="key")
         assert again == kit.journal.get(first.id, "alice")
-        assert [event.kind for event in kit.trail.events] == ["recorded", "reviewed"]
+        assert [entry.event for entry in kit.trail.entries] == ["decision_recorded", "decision_reviewed"]
         assert len(kit.journal.list("alice", DecisionFilter(), PageRequest()).items) == 1
 
     def test_the_same_key_with_another_content_is_a_conflict(self, kit: JournalKit) -> None:
@@ -138,7 +138,7 @@ class TestPrivacy:
         assert list(messages(hidden)) == list(messages("dec-none"))
         assert {kind for kind, _ in messages(hidden)} == {NotFound}
         assert kit.journal.list("bob", DecisionFilter(), PageRequest()).items == ()
-        assert [event.kind for event in kit.trail.events] == ["recorded"]
+        assert [entry.event for entry in kit.trail.entries] == ["decision_recorded"]
 
     def test_a_shared_decision_shows_others_nothing_private(self, kit: JournalKit) -> None:
         key = bring(kit, "docs/0001.md", SourceLinks(relates_to=("docs/0002.md",)), visibility=Visibility.SHARED)
@@ -188,7 +188,7 @@ class TestPrivacy:
     def test_sharing_what_is_shared_changes_nothing(self, kit: JournalKit) -> None:
         key = record(kit, visibility=Visibility.SHARED).id
         kit.journal.share(key, "alice", "request-2")
-        assert [event.kind for event in kit.trail.events] == ["recorded"]
+        assert [entry.event for entry in kit.trail.entries] == ["decision_recorded"]
         assert kit.outbox.depth() == 1
 
 
@@ -210,8 +210,9 @@ class TestReviewing:
         key = record(kit, visibility=Visibility.SHARED).id
         kit.journal.review(key, Outcome.FAILURE, "too slow", "bob", "request-2")
         assert kit.journal.get(key, "alice").notes == "too slow"
-        event = kit.trail.events[-1]
-        assert (event.kind, event.agent, event.request_id, event.title) == ("reviewed", "bob", "request-2", WHOLE.title)
+        entry = kit.trail.entries[-1]
+        assert (entry.event, entry.requesting_agent) == ("decision_reviewed", "bob")
+        assert (entry.request_id, entry.action) == ("request-2", WHOLE.title)
 
     def test_a_superseded_decision_stays_superseded(self, kit: JournalKit) -> None:
         stated = record(kit, status=DecisionStatus.SUPERSEDED).id
@@ -235,7 +236,7 @@ class TestImporting:
         assert [result.decision_id for result in first] == [result.decision_id for result in second]
         assert [kit.journal.get(result.decision_id, "alice") for result in first] == before
         assert (kit.embedder.texts, kit.outbox.depth()) == (texts, depth)
-        assert len(kit.trail.events) == 2
+        assert len(kit.trail.entries) == 2
 
     def test_a_source_is_another_decision_for_another_agent(self, kit: JournalKit) -> None:
         assert bring(kit, "a", caller="alice") != bring(kit, "a", caller="bob")
@@ -342,7 +343,7 @@ class TestImporting:
 
     def test_an_empty_batch_is_nothing(self, kit: JournalKit) -> None:
         assert list(kit.journal.import_batch([], "alice", "request-1")) == []
-        assert kit.trail.events == []
+        assert kit.trail.entries == []
 
     def test_a_batch_whose_texts_cannot_be_embedded_leaves_no_trace(
         self, kit: JournalKit, monkeypatch: pytest.MonkeyPatch
@@ -387,8 +388,8 @@ class TestTogether:
             assert len({answer.id for answer in answers}) == 1
         listed = servers[0].journal.list("alice", DecisionFilter(), PageRequest()).items
         assert len(listed) == 5
-        recorded = [event for kit in servers for event in kit.trail.events]
-        assert sorted(event.decision_id for event in recorded) == sorted(item.id for item in listed)
+        recorded = [entry for kit in servers for entry in kit.trail.entries]
+        assert sorted(str(entry.decision_id) for entry in recorded) == sorted(item.id for item in listed)
         for kit in servers:
             assert set(kit.heard.rows) == {item.id for item in listed}
 

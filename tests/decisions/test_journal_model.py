@@ -48,7 +48,7 @@ class Story:
         mark = uuid.uuid4().hex
         self.project = f"project-{mark}"
         self.agents = (f"alice-{mark}", f"bob-{mark}")
-        self.told = len(kit.trail.events)
+        self.told = len(kit.trail.entries)
 
     def draw_content(self, content: DecisionContent) -> DecisionContent:
         """The content in this example's project."""
@@ -124,9 +124,11 @@ class Story:
         return self.expect_events([("shared" if shares else "unshared", key)] if before is not visibility else [])
 
     def expect_events(self, expected: Sequence[tuple[str, str]]) -> None:
-        events = self.kit.trail.events[self.told :]
-        self.told = len(self.kit.trail.events)
-        assert [(event.kind, event.decision_id) for event in events] == expected
+        entries = self.kit.trail.entries[self.told :]
+        self.told = len(self.kit.trail.entries)
+        assert [(entry.event, entry.decision_id) for entry in entries] == [
+            (f"decision_{kind}", key) for kind, key in expected
+        ]
 
     def check(self) -> None:
         """Compare all that can be read."""

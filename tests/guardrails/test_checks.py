@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from cstp_grpc.audit.model import AuditEntry, AuditEvent, NullAuditSink
 from cstp_grpc.errors import GuardrailEvalFailed, InvalidArgument, Unavailable
-from cstp_grpc.guardrails.checker import CheckRecord, CheckResult, GuardrailChecker, GuardrailEvaluator
+from cstp_grpc.guardrails.checker import CheckResult, GuardrailChecker, GuardrailEvaluator
 from cstp_grpc.guardrails.model import Action
 from tests.guardrails.rulebooks import rule, rule_set
 
@@ -17,13 +18,13 @@ EVALUATOR = GuardrailEvaluator(
 )
 
 
-class Memory:
+class Memory(NullAuditSink):
     def __init__(self) -> None:
-        self.records: list[CheckRecord] = []
+        self.entries: list[AuditEntry] = []
 
-    async def write(self, check: CheckRecord) -> None:
+    async def write(self, entry: AuditEntry) -> None:
         await asyncio.sleep(0)
-        self.records.append(check)
+        self.entries.append(entry)
 
 
 class Unreadable(dict[str, Any]):
@@ -33,8 +34,8 @@ class Unreadable(dict[str, Any]):
         raise RuntimeError("a bug")
 
 
-class Broken:
-    async def write(self, check: CheckRecord) -> None:
+class Broken(NullAuditSink):
+    async def write(self, entry: AuditEntry) -> None:
         raise Unavailable("The journal does not answer")
 
 
@@ -48,7 +49,21 @@ def test_a_check_is_on_record_with_caller_claim_request_and_verdict() -> None:
 
     answer = check(GuardrailChecker(EVALUATOR, trail, lambda: NOW), action, "emerson", "someone else", "req-1")
 
-    assert trail.records == [CheckRecord(NOW, "emerson", "someone else", "req-1", action, answer.verdict)]
+    assert trail.entries == [
+        AuditEntry(
+            NOW,
+            AuditEvent.GUARDRAIL_CHECK,
+            "emerson",
+            "req-1",
+            claimed_agent="someone else",
+            action="do it",
+            allowed=False,
+            violations=("no",),
+            warnings=("hm",),
+            evaluated=2,
+            rule_set_version=answer.verdict.rule_set_version,
+        )
+    ]
     assert (answer.verdict.allowed, answer.evaluated_at) == (False, NOW)
     assert [v.guardrail_id for v in answer.verdict.violations] == ["no"]
 
@@ -64,7 +79,7 @@ def test_judging_leaves_no_record() -> None:
     verdict = GuardrailChecker(EVALUATOR, trail, lambda: NOW).judge(Action("do it", context={"bad": False}))
 
     assert verdict.allowed
-    assert trail.records == []
+    assert trail.entries == []
 
 
 def test_without_a_rule_set_nothing_is_judged() -> None:
@@ -73,10 +88,10 @@ def test_without_a_rule_set_nothing_is_judged() -> None:
 
     with pytest.raises(GuardrailEvalFailed):
         checks.judge(Action("do it"))
-    assert trail.records == []
+    assert trail.entries == []
     with pytest.raises(GuardrailEvalFailed):
         check(checks, Action("do it"), "emerson", None, "req-1")
-    assert [(record.verdict, record.error) for record in trail.records] == [(None, "GUARDRAIL_EVAL_FAILED")]
+    assert [(entry.allowed, entry.error) for entry in trail.entries] == [(None, "GUARDRAIL_EVAL_FAILED")]
 
 
 def test_a_context_out_of_bounds_is_refused_and_on_record() -> None:
@@ -86,8 +101,16 @@ def test_a_context_out_of_bounds_is_refused_and_on_record() -> None:
     with pytest.raises(InvalidArgument):
         check(GuardrailChecker(EVALUATOR, trail, lambda: NOW), action, "emerson", "someone else", "req-1")
 
-    assert trail.records == [
-        CheckRecord(NOW, "emerson", "someone else", "req-1", action, verdict=None, error="INVALID_ARGUMENT")
+    assert trail.entries == [
+        AuditEntry(
+            NOW,
+            AuditEvent.GUARDRAIL_CHECK,
+            "emerson",
+            "req-1",
+            claimed_agent="someone else",
+            action="do it",
+            error="INVALID_ARGUMENT",
+        )
     ]
 
 
@@ -98,7 +121,7 @@ def test_what_nobody_foresaw_is_on_record_as_internal() -> None:
     with pytest.raises(RuntimeError, match="a bug"):
         check(GuardrailChecker(EVALUATOR, trail, lambda: NOW), action, "emerson", None, "req-1")
 
-    assert [(record.verdict, record.error) for record in trail.records] == [(None, "INTERNAL")]
+    assert [(entry.allowed, entry.error) for entry in trail.entries] == [(None, "INTERNAL")]
 
 
 def test_a_failure_that_cannot_be_recorded_is_unavailable() -> None:

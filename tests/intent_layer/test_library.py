@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from cstp_grpc.audit.model import AuditEntry, AuditEvent, NullAuditSink
 from cstp_grpc.errors import Conflict, CstpError, InvalidArgument, NotFound, Unavailable
 from cstp_grpc.intent_layer.learning_review import LOCK_FILE, Reviewer
 from cstp_grpc.intent_layer.learning_store import LearningQuery, LearningStore
 from cstp_grpc.intent_layer.model import ContextRequest, LearningType, NewLearning, ReviewRequest, ReviewVerdict
 from cstp_grpc.intent_layer.project_service import (
-    ProjectAuditKind,
-    ProjectAuditRecord,
     ProjectCall,
+    ProjectOperation,
     ProjectRegistry,
     ProjectService,
 )
@@ -39,18 +39,18 @@ Doing = Callable[[ProjectService], object]
 
 
 @dataclass
-class Trail:
-    """Remembers acts, unless it fails; `recorded` is called after the first one."""
+class Trail(NullAuditSink):
+    """Remembers entries, unless it fails; `recorded` is called after the first one."""
 
-    acts: list[ProjectAuditRecord] = field(default_factory=list)
+    entries: list[AuditEntry] = field(default_factory=list)
     failing: bool = False
     recorded: Callable[[], object] | None = None
 
-    def record(self, act: ProjectAuditRecord) -> None:
+    def record(self, entry: AuditEntry) -> None:
         if self.failing:
             raise Unavailable("the trail cannot be written")
-        self.acts.append(act)
-        if self.recorded and len(self.acts) == 1:
+        self.entries.append(entry)
+        if self.recorded and len(self.entries) == 1:
             self.recorded()
 
 
@@ -82,7 +82,7 @@ class Shop:
     def filed(self) -> str:
         """File a learning, forget that, and return its identifier."""
         learning = self.layer.report(LEARNING, CALL)
-        self.trail.acts.clear()
+        self.trail.entries.clear()
         return learning.id
 
     def files(self) -> dict[str, bytes]:
@@ -115,7 +115,9 @@ READS: dict[str, tuple[Doing, str, tuple[str, ...]]] = {
 def test_a_read_is_on_record(shop: Shop, name: str) -> None:
     doing, said, paths = READS[name]
     doing(shop.layer)
-    assert shop.trail.acts == [ProjectAuditRecord(ProjectAuditKind.CONTEXT_READ, said, "shop", paths, CALL, NOW)]
+    assert shop.trail.entries == [
+        ProjectOperation(AuditEvent.CONTEXT_READ, said, "shop", paths, CALL, NOW).to_audit_entry()
+    ]
     assert shop.changes == 0
 
 
@@ -157,8 +159,9 @@ def test_what_is_refused_is_on_record_too(shop: Shop, name: str) -> None:
     doing, error, kind = REFUSED[name]
     with pytest.raises(error):
         doing(shop.layer)
-    (act,) = shop.trail.acts
-    assert (act.kind, act.call, act.error) == (kind, CALL, error.reason)
+    (entry,) = shop.trail.entries
+    assert (entry.event, entry.error) == (kind, error.reason)
+    assert (entry.requesting_agent, entry.request_id, entry.claimed_agent) == ("alice", "req-1", "somebody")
     assert shop.changes == 0
 
 
@@ -166,10 +169,10 @@ def test_a_report_is_on_record_with_its_identifier(shop: Shop) -> None:
     learning = shop.layer.report(LEARNING, CALL)
     assert learning.paths == ("src/api/users.ts", "src/api")
     paths = ("src/api/users.ts", "src/api/")
-    assert shop.trail.acts == [
-        ProjectAuditRecord(
-            ProjectAuditKind.LEARNING_REPORTED, "report pitfall", "shop", paths, CALL, NOW, learning_id=learning.id
-        )
+    assert shop.trail.entries == [
+        ProjectOperation(
+            AuditEvent.LEARNING_REPORTED, "report pitfall", "shop", paths, CALL, NOW, learning_id=learning.id
+        ).to_audit_entry()
     ]
     assert shop.changes == 0
 
@@ -190,24 +193,28 @@ def test_the_path_of_a_report_that_leads_out_is_named(shop: Shop, paths: tuple[s
 def test_a_review_is_on_record_and_tells_of_changed_nodes(shop: Shop, verdict: ReviewVerdict, changes: int) -> None:
     learning_id = shop.filed()
     shop.layer.review(ReviewRequest(learning_id, verdict, "bob"), CALL)
-    (act,) = shop.trail.acts
-    assert (act.kind, act.name, act.learning_id) == ("learning_reviewed", f"{verdict} learning", learning_id)
-    assert act.paths == ("src/api/users.ts", "src/api")
+    (entry,) = shop.trail.entries
+    assert entry.event == "learning_reviewed"
+    assert entry.action == f"{verdict} learning in shop: {learning_id}, src/api/users.ts, src/api"
     assert shop.changes == changes
 
 
 def test_a_dry_review_is_a_read(shop: Shop) -> None:
     learning_id = shop.filed()
     shop.layer.review(ReviewRequest(learning_id, ReviewVerdict.ACCEPT, "bob", dry_run=True), CALL)
-    (act,) = shop.trail.acts
-    assert (act.kind, act.name) == ("context_read", "show accept learning")
+    (entry,) = shop.trail.entries
+    assert entry.event == "context_read"
+    assert entry.action is not None
+    assert entry.action.startswith("show accept learning in shop: ")
     assert shop.changes == 0
 
 
 def test_a_new_node_is_on_record_and_told_of(shop: Shop) -> None:
     made = shop.layer.init("src/web", CALL)
     assert (shop.root / made.file).read_text() == made.content
-    assert [(act.kind, act.paths) for act in shop.trail.acts] == [("node_created", ("src/web",))]
+    assert [(entry.event, entry.action) for entry in shop.trail.entries] == [
+        ("node_created", "create node in shop: src/web")
+    ]
     assert shop.changes == 1
 
 
@@ -227,7 +234,7 @@ def test_an_act_is_on_record_before_anything_changes(shop: Shop, name: str) -> N
     seen: list[dict[str, bytes]] = []
     shop.trail.recorded = lambda: seen.append(shop.files())
     WRITES[name](shop, filed)
-    assert (seen, len(shop.trail.acts), shop.trail.acts[0].error) == ([before], 1, None)
+    assert (seen, len(shop.trail.entries), shop.trail.entries[0].error) == ([before], 1, None)
     assert shop.files() != before
 
 
@@ -263,9 +270,9 @@ def test_an_act_that_fails_after_its_entry_has_a_second_one_with_the_reason(shop
     shop.trail.recorded = lambda: (shop.root / file).write_text("Mine\n")
     with pytest.raises(error):
         WRITES[name](shop, filed)
-    attempt, failure = shop.trail.acts
+    attempt, failure = shop.trail.entries
     assert failure == replace(attempt, error=error.reason)
-    assert (attempt.error, bool(attempt.learning_id)) == (None, name != "init")
+    assert (attempt.error, "-" in str(attempt.action)) == (None, name != "init")
     assert ((shop.root / file).read_text(), shop.changes) == ("Mine\n", 0)
 
 

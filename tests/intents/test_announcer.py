@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine
 
 from cstp_grpc.audit.model import AuditEntry, AuditFilter
-from cstp_grpc.audit.sql_trail import AuditTrail, SqlAuditStore
+from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match, passes_filter
 from cstp_grpc.enums import DecisionStatus, Stakes, Visibility
 from cstp_grpc.errors import GuardrailEvalFailed, InvalidArgument, NotFound, QueryFailed
@@ -112,7 +112,7 @@ class Kit:
 
     @property
     def _announcer(self) -> Announcer:
-        trail = AuditTrail(SqlAuditStore(self.engine), self.writer)
+        trail = SqlAuditTrail(self.engine, self.writer)
         intents = SqlIntentStore(self.engine)
         return Announcer(
             self.memory,
@@ -132,7 +132,7 @@ class Kit:
         return SqlIntentStore(self.engine).page(IntentFilter(), PageRequest()).items
 
     def entries(self) -> tuple[AuditEntry, ...]:
-        return SqlAuditStore(self.engine).page(AuditFilter(), PageRequest()).items
+        return SqlAuditTrail(self.engine, self.writer).page(AuditFilter(), PageRequest()).items
 
 
 @pytest.fixture

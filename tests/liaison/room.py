@@ -9,9 +9,10 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from cstp_grpc.audit.model import AuditEntry
 from cstp_grpc.guardrails.model import Action, Verdict
 from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents
-from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation
+from cstp_grpc.liaison.audit import AuditedWriter
 from cstp_grpc.liaison.context_sharing import ContextSharing
 from cstp_grpc.liaison.events import EventHistory
 from cstp_grpc.liaison.model import liaison_agent
@@ -33,20 +34,20 @@ ABSENCE_ALONE = AlarmLimits(None, None, ABSENT)
 ALLOWED = Verdict((), (), 0, "test")
 
 
-class Acts:
-    """A trail in memory."""
+class MemoryTrail:
+    """An audit trail in memory."""
 
     def __init__(self) -> None:
-        self.kept: list[SessionOperation] = []
+        self.entries: list[AuditEntry] = []
 
-    def append(self, connection: Any, act: SessionOperation) -> None:
-        self.kept.append(act)
+    def append(self, connection: Any, entry: AuditEntry) -> None:
+        self.entries.append(entry)
 
-    async def write(self, act: SessionOperation) -> None:
-        self.kept.append(act)
+    async def write(self, entry: AuditEntry) -> None:
+        self.entries.append(entry)
 
-    def record(self, act: SessionOperation) -> None:
-        self.kept.append(act)
+    def record(self, entry: AuditEntry) -> None:
+        self.entries.append(entry)
 
 
 class Judge:
@@ -76,7 +77,7 @@ class Room:
     history: EventHistory
     store: SqlRoutingStore
     session_store: SqlSessionStore
-    acts: Acts
+    trail: MemoryTrail
     judge: Judge
     supervisor: SessionSupervisor
     directory: AgentDirectory
@@ -100,8 +101,8 @@ def build_room(
 ) -> Room:
     """Return a room whose local agents have the names of the liaison agents of their pillars."""
     sessions, store = SqlSessionStore(engine, limits.shortest), SqlRoutingStore(engine)
-    acts, judge = Acts(), Judge()
-    recorder = AuditedWriter(writer, store, acts, notify)
+    trail, judge = MemoryTrail(), Judge()
+    recorder = AuditedWriter(writer, store, trail, notify)
     presence = SqlPresenceStore(engine)
     heartbeats = Heartbeats(sessions, presence, recorder, clock, REMEMBERED)
     local = {pillar: LocalLiaisonAgent(pillar, [liaison_agent(pillar)], heartbeats, HEARTBEAT) for pillar in pillars}
@@ -134,7 +135,7 @@ def build_room(
         EventHistory(sessions, store),
         store,
         sessions,
-        acts,
+        trail,
         judge,
         supervisor,
         AgentDirectory(sessions, presence, agents, kinds, clock),

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, select
 
+from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.errors import SessionNotFound, SessionUpdateFailed
 from cstp_grpc.liaison.agents import DeliveryReceipt, DeliveryRequest
-from cstp_grpc.liaison.audit import AuditedWriter, SessionOperationKind
+from cstp_grpc.liaison.audit import AuditedWriter
 from cstp_grpc.liaison.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.context_sharing import ShareRequest
 from cstp_grpc.liaison.erasure import ROWS_AT_ONCE, SESSIONS_AT_ONCE, Retention, RetentionPolicy, SessionEraser
@@ -73,7 +74,7 @@ class House:
         remote = {"insights": Remote(), "journey": self.slow}
         self.room: Room = build_room(self.engine, self.writer, lambda: self.now, ["content"], remote=remote)
         store = SqlErasureStore(self.engine)
-        recorder = AuditedWriter(self.writer, self.room.store, self.room.acts, lambda: None)
+        recorder = AuditedWriter(self.writer, self.room.store, self.room.trail, lambda: None)
         self.eraser = SessionEraser(store, recorder, lambda: self.now)
         self._retention = lambda policy: Retention(store, self.eraser, recorder, lambda: self.now, policy, "cstp")
 
@@ -134,10 +135,10 @@ def test_nothing_of_a_deleted_session_is_left(house: House, pillar: str) -> None
 def test_the_trail_says_who_deleted_what_by_its_hash(house: House) -> None:
     house.fill()
     house.eraser.delete_session(CALLER, "s-1")
-    act = house.room.acts.kept[-1]
-    assert (act.kind, act.caller, act.session_id) == (SessionOperationKind.SESSION_DELETED, CALLER, "s-1")
-    assert act.context_hash == hash_canonical_json({"about": SECRET})
-    assert act.shared_context is None
+    entry = house.room.trail.entries[-1]
+    assert (entry.event, entry.requesting_agent) == (AuditEvent.SESSION_DELETED, CALLER.agent)
+    assert (entry.request_id, entry.correlation_id) == (CALLER.request_id, "s-1")
+    assert entry.action == f"delete session s-1; context sha256:{hash_canonical_json({'about': SECRET})}"
 
 
 def test_other_sessions_and_other_tenants_keep_everything(house: House) -> None:
@@ -220,8 +221,10 @@ def test_a_session_expires_after_its_last_change(house: House) -> None:
     with pytest.raises(SessionNotFound):
         house.messages("old")
     assert house.messages("new") == [SECRET]
-    act = house.room.acts.kept[-1]
-    assert (act.kind, act.caller.agent, act.reason) == (SessionOperationKind.SESSION_DELETED, "cstp", "expired")
+    entry = house.room.trail.entries[-1]
+    assert (entry.event, entry.requesting_agent) == (AuditEvent.SESSION_DELETED, "cstp")
+    assert entry.action is not None
+    assert entry.action.startswith("delete session old: expired")
 
 
 def test_messages_expire_and_the_rest_of_the_conversation_is_shared(house: House) -> None:

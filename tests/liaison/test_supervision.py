@@ -234,8 +234,8 @@ def test_sessions_go_back_to_the_guide(serve: Rooms, clock: Clock) -> None:
             "from": "liaison_content",
             "reason": "fallback from liaison_content: session_agent_absent",
         }
-        act = next(act for act in there.acts.kept if act.kind == "session_returned")
-        assert (act.caller.agent, act.caller.tenant) == ("liaison-supervisor", TENANT)
+        entry = next(entry for entry in there.trail.entries if entry.event == "session_returned")
+        assert entry.requesting_agent == "liaison-supervisor"
         with pytest.raises(Exception, match="it is with guide"):
             there.sessions.append(serving("content"), "s-1", MessageContent(MessageRole.ASSISTANT, "late"), late)
 

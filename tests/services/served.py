@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from sqlalchemy import Engine
 
 from cstp_grpc.audit.servicer import AuditService
-from cstp_grpc.audit.sql_trail import AuditTrail, SqlAuditStore
+from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.caller import Caller, current_caller
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
@@ -30,7 +30,6 @@ from cstp_grpc.intent_layer.code_context_reader import ProjectCodeReader
 from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.servicer import CstpService, QueryLimits
 from cstp_grpc.intents.sql_store import SqlIntentStore
-from cstp_grpc.server.audit_adapters import CheckAudit, JournalAudit
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import Clock
 from tests.guardrails.rulebooks import rule, rule_set
@@ -85,13 +84,11 @@ class Served:
 
     def __init__(self, engine: Engine, writer: GroupCommitWriter) -> None:
         clock, embedder, store = Clock(), LexicalEmbedder(), SqlDecisionStore(engine, SHARE_WITH_ALL)
-        trail, intents = AuditTrail(SqlAuditStore(engine), writer), SqlIntentStore(engine)
+        trail, intents = SqlAuditTrail(engine, writer), SqlIntentStore(engine)
         matrix = VectorMatrix(embedder.dimensions, SHARE_WITH_ALL)
-        journal = Journal(
-            store, SqlChangeLog(engine, writer), writer, embedder, JournalAudit(trail), clock, listener=matrix.apply
-        )
+        journal = Journal(store, SqlChangeLog(engine, writer), writer, embedder, trail, clock, listener=matrix.apply)
         search = DecisionSearch(store, matrix, embedder, None, exact_limit=1000, overfetch=10)
-        checks = GuardrailChecker(GuardrailEvaluator(RULES), CheckAudit(trail), clock)
+        checks = GuardrailChecker(GuardrailEvaluator(RULES), trail, clock)
         lane = ObservedLane()
         announcer = Announcer(
             search, checks, ProjectCodeReader({}), intents, trail, writer, clock, lane, min_score=LIMITS.min_score

@@ -6,22 +6,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
-from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditFilter
-from cstp_grpc.audit.sql_trail import AuditTrail, SqlAuditStore
+from cstp_grpc.audit.model import MAX_ACTION, AuditEntry, AuditEvent, AuditFilter
+from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.enums import Severity
 from cstp_grpc.guardrails.model import Verdict, Violation
-from cstp_grpc.liaison.audit import SessionOperation, SessionOperationKind
+from cstp_grpc.liaison.audit import SessionOperation
 from cstp_grpc.liaison.model import GUIDE, TenantCaller
-from cstp_grpc.server.audit_adapters import MAX_ACTION, LiaisonAudit
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter
 
 NOON = datetime(2026, 2, 4, 12, tzinfo=UTC)
 ROUTED = SessionOperation(
     at=NOON,
-    kind=SessionOperationKind.SESSION_ROUTED,
+    event=AuditEvent.SESSION_ROUTED,
     caller=TenantCaller(agent="emerson", tenant="acme", request_id="request-1"),
     agent="liaison_content",
     session_id="s-1",
@@ -31,24 +30,8 @@ ROUTED = SessionOperation(
 )
 
 
-class Entries:
-    """Keeps what is taken down."""
-
-    def __init__(self) -> None:
-        self.all: list[AuditEntry] = []
-
-    def append(self, connection: Connection, entry: AuditEntry) -> None:
-        self.all.append(entry)
-
-    def record(self, entry: AuditEntry) -> None:
-        self.all.append(entry)
-
-
 def taken_down(act: SessionOperation, *, keeps_content: bool = False) -> AuditEntry:
-    entries = Entries()
-    LiaisonAudit(entries, keeps_content).record(act)
-    [entry] = entries.all
-    return entry
+    return act.to_audit_entry(with_content=keeps_content)
 
 
 def test_a_routing_is_taken_down_with_its_hash_and_not_its_content() -> None:
@@ -91,27 +74,27 @@ def test_an_entry_has_the_verdict_and_why_it_failed() -> None:
 @pytest.mark.parametrize(
     ("changes", "action"),
     [
-        ({"kind": SessionOperationKind.SESSION_OPENED, "agent": GUIDE}, "open session s-1"),
-        ({"kind": SessionOperationKind.SESSION_CONTEXT_UPDATED, "agent": GUIDE}, "update the context of session s-1"),
-        ({"kind": SessionOperationKind.CONTEXT_SHARED}, "share with liaison_content"),
-        ({"kind": SessionOperationKind.CONTEXT_SHARED, "session_id": None}, "share with liaison_content"),
-        ({"kind": SessionOperationKind.SESSION_ROUTED, "session_id": None}, "route a session to liaison_content"),
+        ({"event": AuditEvent.SESSION_OPENED, "agent": GUIDE}, "open session s-1"),
+        ({"event": AuditEvent.SESSION_CONTEXT_UPDATED, "agent": GUIDE}, "update the context of session s-1"),
+        ({"event": AuditEvent.CONTEXT_SHARED}, "share with liaison_content"),
+        ({"event": AuditEvent.CONTEXT_SHARED, "session_id": None}, "share with liaison_content"),
+        ({"event": AuditEvent.SESSION_ROUTED, "session_id": None}, "route a session to liaison_content"),
         (
-            {"kind": SessionOperationKind.SESSION_RETURNED, "agent": GUIDE, "reason": "done"},
+            {"event": AuditEvent.SESSION_RETURNED, "agent": GUIDE, "reason": "done"},
             "return session s-1 to guide: done",
         ),
         (
-            {"kind": SessionOperationKind.SESSION_CLAIMED, "reason": "by c-2"},
+            {"event": AuditEvent.SESSION_CLAIMED, "reason": "by c-2"},
             "claim session s-1 for liaison_content: by c-2",
         ),
-        ({"kind": SessionOperationKind.SESSION_CLOSED}, "close session s-1"),
+        ({"event": AuditEvent.SESSION_CLOSED}, "close session s-1"),
     ],
 )
 def test_every_kind_of_act_says_what_was_done(changes: dict[str, Any], action: str) -> None:
     act = replace(ROUTED, reason="", context_hash=None, shared_context=None)
     entry = taken_down(replace(act, **changes))
     assert entry.action == action
-    assert entry.event == changes["kind"].value
+    assert entry.event == changes["event"]
 
 
 def test_what_is_kept_of_a_context_can_be_read_again() -> None:
@@ -121,13 +104,8 @@ def test_what_is_kept_of_a_context_can_be_read_again() -> None:
 
 
 def test_acts_within_a_transaction_are_taken_down_with_it(engine: Engine, writer: GroupCommitWriter) -> None:
-    trail = AuditTrail(SqlAuditStore(engine), writer)
+    trail = SqlAuditTrail(engine, writer)
     act = replace(ROUTED, session_id="s-\0")
-    writer.run(lambda connection: LiaisonAudit(trail, keeps_content=False).append(connection, act))
+    writer.run(lambda connection: trail.append(connection, act.to_audit_entry(with_content=False)))
     [entry] = trail.page(AuditFilter(correlation_id="s-\0"), PageRequest(10)).items
     assert replace(entry, id=None, correlation_id="s-\0", action=taken_down(act).action) == taken_down(act)
-
-
-@pytest.mark.parametrize("kind", SessionOperationKind)
-def test_every_kind_of_act_has_an_event_of_its_own(kind: SessionOperationKind) -> None:
-    assert taken_down(replace(ROUTED, kind=kind)).event is AuditEvent(kind.value)
