@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from bridge.http_listener import BridgeCannotListen, raise_descriptor_limit
+from bridge.http_listener import raise_descriptor_limit
 from bridge.server import ListenAddresses, run_bridge
 from bridge.upstream import SECURE_SCHEME, Upstream
 from cstp_grpc import config
 from cstp_grpc.child_process import TaskChannel, freeze_loaded_objects
 from cstp_grpc.config import ConfigError, Settings, dial_host, join_host_port
+from cstp_grpc.errors import CannotListen
 from cstp_grpc.version import VERSION
 
 logger = logging.getLogger("bridge")
@@ -90,7 +91,7 @@ def run_bridge_process(
     except ConfigError as error:
         fail(str(error))
         return 1
-    except BridgeCannotListen as error:
+    except CannotListen as error:
         fail(f"The bridge {error}")
         return 1
     except OSError as error:

@@ -9,9 +9,9 @@ import grpc
 from a2a.utils.errors import A2AError
 
 from bridge.a2a.errors import UpstreamError
-from bridge.call_failures import CallFailure
 from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.contract.json_values import printable_key
+from cstp_grpc.errors import CstpError, PermissionDenied
 
 ACCESS_METHOD: Final = "cstp.getAccess"
 LARGE_REQUEST_BYTES: Final = 65_536
@@ -34,7 +34,7 @@ class AccessCheck:
             return refused
         return error
 
-    async def visible_failure(self, failure: CallFailure, metadata: Metadata) -> CallFailure:
+    async def visible_failure(self, failure: CstpError, metadata: Metadata) -> CstpError:
         """Return the failure to answer with: the server's own if it refuses the caller altogether."""
         if isinstance(failure.__cause__, grpc.aio.AioRpcError):
             return failure
@@ -48,7 +48,7 @@ class AccessCheck:
         """Return the server's description of a caller. Raises UpstreamError, also for an unknown caller."""
         try:
             return await self._forwarder.call(ACCESS_METHOD, {}, metadata)
-        except CallFailure as failure:
+        except CstpError as failure:
             raise UpstreamError(failure) from failure
 
     async def require_own_tenants(self, tenants: Collection[str], metadata: Metadata) -> None:
@@ -56,9 +56,7 @@ class AccessCheck:
         own = (await self.fetch_access(metadata)).get("tenant", "")
         for tenant in tenants:
             if tenant != own:
-                raise UpstreamError(
-                    CallFailure("PERMISSION_DENIED", f"The token is not one of the tenant {printable_key(tenant)}")
-                )
+                raise UpstreamError(PermissionDenied(f"The token is not one of the tenant {printable_key(tenant)}"))
 
     async def check_large(self, content: bytes, metadata: Metadata) -> None:
         """Raise UpstreamError if a request is large and the server does not know its caller."""

@@ -17,7 +17,7 @@ from bridge.a2a.jsonrpc_endpoint import A2aJsonRpcEndpoint
 from bridge.a2a.rest_endpoint import REST_ROUTES, A2aRestEndpoint
 from bridge.a2a.services import A2aServices
 from bridge.admission import AccessCheck
-from bridge.call_failures import UNEXPECTED_FAILURE, CallFailure
+from bridge.call_errors import unexpected_failure
 from bridge.http_listener import set_server_header
 from bridge.http_request import BodyReader
 from bridge.http_response import Cors
@@ -25,6 +25,7 @@ from bridge.jsonrpc import JsonRpcEntry, JsonRpcOutcome
 from bridge.liaison_events import LiaisonEventEndpoint
 from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.config import Settings
+from cstp_grpc.errors import CstpError
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ class JsonRpcEndpoint:
         metadata = http_request.request_metadata(request, request_id)
         try:
             body = jsonrpc.parse_body(await self._bodies.read(request, metadata), self._max_batch)
-        except CallFailure as failure:
+        except CstpError as failure:
             return body_error_response(failure, request_id)
         except UpstreamError as refused:
             return body_error_response(refused.failure, request_id)
@@ -148,11 +149,11 @@ class JsonRpcEndpoint:
         try:
             value = await self._forwarder.call(call.method, call.params, metadata)
             return JsonRpcOutcome(None if call.id is None else jsonrpc.encode_result(call.id, value))
-        except CallFailure as caught:
+        except CstpError as caught:
             failure = await self._gate.visible_failure(caught, metadata)
         except Exception:
             logger.exception("%s %s failed in the bridge", request_id, call.method)
-            failure = CallFailure(*UNEXPECTED_FAILURE)
+            failure = unexpected_failure()
         if call.id is None:
             return JsonRpcOutcome(None, failure)
         intent_type = self._forwarder.intent_type(call.method)
@@ -160,7 +161,7 @@ class JsonRpcEndpoint:
         return JsonRpcOutcome(jsonrpc.encode_failure(call.id, failure, request_id, intent_type, target_pillar), failure)
 
 
-def body_error_response(failure: CallFailure, request_id: str) -> web.Response:
+def body_error_response(failure: CstpError, request_id: str) -> web.Response:
     """Return the response to a body from which no call can be parsed."""
     return jsonrpc.json_response(
         jsonrpc.encode_utf8(jsonrpc.encode_failure("null", failure, request_id)), request_id, failure

@@ -234,10 +234,3 @@ def limit_connections(wanted: int) -> int:
         "server.max_connections is %d, of which %d fit: the process may open %d files", wanted, fitting, soft
     )
     return fitting
-
-
-class BridgeCannotListen(Exception):
-    """The bridge cannot listen on the configured address."""
-
-    def __init__(self, address: str, setting: str) -> None:
-        super().__init__(f"cannot listen on {address}: is the port taken? Set {setting} to another")

@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs, web
 
 from bridge.admission import LARGE_REQUEST_BYTES, AccessCheck
-from bridge.call_failures import CallFailure
+from bridge.call_errors import DETAIL, ErrorWithOwnCodes
 from bridge.upstream import Metadata
 from cstp_grpc.config import ConfigError, ServerSettings
 from cstp_grpc.contract.error_reasons import REASON_CODES
 from cstp_grpc.contract.hop_limit import HOP_METADATA_KEY, MAX_HOP_METADATA_CHARACTERS
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
+from cstp_grpc.errors import CstpError, InvalidJsonRpcRequest
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"
 REQUEST_ID_FORM: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -78,7 +79,7 @@ def forwarded_metadata(values_of: Callable[[str], Sequence[str]], request_id: st
 async def read_body(request: web.Request, timeout: float) -> bytes:
     """Return the body of a request, which must arrive within `timeout` seconds.
 
-    Raises CallFailure with the HTTP status 400, 408 or 413.
+    Raises CstpError with the HTTP status 400, 408 or 413.
     """
     try:
         if request.content.is_eof():
@@ -95,22 +96,23 @@ async def read_body(request: web.Request, timeout: float) -> bytes:
 
 
 def require_json(request: web.Request, accepted: Collection[str]) -> None:
-    """Raise CallFailure, answered with HTTP 415, unless the content is plain JSON in UTF-8."""
+    """Raise CstpError, answered with HTTP 415, unless the content is plain JSON in UTF-8."""
     if request.content_type not in accepted or (request.charset or "utf-8").lower() not in ("utf-8", "utf8"):
         raise http_failure(415, f"the content type must be {' or '.join(accepted)}, in UTF-8")
     if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
         raise http_failure(415, "the body must not be compressed")
 
 
-def body_too_large() -> CallFailure:
+def body_too_large() -> CstpError:
     """Return the failure of a body with too many bytes."""
     return http_failure(413, "the body is larger than the bridge takes")
 
 
-def http_failure(http_status: int, detail: str) -> CallFailure:
+def http_failure(http_status: int, detail: str) -> CstpError:
     """Return the failure of a request that is answered with an HTTP status of its own."""
-    codes = replace(REASON_CODES["INVALID_REQUEST"], http_status=http_status)
-    return CallFailure("INVALID_REQUEST", "Invalid Request", codes=codes, details={"detail": detail})
+    reason = InvalidJsonRpcRequest.reason
+    codes = replace(REASON_CODES[reason], http_status=http_status)
+    return ErrorWithOwnCodes(reason, "Invalid Request", codes, metadata={DETAIL: detail})
 
 
 MANY_VALUES: Final = 1000
@@ -136,7 +138,7 @@ class BodyReader:
     ) -> bytes:
         """Return the body of a request of an accepted media type, before anything in it is converted.
 
-        Raises CallFailure with the HTTP status 400, 408, 413 or 415, and UpstreamError.
+        Raises CstpError with the HTTP status 400, 408, 413 or 415, and UpstreamError.
         """
         require_json(request, accepted)
         length = request.content_length or 0

@@ -9,15 +9,16 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from bridge.call_failures import CallFailure
+from bridge.call_errors import retry_seconds
+from cstp_grpc.errors import CstpError
 
 
-def challenge_headers(status: int, failure: CallFailure) -> dict[str, str]:
+def challenge_headers(status: int, failure: CstpError) -> dict[str, str]:
     """Return the headers that tell a refused caller to authenticate or to wait."""
     if status == 401:
         return {hdrs.WWW_AUTHENTICATE: 'Bearer realm="cstp"'}
-    if status in (429, 503) and failure.retry_after:
-        return {hdrs.RETRY_AFTER: str(failure.retry_after)}
+    if status in (429, 503) and (wait := retry_seconds(failure)):
+        return {hdrs.RETRY_AFTER: str(wait)}
     return {}
 
 

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from bridge.call_failures import CallFailure
+from bridge.call_errors import DETAIL, error_codes, error_data
 from bridge.http_request import APPLICATION_JSON, REQUEST_ID_HEADER
 from bridge.http_response import challenge_headers
+from cstp_grpc.errors import CstpError, InvalidJsonRpcRequest, JsonParseError
 
 MAX_DIGITS: Final = 400
 """An integer of more digits is beyond every double; Python refuses to convert some thousands of them."""
@@ -51,7 +52,7 @@ class MalformedJsonRpcRequest:
 
     id: str
     """The id as JSON text, `null` where there is none to read."""
-    failure: CallFailure
+    failure: CstpError
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class JsonRpcBody:
 
 
 def parse_body(content: bytes, max_batch: int) -> JsonRpcBody:
-    """Parse the calls of a body. Raises CallFailure if it is not JSON, or the batch is empty or too large."""
+    """Parse the calls of a body. Raises CstpError if it is not JSON, or the batch is empty or too large."""
     document = parse_json(content)
     if not isinstance(document, list):
         return JsonRpcBody([parse_request(document)], is_batch=False)
@@ -75,7 +76,7 @@ def parse_body(content: bytes, max_batch: int) -> JsonRpcBody:
 
 
 def parse_json(content: bytes) -> object:
-    """Parse the JSON value of a body. Raises CallFailure."""
+    """Parse the JSON value of a body. Raises CstpError."""
     try:
         return DECODER.decode(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -116,14 +117,14 @@ def encode_result(call_id: str, value: object) -> str:
 
 
 def encode_failure(
-    call_id: str, failure: CallFailure, request_id: str, intent_type: str = "", target_pillar: str | None = None
+    call_id: str, failure: CstpError, request_id: str, intent_type: str = "", target_pillar: str | None = None
 ) -> str:
     """Encode the response to a call that failed; `request_id` is used if the failure has none of its own.
 
     With an intent type, its data also holds the fields of the intents' own error contract, whose details name the
     reason and the target pillar of the call.
     """
-    data: dict[str, Any] = {"reason": failure.reason, "requestId": request_id, **failure.details}
+    data = error_data(failure, request_id)
     if intent_type:
         data |= {
             "error": failure.message,
@@ -136,7 +137,7 @@ def encode_failure(
                 **data.get("metadata", {}),
             },
         }
-    return encode_error(call_id, {"code": failure.codes.json_rpc_code, "message": failure.message, "data": data})
+    return encode_error(call_id, {"code": error_codes(failure).json_rpc_code, "message": failure.message, "data": data})
 
 
 def encode_error(call_id: str, content: Mapping[str, Any]) -> str:
@@ -149,14 +150,14 @@ def encode_utf8(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def parse_failure(detail: str) -> CallFailure:
+def parse_failure(detail: str) -> CstpError:
     """Return the failure of a body that is not JSON."""
-    return CallFailure("PARSE_ERROR", "Parse error", details={"detail": detail})
+    return JsonParseError("Parse error", metadata={DETAIL: detail})
 
 
-def invalid_request(detail: str) -> CallFailure:
+def invalid_request(detail: str) -> CstpError:
     """Return the failure of JSON that is not a request."""
-    return CallFailure("INVALID_REQUEST", "Invalid Request", details={"detail": detail})
+    return InvalidJsonRpcRequest("Invalid Request", metadata={DETAIL: detail})
 
 
 def parse_integer(text: str) -> int | SpelledNumber:
@@ -165,7 +166,7 @@ def parse_integer(text: str) -> int | SpelledNumber:
 
 
 def build_object(members: list[tuple[str, object]]) -> dict[str, object]:
-    """Return an object. Raises CallFailure for a repeated member, because which one counts would be a guess."""
+    """Return an object. Raises CstpError for a repeated member, because which one counts would be a guess."""
     found = dict(members)
     if len(found) != len(members):
         raise invalid_request("an object must not hold the same member twice")
@@ -173,7 +174,7 @@ def build_object(members: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def reject_constant(text: str) -> object:
-    """Raise CallFailure for NaN and Infinity, which Python parses although JSON does not have them."""
+    """Raise CstpError for NaN and Infinity, which Python parses although JSON does not have them."""
     raise parse_failure(f"{text} is not JSON")
 
 
@@ -195,7 +196,7 @@ class JsonRpcOutcome:
     """The outcome of one call: its response, None for a notification, and its failure."""
 
     response: str | None
-    failure: CallFailure | None = None
+    failure: CstpError | None = None
 
 
 JsonRpcEntry = JsonRpcRequest | MalformedJsonRpcRequest
@@ -233,18 +234,18 @@ def respond_without_body(
     outcomes: Sequence[JsonRpcOutcome], request_id: str, marks: Mapping[str, str] | None
 ) -> web.Response:
     """Respond to notifications without a body, with HTTP 401 if the server does not know the caller."""
-    strangers = [found.failure for found in outcomes if found.failure and found.failure.codes.http_status == 401]
+    strangers = [found.failure for found in outcomes if found.failure and error_codes(found.failure).http_status == 401]
     return json_response(None, request_id, strangers[0] if strangers else None, marks)
 
 
 def json_response(
-    content: bytes | None, request_id: str, failure: CallFailure | None = None, marks: Mapping[str, str] | None = None
+    content: bytes | None, request_id: str, failure: CstpError | None = None, marks: Mapping[str, str] | None = None
 ) -> web.Response:
     """Return a response; `failure` sets its HTTP status, and content None leaves the body out.
 
     `marks` are further headers.
     """
-    status = failure.codes.http_status if failure else 200
+    status = error_codes(failure).http_status if failure else 200
     headers = {REQUEST_ID_HEADER: request_id, **(marks or {})}
     if status == 415:
         headers["Accept-Post"] = APPLICATION_JSON

@@ -15,8 +15,8 @@ from aiohttp_sse import EventSourceResponse
 from bridge import http_request, http_response, sse
 from bridge.a2a.errors import UpstreamError, rest_error
 from bridge.admission import AccessCheck
-from bridge.call_failures import CallFailure, violation_list
 from bridge.upstream import Forwarder, Metadata
+from cstp_grpc.errors import CstpError, InvalidArgument
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class LiaisonEventEndpoint:
         try:
             params = await self._read_params(request, metadata)
             events = await self._forwarder.open_stream(WATCH_METHOD, params, metadata)
-        except CallFailure as failure:
+        except CstpError as failure:
             error = await self._gate.visible_failure(failure, metadata)
             return failure_response(error, request_id)
         async with aclosing(events):
@@ -60,7 +60,7 @@ class LiaisonEventEndpoint:
         return response
 
     async def _read_params(self, request: web.Request, metadata: Metadata) -> dict[str, object]:
-        """Return the params of the subscription, always with the start sequence. Raises CallFailure."""
+        """Return the params of the subscription, always with the start sequence. Raises CstpError."""
         params: dict[str, object] = {}
         for name in request.query:
             values = request.query.getall(name)
@@ -98,25 +98,24 @@ async def send_events(
             await response.send(text, id=str(event["sequence"]))
     except (ConnectionResetError, TimeoutError):
         logger.info("the reader of a stream of events left or stopped reading")
-    except CallFailure as failure:
+    except CstpError as failure:
         # The stream just ends: whoever connects again is told the reason then, with its HTTP status.
         logger.info("a stream of events ended: %s", failure.message)
 
 
 def parse_sequence(name: str, text: str) -> int:
-    """Parse the sequence number of an event. Raises CallFailure, which names the parameter or header."""
+    """Parse the sequence number of an event. Raises CstpError, which names the parameter or header."""
     if not text.isascii() or not text.isdecimal() or len(text) > 10:
         raise invalid_parameter(name, "must be the sequence of an event")
     return int(text)
 
 
-def invalid_parameter(name: str, description: str) -> CallFailure:
+def invalid_parameter(name: str, description: str) -> CstpError:
     """Return the failure of an invalid query parameter or header."""
-    details = {"violations": violation_list([(name, description)])}
-    return CallFailure("INVALID_ARGUMENT", f"{name}: {description}", details=details)
+    return InvalidArgument.field(name, description)
 
 
-def failure_response(failure: CallFailure, request_id: str) -> web.Response:
+def failure_response(failure: CstpError, request_id: str) -> web.Response:
     """Return the error response as HTTP+JSON defines it: a google.rpc.Status."""
     status, body = rest_error(UpstreamError(failure), request_id)
     marks = {http_request.REQUEST_ID_HEADER: request_id, hdrs.CACHE_CONTROL: "no-store"}

@@ -17,11 +17,12 @@ from bridge.a2a.grpc_server import A2aGrpcServer
 from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.a2a.services import build_a2a_services
 from bridge.app import create_app
-from bridge.http_listener import BridgeCannotListen, HttpListener, limit_connections
+from bridge.http_listener import HttpListener, limit_connections
 from bridge.http_request import validate_public_url
 from bridge.upstream import Upstream, is_secure_target, open_channel
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.config import ServerSettings, Settings, dial_host, join_host_port
+from cstp_grpc.errors import CannotListen
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ async def run_bridge(
     """Run the bridge to a server for the length of a block; `reuse_ports` shares its ports with other bridges.
 
     At the end it accepts nothing more, lets the requests in progress and then the tasks finish for up to
-    `grpc.drain_seconds` together, and closes the channel last. Raises ConfigError and BridgeCannotListen.
+    `grpc.drain_seconds` together, and closes the channel last. Raises ConfigError and CannotListen.
     """
     certificate = ServerCertificate.load(settings.server.tls, "server.tls")
     async with open_channel(upstream.target, upstream.ca_file) as channel:
@@ -108,11 +109,11 @@ def build_listener(
 
 
 async def start_listener(listener: HttpListener, settings: ServerSettings, *, reuse_port: bool) -> tuple[str, int]:
-    """Start to serve HTTP and return the address and the port. Raises BridgeCannotListen."""
+    """Start to serve HTTP and return the address and the port. Raises CannotListen."""
     try:
         return await listener.start(settings.host, settings.port, reuse_port=reuse_port)
     except OSError as error:
-        raise BridgeCannotListen(join_host_port(settings.host, settings.port), "server.port") from error
+        raise CannotListen(join_host_port(settings.host, settings.port), "server.port") from error
 
 
 def http_server_logger() -> logging.Logger:

@@ -12,13 +12,13 @@ from typing import Any, Final, Protocol
 import grpc
 from google.protobuf.message import Message
 
-from bridge.call_failures import UNEXPECTED_FAILURE, CallFailure, failure_from_rpc, violation_list, violation_text
+from bridge.call_errors import DETAIL, unexpected_failure, violation_text, visible_rpc_error
 from cstp_grpc.client.tls import channel_credentials
 from cstp_grpc.config import ConfigError
 from cstp_grpc.contract.json_codec import CodecError, from_json, json_path, to_json
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
-from cstp_grpc.errors import InvalidArgument
+from cstp_grpc.errors import CstpError, DeadlineExceeded, InvalidArgument, MethodNotFound
 
 CHANNEL_OPTIONS: Final = [
     # The server bounds its answers and their error details; the bridge does not judge them again.
@@ -188,18 +188,18 @@ class Forwarder:
         return route.method.intent_type if route else ""
 
     async def call(self, name: str, params: dict[str, object] | list[object], metadata: Metadata) -> dict[str, Any]:
-        """Call a method and return its JSON result. Raises CallFailure."""
+        """Call a method and return its JSON result. Raises CstpError."""
         route = self._routes.get(name)
         if route is None:
-            raise CallFailure("METHOD_NOT_FOUND", "Method not found")
+            raise MethodNotFound("Method not found")
         if route.invoke is None:
             detail = f"{name} takes or answers a stream and can only be called over gRPC"
-            raise CallFailure("METHOD_NOT_FOUND", "Method not found", details={"detail": detail})
+            raise MethodNotFound("Method not found", metadata={DETAIL: detail})
         request = await self._read(route, params, metadata)
         try:
             answer = await route.invoke(request, timeout=self._timeout, metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            raise failure_from_rpc(error, route.method.request) from error
+            raise visible_rpc_error(error, route.method.request) from error
         return to_json(answer)
 
     async def open_stream(
@@ -207,7 +207,7 @@ class Forwarder:
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Open a streaming call and return its JSON results, once the server has admitted the call.
 
-        Closing the generator cancels the call. Raises CallFailure, and so does the generator.
+        Closing the generator cancels the call. Raises CstpError, and so does the generator.
         """
         route = self._routes[name]
         assert route.open is not None, f"{name} does not answer with a stream"
@@ -222,7 +222,7 @@ class Forwarder:
                     await anext(results, None)
         except TimeoutError as error:
             call.cancel()
-            raise CallFailure("DEADLINE_EXCEEDED", "The server did not answer in time") from error
+            raise DeadlineExceeded("The server did not answer in time") from error
         except BaseException:
             call.cancel()
             raise
@@ -231,26 +231,26 @@ class Forwarder:
     async def _read(
         self, route: ForwardedMethod, params: dict[str, object] | list[object], metadata: Metadata
     ) -> Message:
-        """Parse the request of a call. Raises CallFailure; the server's refusal of the caller takes precedence."""
+        """Parse the request of a call. Raises CstpError; the server's refusal of the caller takes precedence."""
         try:
             return parse_params(params, route.method.request)
-        except CallFailure as failure:
+        except CstpError as failure:
             raise failure from await self._refusal(route, metadata)
 
     async def _refusal(self, route: ForwardedMethod, metadata: Metadata) -> grpc.aio.AioRpcError:
         """Return the server's error for a call whose params are not a message of its method.
 
         The caller is thus authenticated first, and the refusal counts for limits and in the audit trail as over gRPC.
-        Raises CallFailure if the server refuses the call for another reason.
+        Raises CstpError if the server refuses the call for another reason.
         """
         assert route.invoke_malformed is not None, "methods that take a stream have no params"
         try:
             await route.invoke_malformed(MALFORMED_MESSAGE, timeout=self._timeout, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.INVALID_ARGUMENT:
-                raise failure_from_rpc(error, route.method.request) from error
+                raise visible_rpc_error(error, route.method.request) from error
             return error
-        raise CallFailure(*UNEXPECTED_FAILURE)
+        raise unexpected_failure()
 
 
 def build_forwarded_method(channel: grpc.aio.Channel, method: RpcMethod) -> ForwardedMethod:
@@ -275,24 +275,21 @@ def build_forwarded_method(channel: grpc.aio.Channel, method: RpcMethod) -> Forw
 
 
 async def stream_results(call: ServerStream, method: RpcMethod) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the JSON results of a call. Raises CallFailure."""
+    """Yield the JSON results of a call. Raises CstpError."""
     try:
         async for answer in call:
             yield to_json(answer)
     except grpc.aio.AioRpcError as error:
-        raise failure_from_rpc(error, method.request) from error
+        raise visible_rpc_error(error, method.request) from error
     finally:
         call.cancel()
 
 
 def parse_params(params: dict[str, object] | list[object], request: type[Message]) -> Message:
-    """Parse the params of a call into its request message. Raises CallFailure."""
+    """Parse the params of a call into its request message. Raises CstpError."""
     if isinstance(params, list):
-        raise CallFailure("INVALID_ARGUMENT", "params must be an object: the methods take their parameters by name")
+        raise InvalidArgument("params must be an object: the methods take their parameters by name")
     try:
         return from_json(params, request)
     except CodecError as error:
-        found = [(item.field, item.description) for item in error.violations]
-        raise CallFailure(
-            "INVALID_ARGUMENT", violation_text(found), details={"violations": violation_list(found)}
-        ) from error
+        raise InvalidArgument(violation_text(error.violations), violations=error.violations) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 REQUEST_ID: Final = "requestId"
 """The key of an error's metadata that holds the request id."""
@@ -36,7 +36,8 @@ class CstpError(Exception):
     `reason` is a value of the contract's ErrorReason without its prefix; `metadata` adds details by name.
     """
 
-    reason: ClassVar[str]
+    reason: str
+    """Each subclass has its own; an error of a later contract has one that no class here has."""
 
     def __init__(
         self,
@@ -66,6 +67,13 @@ class CstpError(Exception):
 
 class ConfigError(Exception):
     """The settings are invalid; the message names each key and its problem. Never sent to callers."""
+
+
+class CannotListen(Exception):
+    """A server or a bridge cannot listen on an address of its settings. Never sent to callers."""
+
+    def __init__(self, address: str, setting: str) -> None:
+        super().__init__(f"cannot listen on {address}: is the port taken? Set {setting} to another")
 
 
 class MethodNotFound(CstpError):

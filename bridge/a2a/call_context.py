@@ -23,9 +23,10 @@ from aiohttp import web
 
 from bridge import http_request
 from bridge.a2a.errors import UpstreamError, unexpected_error
-from bridge.call_failures import CallFailure
+from bridge.call_errors import DETAIL, error_codes
 from bridge.upstream import Metadata
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
+from cstp_grpc.errors import CstpError, JsonParseError
 
 if TYPE_CHECKING:
     from bridge.a2a.services import A2aServices
@@ -157,14 +158,14 @@ class A2aHttpCall:
 
     async def visible_error(self, error: Exception, what: str) -> A2AError:
         """Return the error to answer with; `what` names the requested operation in the log."""
-        if isinstance(error, CallFailure):
+        if isinstance(error, CstpError):
             return await self._visible_failure(error)
         if not isinstance(error, A2AError):
             logger.error("%s %s failed in the bridge", self.request_id, what, exc_info=error)
             error = unexpected_error()
         return await self.peer.gate.visible_error(error, self.metadata)
 
-    async def _visible_failure(self, failure: CallFailure) -> A2AError:
+    async def _visible_failure(self, failure: CstpError) -> A2AError:
         """Return the error for a failure, hidden from unknown callers if the bridge itself raised it."""
         if not isinstance(failure.__cause__, grpc.aio.AioRpcError):
             verdict = await self.peer.gate.visible_error(InvalidParamsError(), self.metadata)
@@ -177,12 +178,12 @@ class A2aHttpCall:
         return self.request.headers.getall(name, [])
 
 
-def unreadable_body_error(failure: CallFailure) -> A2AError:
+def unreadable_body_error(failure: CstpError) -> A2AError:
     """Return the A2A error for a body that cannot be read or parsed."""
-    detail = failure.details.get("detail", failure.message)
-    if failure.codes.http_status == 415:
+    detail = failure.metadata.get(DETAIL, failure.message)
+    if error_codes(failure).http_status == 415:
         return ContentTypeNotSupportedError(f"Incompatible content types: {detail}")
-    if failure.reason == "PARSE_ERROR":
+    if isinstance(failure, JsonParseError):
         return JSONParseError(f"Invalid JSON payload: {detail}")
     return InvalidRequestError(f"Invalid Request: {detail}")
 

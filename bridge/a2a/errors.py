@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from a2a.utils.errors import (
@@ -20,11 +21,10 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
 
-from bridge import call_failures
-from bridge.call_failures import CallFailure, violation_text
+from bridge.call_errors import UNEXPECTED_FAILURE, error_codes, retry_milliseconds, server_metadata, violation_text
 from cstp_grpc.contract.error_details import make_error_details, pack_any
-from cstp_grpc.contract.error_reasons import REASON_CODES
-from cstp_grpc.errors import REQUEST_ID, BlockingGuardrail, FieldViolation
+from cstp_grpc.contract.error_reasons import INTERNAL, REASON_CODES
+from cstp_grpc.errors import REQUEST_ID, CstpError, FieldViolation
 
 A2A_DOMAIN: Final = "a2a-protocol.org"
 INTERNAL_MAPPING: Final = ErrorMapping(500, "INTERNAL", "INTERNAL_ERROR")
@@ -38,20 +38,30 @@ MAPPINGS: Final[Mapping[type[A2AError], ErrorMapping]] = {
 class UpstreamError(A2AError):
     """A failed call for which A2A has no error of its own, such as an unknown token."""
 
-    def __init__(self, failure: CallFailure) -> None:
+    def __init__(self, failure: CstpError) -> None:
         super().__init__(failure.message)
         self.failure = failure
 
 
-def invalid_params(message: str, *violations: tuple[str, str]) -> InvalidParamsError:
-    """Return the error for invalid params; `violations` are fields with descriptions."""
-    errors = [{"field": field, "message": description} for field, description in violations]
+def invalid_params(message: str, *violations: FieldViolation) -> InvalidParamsError:
+    """Return the error for invalid params."""
+    errors = [{"field": each.field, "message": each.description} for each in violations]
     return InvalidParamsError(message, {"errors": errors} if errors else None)
+
+
+def violations_error(found: Sequence[FieldViolation]) -> InvalidParamsError:
+    """Return the error for invalid fields, whose message names them all."""
+    return invalid_params(violation_text(found), *found)
+
+
+def read_violations(error: A2AError) -> list[FieldViolation]:
+    """Return the invalid fields that an error names."""
+    return [FieldViolation(item["field"], item["message"]) for item in (error.data or {}).get("errors", ())]
 
 
 def unexpected_error() -> A2AError:
     """Return the error for an unexpected exception, whose cause is logged only."""
-    return InternalError(call_failures.UNEXPECTED_FAILURE[1])
+    return InternalError(UNEXPECTED_FAILURE)
 
 
 def jsonrpc_error(error: A2AError, request_id: str) -> dict[str, Any]:
@@ -66,11 +76,11 @@ def jsonrpc_error(error: A2AError, request_id: str) -> dict[str, Any]:
 def jsonrpc_code(error: A2AError) -> int:
     """Return the JSON-RPC code of an error."""
     if isinstance(error, UpstreamError):
-        return error.failure.codes.a2a_code
-    return JSON_RPC_ERROR_CODE_MAP.get(type(error), REASON_CODES[call_failures.UNEXPECTED_FAILURE[0]].a2a_code)
+        return error_codes(error.failure).a2a_code
+    return JSON_RPC_ERROR_CODE_MAP.get(type(error), REASON_CODES[INTERNAL].a2a_code)
 
 
-def jsonrpc_failure(error: A2AError) -> CallFailure | None:
+def jsonrpc_failure(error: A2AError) -> CstpError | None:
     """Return the failure that sets HTTP status, challenge and retry time of a JSON-RPC response, or None for 200."""
     return error.failure if isinstance(error, UpstreamError) else None
 
@@ -98,7 +108,7 @@ def error_mapping(error: A2AError) -> ErrorMapping:
     """Return the HTTP status, the gRPC status and the reason of an error."""
     if not isinstance(error, UpstreamError):
         return MAPPINGS.get(type(error), INTERNAL_MAPPING)
-    codes = error.failure.codes
+    codes = error_codes(error.failure)
     return ErrorMapping(codes.a2a_http_status, codes.grpc_code, error.failure.reason)
 
 
@@ -106,23 +116,19 @@ def error_details(error: A2AError, request_id: str) -> list[Message]:
     """Return the details of an error: ErrorInfo, then invalid fields, blocking guardrails and the retry delay."""
     if isinstance(error, UpstreamError):
         return failure_details(error.failure, request_id)
-    fields = [FieldViolation(item["field"], item["message"]) for item in (error.data or {}).get("errors", ())]
     return make_error_details(
-        error_mapping(error).reason, {REQUEST_ID: request_id}, domain=A2A_DOMAIN, violations=fields
+        error_mapping(error).reason, {REQUEST_ID: request_id}, domain=A2A_DOMAIN, violations=read_violations(error)
     )
 
 
-def failure_details(failure: CallFailure, request_id: str) -> list[Message]:
+def failure_details(failure: CstpError, request_id: str) -> list[Message]:
     """Return the details of a failed call; `request_id` is used if the failure has none of its own."""
-    extra, wait = failure.details.get("metadata"), failure.details.get("retryAfterMs")
-    metadata = {str(key): str(value) for key, value in extra.items()} if isinstance(extra, Mapping) else {}
-    metadata[REQUEST_ID] = str(failure.details.get(REQUEST_ID, request_id))
     return make_error_details(
         failure.reason,
-        metadata,
-        violations=[FieldViolation(*pair) for pair in failure.wrong_fields],
-        blocks=[BlockingGuardrail(*named) for named in failure.blocks],
-        retry_after_ms=wait if isinstance(wait, int) else None,
+        {**server_metadata(failure), REQUEST_ID: failure.request_id or request_id},
+        violations=failure.violations,
+        blocks=failure.blocks,
+        retry_after_ms=retry_milliseconds(failure),
     )
 
 
@@ -142,20 +148,18 @@ MOVED_CONFIG_FIELDS: Final[Mapping[str, str]] = {
 """Fields of a configuration that A2A has elsewhere than the server does."""
 
 
-def push_error(failure: CallFailure, place: str = "") -> A2AError:
+def push_error(failure: CstpError, place: str = "") -> A2AError:
     """Return the A2A error for a failure about a push configuration, which the request holds at `place`."""
     if failure.reason == "METHOD_NOT_FOUND":
         return PushNotificationNotSupportedError()
     if failure.reason == "NOT_FOUND":
         return TaskNotFoundError()
-    fields = failure.wrong_fields
-    if failure.reason != "INVALID_ARGUMENT" or not fields:
+    if failure.reason != "INVALID_ARGUMENT" or not failure.violations:
         return UpstreamError(failure)
-    if any(field == "taskId" for field, _ in fields):
+    if any(each.field == "taskId" for each in failure.violations):
         # An id that cannot be one is the id of no task.
         return TaskNotFoundError()
-    named = [(push_config_path(field, place), description) for field, description in fields]
-    return invalid_params(violation_text(named), *named)
+    return violations_error([replace(each, field=push_config_path(each.field, place)) for each in failure.violations])
 
 
 def push_config_path(field: str, place: str) -> str:

@@ -41,13 +41,12 @@ from bridge.a2a.errors import UpstreamError, grpc_error, invalid_params, unexpec
 from bridge.a2a.operations import MessageOperationTable
 from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.a2a.services import A2aServices
-from bridge.call_failures import CallFailure
-from bridge.http_listener import BridgeCannotListen
 from bridge.upstream import Metadata
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.config import Settings, join_host_port
 from cstp_grpc.contract.reflection import SERVICE_NAMES, SymbolPool, build_reflection_handlers
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
+from cstp_grpc.errors import CannotListen, DeadlineExceeded, MethodNotFound
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -210,7 +209,7 @@ class A2aGrpcServer:
     The constructor binds the port, so that the agent card can name it; `start` begins to answer. Health and
     reflection need no token, everything else needs what the gRPC server needs. Requests are bounded as over HTTP, in
     bytes and in the time to arrive. With a certificate the server uses TLS; `reuse_port` shares the port with other
-    processes. Raises BridgeCannotListen.
+    processes. Raises CannotListen.
     """
 
     def __init__(self, settings: Settings, certificate: ServerCertificate | None, *, reuse_port: bool = False) -> None:
@@ -227,7 +226,7 @@ class A2aGrpcServer:
             else:
                 self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise BridgeCannotListen(address, "a2a.grpc_port") from error
+            raise CannotListen(address, "a2a.grpc_port") from error
 
     async def start(self, peer: A2aServices, address: str) -> None:
         """Start to answer.
@@ -319,9 +318,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         call = self._open_call("a call", context)
         async with self._abort_on_error(call):
             await self._peer.gate.fetch_access(call.metadata)
-            raise UpstreamError(
-                CallFailure("METHOD_NOT_FOUND", f"{self._dialect.service.full_name} has no such method")
-            )
+            raise UpstreamError(MethodNotFound(f"{self._dialect.service.full_name} has no such method"))
 
     def _open_call(self, rpc: str, context: Context) -> A2aGrpcCall:
         """Return the call with its metadata and A2A context."""
@@ -363,7 +360,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
             await self._peer.gate.fetch_access(call.metadata)
             data = await arrival.read_within(self._timeout)
         if data is None:
-            raise UpstreamError(CallFailure("DEADLINE_EXCEEDED", LATE_REQUEST))
+            raise UpstreamError(DeadlineExceeded(LATE_REQUEST))
         await self._peer.gate.check_large(data, call.metadata)
         return data
 

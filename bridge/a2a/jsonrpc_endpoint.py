@@ -30,9 +30,10 @@ from bridge.a2a.call_context import (
 from bridge.a2a.errors import UpstreamError, jsonrpc_error, jsonrpc_failure
 from bridge.a2a.operations import OperationTable, build_json_operations
 from bridge.a2a.services import A2aServices
-from bridge.call_failures import CallFailure
+from bridge.call_errors import error_codes
 from bridge.jsonrpc import JsonRpcEntry, JsonRpcOutcome
 from cstp_grpc.config import ServerSettings
+from cstp_grpc.errors import CstpError
 
 UNARY_METHODS_V0_3: Final = (
     "message/send",
@@ -72,7 +73,7 @@ class A2aJsonRpcEndpoint:
             content = await self._peer.bodies.read(request, exchange.metadata)
             body = jsonrpc.parse_body(content, self._max_batch)
             context = exchange.build_context()
-        except CallFailure as failure:
+        except CstpError as failure:
             return await body_error_response(exchange, unreadable_body_error(failure), failure)
         except A2AError as error:
             return await body_error_response(exchange, error)
@@ -103,7 +104,7 @@ class A2aJsonRpcEndpoint:
             return await failed_outcome(call.id, error, exchange, call.method)
 
     async def _perform(self, call: jsonrpc.JsonRpcRequest, exchange: A2aHttpCall, context: A2aCallContext) -> object:
-        """Return the result of a call. Raises A2AError and CallFailure."""
+        """Return the result of a call. Raises A2AError and CstpError."""
         self._require_version(call.method, exchange)
         if call.method in self._versions:
             known = await self._load_operations(self._versions[call.method])
@@ -162,7 +163,7 @@ class A2aJsonRpcEndpoint:
         except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
             outcome = await failed_outcome(call_id, error, exchange, call.method)
             content = jsonrpc.encode_utf8(outcome.response or "")
-            status = outcome.failure.codes.http_status if outcome.failure else 200
+            status = error_codes(outcome.failure).http_status if outcome.failure else 200
             if status == 200 and self._wants_stream_of_error(call.method, error):
                 return await sse.send_single_event(exchange.request, content.decode(), marks)
             return jsonrpc.json_response(content, exchange.request_id, outcome.failure, exchange.response_headers)
@@ -182,9 +183,7 @@ async def failed_outcome(call_id: str | None, error: Exception, exchange: A2aHtt
     return JsonRpcOutcome(jsonrpc.encode_error(call_id, jsonrpc_error(judged, exchange.request_id)), failure)
 
 
-async def body_error_response(
-    exchange: A2aHttpCall, error: A2AError, failure: CallFailure | None = None
-) -> web.Response:
+async def body_error_response(exchange: A2aHttpCall, error: A2AError, failure: CstpError | None = None) -> web.Response:
     """Respond to a body that cannot be read; `failure` sets the HTTP status for known callers."""
     judged = await exchange.visible_error(error, "a body")
     content = jsonrpc.encode_utf8(jsonrpc.encode_error("null", jsonrpc_error(judged, exchange.request_id)))

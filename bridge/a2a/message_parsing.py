@@ -15,8 +15,9 @@ from a2a.utils.errors import ContentTypeNotSupportedError, InvalidParamsError
 from google.protobuf.struct_pb2 import Struct, Value
 
 from bridge.a2a.call_context import EXTENSION_URI
-from bridge.a2a.errors import invalid_params
+from bridge.a2a.errors import violations_error
 from cstp_grpc.contract.json_values import MAX_NESTING, printable_key, render_struct, render_value
+from cstp_grpc.errors import FieldViolation
 
 TEXT_PLAIN: Final = "text/plain"
 APPLICATION_JSON: Final = "application/json"
@@ -295,4 +296,4 @@ def nesting_depth(value: object) -> int:
 
 def field_error(place: str, description: str) -> InvalidParamsError:
     """Return the error for a path in a message."""
-    return invalid_params(f"{place}: {description}", (place, description))
+    return violations_error([FieldViolation(place, description)])

@@ -10,8 +10,8 @@ from __future__ import annotations
 import base64
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, TypeVar, cast
 
@@ -20,11 +20,11 @@ from google.api import field_behavior_pb2
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from bridge.a2a.errors import invalid_params
-from bridge.call_failures import violation_text
+from bridge.a2a.errors import read_violations, violations_error
 from cstp_grpc.contract import json_values
 from cstp_grpc.contract.json_codec import json_path
 from cstp_grpc.contract.json_values import MAX_VIOLATIONS, InvalidValue, ViolationCollector
+from cstp_grpc.errors import FieldViolation
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -73,20 +73,15 @@ def parse_request(params: object, kind: type[MessageT]) -> MessageT:
     problems = ViolationCollector()
     fill_message(message, params, "", problems)
     if problems.found:
-        raise violations_error([(item.field, item.description) for item in problems.found])
+        raise violations_error(problems.found)
     return message
-
-
-def violations_error(found: Sequence[tuple[str, str]]) -> InvalidParamsError:
-    """Return the error for fields with descriptions."""
-    return invalid_params(violation_text(found), *found)
 
 
 def with_json_names(error: InvalidParamsError, kind: type[Message]) -> InvalidParamsError:
     """Return an error with its fields named as in JSON."""
-    fields = [(json_path(kind, item["field"]), item["message"]) for item in (error.data or {}).get("errors", ())]
+    fields = [replace(each, field=json_path(kind, each.field)) for each in read_violations(error)]
     # The SDK's own text says only that something is wrong.
-    return invalid_params(violation_text(fields), *fields) if fields else error
+    return violations_error(fields) if fields else error
 
 
 def fill_message(message: Message, value: object, path: str, problems: ViolationCollector) -> None:
@@ -214,19 +209,19 @@ def check_required_fields(message: Message) -> None:
         raise violations_error(found)
 
 
-def find_wrong_fields(message: Message, prefix: str) -> Iterator[tuple[str, str]]:
+def find_wrong_fields(message: Message, prefix: str) -> Iterator[FieldViolation]:
     """Yield the paths of invalid fields with descriptions."""
     for field in checked_fields(message.DESCRIPTOR):
         value, place = getattr(message, field.name), f"{prefix}{field.name}"
         is_given = message.HasField(field.name) if field.has_presence else bool(value)
         if not is_given:
             if field.is_required:
-                yield place, "is required"
+                yield FieldViolation(place, "is required")
         elif not field.is_list:
             if field.has_fields:
                 yield from find_wrong_fields(value, f"{place}.")
         elif len(value) > MAX_ITEMS:
-            yield place, TOO_MANY
+            yield FieldViolation(place, TOO_MANY)
         elif field.has_fields:
             for position, item in enumerate(value):
                 yield from find_wrong_fields(item, f"{place}[{position}].")

@@ -19,12 +19,11 @@ from a2a.utils.errors import PushNotificationNotSupportedError
 from google.protobuf.message import Message
 
 from bridge.a2a import proto_json
-from bridge.a2a import proto_json as json_params
 from bridge.a2a.call_context import V0_3, V1_0, A2aCallContext, call_metadata, call_version
-from bridge.a2a.errors import INLINE_CONFIG_PATH, push_error
+from bridge.a2a.errors import INLINE_CONFIG_PATH, push_error, violations_error
 from bridge.a2a.task_store import await_response
-from bridge.call_failures import CallFailure
 from bridge.upstream import Metadata
+from cstp_grpc.errors import CstpError, FieldViolation
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
 
@@ -49,7 +48,7 @@ class GrpcPushConfigStore:
         call = self._service.CreatePushConfig(request, timeout=self._timeout, metadata=tuple(metadata))
         try:
             return (await await_response(call, tasks_pb2.CreatePushConfigRequest)).push_config
-        except CallFailure as failure:
+        except CstpError as failure:
             raise push_error(failure, place) from failure
 
     async def get(self, task_id: str, config_id: str, metadata: Metadata) -> tasks_pb2.PushConfig:
@@ -58,7 +57,7 @@ class GrpcPushConfigStore:
         call = self._service.GetPushConfig(request, timeout=self._timeout, metadata=tuple(metadata))
         try:
             return (await await_response(call, tasks_pb2.GetPushConfigRequest)).push_config
-        except CallFailure as failure:
+        except CstpError as failure:
             raise push_error(failure) from failure
 
     async def list(
@@ -69,7 +68,7 @@ class GrpcPushConfigStore:
         call = self._service.ListPushConfigs(request, timeout=self._timeout, metadata=tuple(metadata))
         try:
             return await await_response(call, tasks_pb2.ListPushConfigsRequest)
-        except CallFailure as failure:
+        except CstpError as failure:
             raise push_error(failure) from failure
 
     async def delete(self, task_id: str, config_id: str, metadata: Metadata) -> None:
@@ -78,7 +77,7 @@ class GrpcPushConfigStore:
         call = self._service.DeletePushConfig(request, timeout=self._timeout, metadata=tuple(metadata))
         try:
             await await_response(call, tasks_pb2.DeletePushConfigRequest)
-        except CallFailure as failure:
+        except CstpError as failure:
             raise push_error(failure) from failure
 
 
@@ -99,7 +98,7 @@ class PushConfigOperations:
         self._required_push()
         given = params.configuration.task_push_notification_config
         if given.task_id not in ("", params.message.task_id):
-            raise json_params.violations_error([(f"{INLINE_CONFIG_PATH}.taskId", "must be empty in a message")])
+            raise violations_error([FieldViolation(f"{INLINE_CONFIG_PATH}.taskId", "must be empty in a message")])
         return to_stored_config(given, context)
 
     async def add_inline_config(
@@ -121,7 +120,7 @@ class PushConfigOperations:
         push = self._required_push()
         proto_json.check_required_fields(params)
         if not params.task_id:
-            raise json_params.violations_error([("task_id", "is required")])
+            raise violations_error([FieldViolation("task_id", "is required")])
         kept = await push.create(params.task_id, to_stored_config(params, context), call_metadata(context))
         return to_a2a_config(params.task_id, kept)
 

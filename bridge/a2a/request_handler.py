@@ -57,9 +57,9 @@ from bridge.a2a.task_store import (
     status_event,
 )
 from bridge.admission import AccessCheck
-from bridge.call_failures import CallFailure
 from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.config import Settings
+from cstp_grpc.errors import Conflict
 
 ResultT = TypeVar("ResultT")
 
@@ -242,7 +242,7 @@ class A2aRequestHandler:
             with suppress(TaskVersionConflict):
                 return await start(replace(turn, push_config=push_config), metadata)
             # The same message came by another way at the same time, and its task is kept now.
-        raise UpstreamError(CallFailure("CONFLICT", "The task of this message cannot be kept: its id is taken"))
+        raise UpstreamError(Conflict("The task of this message cannot be kept: its id is taken"))
 
     async def _wait_for_end(
         self, stored: StoredTask, metadata: Metadata, first_pause: float = FIRST_DELAY_SECONDS

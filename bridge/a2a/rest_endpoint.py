@@ -14,7 +14,6 @@ from google.api import annotations_pb2
 from google.protobuf.descriptor import MethodDescriptor
 
 from bridge import http_request, http_response, jsonrpc, sse
-from bridge.a2a import proto_json
 from bridge.a2a.agent_card import A2A_PATH, CARD_MAX_AGE, REST_PATH
 from bridge.a2a.call_context import (
     EXTENSIONS_HEADER,
@@ -25,11 +24,12 @@ from bridge.a2a.call_context import (
     require_version,
     unreadable_body_error,
 )
-from bridge.a2a.errors import UpstreamError, invalid_params, rest_error
+from bridge.a2a.errors import UpstreamError, invalid_params, rest_error, violations_error
 from bridge.a2a.operations import A2A_SERVICE, build_json_operations
 from bridge.a2a.services import A2aServices
-from bridge.call_failures import CallFailure
+from bridge.call_errors import error_codes
 from bridge.http_response import AcceptHeader
+from cstp_grpc.errors import CstpError, FieldViolation
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -112,7 +112,7 @@ class A2aRestEndpoint:
             exchange = A2aHttpCall.from_request(request, self._peer)
             try:
                 body = await self._read(exchange)
-            except CallFailure as failure:
+            except CstpError as failure:
                 return await respond_with_error(
                     exchange, unreadable_body_error(failure), name, own_http_status(failure)
                 )
@@ -142,7 +142,7 @@ class A2aRestEndpoint:
         return await anext(events), events
 
     async def _read(self, exchange: A2aHttpCall) -> object:
-        """Parse the JSON body; a request without one has an empty object. Raises CallFailure and UpstreamError."""
+        """Parse the JSON body; a request without one has an empty object. Raises CstpError and UpstreamError."""
         if not exchange.request.can_read_body:
             return {}
         return jsonrpc.parse_json(await self._peer.bodies.read(exchange.request, exchange.metadata, ACCEPTED_TYPES))
@@ -165,9 +165,10 @@ async def allowed_methods(request: web.Request) -> set[str]:
     return {method for _, methods in found for method in methods} - {hdrs.METH_ANY}
 
 
-def own_http_status(failure: CallFailure) -> int | None:
+def own_http_status(failure: CstpError) -> int | None:
     """Return the HTTP status of a failure that HTTP itself defines, or None if A2A defines it."""
-    return failure.codes.http_status if failure.codes.http_status >= 400 else None
+    status = error_codes(failure).http_status
+    return status if status >= 400 else None
 
 
 def request_params(request: web.Request, body: object) -> dict[str, object]:
@@ -185,9 +186,9 @@ def request_context(exchange: A2aHttpCall) -> A2aCallContext:
 
 def query_params(request: web.Request) -> dict[str, object]:
     """Return the params in a URL. Raises InvalidParamsError for a repeated one."""
-    twice = [(name, "must be given once") for name in set(request.query) if len(request.query.getall(name)) > 1]
+    twice = [name for name in set(request.query) if len(request.query.getall(name)) > 1]
     if twice:
-        raise proto_json.violations_error(sorted(twice))
+        raise violations_error([FieldViolation(name, "must be given once") for name in sorted(twice)])
     return {
         name: BOOLEANS.get(text, text) if name in BOOLEAN_PARAMETERS else text for name, text in request.query.items()
     }

@@ -6,15 +6,16 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from a2a.types.a2a_pb2 import Artifact, Part, Role, Task, TaskState
 
 from bridge.a2a.message_parsing import ANNOUNCE_METHOD, APPLICATION_JSON, TEXT_PLAIN, IntentAnnouncement, MessageRequest
 from bridge.a2a.task_store import copy_task
-from bridge.call_failures import CallFailure, violation_list, violation_text
+from bridge.call_errors import error_data, violation_text
 from cstp_grpc.contract import json_values
+from cstp_grpc.errors import CstpError
 
 Result = Mapping[str, Any]
 
@@ -199,9 +200,9 @@ def describe_input(given: Mapping[str, Any]) -> str:
     return f"{given['name']} ({given['type']}{about})"
 
 
-def result_of_failure(failure: CallFailure, request_id: str) -> TaskResult:
+def result_of_failure(failure: CstpError, request_id: str) -> TaskResult:
     """Return the result for a failure; `request_id` is used if the failure has none of its own."""
-    error = {"reason": failure.reason, "message": failure.message, "requestId": request_id, **failure.details}
+    error = {"message": failure.message, **error_data(failure, request_id)}
     text = f"Failed: {failure.message} ({failure.reason})"
     return TaskResult(TaskState.TASK_STATE_FAILED, (text_part(text), data_part({"error": error})))
 
@@ -235,17 +236,16 @@ def is_blocked(method: str, result: Mapping[str, Any]) -> bool:
     return verdict is not None and not verdict["allowed"]
 
 
-def name_message_fields(failure: CallFailure, request: MessageRequest) -> CallFailure:
-    """Return the failure with invalid params named by their paths in the message.
+def name_message_fields(failure: CstpError, request: MessageRequest) -> None:
+    """Name the invalid params of a failure by their paths in the message.
 
     Only an announcement in words needs this; the caller of a method wrote its params.
     """
-    found = failure.wrong_fields
-    if not isinstance(request, IntentAnnouncement) or not found:
-        return failure
-    moved = [(message_field_path(field, request.places), description) for field, description in found]
-    details = {**failure.details, "violations": violation_list(moved)}
-    return CallFailure(failure.reason, violation_text(moved), codes=failure.codes, details=details)
+    if isinstance(request, IntentAnnouncement) and failure.violations:
+        failure.violations = tuple(
+            replace(each, field=message_field_path(each.field, request.places)) for each in failure.violations
+        )
+        failure.message = violation_text(failure.violations)
 
 
 def message_field_path(path: str, places: Mapping[str, str]) -> str:

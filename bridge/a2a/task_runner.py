@@ -35,9 +35,10 @@ from bridge.a2a.task_store import (
     state_name,
     with_state,
 )
-from bridge.call_failures import UNEXPECTED_FAILURE, CallFailure
+from bridge.call_errors import missing_permission, retry_seconds, unexpected_failure
 from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.contract import json_values
+from cstp_grpc.errors import CstpError, InternalError
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 
 MAX_UNANSWERED_BYTES: Final = 1_048_576
@@ -352,8 +353,8 @@ class TaskRunner:
         """Run a task and store it in its final state."""
         try:
             answer = await self._call_method(turn, metadata)
-        except CallFailure as failure:
-            if failure.reason in PROTOCOL_REASONS or failure.missing_permission:
+        except CstpError as failure:
+            if failure.reason in PROTOCOL_REASONS or missing_permission(failure):
                 raise UpstreamError(failure) from failure
             answer = failure_result(turn, failure, metadata)
         task = finish_task(turn, answer, metadata)
@@ -387,7 +388,7 @@ class TaskRunner:
         """Run a task that is stored as working, and store its result."""
         try:
             answer = await self._call_method(turn, metadata)
-        except CallFailure as failure:
+        except CstpError as failure:
             answer = failure_result(turn, failure, metadata)
         task = finish_task(turn, answer, metadata)
         try:
@@ -405,23 +406,22 @@ class TaskRunner:
             return (await retry_upstream(lambda: self._store.get(task.id, metadata), seconds)).task
 
     async def _call_method(self, turn: PendingTask, metadata: Metadata) -> TaskResult:
-        """Call the method of a request and return the result. Raises CallFailure."""
+        """Call the method of a request and return the result. Raises CstpError."""
         request = turn.request
         try:
             result = await self._forwarder.call(request.name, request.params, metadata)
             return task_results.result_of_call(request.name, result, turn.media_types)
-        except CallFailure:
+        except CstpError:
             raise
         except Exception as error:
             logger.exception("%s %s failed in the bridge", metadata_request_id(metadata), request.name)
-            raise CallFailure(*UNEXPECTED_FAILURE) from error
+            raise unexpected_failure() from error
 
 
-def failure_result(turn: PendingTask, failure: CallFailure, metadata: Metadata) -> TaskResult:
+def failure_result(turn: PendingTask, failure: CstpError, metadata: Metadata) -> TaskResult:
     """Return the result for a failure, with fields named as in the message."""
-    return task_results.result_of_failure(
-        task_results.name_message_fields(failure, turn.request), metadata_request_id(metadata)
-    )
+    task_results.name_message_fields(failure, turn.request)
+    return task_results.result_of_failure(failure, metadata_request_id(metadata))
 
 
 def finish_task(turn: PendingTask, answer: TaskResult, metadata: Metadata) -> Task:
@@ -429,7 +429,7 @@ def finish_task(turn: PendingTask, answer: TaskResult, metadata: Metadata) -> Ta
     task = task_results.with_result(turn.task, answer)
     if task.ByteSize() <= MAX_TASK_BYTES:
         return task
-    failure = CallFailure("INTERNAL", "The answer is larger than a task holds; ask for less")
+    failure = InternalError("The answer is larger than a task holds; ask for less")
     return task_results.with_result(turn.task, failure_result(turn, failure, metadata))
 
 
@@ -446,7 +446,7 @@ async def retry_upstream(attempt: Callable[[], Awaitable[ResultT]], seconds: flo
             return await attempt()
         except UpstreamError as refused:
             is_away = refused.failure.reason == "UNAVAILABLE"
-            pause = refused.failure.retry_after or (next(pauses) if is_away else None)
+            pause = retry_seconds(refused.failure) or (next(pauses) if is_away else None)
             if pause is None or clock.time() + pause > end:
                 raise
         await asyncio.sleep(pause)

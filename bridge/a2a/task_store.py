@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 import grpc
@@ -16,9 +16,10 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from bridge.a2a.errors import INLINE_CONFIG_PATH, UpstreamError, invalid_params, push_error
-from bridge.call_failures import CallFailure, failure_from_rpc
+from bridge.call_errors import visible_rpc_error
 from bridge.upstream import Metadata
 from cstp_grpc.contract import a2a_tasks
+from cstp_grpc.errors import CstpError, FieldViolation
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from cstp_grpc.gen.cstp.v1.tasks_pb2_grpc import TaskServiceStub
 
@@ -178,7 +179,7 @@ class GrpcTaskStore:
         call = self._service.SaveTask(request, timeout=self._timeout, metadata=tuple(metadata))
         try:
             saved = await await_response(call, tasks_pb2.SaveTaskRequest)
-        except CallFailure as failure:
+        except CstpError as failure:
             if failure.reason == "CONFLICT":
                 raise TaskVersionConflict(task.id) from failure
             if push_config is not None:
@@ -193,7 +194,7 @@ class GrpcTaskStore:
         call = self._service.GetTask(request, timeout=self._timeout, metadata=tuple(metadata))
         try:
             kept = (await await_response(call, tasks_pb2.GetTaskRequest)).task
-        except CallFailure as failure:
+        except CstpError as failure:
             # An id that cannot be one is the id of no task.
             if failure.reason in ("NOT_FOUND", "INVALID_ARGUMENT"):
                 raise TaskNotFoundError from failure
@@ -209,7 +210,7 @@ class GrpcTaskStore:
         call = self._service.FindTask(request, timeout=self._timeout, metadata=tuple(metadata))
         try:
             found = await await_response(call, tasks_pb2.FindTaskRequest)
-        except CallFailure as failure:
+        except CstpError as failure:
             raise UpstreamError(failure) from failure
         task = read_task(found.task) if found.HasField("task") else None
         return found.id, None if task is None else StoredTask(task, found.task.version)
@@ -226,7 +227,7 @@ class GrpcTaskStore:
         call = self._service.ListTasks(request, timeout=self._timeout, metadata=tuple(metadata))
         try:
             page = await await_response(call, tasks_pb2.ListTasksRequest)
-        except CallFailure as failure:
+        except CstpError as failure:
             if failure.reason == "INVALID_ARGUMENT":
                 raise invalid_params(failure.message, *a2a_field_violations(failure)) from failure
             raise UpstreamError(failure) from failure
@@ -235,17 +236,14 @@ class GrpcTaskStore:
 
 
 async def await_response(call: Awaitable[ResponseT], request: type[Message]) -> ResponseT:
-    """Return the response of a call. Raises CallFailure."""
+    """Return the response of a call. Raises CstpError."""
     try:
         return await call
     except grpc.aio.AioRpcError as error:
-        raise hide_method_name(failure_from_rpc(error, request)) from error
-
-
-def hide_method_name(failure: CallFailure) -> CallFailure:
-    """Return a failure without the name of the called method, which A2A callers do not know."""
-    message = LIMITED_CALLS.sub("operations on tasks", failure.message)
-    return CallFailure(failure.reason, message, codes=failure.codes, details=failure.details)
+        failure = visible_rpc_error(error, request)
+        # A2A callers do not know the names of the server's methods.
+        failure.message = LIMITED_CALLS.sub("operations on tasks", failure.message)
+        raise failure from error
 
 
 def read_task(kept: tasks_pb2.Task) -> Task | None:
@@ -259,9 +257,9 @@ def read_task(kept: tasks_pb2.Task) -> Task | None:
     return task
 
 
-def a2a_field_violations(failure: CallFailure) -> list[tuple[str, str]]:
-    """Return the invalid fields by their A2A names, with descriptions."""
-    return [(A2A_FIELD_NAMES.get(field, field), description) for field, description in failure.wrong_fields]
+def a2a_field_violations(failure: CstpError) -> list[FieldViolation]:
+    """Return the invalid fields by their A2A names."""
+    return [replace(each, field=A2A_FIELD_NAMES.get(each.field, each.field)) for each in failure.violations]
 
 
 def to_duration(seconds: float) -> Duration:

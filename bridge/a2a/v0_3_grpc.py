@@ -16,11 +16,12 @@ from google.protobuf.message import Message
 
 from bridge.a2a import v0_3_json
 from bridge.a2a.call_context import A2aCallContext
-from bridge.a2a.errors import invalid_params
+from bridge.a2a.errors import invalid_params, violations_error
 from bridge.a2a.operations import MessageOperationTable, StreamingMessageOperation, UnaryMessageOperation
 from bridge.a2a.proto_json import MAX_ITEMS, TOO_MANY
 from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.a2a.task_store import TaskEvent
+from cstp_grpc.errors import FieldViolation
 
 RequestT = TypeVar("RequestT", bound=Message)
 CoreT = TypeVar("CoreT", bound=Message)
@@ -214,8 +215,7 @@ def check_request(request: Message) -> None:
     if named := NAMED_RESOURCES.get(type(request)):
         field, (form, shown) = named
         if not form.fullmatch(getattr(request, field)):
-            description = f"must be of the form {shown}"
-            raise invalid_params(f"{field}: {description}", (field, description))
+            raise violations_error([FieldViolation(field, f"must be of the form {shown}")])
     if isinstance(request, a2a_v0_3_pb2.SendMessageRequest):
         check_message(request)
 
@@ -223,11 +223,10 @@ def check_request(request: Message) -> None:
 def check_message(request: a2a_v0_3_pb2.SendMessageRequest) -> None:
     """Raise as `check_request` does if the parts of a message cannot be converted."""
     if len(request.request.content) > MAX_ITEMS:
-        raise invalid_params(f"message.content: {TOO_MANY}", ("message.content", TOO_MANY))
+        raise violations_error([FieldViolation("message.content", TOO_MANY)])
     for number, part in enumerate(request.request.content):
         kind = part.WhichOneof("part")
         if kind == "file":
             raise ContentTypeNotSupportedError(f"message.content[{number}]: files are not taken, only text and data")
         if kind is None:
-            field, description = f"message.content[{number}]", "must hold text or data"
-            raise invalid_params(f"{field}: {description}", (field, description))
+            raise violations_error([FieldViolation(f"message.content[{number}]", "must hold text or data")])

@@ -18,11 +18,13 @@ from pydantic_core import ErrorDetails
 
 from bridge.a2a import proto_json
 from bridge.a2a.call_context import A2aCallContext
+from bridge.a2a.errors import violations_error
 from bridge.a2a.operations import OperationTable, StreamingOperation, UnaryOperation
 from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.a2a.task_store import TaskEvent
 from cstp_grpc.contract import json_values
 from cstp_grpc.contract.json_values import MAX_VIOLATIONS, InvalidValue, ViolationCollector, printable_key
+from cstp_grpc.errors import FieldViolation
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 CoreT = TypeVar("CoreT", bound=Message)
@@ -183,7 +185,7 @@ def with_named_tenant(context: A2aCallContext, given: object) -> A2aCallContext:
     if tenant is None:
         return context
     if not isinstance(tenant, str):
-        raise proto_json.violations_error([("tenant", "must be a string")])
+        raise violations_error([FieldViolation("tenant", "must be a string")])
     return replace(context, tenant=tenant)
 
 
@@ -218,7 +220,7 @@ def check_values(given: object) -> None:
     except InvalidValue as refusal:
         problems.add("", f"params {refusal}")
     if problems.found:
-        raise proto_json.violations_error([(item.field.removeprefix("."), item.description) for item in problems.found])
+        raise violations_error([replace(each, field=each.field.removeprefix(".")) for each in problems.found])
 
 
 def check_list_lengths(given: object, path: str) -> None:
@@ -229,7 +231,7 @@ def check_list_lengths(given: object, path: str) -> None:
                 check_list_lengths(value, f"{path}.{printable_key(name)}" if path else printable_key(name))
     elif isinstance(given, list):
         if len(given) > proto_json.MAX_ITEMS:
-            raise proto_json.violations_error([(path, proto_json.TOO_MANY)])
+            raise violations_error([FieldViolation(path, proto_json.TOO_MANY)])
         for position, item in enumerate(given):
             check_list_lengths(item, f"{path}[{position}]")
 
@@ -245,7 +247,8 @@ def check_part_kinds(given: object) -> None:
         return
     silent = [n for n, part in enumerate(parts) if isinstance(part, dict) and "kind" not in part]
     if silent:
-        raise proto_json.violations_error([(f"message.parts[{n}].kind", KIND_MESSAGE) for n in silent[:MAX_VIOLATIONS]])
+        places = [f"message.parts[{number}].kind" for number in silent[:MAX_VIOLATIONS]]
+        raise violations_error([FieldViolation(place, KIND_MESSAGE) for place in places])
 
 
 def to_v1_0(request: ModelT, convert: Callable[[ModelT], CoreT]) -> CoreT:
@@ -253,7 +256,7 @@ def to_v1_0(request: ModelT, convert: Callable[[ModelT], CoreT]) -> CoreT:
     try:
         return convert(request)
     except (ValueError, KeyError, TypeError, json_format.ParseError) as error:
-        raise proto_json.violations_error([("", "params hold a value that the operation cannot take")]) from error
+        raise violations_error([FieldViolation("", "params hold a value that the operation cannot take")]) from error
 
 
 def pydantic_errors_to_a2a(errors: Sequence[ErrorDetails]) -> InvalidParamsError:
@@ -268,7 +271,7 @@ def pydantic_errors_to_a2a(errors: Sequence[ErrorDetails]) -> InvalidParamsError
     for place in {choice[:-1] for choice in ruled_out}:
         if all((*place, part) in ruled_out for part in PART_TYPES):
             found[f"{field_path(place)}.kind"] = KIND_MESSAGE
-    return proto_json.violations_error(list(found.items())[:MAX_VIOLATIONS])
+    return violations_error([FieldViolation(*item) for item in list(found.items())[:MAX_VIOLATIONS]])
 
 
 def field_path(location: tuple[int | str, ...]) -> str:

@@ -16,6 +16,7 @@ from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.config import GrpcSettings, Settings, join_host_port
 from cstp_grpc.contract.methods import RpcMethod, contract_methods
 from cstp_grpc.contract.reflection import SERVICE_NAMES, SymbolPool, build_reflection_handlers
+from cstp_grpc.errors import CannotListen
 from cstp_grpc.server.call_handlers import CallHandlers, CallPolicy, RegisteredHandlers, ServicerRegistration
 from cstp_grpc.server.concurrency_limits import CallsInProgress, OpenStreams
 from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
@@ -43,10 +44,6 @@ cannot limit their number.
 
 HANDSHAKE_MILLISECONDS: Final = 10_000
 """How long a new connection may take for its TLS and HTTP/2 handshakes."""
-
-
-class CannotListen(Exception):
-    """The server cannot listen on its configured address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +148,7 @@ class GrpcServer:
                 return server.add_secure_port(address, self._certificate.grpc_credentials())
             return server.add_insecure_port(address)
         except RuntimeError as error:
-            raise CannotListen(f"cannot listen on {address}: is the port taken? Set grpc.port to another") from error
+            raise CannotListen(address, "grpc.port") from error
 
     async def _stop(self, drain_seconds: float) -> None:
         assert self._server is not None, "a server that has a loop has started"

@@ -7,9 +7,8 @@ from typing import Final
 from sqlalchemy.exc import SQLAlchemyError
 
 from cstp_grpc.embedding.model_files import WeightsMissing
-from cstp_grpc.errors import ConfigError
+from cstp_grpc.errors import CannotListen, ConfigError
 from cstp_grpc.guardrails.rulebook import RulebookError
-from cstp_grpc.server.grpc_server import CannotListen
 from cstp_grpc.storage.engine import UnsuitableDatabase
 from cstp_grpc.storage.file_locks import AlreadyRunning
 from cstp_grpc.storage.unit_of_work import describe_damage, is_damage_error

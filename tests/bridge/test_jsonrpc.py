@@ -8,7 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bridge import jsonrpc
-from bridge.call_failures import CallFailure
+from bridge.call_errors import DETAIL, error_codes
+from cstp_grpc.errors import CstpError, NotFound
 
 MAX_BATCH = 5
 LIMIT_OF_PYTHON = "9" * 5000
@@ -23,8 +24,8 @@ def read_one(text: str) -> jsonrpc.JsonRpcRequest | jsonrpc.MalformedJsonRpcRequ
     return found
 
 
-def refused(content: bytes) -> CallFailure:
-    with pytest.raises(CallFailure) as caught:
+def refused(content: bytes) -> CstpError:
+    with pytest.raises(CstpError) as caught:
         jsonrpc.parse_body(content, MAX_BATCH)
     return caught.value
 
@@ -65,7 +66,7 @@ def test_ids_come_back_as_they_were_sent(call_id: str) -> None:
 def test_ids_of_other_types_are_refused_and_not_echoed(call_id: str) -> None:
     found = read_one(f'{{"jsonrpc": "2.0", "method": "m", "id": {call_id}}}')
     assert isinstance(found, jsonrpc.MalformedJsonRpcRequest)
-    assert (found.id, found.failure.codes.json_rpc_code) == ("null", -32600)
+    assert (found.id, error_codes(found.failure).json_rpc_code) == ("null", -32600)
 
 
 def test_a_call_without_an_id_is_a_notification_and_one_with_null_is_none() -> None:
@@ -95,7 +96,7 @@ def test_a_call_without_an_id_is_a_notification_and_one_with_null_is_none() -> N
 def test_what_is_no_call_is_refused_under_the_id_that_it_has(members: str) -> None:
     found = read_one(f'{{{members}, "id": 1.0}}')
     assert isinstance(found, jsonrpc.MalformedJsonRpcRequest)
-    assert (found.id, found.failure.codes.json_rpc_code) == ("1.0", -32600)
+    assert (found.id, error_codes(found.failure).json_rpc_code) == ("1.0", -32600)
     without = read_one(f"{{{members}}}")
     assert isinstance(without, jsonrpc.MalformedJsonRpcRequest)
     assert without.id == "null"
@@ -131,15 +132,19 @@ def test_members_that_the_specification_does_not_know_are_ignored() -> None:
 )
 def test_what_is_no_json_is_a_parse_error(content: bytes) -> None:
     failure = refused(content)
-    assert (failure.codes.json_rpc_code, failure.reason, failure.message) == (-32700, "PARSE_ERROR", "Parse error")
-    assert failure.details["detail"]
+    assert (error_codes(failure).json_rpc_code, failure.reason, failure.message) == (
+        -32700,
+        "PARSE_ERROR",
+        "Parse error",
+    )
+    assert failure.metadata[DETAIL]
 
 
 @pytest.mark.parametrize("text", ['{"id": 1, "id": 2}', '{"params": {"a": {"b": 1, "b": 1}}}', '[{"x": 1, "x": 1}]'])
 def test_a_member_that_is_there_twice_is_refused(text: str) -> None:
     failure = refused(text.encode())
-    assert failure.codes.json_rpc_code == -32600
-    assert "twice" in str(failure.details["detail"])
+    assert error_codes(failure).json_rpc_code == -32600
+    assert "twice" in failure.metadata[DETAIL]
 
 
 def test_batches_are_bounded() -> None:
@@ -154,7 +159,7 @@ def test_numbers_of_params_are_numbers() -> None:
 
 
 def test_an_error_names_the_reason_and_the_request() -> None:
-    failure = CallFailure("NOT_FOUND", "é", details={"metadata": {"a": "b"}})
+    failure = NotFound("é", metadata={"a": "b"})
     answer = json.loads(jsonrpc.encode_utf8(jsonrpc.encode_failure("1", failure, "r-1")))
     assert answer == {
         "jsonrpc": "2.0",
@@ -168,7 +173,7 @@ def test_an_error_names_the_reason_and_the_request() -> None:
 
 
 def test_a_request_id_of_the_servers_own_wins() -> None:
-    failure = CallFailure("NOT_FOUND", "x", details={"requestId": "of-the-server"})
+    failure = NotFound("x", metadata={"requestId": "of-the-server"})
     assert json.loads(jsonrpc.encode_failure("1", failure, "r-1"))["error"]["data"]["requestId"] == "of-the-server"
 
 

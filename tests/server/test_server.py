@@ -20,11 +20,11 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from cstp_grpc.config import ConfigError, Settings
 from cstp_grpc.contract.methods import contract_methods
+from cstp_grpc.errors import CannotListen
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, journal_pb2, journal_pb2_grpc
 from cstp_grpc.guardrails.rulebook import RulebookError
 from cstp_grpc.server.app import App
 from cstp_grpc.server.call_handlers import LARGE_BYTES
-from cstp_grpc.server.grpc_server import CannotListen
 from cstp_grpc.server.open_services import MAX_WAITING_CALLS
 from cstp_grpc.storage.file_locks import AlreadyRunning
 from tests.harness import TIMEOUT, TOKENS, GrpcCaller, decoded, running, settings

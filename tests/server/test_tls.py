@@ -14,9 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cstp_grpc.client import CstpClient, RetryPolicy
 from cstp_grpc.config import ConfigError
-from cstp_grpc.errors import ServerUnreachable
+from cstp_grpc.errors import CannotListen, ServerUnreachable
 from cstp_grpc.server.app import App
-from cstp_grpc.server.grpc_server import CannotListen
 from tests.certificates import Authority, Certificate
 from tests.harness import TIMEOUT, TOKENS, running, settings
 

@@ -15,7 +15,7 @@ from bridge.a2a.task_results import (
     result_of_failure,
     with_result,
 )
-from bridge.call_failures import CallFailure
+from cstp_grpc.errors import CstpError, FieldViolation, InternalError, InvalidArgument, NotFound, RateLimited
 from tests.bridge.a2a.talking import CANCELED, COMPLETED, FAILED, REJECTED, data_of
 
 REVIEW = {
@@ -189,7 +189,7 @@ def test_what_people_wrote_stays_text() -> None:
 
 
 def test_a_failure_is_told_in_words_and_as_data() -> None:
-    failure = CallFailure("RATE_LIMITED", "Too many calls", details={"retryAfterMs": 500})
+    failure = RateLimited("Too many calls", retry_after=0.5)
     answer = result_of_failure(failure, "r-1")
     assert (answer.state, answer.artifact) == (FAILED, None)
     assert status_of(answer) == "Failed: Too many calls (RATE_LIMITED)"
@@ -198,34 +198,33 @@ def test_a_failure_is_told_in_words_and_as_data() -> None:
 
 
 def test_a_failure_keeps_its_own_request_id() -> None:
-    answer = result_of_failure(CallFailure("INTERNAL", "x", details={"requestId": "server-1"}), "r-1")
+    answer = result_of_failure(InternalError("x", metadata={"requestId": "server-1"}), "r-1")
     assert data_of(answer.status[1])["error"]["requestId"] == "server-1"
 
 
-def wrong(*fields: str) -> CallFailure:
-    found = [{"field": field, "description": "is wrong"} for field in fields]
-    return CallFailure("INVALID_ARGUMENT", "what it was", details={"violations": found, "requestId": "r"})
+def wrong(*fields: str) -> CstpError:
+    return InvalidArgument("what it was", violations=[FieldViolation(field, "is wrong") for field in fields])
 
 
 def test_wrong_params_of_an_announcement_are_named_by_their_places() -> None:
     request = IntentAnnouncement({}, {"stakes": "metadata.stakes", "metadata": "parts[1].data", "a.b": "metadata.a.b"})
-    failure = name_message_fields(wrong("stakes", "metadata.x.y", "agent.id", "a.b"), request)
+    failure = wrong("stakes", "metadata.x.y", "agent.id", "a.b")
+    name_message_fields(failure, request)
     expected = ["metadata.stakes", "parts[1].data.x.y", "agent.id", "metadata.a.b"]
-    assert failure.details == {
-        "violations": [{"field": f, "description": "is wrong"} for f in expected],
-        "requestId": "r",
-    }
+    assert failure.violations == tuple(FieldViolation(field, "is wrong") for field in expected)
     assert failure.message == "; ".join(f"{field}: is wrong" for field in expected)
 
 
 def test_wrong_params_of_a_call_keep_their_names() -> None:
     failure = wrong("limit")
-    assert name_message_fields(failure, MethodCall("cstp.queryDecisions", {})) is failure
+    name_message_fields(failure, MethodCall("cstp.queryDecisions", {}))
+    assert (failure.message, failure.violations) == ("what it was", (FieldViolation("limit", "is wrong"),))
 
 
 def test_other_failures_have_no_places() -> None:
-    failure = CallFailure("NOT_FOUND", "x")
-    assert name_message_fields(failure, IntentAnnouncement({})) is failure
+    failure = NotFound("x")
+    name_message_fields(failure, IntentAnnouncement({}))
+    assert (failure.message, failure.violations) == ("x", ())
 
 
 def test_an_answer_ends_a_task() -> None:

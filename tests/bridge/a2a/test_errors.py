@@ -6,13 +6,12 @@ import pytest
 from google.rpc import code_pb2
 
 from bridge.a2a.errors import UpstreamError, grpc_error, jsonrpc_error, rest_error
-from bridge.call_failures import CallFailure
-from cstp_grpc.contract.error_reasons import REASON_CODES
+from cstp_grpc.contract.error_reasons import REASON_CODES, error_for_reason
 
 
 @pytest.mark.parametrize("reason", REASON_CODES)
 def test_every_reason_has_its_code_and_status_on_each_transport(reason: str) -> None:
-    refused = UpstreamError(CallFailure(reason, "In plain words"))
+    refused = UpstreamError(error_for_reason(reason, "In plain words"))
     codes = REASON_CODES[reason]
     assert jsonrpc_error(refused, "r-1")["code"] == codes.a2a_code
     assert grpc_error(refused, "r-1").code == code_pb2.Code.Value(codes.grpc_code)
