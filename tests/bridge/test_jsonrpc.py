@@ -149,7 +149,7 @@ def test_a_member_that_is_there_twice_is_refused(text: str) -> None:
 
 def test_batches_are_bounded() -> None:
     assert len(read("[1, 2, 3, 4, 5]").calls) == 5
-    assert "at most 5" in str(refused(b"[1, 2, 3, 4, 5, 6]").details["detail"])
+    assert "at most 5" in refused(b"[1, 2, 3, 4, 5, 6]").metadata[DETAIL]
 
 
 def test_numbers_of_params_are_numbers() -> None:
@@ -197,7 +197,7 @@ json_documents = st.recursive(
 def test_any_body_is_read_or_refused(content: bytes) -> None:
     try:
         body = jsonrpc.parse_body(content, MAX_BATCH)
-    except CallFailure:
+    except CstpError:
         return
     for found in body.calls:
         answer: Any = json.loads(jsonrpc.encode_utf8(jsonrpc.encode_result(found.id or "null", {})))
