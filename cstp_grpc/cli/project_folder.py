@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +109,8 @@ def current_user() -> str:
         return UNKNOWN_USER
 
 
-def utc_now() -> datetime:
-    """Return the current time in UTC."""
-    return datetime.now(UTC)
+utc_now = partial(datetime.now, UTC)
+"""Return the current time in UTC."""
 
 
 @contextmanager

@@ -150,24 +150,18 @@ ANY_TOKEN: Final = "any"  # noqa: S105
 """The contract's value for methods that any valid token may call."""
 
 
-class RequiredPermissions:
-    """The permissions that methods require.
+def required_permissions(methods: Iterable[RpcMethod]) -> Mapping[str, Permission | None]:
+    """Return the permission that each method requires, by name; None if a valid token is enough.
 
-    The constructor raises ValueError for a method without a permission in the contract.
+    Raises ValueError for a method without a permission in the contract.
     """
+    return {
+        method.name: None if method.permission == ANY_TOKEN else Permission(method.permission) for method in methods
+    }
 
-    def __init__(self, methods: Iterable[RpcMethod]) -> None:
-        self._needed = {
-            method.name: None if method.permission == ANY_TOKEN else Permission(method.permission) for method in methods
-        }
 
-    def require(self, method: str, agent: str, granted: Collection[Permission]) -> None:
-        """Check that an agent has the permission that a method requires. Raises PermissionDenied.
-
-        An unknown method requires none.
-        """
-        needed = self._needed.get(method)
-        if needed is not None and needed not in granted:
-            raise PermissionDenied(
-                f"{method} needs the permission {needed}, which {agent} does not have", metadata={"permission": needed}
-            )
+def missing_permission_error(method: str, needed: Permission, agent: str) -> PermissionDenied:
+    """Return the error for a call whose agent lacks the permission that its method requires."""
+    return PermissionDenied(
+        f"{method} needs the permission {needed}, which {agent} does not have", metadata={"permission": needed}
+    )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cstp_grpc.audit.module import build_audit_module
@@ -46,9 +47,8 @@ if TYPE_CHECKING:
     from cstp_grpc.webhooks.url_allow_list import UrlAllowList
 
 
-def utc_now() -> datetime:
-    """Return the current time in UTC."""
-    return datetime.now(UTC)
+utc_now = partial(datetime.now, UTC)
+"""Return the current time in UTC."""
 
 
 class App:

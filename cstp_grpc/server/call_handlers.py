@@ -12,17 +12,25 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
 from cstp_grpc.contract.methods import RpcMethod
+from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
 from cstp_grpc.errors import DeadlineExceeded, InvalidArgument
 from cstp_grpc.server.concurrency_limits import CallsInProgress, OpenStreams
 from cstp_grpc.server.execution import SHORT_METHODS, CallPools
-from cstp_grpc.server.interceptors.admission import AdmissionStep, Context, InboundCall, find_repeated_keys
-from cstp_grpc.server.interceptors.error_status import REQUEST_ID, ErrorReporter, choose_request_id
+from cstp_grpc.server.interceptors.admission import (
+    AdmissionStep,
+    Context,
+    InboundCall,
+    choose_request_id,
+    find_repeated_keys,
+)
+from cstp_grpc.server.interceptors.error_status import ErrorReporter
 from cstp_grpc.server.interceptors.validation import RequestValidator
 
 logger = logging.getLogger(__name__)
@@ -81,16 +89,9 @@ class CallHandlers(grpc.GenericRpcHandler):
     def _build_handler(self, method: RpcMethod, handler: Handler) -> Handler:
         answering = self._make_async(method, servicer_function(handler))
         if method.server_streaming:
-
-            async def stream(_: object, context: Context) -> None:
-                await self._handle_stream(method, answering, context)
-
-            return grpc.stream_stream_rpc_method_handler(stream)
-
-        async def answer(_: object, context: Context) -> bytes:
-            return await self._handle_unary(method, answering, context)
-
-        return grpc.stream_unary_rpc_method_handler(answer)
+            return grpc.stream_stream_rpc_method_handler(partial(CallHandlers._handle_stream, self, method, answering))
+        # Partials of the plain function cost no frame, and gRPC sees that they are coroutine functions.
+        return grpc.stream_unary_rpc_method_handler(partial(CallHandlers._handle_unary, self, method, answering))
 
     def _make_async(self, method: RpcMethod, function: Callable[..., Any]) -> AsyncServicerMethod:
         """Return an async version of a servicer's function: on the loop if it is async or short, else on a thread."""
@@ -105,15 +106,22 @@ class CallHandlers(grpc.GenericRpcHandler):
         lane = self._lanes.for_method(method.name)
         return lambda request, context: lane.run(function, request, context)
 
-    async def _handle_unary(self, method: RpcMethod, answering: AsyncServicerMethod, context: Context) -> bytes:
+    async def _handle_unary(
+        self, method: RpcMethod, answering: AsyncServicerMethod, _requests: object, context: Context
+    ) -> bytes:
         """Return the serialized response of a call, or abort it with the status of its error."""
         call = begin_call(method, context)
         try:
-            self._admit(call)
-            with self._policy.in_progress.count(call.agent or ""):
+            for admit in self._policy.admission:
+                admit(call)
+            agent = call.agent or ""
+            self._policy.in_progress.enter(agent)
+            try:
                 request = self._receive_each(call) if method.client_streaming else await self._receive(call)
                 response = await answering(request, context)
                 return serialize_message(response)
+            finally:
+                self._policy.in_progress.leave(agent)
         except asyncio.CancelledError:
             log_cancelled_call(call)
             raise
@@ -121,19 +129,26 @@ class CallHandlers(grpc.GenericRpcHandler):
             status = self._policy.errors.status_for(call, error)
         return await context.abort_with_status(status)
 
-    async def _handle_stream(self, method: RpcMethod, answering: AsyncServicerMethod, context: Context) -> None:
+    async def _handle_stream(
+        self, method: RpcMethod, answering: AsyncServicerMethod, _requests: object, context: Context
+    ) -> None:
         """Send the responses of a call as they come, or abort it with the status of its error.
 
         Initial metadata is sent after admission: it has the request id only if the call was admitted.
         """
         call = begin_call(method, context)
         try:
-            self._admit(call)
-            with self._policy.in_progress.count(call.agent or ""):
+            for admit in self._policy.admission:
+                admit(call)
+            agent = call.agent or ""
+            self._policy.in_progress.enter(agent)
+            try:
                 request = await self._receive(call)
+            finally:
+                self._policy.in_progress.leave(agent)
             with self._streams.track():
                 async with aclosing(await answering(request, context)) as answers:
-                    await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
+                    await context.send_initial_metadata(((REQUEST_ID_KEY, call.request_id),))
                     async for answer in answers:
                         await context.write(serialize_message(answer))
             return
@@ -143,10 +158,6 @@ class CallHandlers(grpc.GenericRpcHandler):
         except Exception as error:  # noqa: BLE001 - every error becomes a status
             status = self._policy.errors.status_for(call, error)
         await context.abort_with_status(status)
-
-    def _admit(self, call: InboundCall) -> None:
-        for judge in self._policy.admission:
-            judge(call)
 
     async def _receive(self, call: InboundCall) -> Message:
         """Return the message of a call. Raises InvalidArgument, also if none was sent, and DeadlineExceeded."""
@@ -226,8 +237,8 @@ def begin_call(method: RpcMethod, context: Context) -> InboundCall:
     sent: Any = context.invocation_metadata()
     metadata = dict(sent)
     repeated = find_repeated_keys(sent) if len(metadata) < len(sent) else frozenset()
-    request_id = choose_request_id(metadata.get(REQUEST_ID))
-    context.set_trailing_metadata(((REQUEST_ID, request_id),))
+    request_id = choose_request_id(metadata.get(REQUEST_ID_KEY))
+    context.set_trailing_metadata(((REQUEST_ID_KEY, request_id),))
     return InboundCall(method, context, request_id, metadata, repeated)
 
 

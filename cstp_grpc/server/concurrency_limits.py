@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +20,7 @@ class CallsInProgress:
     def __init__(self, per_agent: int, overall: int) -> None:
         self._per_agent = per_agent
         self._overall = overall
-        self._counts: Counter[str] = Counter()
+        self._counts: dict[str, int] = {}
         self._total = 0
         self._idle: asyncio.Event | None = None
 
@@ -30,24 +30,28 @@ class CallsInProgress:
         if self._total:
             await self._idle.wait()
 
-    @contextmanager
-    def count(self, agent: str) -> Iterator[None]:
-        """Count a call as in progress within the block. Raises RateLimited beyond a limit."""
-        if self._counts[agent] >= self._per_agent:
+    # Two methods instead of a context manager, which would cost each call five frames more.
+    def enter(self, agent: str) -> None:
+        """Count a call as in progress until `leave`. Raises RateLimited beyond a limit."""
+        count = self._counts.get(agent, 0)
+        if count >= self._per_agent:
             raise too_many_calls_error("of this agent", self._per_agent, "max_calls_per_agent")
         if self._total >= self._overall:
             raise too_many_calls_error("of all agents", self._overall, "max_calls")
-        self._counts[agent] += 1
+        self._counts[agent] = count + 1
         self._total += 1
-        try:
-            yield
-        finally:
-            self._total -= 1
-            self._counts[agent] -= 1
-            if not self._counts[agent]:
-                del self._counts[agent]
-            if self._idle and not self._total:
-                self._idle.set()
+
+    def leave(self, agent: str) -> None:
+        """End a call that `enter` has counted."""
+        self._total -= 1
+        count = self._counts[agent] - 1
+        if count:
+            self._counts[agent] = count
+        else:
+            # Otherwise there would be a count for each agent that ever called.
+            del self._counts[agent]
+        if self._idle and not self._total:
+            self._idle.set()
 
 
 def too_many_calls_error(whose: str, limit: int, setting: str) -> RateLimited:

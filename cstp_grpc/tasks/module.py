@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.config import Settings
-from cstp_grpc.contract.methods import RequiredPermissions, contract_methods
+from cstp_grpc.contract.methods import contract_methods, required_permissions
 from cstp_grpc.enums import PushFormat
 from cstp_grpc.gen.cstp.v1 import tasks_pb2_grpc
 from cstp_grpc.server.execution import PoolName
@@ -55,7 +55,7 @@ def build_tasks_module(
     notifications = push.notifications if push else None
     tasks = TaskRepository(store, shared.writer, shared.clock, timedelta(days=wanted.task_days), notifications)
     remover = ExpiredTaskRemover(tasks)
-    permissions = RequiredPermissions(contract_methods(shared.settings.disabled_services).values())
+    permissions = required_permissions(contract_methods(shared.settings.disabled_services).values())
     servicer = TaskService(tasks, permissions, shared.pools[PoolName.OTHERS])
     return Module(
         servicers=[(tasks_pb2_grpc.add_TaskServiceServicer_to_server, servicer)],

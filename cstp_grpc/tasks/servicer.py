@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 import grpc
 from google.protobuf import duration_pb2
 
 from cstp_grpc.caller import current_caller
-from cstp_grpc.contract.methods import RequiredPermissions
+from cstp_grpc.contract.methods import missing_permission_error
 from cstp_grpc.decisions import messages
-from cstp_grpc.enums import PushFormat, TaskState
+from cstp_grpc.enums import Permission, PushFormat, TaskState
 from cstp_grpc.gen.cstp.v1 import tasks_pb2, tasks_pb2_grpc
 from cstp_grpc.storage.background_work import WorkPool
 from cstp_grpc.storage.pagination import PageRequest
@@ -22,11 +23,14 @@ TASK_STATE = messages.EnumMapping(tasks_pb2.TaskState, TaskState)
 
 
 class TaskService(tasks_pb2_grpc.TaskServiceServicer):
-    """Serves cstp.v1.TaskService. Tasks are read on `lane`."""
+    """Serves cstp.v1.TaskService. Tasks are read on `lane`.
 
-    def __init__(self, keeper: TaskRepository, permissions: RequiredPermissions, lane: WorkPool) -> None:
+    `required` has the permissions that the methods behind tasks require, by name.
+    """
+
+    def __init__(self, keeper: TaskRepository, required: Mapping[str, Permission | None], lane: WorkPool) -> None:
         self._keeper = keeper
-        self._permissions = permissions
+        self._required = required
         self._read = lane.run_short if keeper.reads_are_short else lane.run
 
     async def SaveTask(
@@ -34,7 +38,9 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
     ) -> tasks_pb2.SaveTaskResponse:
         """Store a task, or a new state of one."""
         caller = current_caller.get()
-        self._permissions.require(request.method, caller.agent, caller.permissions)
+        needed = self._required.get(request.method)
+        if needed is not None and needed not in caller.permissions:
+            raise missing_permission_error(request.method, needed, caller.agent)
         config = parse_push_config(request.push_config) if request.HasField("push_config") else None
         saved = await self._keeper.write(
             caller.agent, parse_task_content(request.task), request.version, read_time_left(request), config

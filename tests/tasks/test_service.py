@@ -7,7 +7,6 @@ import threading
 from typing import Any
 
 from cstp_grpc.caller import Caller, current_caller
-from cstp_grpc.contract.methods import RequiredPermissions
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.tasks.servicer import TaskService
@@ -29,14 +28,14 @@ async def begin_and_read(service: TaskService) -> list[object]:
 
 def test_a_task_is_read_on_the_loop_where_it_is_in_a_file(kit: KeeperKit, database_kind: str) -> None:
     lane = ObservedLane()
-    service = TaskService(kit.keeper, RequiredPermissions(()), lane)
+    service = TaskService(kit.keeper, {}, lane)
     assert asyncio.run(begin_and_read(service)) == [False, 1, b"x"]
     reads = ["find", "get"]
     assert (lane.short, lane.blocking) == ((reads, []) if database_kind == "sqlite" else ([], reads))
 
 
 def test_saving_does_not_hold_the_event_loop(kit: KeeperKit, writer: GroupCommitWriter) -> None:
-    service = TaskService(kit.keeper, RequiredPermissions(()), ObservedLane())
+    service = TaskService(kit.keeper, {}, ObservedLane())
     begun, released = threading.Event(), threading.Event()
 
     def hold(_: object) -> None:

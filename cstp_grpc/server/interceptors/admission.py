@@ -1,23 +1,22 @@
-"""Admission of inbound calls before their message is read: bearer tokens, permissions, rate limits."""
+"""Admission of inbound calls before their message is read: deadlines, bearer tokens, permissions."""
 
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import grpc
-from limits import RateLimitItem, parse
 
 from cstp_grpc.caller import ANONYMOUS, Caller, current_caller
-from cstp_grpc.config import ConfigError, RateLimitSettings, TokenSettings
+from cstp_grpc.config import TokenSettings
 from cstp_grpc.contract.hop_limit import HOP_METADATA_KEY
-from cstp_grpc.contract.methods import RequiredPermissions, RpcMethod, is_contract_method
+from cstp_grpc.contract.methods import RpcMethod, missing_permission_error, required_permissions
 from cstp_grpc.enums import DEFAULT_TENANT, Permission
-from cstp_grpc.errors import AuthenticationRequired, RateLimited
-from cstp_grpc.server.interceptors.moving_windows import MovingWindows, window_value_count
+from cstp_grpc.errors import AuthenticationRequired, DeadlineExceeded
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -50,6 +49,21 @@ def find_repeated_keys(metadata: Sequence[tuple[str, str | bytes]]) -> frozenset
     return frozenset(key for key in keys if keys.count(key) > 1)
 
 
+REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+def choose_request_id(given: str | bytes | None) -> str:
+    """Return the caller's `x-request-id` if it is valid, else 32 random hexadecimal digits."""
+    return given if isinstance(given, str) and REQUEST_ID_PATTERN.fullmatch(given) else os.urandom(16).hex()
+
+
+def refuse_expired(call: InboundCall) -> None:
+    """Refuse a call whose deadline has passed. Raises DeadlineExceeded."""
+    remaining: float | None = call.context.time_remaining()
+    if remaining is not None and remaining <= 0:
+        raise DeadlineExceeded("The deadline passed before the call was begun")
+
+
 AUTHORIZATION_HEADER = "authorization"
 TOKEN_HINT = "send `authorization: Bearer TOKEN` with a token from the server's configuration"  # noqa: S105
 
@@ -75,7 +89,7 @@ class Authenticator:
     """
 
     def __init__(self, tokens: Iterable[TokenSettings] | None, methods: Iterable[RpcMethod]) -> None:
-        self._permissions = RequiredPermissions(methods)
+        self._required = required_permissions(methods)
         self._agents = (
             None
             if tokens is None
@@ -95,7 +109,9 @@ class Authenticator:
             raise AuthenticationRequired(f"`authorization` was sent more than once; {TOKEN_HINT}, once")
         agent = self._identify(call.metadata.get(AUTHORIZATION_HEADER))
         call.agent = agent.name
-        self._permissions.require(call.method.name, agent.name, agent.permissions)
+        needed = self._required[call.method.name]
+        if needed is not None and needed not in agent.permissions:
+            raise missing_permission_error(call.method.name, needed, agent.name)
         relayed = HOP_METADATA_KEY in call.metadata
         current_caller.set(Caller(agent.name, agent.permissions, call.request_id, agent.tenant, relayed))
 
@@ -114,58 +130,3 @@ class Authenticator:
 def token_digest(token: str) -> bytes:
     """Return the SHA-256 digest of a token."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-
-
-MIN_WAIT = 0.001
-"""Minimum retry delay in seconds, for a limit that is free again by the time it is reported."""
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A limit and the offset of its window; `start` is relative to the agent's windows if each agent has its own."""
-
-    limit: RateLimitItem
-    start: int
-
-
-class RateLimiter:
-    """Limits calls for each agent and method, and in total, in moving windows.
-
-    `methods` are the served methods, `agents` all callers; `memory` is a descriptor of `create_shared_memory` if
-    several processes with the same settings share the limits. Raises ConfigError for a limit on an unknown method.
-    """
-
-    def __init__(
-        self, settings: RateLimitSettings, methods: Collection[str], agents: Iterable[str], memory: int | None = None
-    ) -> None:
-        if unknown := [name for name in settings.methods if name not in methods and not is_contract_method(name)]:
-            raise ConfigError(f"rate_limits.methods: there is no method {', '.join(unknown)}")
-        limits = {name: parse(settings.methods.get(name, settings.per_agent)) for name in sorted(methods)}
-        self._methods: dict[str, Window] = {}
-        size = 0
-        for name, limit in limits.items():
-            self._methods[name] = Window(limit, size)
-            size += window_value_count(limit.amount)
-        self._agents = {agent: number * size for number, agent in enumerate(sorted(set(agents)))}
-        size *= len(self._agents)
-        self._overall: Window | None = None
-        if settings.overall:
-            self._overall = Window(parse(settings.overall), size)
-            size += window_value_count(self._overall.limit.amount)
-        self._windows = MovingWindows(size, memory)
-
-    def __call__(self, call: InboundCall) -> None:
-        """Count the call. Raises RateLimited with the seconds to wait."""
-        method, agent = call.method.name, call.agent
-        assert agent is not None, "authentication comes before"
-        self._take(self._methods[method], self._agents[agent], f"calls of {method}")
-        if self._overall is not None:
-            self._take(self._overall, 0, "calls of all agents")
-
-    def _take(self, window: Window, start: int, what: str) -> None:
-        limit = window.limit
-        free_at = self._windows.take(start + window.start, limit.amount, limit.get_expiry())
-        if free_at is None:
-            return
-        wait = max(free_at - time.time(), MIN_WAIT)
-        raise RateLimited(f"Too many {what}: {limit} is the limit; try again in {wait:.1f} s", retry_after=wait)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,11 +15,9 @@ from cstp_grpc import errors
 from cstp_grpc.contract.error_details import make_error_details, pack_any
 from cstp_grpc.contract.error_reasons import RETRIED_GRPC_CODES, codes_for_error
 from cstp_grpc.contract.rpc_errors import PUSHBACK_KEY, REQUEST_ID_KEY, STATUS_KEY
-from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY as REQUEST_ID
 from cstp_grpc.errors import (
     AuthenticationRequired,
     CstpError,
-    DeadlineExceeded,
     InternalError,
     InvalidArgument,
     PermissionDenied,
@@ -94,16 +90,6 @@ def blocks_within_limit(blocks: Sequence[errors.BlockingGuardrail]) -> Iterator[
         yield block
 
 
-__all__ = ["REQUEST_ID", "choose_request_id"]
-
-REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-
-
-def choose_request_id(given: str | bytes | None) -> str:
-    """Return the caller's `x-request-id` if it is valid, else a new one."""
-    return given if isinstance(given, str) and REQUEST_ID_PATTERN.fullmatch(given) else uuid.uuid4().hex
-
-
 logger = logging.getLogger(__name__)
 
 REFUSAL_ERRORS = (AuthenticationRequired, PermissionDenied, InvalidArgument, RateLimited)
@@ -135,10 +121,3 @@ class ErrorReporter:
             logger.error("%s %s failed unexpectedly", call.request_id, call.method.name, exc_info=error)
             failure = InternalError("Something unforeseen happened; the server's log tells more under the request id")
         return to_status(failure, call.request_id, call.context.time_remaining())
-
-
-def refuse_expired(call: InboundCall) -> None:
-    """Refuse a call whose deadline has passed. Raises DeadlineExceeded."""
-    remaining: float | None = call.context.time_remaining()
-    if remaining is not None and remaining <= 0:
-        raise DeadlineExceeded("The deadline passed before the call was begun")

@@ -38,8 +38,7 @@ class RequestValidator:
 
     def __init__(self, max_depth: int, max_values: int) -> None:
         self._validator = protovalidate.Validator()
-        self._max_depth = max_depth
-        self._max_values = max_values
+        self._bounds = StructBounds(max_depth, max_values)
 
     def warm_up(self, requests: Iterable[type[Message]]) -> None:
         """Compile the rules of message types in a thread, which otherwise delays the first request of each by
@@ -61,12 +60,9 @@ class RequestValidator:
 
     def validate(self, request: Message) -> None:
         """Validate a request. Raises InvalidArgument, which names each invalid field."""
-        violations = list(find_malformed_fields(request, "", StructBounds(self._max_depth, self._max_values)))
-        if not violations:
-            violations = [
-                FieldViolation(format_field_path(found.proto.field), found.proto.message)
-                for found in self._validator.collect_violations(request)
-            ]
+        violations = list(find_malformed_fields(request, "", self._bounds))
+        if not violations and (found := self._validator.collect_violations(request)):
+            violations = [FieldViolation(format_field_path(each.proto.field), each.proto.message) for each in found]
         if violations:
             # Trailing metadata, in which errors travel, has little room.
             violations = violations[:MAX_VIOLATIONS]
