@@ -16,7 +16,7 @@ from cstp_grpc.client.jsonrpc_transport import jsonrpc_url, tls_context
 from cstp_grpc.contract.error_reasons import error_class_for_http_status
 from cstp_grpc.contract.untrusted_text import MAX_REASON_CHARACTERS, to_single_line
 from cstp_grpc.errors import DeadlineExceeded, InternalError, InvalidArgument, ServerUnreachable
-from cstp_grpc.federation.peer_transport import MAX_PEER_RESPONSE_BYTES
+from cstp_grpc.federation.response_validation import MAX_PEER_RESPONSE_BYTES
 
 if TYPE_CHECKING:
     from cstp_grpc.card_keys import PublicKey

@@ -8,36 +8,22 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from google.protobuf.message import Message
 
+from cstp_grpc.contract.call_scope import asks_peers, reject_unknown_agents
 from cstp_grpc.contract.hop_limit import HOP_METADATA_KEY, HopContext
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.enums import Stakes
-from cstp_grpc.errors import FieldViolation, InvalidArgument, RateLimited
+from cstp_grpc.errors import RateLimited
 from cstp_grpc.federation.fan_out import PeerReply, PendingReplies, start_peer_calls
 from cstp_grpc.federation.peer import Peer
 from cstp_grpc.federation.peer_responses import PeerResponse, agent_response_message, read_replies, unreadable_response
 from cstp_grpc.gen.cstp.v1 import types_pb2
 
-
-class SelectablePeer(Protocol):
-    """The properties of a peer that selection needs."""
-
-    @property
-    def name(self) -> str:
-        """The configured name."""
-
-    @property
-    def required(self) -> bool:
-        """Whether actions need its permission."""
-
-    def speaks_for(self, category: str) -> bool:
-        """Whether it is responsible for a category."""
-
-
-PeerT = TypeVar("PeerT", bound=SelectablePeer)
+if TYPE_CHECKING:
+    from cstp_grpc.federation.late_answers import LateReplyCollector
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,68 +41,64 @@ class SubjectFilter:
     categories: frozenset[str]
     stakes: frozenset[Stakes]
 
-    def matches_all(self, matter: CallSubject) -> bool:
+    def matches_all(self, subject: CallSubject) -> bool:
         """Whether a subject matches both the categories and the stakes."""
-        of_category = not self.categories or matter.category in self.categories
-        return of_category and (not self.stakes or matter.stakes in self.stakes)
+        of_category = not self.categories or subject.category in self.categories
+        return of_category and (not self.stakes or subject.stakes in self.stakes)
 
-    def matches_any(self, matter: CallSubject) -> bool:
+    def matches_any(self, subject: CallSubject) -> bool:
         """Whether a subject matches one of the categories or one of the stakes."""
-        return matter.category in self.categories or matter.stakes in self.stakes
+        return subject.category in self.categories or subject.stakes in self.stakes
 
 
 @dataclass(frozen=True, slots=True)
-class PeerPolicy(Generic[PeerT]):
+class PeerPolicy:
     """The peers, the subjects that are federated if a call states no scope, and the quorums."""
 
-    peers: Sequence[PeerT]
+    peers: Sequence[Peer]
     by_default: SubjectFilter
     quorums: Sequence[tuple[SubjectFilter, int]]
 
-    def is_federated_by_default(self, matter: CallSubject) -> bool:
+    def is_federated_by_default(self, subject: CallSubject) -> bool:
         """Whether a call without a scope asks peers."""
-        return self.by_default.matches_any(matter)
+        return self.by_default.matches_any(subject)
 
-    def select_peers(self, matter: CallSubject, names: Sequence[str], *, judging: bool) -> list[PeerT]:
+    def select_peers(self, subject: CallSubject, names: Sequence[str], *, judging: bool) -> list[Peer]:
         """Return the peers that a call asks: those it names, else those responsible for its category.
 
         With `judging`, the required peers responsible for the category are always included. Raises InvalidArgument
         for an unknown name.
         """
-        known = {peer.name for peer in self.peers}
-        if unknown := [number for number, name in enumerate(names) if name not in known]:
-            violations = [FieldViolation(f"agents[{number}]", "is the name of no peer") for number in unknown]
-            # Only the first is named: errors have little room.
-            raise InvalidArgument(f"There is no peer {names[unknown[0]]}", violations=violations)
-        return [peer for peer in self.peers if is_selected(peer, matter, names, judging=judging)]
+        reject_unknown_agents(names, {peer.name for peer in self.peers})
+        return [peer for peer in self.peers if is_selected(peer, subject, names, judging=judging)]
 
-    def deciding_peers(self, matter: CallSubject, asked: Sequence[PeerT]) -> frozenset[str]:
+    def deciding_peers(self, subject: CallSubject, asked: Sequence[Peer]) -> frozenset[str]:
         """Return the names of the asked peers whose permission is needed, or who vote.
 
         In a vote these are the peers responsible for the category: a caller that names further peers must not add
         votes.
         """
-        votes = self.quorum(matter) is not None
-        return frozenset(peer.name for peer in asked if peer.required and (not votes or must_judge(peer, matter)))
+        votes = self.quorum(subject) is not None
+        return frozenset(peer.name for peer in asked if peer.required and (not votes or must_judge(peer, subject)))
 
-    def quorum(self, matter: CallSubject) -> int | None:
+    def quorum(self, subject: CallSubject) -> int | None:
         """Return how many required peers must allow an action, or None if each has a veto."""
-        return next((allow for matters, allow in self.quorums if matters.matches_all(matter)), None)
+        return next((allow for subjects, allow in self.quorums if subjects.matches_all(subject)), None)
 
 
-def is_selected(peer: SelectablePeer, matter: CallSubject, names: Sequence[str], *, judging: bool) -> bool:
+def is_selected(peer: Peer, subject: CallSubject, names: Sequence[str], *, judging: bool) -> bool:
     """Whether a call asks a peer."""
-    if judging and peer.required and must_judge(peer, matter):
+    if judging and peer.required and must_judge(peer, subject):
         return True
-    return peer.name in names if names else peer.speaks_for(matter.category or "")
+    return peer.name in names if names else peer.speaks_for(subject.category or "")
 
 
-def must_judge(peer: SelectablePeer, matter: CallSubject) -> bool:
+def must_judge(peer: Peer, subject: CallSubject) -> bool:
     """Whether a required peer must evaluate a subject.
 
     Omitting the category does not bypass peers that are limited to some categories.
     """
-    return matter.category is None or peer.speaks_for(matter.category)
+    return subject.category is None or peer.speaks_for(subject.category)
 
 
 AnswerT = TypeVar("AnswerT")
@@ -129,20 +111,6 @@ BUSY_RETRY_SECONDS: Final = 0.5
 """The retry delay if too many calls wait for peers."""
 
 
-class LateReplyHandler(Protocol):
-    """Handles replies of peers that arrive too late."""
-
-    @property
-    def seconds(self) -> float:
-        """How long late replies are accepted."""
-
-    def awaits(self, agent: str) -> bool:
-        """Whether the late reply of a peer is wanted."""
-
-    def take(self, reply: PeerReply) -> None:
-        """Handle a late reply."""
-
-
 @dataclass(frozen=True, slots=True)
 class FanOutPlan:
     """The plan of one fan-out.
@@ -153,13 +121,13 @@ class FanOutPlan:
 
     peers: Sequence[Peer]
     required: Collection[str]
-    journey: HopContext
+    hop_context: HopContext
     quorum: int | None
     left: Callable[[], float]
     room: int
 
     async def ask_peers(
-        self, method: str, request: Message, late: LateReplyHandler | None = None
+        self, method: str, request: Message, late: LateReplyCollector | None = None
     ) -> list[PeerResponse]:
         """Ask the peers and return their responses; `late` handles replies that arrive too late."""
         return self._read(await self._ask(method, request, late).await_replies())
@@ -180,8 +148,8 @@ class FanOutPlan:
             raise
         return answer, self._read(await asking.await_replies())
 
-    def _ask(self, method: str, request: Message, late: LateReplyHandler | None) -> PendingReplies:
-        metadata = ((HOP_METADATA_KEY, self.journey.encode()),)
+    def _ask(self, method: str, request: Message, late: LateReplyCollector | None) -> PendingReplies:
+        metadata = ((HOP_METADATA_KEY, self.hop_context.encode()),)
         if late is None:
             return start_peer_calls(self.peers, contract_methods()[method], request, self.left(), metadata)
         return start_peer_calls(
@@ -217,73 +185,75 @@ class FanOutLimiter:
     """
 
     def __init__(
-        self, name: str, policy: PeerPolicy[Peer], *, max_hops: int, max_calls: int, seconds: float, max_bytes: int
+        self, name: str, policy: PeerPolicy, *, max_hops: int, max_calls: int, seconds: float, max_bytes: int
     ) -> None:
         self._name = name
         self._policy = policy
         self._max_hops = max_hops
         self._seconds = seconds
         self._max_bytes = max_bytes
-        self._places = threading.BoundedSemaphore(max_calls)
-        self._entering = threading.Lock()
-        self._under_way: Counter[str] = Counter()
+        self._slots = threading.BoundedSemaphore(max_calls)
+        self._lock = threading.Lock()
+        self._calls_by_id: Counter[str] = Counter()
+        """How many calls with each id are in progress here. Guarded by the lock."""
 
-    def is_local(self, scope: types_pb2.Scope.ValueType, agents: Sequence[str], matter: CallSubject) -> bool:
+    def is_local(self, scope: types_pb2.Scope.ValueType, agents: Sequence[str], subject: CallSubject) -> bool:
         """Whether a call asks no peers, wherever it comes from. Raises InvalidArgument."""
-        if scope == types_pb2.SCOPE_LOCAL and agents:
-            raise InvalidArgument.field("agents", "are asked where the scope is federated, and it is local")
-        if scope or agents:
-            return scope == types_pb2.SCOPE_LOCAL
-        return not self._policy.is_federated_by_default(matter)
+        stated = asks_peers(scope, agents)
+        return not (self._policy.is_federated_by_default(subject) if stated is None else stated)
 
     @contextmanager
     def plan_fan_out(
-        self, about: str, matter: CallSubject, agents: Sequence[str], arrival: InboundHop, *, judging: bool
+        self, call_id: str, subject: CallSubject, agents: Sequence[str], inbound: InboundHop, *, judging: bool
     ) -> Iterator[FanOutPlan | None]:
         """Yield the fan-out plan, or None if the call loops or selects no peer.
 
-        With a quorum and no peers, the vote is held and fails. `about` identifies the same call at all agents;
+        With a quorum and no peers, the vote is held and fails. `call_id` identifies the same call at all agents;
         `agents` are the peers that it names. Raises InvalidArgument, and RateLimited if too many calls wait for
         peers.
         """
-        brought = HopContext.decode(arrival.hop_metadata)
-        peers = self._policy.select_peers(matter, agents, judging=judging)
-        quorum = self._policy.quorum(matter) if judging else None
-        journey = brought or HopContext(about, self._max_hops)
-        nobody = not peers and quorum is None
-        if nobody or journey.hops == 0 or self._name in journey.path:
+        relayed = HopContext.decode(inbound.hop_metadata)
+        peers = self._policy.select_peers(subject, agents, judging=judging)
+        quorum = self._policy.quorum(subject) if judging else None
+        context = relayed or HopContext(call_id, self._max_hops)
+        # The hop limit and the path end every loop of agents that pass the metadata on. The id ends what they cannot
+        # see: the same call that arrives by a second way while the first is in progress, since neither path has this
+        # agent. A caller of its own has no metadata, and may use an id as often as it likes.
+        if (not peers and quorum is None) or context.hops == 0 or self._name in context.path:
             yield None
             return
-        with self._under_way_with(journey.id) as others:
-            if brought and others:
+        with self._count_call(context.id) as is_repeated:
+            if relayed and is_repeated:
                 yield None
                 return
-            if not self._places.acquire(blocking=False):
+            # Only now: a call that loops must not be refused for lack of slots, which the call that it repeats may
+            # hold itself.
+            if not self._slots.acquire(blocking=False):
                 raise RateLimited("Too many calls wait for peers; try again", retry_after=BUSY_RETRY_SECONDS)
             try:
-                onward = replace(journey, hops=min(journey.hops, self._max_hops)).next_hop(self._name)
-                required = self._policy.deciding_peers(matter, peers)
-                # What a peer says is told twice, as its own and merged; this agent says as much as one of them.
+                onward = replace(context, hops=min(context.hops, self._max_hops)).next_hop(self._name)
+                required = self._policy.deciding_peers(subject, peers)
+                # A peer's answer appears twice, by itself and merged; this agent's own is as long as one of them.
                 room = self._max_bytes // (2 * (len(peers) + 1))
-                yield FanOutPlan(peers, required, onward, quorum, lambda: self._left(arrival.remaining()), room)
+                yield FanOutPlan(peers, required, onward, quorum, lambda: self._seconds_left(inbound.remaining()), room)
             finally:
-                self._places.release()
+                self._slots.release()
 
     @contextmanager
-    def _under_way_with(self, about: str) -> Iterator[bool]:
-        """Register a call in progress, and yield whether another one with the same id was."""
-        with self._entering:
-            others = self._under_way[about] > 0
-            self._under_way[about] += 1
+    def _count_call(self, call_id: str) -> Iterator[bool]:
+        """Count a call in progress, and yield whether another one with the same id was."""
+        with self._lock:
+            is_repeated = self._calls_by_id[call_id] > 0
+            self._calls_by_id[call_id] += 1
         try:
-            yield others
+            yield is_repeated
         finally:
-            with self._entering:
-                self._under_way[about] -= 1
-                if not self._under_way[about]:
-                    del self._under_way[about]
+            with self._lock:
+                self._calls_by_id[call_id] -= 1
+                if not self._calls_by_id[call_id]:
+                    del self._calls_by_id[call_id]
 
-    def _left(self, remaining: float | None) -> float:
+    def _seconds_left(self, remaining: float | None) -> float:
         """Return the seconds that peers may take, so that the caller gets its response in time."""
         if remaining is None:
             return self._seconds

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from cstp_grpc.audit.model import AuditSink
+from cstp_grpc.callbacks.outbox import CallbackOutbox
 from cstp_grpc.client.trust_files import raise_config_errors, read_ca_file, read_card_keys
 from cstp_grpc.config import FederationSettings, PeerSettings
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.federation.fan_out_plan import FanOutLimiter, PeerPolicy, SubjectFilter
+from cstp_grpc.federation.late_answers import LateAnswerForwarder
 from cstp_grpc.federation.peer import CircuitBreaker, Peer, open_peer
-from cstp_grpc.federation.servicer import FederatedCstpService, LateAnswerForwarder, LateAnswerSink
+from cstp_grpc.federation.servicer import FederatedCstpService
 from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc
 from cstp_grpc.intents.module import IntentParts
 from cstp_grpc.server_module import Module, SharedParts
@@ -51,9 +53,9 @@ def build_federation_module(
     intents: IntentParts,
     read_policy: ReadPolicy,
     sink: AuditSink,
-    callbacks: LateAnswerSink | None,
+    callbacks: CallbackOutbox | None,
 ) -> Module:
-    """Build the module that takes the place of that of intents, and also asks peers if a call or the settings want it.
+    """Build the module that takes the place of that of intents, and also asks `peers` if a call or the settings say so.
 
     `callbacks` delivers late answers of peers to agents.
     """
@@ -80,7 +82,7 @@ def build_federation_module(
     return Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
 
 
-def build_peer_policy(settings: FederationSettings, peers: Sequence[Peer]) -> PeerPolicy[Peer]:
+def build_peer_policy(settings: FederationSettings, peers: Sequence[Peer]) -> PeerPolicy:
     """Build the policy of which calls ask which peers, from the settings."""
     by_default = settings.default_for
     return PeerPolicy(

@@ -1,14 +1,16 @@
-"""Call a peer over gRPC or JSON-RPC, and classify the result."""
+"""Call a peer over gRPC or JSON-RPC, at a given address or that of its agent card, and classify the result."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from urllib.parse import urlsplit
 
 import grpc
 from google.protobuf.descriptor import Descriptor
@@ -16,7 +18,7 @@ from google.protobuf.message import DecodeError, Message
 
 from cstp_grpc import errors
 from cstp_grpc.client.fetching import HttpResponse, ResponseTooLarge, fetch_response
-from cstp_grpc.client.grpc_transport import bearer_header, channel_options, grpc_address
+from cstp_grpc.client.grpc_transport import bearer_header, channel_options, grpc_address, target_scheme
 from cstp_grpc.client.jsonrpc_transport import (
     drop_unknown_fields,
     encode_call,
@@ -31,13 +33,25 @@ from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rpc_errors import error_from_rpc, read_error_details
 from cstp_grpc.contract.untrusted_text import MAX_REASON_CHARACTERS, to_single_line
 from cstp_grpc.enums import PeerStatus
-from cstp_grpc.errors import CstpError, ServerUnreachable
+from cstp_grpc.errors import CstpError, DeadlineExceeded, InvalidArgument, ServerUnreachable
+from cstp_grpc.federation.agent_card import (
+    CARD_SUFFIX,
+    InvalidAgentCard,
+    PeerCard,
+    UntrustedCard,
+    parse_card_url,
+    read_card,
+)
+from cstp_grpc.federation.response_validation import MAX_PEER_RESPONSE_BYTES
+
+if TYPE_CHECKING:
+    from cstp_grpc.card_keys import PublicKey
 
 CallMetadata = Sequence[tuple[str, str]]
 """Sent with the request: gRPC metadata, or HTTP headers."""
 
-MAX_PEER_RESPONSE_BYTES: Final = 4 * 1024 * 1024
-"""The largest response that is read from a peer."""
+CARD_CACHE_SECONDS: Final = 300.0
+"""How long a fetched agent card is used."""
 SERVER_FAILURES: Final = (errors.Unavailable, errors.QueryFailed, errors.InternalError, errors.LiaisonAgentUnavailable)
 """Errors that mean that an agent failed, in contrast to a rejection."""
 
@@ -82,12 +96,22 @@ def unavailable_result(why: str) -> PeerCallResult:
 
 def result_of_error(error: CstpError) -> PeerCallResult:
     """Return the result for an error response."""
-    if isinstance(error, errors.DeadlineExceeded):
+    if isinstance(error, DeadlineExceeded):
         return TIMED_OUT_RESULT
     status = PeerStatus.UNREACHABLE if isinstance(error, SERVER_FAILURES) else PeerStatus.REFUSED
     return PeerCallResult(
         status, error=type(error)(to_single_line(error.message[: 2 * MAX_REASON_CHARACTERS])[:MAX_REASON_CHARACTERS])
     )
+
+
+class PeerTransport(Protocol):
+    """Calls a peer over one kind of connection."""
+
+    def call(self, method: RpcMethod, request: Message, seconds: float, metadata: CallMetadata) -> PeerCallResult:
+        """Return the result of a call, within `seconds`."""
+
+    def close(self) -> None:
+        """Close the connections."""
 
 
 CHANNEL_OPTIONS: Final[Mapping[str, int]] = {
@@ -226,3 +250,144 @@ def result_of_http_status(status: int) -> PeerCallResult:
     if error_class := error_class_for_http_status(status):
         return result_of_error(error_class(words))
     return unavailable_result(words) if status >= 500 else unreadable_result(words)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedCard:
+    """The transport for the address that a card named, and until when it is used."""
+
+    address: str
+    transport: PeerTransport
+    until: float
+
+
+class CardPeerTransport:
+    """Calls a peer at the address in its agent card.
+
+    The card is fetched with the first call, again when it expires, and after a failure. With `card_keys`, one of them
+    must have signed it. Raises InvalidArgument.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        root_certificates: bytes | None,
+        clock: Callable[[], float],
+        card_keys: Sequence[PublicKey] = (),
+    ) -> None:
+        # The card is fetched with the first call; what can be judged without it is judged here.
+        parse_card_url(url)
+        bearer_header(token)
+        tls_context(root_certificates)
+        self._url = url
+        self._token = token
+        self._roots = root_certificates
+        self._clock = clock
+        self._card_keys = card_keys
+        self._fetching = threading.Lock()
+        """Held by the one call that fetches the card. The fields below are read and set without it: a call that sees
+        an older value uses an older transport, or has the card fetched once more."""
+        self._resolved: ResolvedCard | None = None
+        self._is_doubted = False
+        """Whether a call failed since the card was fetched: the peer may have moved."""
+        self._closed = False
+
+    def call(self, method: RpcMethod, request: Message, seconds: float, metadata: CallMetadata) -> PeerCallResult:
+        """Return the result of a call, within `seconds`."""
+        deadline = self._clock() + seconds
+        try:
+            # At most half of the time, so that some is left for the call.
+            transport = self._current_transport(seconds / 2)
+        except InvalidAgentCard as error:
+            return PeerCallResult(PeerStatus.NOT_UNDERSTOOD, error=error)
+        result = transport.call(method, request, deadline - self._clock(), metadata)
+        if result.status in (PeerStatus.UNREACHABLE, PeerStatus.NOT_UNDERSTOOD):
+            self._is_doubted = True
+        return result
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._closed = True
+        if self._resolved is not None:
+            self._resolved.transport.close()
+
+    def _current_transport(self, seconds: float) -> PeerTransport:
+        """Return the transport to use. Raises the errors of reading the card."""
+        deadline = self._clock() + seconds
+        if (resolved := self._fresh_card()) is not None:
+            return resolved.transport
+        if not self._fetching.acquire(timeout=seconds):
+            raise DeadlineExceeded("the agent card did not come in time")
+        try:
+            # The call that held the lock before has perhaps fetched it.
+            resolved = self._fresh_card() or self._resolve_card(deadline - self._clock())
+        finally:
+            self._fetching.release()
+        return resolved.transport
+
+    def _fresh_card(self) -> ResolvedCard | None:
+        resolved = self._resolved
+        is_fresh = resolved is not None and not self._is_doubted and self._clock() < resolved.until
+        return resolved if is_fresh else None
+
+    def _resolve_card(self, seconds: float) -> ResolvedCard:
+        """Fetch the card and return the transport for its address, the present one if the address is the same."""
+        present = self._resolved
+        try:
+            card = read_card(self._url, self._token, self._roots, seconds, self._clock, self._card_keys)
+            address = preferred_address(card)
+        except UntrustedCard:
+            # Somebody else may answer at the card's URL, and then also at the address of the card before.
+            raise
+        except CstpError:
+            if present is None or self._is_doubted:
+                raise
+            # No call to the address has failed: it is used although the card cannot be fetched again.
+            address = present.address
+        is_same = present is not None and present.address == address
+        transport = present.transport if present and is_same else self._open(address)
+        resolved = self._resolved = ResolvedCard(address, transport, self._clock() + CARD_CACHE_SECONDS)
+        if present is not None and not is_same:
+            # Calls of other threads that still use it fail as unreachable: the peer says that it is not there any more.
+            present.transport.close()
+        self._is_doubted = False
+        if self._closed:
+            # `close` ran meanwhile, and has perhaps not seen the new transport.
+            transport.close()
+        return resolved
+
+    def _open(self, address: str) -> PeerTransport:
+        return open_direct_transport(address, self._token, self._roots, self._clock)
+
+
+def preferred_address(card: PeerCard) -> str:
+    """Return the address to call: gRPC if the card names it."""
+    address = card.grpc_target or card.jsonrpc_url
+    assert address is not None, "a card without an address is none"
+    return address
+
+
+def open_peer_transport(
+    url: str,
+    token: str | None,
+    root_certificates: bytes | None,
+    clock: Callable[[], float],
+    card_keys: Sequence[PublicKey] = (),
+) -> PeerTransport:
+    """Return the transport for the URL of a server, a bridge or an agent card. Raises InvalidArgument."""
+    if target_scheme(url) in {"http", "https"} and urlsplit(url).path.endswith(CARD_SUFFIX):
+        return CardPeerTransport(url, token, root_certificates, clock, card_keys)
+    if card_keys:
+        raise InvalidArgument.field("card_keys", "need the URL of an agent card, which ends with .json")
+    return open_direct_transport(url, token, root_certificates, clock)
+
+
+def open_direct_transport(
+    url: str, token: str | None, root_certificates: bytes | None, clock: Callable[[], float]
+) -> PeerTransport:
+    """Return the transport for the URL of a server or a bridge. Raises InvalidArgument."""
+    scheme = target_scheme(url)
+    if scheme in {"http", "https"}:
+        return HttpPeerTransport(url, token, root_certificates, clock)
+    return GrpcPeerTransport(url, token, root_certificates, secure=scheme == "grpcs")

@@ -11,6 +11,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, options_pb2, types_pb2
 
+MAX_PEER_RESPONSE_BYTES: Final = 4 * 1024 * 1024
+"""The largest response that is read from a peer: the default of gRPC, and of the setting `grpc.max_message_bytes`."""
 MAX_AGENT_CHARACTERS: Final = 500
 MAX_IDENTIFIER_CHARACTERS: Final = 200
 MAX_TITLE_CHARACTERS: Final = 500

@@ -1,27 +1,24 @@
-"""The servicer of the three methods of the protocol with peers, and late answers of peers."""
+"""The servicer of the three methods of the protocol on a server with peers."""
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final, Protocol, TypeVar
+from typing import TypeVar
 
 import grpc
 
 from cstp_grpc.audit.model import AuditedPeer, AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.caller import current_caller
 from cstp_grpc.contract.hop_limit import HOP_METADATA_KEY
-from cstp_grpc.contract.json_codec import to_json
 from cstp_grpc.decisions import messages
 from cstp_grpc.decisions.read_policy import ReadPolicy
-from cstp_grpc.enums import PeerStatus, Stakes
-from cstp_grpc.federation.fan_out import PeerReply
+from cstp_grpc.enums import Stakes
 from cstp_grpc.federation.fan_out_plan import CallSubject, FanOutLimiter, FanOutPlan, InboundHop
+from cstp_grpc.federation.late_answers import LateAnswerForwarder
 from cstp_grpc.federation.merge import (
     FederatedVerdict,
     PeerViolation,
@@ -29,12 +26,9 @@ from cstp_grpc.federation.merge import (
     merge_search_results,
     sort_violations,
 )
-from cstp_grpc.federation.peer import Peer
 from cstp_grpc.federation.peer_responses import (
     PeerResponse,
-    agent_response_message,
     read_query_matches,
-    read_reply,
     read_similar_decisions,
     read_verdict,
     without_decisions,
@@ -43,131 +37,28 @@ from cstp_grpc.federation.peer_responses import (
     write_query,
 )
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, types_pb2
-from cstp_grpc.intents.servicer import QueryLimits, query_limit
+from cstp_grpc.intents.servicer import CstpService, QueryLimits, query_limit
 
 logger = logging.getLogger(__name__)
-
-MAX_LATE_ANSWERS: Final = 16
-"""Maximum number of late answers awaited at once; a peer has more slots than that for calls that are in time."""
-
-
-class LateAnswerSink(Protocol):
-    """Delivers late answers to announcing agents."""
-
-    def is_allowed(self, url: str | None) -> bool:
-        """Return whether callbacks to a URL are allowed."""
-
-    def queue_late_answer(
-        self, agent: str, correlation_id: str, revision: int, url: str, response: Mapping[str, Any]
-    ) -> None:
-        """Queue a peer's late answer to a revision of an intent. Raises nothing."""
-
-
-class LateAnswerForwarder:
-    """Forwards late answers to the announcing agents; peers may take `seconds` in total, and `most` at once."""
-
-    def __init__(self, callbacks: LateAnswerSink, seconds: float, most: int = MAX_LATE_ANSWERS) -> None:
-        self._callbacks = callbacks
-        self._seconds = seconds
-        self._places = threading.Semaphore(most)
-
-    def collector_for(
-        self, request: cstp_pb2.AnnounceIntentRequest, revision: int, peers: Sequence[Peer], *, narrowed: bool
-    ) -> LateReplyCollector | None:
-        """Return the collector of late answers to a revision of an intent, or None if its agent gets no callbacks.
-
-        `narrowed` omits the decisions of peers.
-        """
-        agent, correlation_id = current_caller.get().agent, request.correlation_id
-        url: str | None = messages.optional_field(request.agent, "url")
-        if url is None or not self._callbacks.is_allowed(url):
-            return None
-
-        def tell(answer: PeerResponse) -> None:
-            told = agent_response_message(without_decisions(answer) if narrowed else answer)
-            self._callbacks.queue_late_answer(agent, correlation_id, revision, url, to_json(told))
-
-        return LateReplyCollector(peers, self._places, tell, self._seconds)
-
-
-class LateReplyCollector:
-    """Collects the late replies of peers to one announcement, as far as slots are free."""
-
-    def __init__(
-        self,
-        peers: Sequence[Peer],
-        places: threading.Semaphore,
-        tell: Callable[[PeerResponse], None],
-        seconds: float,
-    ) -> None:
-        self.seconds = seconds
-        self._peers = {peer.name: peer for peer in peers}
-        self._places = places
-        self._tell = tell
-        self._lock = threading.Lock()
-        self._waiting: set[str] = set()
-        self._replied: set[str] = set()
-
-    def awaits(self, agent: str) -> bool:
-        """Return whether the reply of a peer is awaited; it then holds a slot until it arrives."""
-        with self._lock:
-            if agent in self._replied:
-                return True
-            if not self._places.acquire(blocking=False):
-                logger.info("the answer of %s is not waited for: too many are late", agent)
-                return False
-            self._waiting.add(agent)
-            return True
-
-    def take(self, reply: PeerReply) -> None:
-        """Accept a late reply, and forward it if it is a valid answer."""
-        peer = self._peers[reply.agent]
-        with ExitStack() as afterwards:
-            with self._lock:
-                self._replied.add(reply.agent)
-                if reply.agent in self._waiting:
-                    afterwards.callback(self._places.release)
-            answer = read_reply(reply, required=peer.required, trust=peer.trust)
-            if answer.status is PeerStatus.ANSWERED:
-                self._tell(answer)
-
 
 RequestT = TypeVar(
     "RequestT", cstp_pb2.AnnounceIntentRequest, cstp_pb2.QueryDecisionsRequest, cstp_pb2.CheckGuardrailsRequest
 )
 
 
-class LocalCstpServicer(Protocol):
-    """The three methods as this agent answers them without peers."""
-
-    async def AnnounceIntent(
-        self, request: cstp_pb2.AnnounceIntentRequest, context: grpc.ServicerContext
-    ) -> cstp_pb2.AnnounceIntentResponse:
-        """Announce an intent."""
-
-    async def QueryDecisions(
-        self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext
-    ) -> cstp_pb2.QueryDecisionsResponse:
-        """Search decisions."""
-
-    async def CheckGuardrails(
-        self, request: cstp_pb2.CheckGuardrailsRequest, context: grpc.ServicerContext
-    ) -> cstp_pb2.CheckGuardrailsResponse:
-        """Evaluate guardrails for an action."""
-
-
 class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
-    """Serves cstp.v1.CstpService with or without peers; `name` is the name of this agent.
+    """Serves cstp.v1.CstpService on a server with peers; `name` is the name of this agent.
 
-    A merged verdict is on disk before the response; `stores_content` False omits the texts of intents from it. `late`
-    forwards what peers answer after the response.
+    `local` answers for this agent alone; it refuses requests that name agents, so the names are taken out once the
+    peers are selected. A merged verdict is on disk before the response; `stores_content` False omits
+    the texts of intents from it. `late` forwards what peers answer after the response.
     """
 
     def __init__(
         self,
         name: str,
-        alone: LocalCstpServicer,
-        rounds: FanOutLimiter,
+        local: CstpService,
+        limiter: FanOutLimiter,
         sharing: ReadPolicy,
         trail: AuditSink,
         clock: Callable[[], datetime],
@@ -177,8 +68,8 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         late: LateAnswerForwarder | None = None,
     ) -> None:
         self._name = name
-        self._local = alone
-        self._rounds = rounds
+        self._local = local
+        self._limiter = limiter
         self._sharing = sharing
         self._trail = trail
         self._clock = clock
@@ -190,33 +81,37 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         self, request: cstp_pb2.AnnounceIntentRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.AnnounceIntentResponse:
         """Announce an intent here, then to peers."""
-        matter = CallSubject(
+        subject = CallSubject(
             messages.optional_field(request, "category"), messages.STAKES.word(request.stakes) or Stakes.MEDIUM
         )
-        if self._rounds.is_local(request.scope, request.agents, matter):
+        if self._limiter.is_local(request.scope, request.agents, subject):
             return await self._local.AnnounceIntent(request, context)
         if not request.HasField("correlation_id"):
+            # The same intent has the same id at all agents.
             request.correlation_id = str(uuid.uuid4())
-        with self._rounds.plan_fan_out(
-            request.correlation_id, matter, request.agents, read_hop_metadata(context), judging=True
-        ) as asked:
+        with self._limiter.plan_fan_out(
+            request.correlation_id, subject, request.agents, read_hop_metadata(context), judging=True
+        ) as plan:
+            request.ClearField("agents")
+            # First here: what fails here is announced to nobody.
             answer = await self._local.AnnounceIntent(request, context)
-            if asked is None:
+            if plan is None:
                 return answer
-            told = request_for_peers(request, asked)
-            told.ClearField("project")
-            told.ClearField("paths")
+            forwarded = request_for_peers(request, plan)
+            # These name what only this agent's configuration knows.
+            forwarded.ClearField("project")
+            forwarded.ClearField("paths")
             narrowed = self._is_narrowed()
             late = (
-                self._late.collector_for(request, answer.revision, asked.peers, narrowed=narrowed)
+                self._late.collector_for(request, answer.revision, plan.peers, narrowed=narrowed)
                 if self._late
                 else None
             )
-            peers = await asked.ask_peers("cstp.announceIntent", told, late)
+            peers = await plan.ask_peers("cstp.announceIntent", forwarded, late)
         if narrowed:
             peers = [without_decisions(peer) for peer in peers]
         verdict = (
-            self._merge_verdicts(answer.guardrail_status, peers, asked) if answer.HasField("guardrail_status") else None
+            self._merge_verdicts(answer.guardrail_status, peers, plan) if answer.HasField("guardrail_status") else None
         )
         own = read_similar_decisions(answer, self._name, 1.0)
         similar = merge_search_results(own, [peer.feedback.similar for peer in peers if peer.feedback])
@@ -229,18 +124,19 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.QueryDecisionsResponse:
         """Search the decisions of this agent and its peers."""
-        matter = CallSubject(messages.optional_field(request.filters, "category"))
-        if self._rounds.is_local(request.scope, request.agents, matter) or self._is_narrowed():
+        subject = CallSubject(messages.optional_field(request.filters, "category"))
+        if self._limiter.is_local(request.scope, request.agents, subject) or self._is_narrowed():
+            request.ClearField("agents")
             return await self._local.QueryDecisions(request, context)
         started = time.perf_counter()
-        about = current_caller.get().request_id
-        with self._rounds.plan_fan_out(
-            about, matter, request.agents, read_hop_metadata(context), judging=False
-        ) as asked:
-            if asked is None:
+        with self._limiter.plan_fan_out(
+            current_caller.get().request_id, subject, request.agents, read_hop_metadata(context), judging=False
+        ) as plan:
+            request.ClearField("agents")
+            if plan is None:
                 return await self._local.QueryDecisions(request, context)
-            answer, peers = await asked.ask_peers_while(
-                "cstp.queryDecisions", request_for_peers(request, asked), self._local.QueryDecisions(request, context)
+            answer, peers = await plan.ask_peers_while(
+                "cstp.queryDecisions", request_for_peers(request, plan), self._local.QueryDecisions(request, context)
             )
         own = read_query_matches(answer, self._name, 1.0)
         found = merge_search_results(own, [peer.matches for peer in peers if peer.matches])
@@ -253,21 +149,21 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
     ) -> cstp_pb2.CheckGuardrailsResponse:
         """Evaluate guardrails here and at peers, and merge the verdicts."""
         action = request.action
-        matter = CallSubject(
+        subject = CallSubject(
             messages.optional_field(action, "category"), messages.STAKES.word(action.stakes) or Stakes.MEDIUM
         )
-        if self._rounds.is_local(request.scope, request.agents, matter):
+        if self._limiter.is_local(request.scope, request.agents, subject):
             return await self._local.CheckGuardrails(request, context)
-        about = current_caller.get().request_id
-        with self._rounds.plan_fan_out(
-            about, matter, request.agents, read_hop_metadata(context), judging=True
-        ) as asked:
-            if asked is None:
+        with self._limiter.plan_fan_out(
+            current_caller.get().request_id, subject, request.agents, read_hop_metadata(context), judging=True
+        ) as plan:
+            request.ClearField("agents")
+            if plan is None:
                 return await self._local.CheckGuardrails(request, context)
-            answer, peers = await asked.ask_peers_while(
-                "cstp.checkGuardrails", request_for_peers(request, asked), self._local.CheckGuardrails(request, context)
+            answer, peers = await plan.ask_peers_while(
+                "cstp.checkGuardrails", request_for_peers(request, plan), self._local.CheckGuardrails(request, context)
             )
-        verdict = self._merge_verdicts(answer, peers, asked)
+        verdict = self._merge_verdicts(answer, peers, plan)
         write_check(answer, verdict, peers)
         await self._record(action.description, request, verdict, peers)
         return answer
@@ -282,11 +178,11 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         self,
         own: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus,
         peers: Sequence[PeerResponse],
-        asked: FanOutPlan,
+        plan: FanOutPlan,
     ) -> FederatedVerdict:
         """Merge our own verdict with those of peers."""
-        judgement = read_verdict(own, self._name)
-        return decide_verdict(self._name, judgement, [peer.peer_verdict for peer in peers], asked.quorum)
+        verdict = read_verdict(own, self._name)
+        return decide_verdict(self._name, verdict, [peer.peer_verdict for peer in peers], plan.quorum)
 
     async def _record(
         self,
@@ -324,18 +220,19 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         )
 
 
-def request_for_peers(request: RequestT, asked: FanOutPlan) -> RequestT:
+def request_for_peers(request: RequestT, plan: FanOutPlan) -> RequestT:
     """Return the request for peers: with the name of the original caller, and without its callback URL."""
-    told = type(request)()
-    told.CopyFrom(request)
-    told.scope = types_pb2.SCOPE_FEDERATED if asked.journey.hops else types_pb2.SCOPE_LOCAL
-    told.ClearField("agents")
-    if not isinstance(told, cstp_pb2.CheckGuardrailsRequest):
+    forwarded = type(request)()
+    forwarded.CopyFrom(request)
+    # A peer that may not ask further is told so by the scope as well, whether or not it reads hop metadata.
+    forwarded.scope = types_pb2.SCOPE_FEDERATED if plan.hop_context.hops else types_pb2.SCOPE_LOCAL
+    forwarded.ClearField("agents")
+    if not isinstance(forwarded, cstp_pb2.CheckGuardrailsRequest):
         # A peer knows no revision of this agent's journal.
-        told.ClearField("min_journal_revision")
+        forwarded.ClearField("min_journal_revision")
     name = request.agent.id or current_caller.get().agent
-    told.agent.CopyFrom(types_pb2.AgentInfo(id=name))
-    return told
+    forwarded.agent.CopyFrom(types_pb2.AgentInfo(id=name))
+    return forwarded
 
 
 def audited_peer(peer: PeerResponse) -> AuditedPeer:
@@ -345,6 +242,5 @@ def audited_peer(peer: PeerResponse) -> AuditedPeer:
 
 def read_hop_metadata(context: grpc.ServicerContext) -> InboundHop:
     """Read the hop limit metadata of a call."""
-    found = dict(context.invocation_metadata()).get(HOP_METADATA_KEY)
-    said = found.decode("latin-1") if isinstance(found, bytes) else found
-    return InboundHop(said, context.time_remaining)
+    value = dict(context.invocation_metadata()).get(HOP_METADATA_KEY)
+    return InboundHop(value.decode("latin-1") if isinstance(value, bytes) else value, context.time_remaining)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cstp_grpc.audit.model import AuditSink
+from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc
 from cstp_grpc.guardrails.checker import GuardrailChecker, GuardrailEvaluator
@@ -34,6 +35,7 @@ def build_intents_module(
     code: CodeContextReader,
     sink: AuditSink,
     citations: CitationRecorder | None,
+    read_policy: ReadPolicy,
 ) -> IntentParts:
     """Build guardrail checks and announcements; `citations` records which decisions an agent was given."""
     settings, pools = shared.settings, shared.pools
@@ -53,6 +55,8 @@ def build_intents_module(
         citations=citations,
     )
     limits = QueryLimits(settings.cstp.query.max_results, settings.cstp.query.min_score)
-    servicer = CstpService(settings.agent.name, announcer, search, checker, limits, queries=pools[PoolName.QUERIES])
+    servicer = CstpService(
+        settings.agent.name, announcer, search, checker, limits, read_policy, queries=pools[PoolName.QUERIES]
+    )
     module = Module(servicers=[(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)])
     return IntentParts(module, checker, servicer, limits)

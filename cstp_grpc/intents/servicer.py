@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import grpc
 
 from cstp_grpc.caller import current_caller
+from cstp_grpc.contract.call_scope import asks_peers, reject_unknown_agents
 from cstp_grpc.decisions import messages
 from cstp_grpc.decisions.model import Match
+from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.enums import Stakes
 from cstp_grpc.gen.cstp.v1 import code_pb2, cstp_pb2, cstp_pb2_grpc
@@ -32,7 +34,11 @@ class QueryLimits:
 
 
 class CstpService(cstp_pb2_grpc.CstpServiceServicer):
-    """Serves cstp.v1.CstpService; `name` is the name of this agent. `queries` runs searches."""
+    """Serves cstp.v1.CstpService for this agent alone: it has no peers, and refuses calls that name some.
+
+    `name` is the name of this agent, `sharing` says which callers read only a part of what is shared, and `queries`
+    runs searches.
+    """
 
     def __init__(
         self,
@@ -41,6 +47,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         search: DecisionSearch,
         checks: GuardrailChecker,
         limits: QueryLimits,
+        sharing: ReadPolicy,
         *,
         queries: WorkPool,
     ) -> None:
@@ -49,12 +56,15 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         self._search = search
         self._checks = checks
         self._limits = limits
+        self._sharing = sharing
         self._queries = queries
 
     async def AnnounceIntent(
         self, request: cstp_pb2.AnnounceIntentRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.AnnounceIntentResponse:
         """Announce an intent."""
+        if request.agents:
+            reject_agents(request)
         caller = current_caller.get()
         announced = parse_announcement(request)
         feedback = await self._announcer.announce(announced, caller.agent, caller.request_id, caller.reader)
@@ -74,6 +84,9 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.QueryDecisionsResponse:
         """Search decisions."""
+        if request.agents:
+            # A peer that reads only a part of what is shared gets the answer of this agent alone, whomever it names.
+            reject_agents(request, ignored=self._sharing.is_restricted_peer(current_caller.get().agent))
         started = time.perf_counter()
         filters = messages.parse_decision_filter(request.filters)
         limit = query_limit(request, self._limits)
@@ -103,6 +116,8 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         self, request: cstp_pb2.CheckGuardrailsRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.CheckGuardrailsResponse:
         """Evaluate guardrails for an action."""
+        if request.agents:
+            reject_agents(request)
         caller = current_caller.get()
         check = await self._checks.judge_and_record(
             parse_action(request.action), caller.agent, messages.claimed_agent_name(request), caller.request_id
@@ -115,6 +130,20 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             evaluated_at=messages.timestamp_message(check.evaluated_at),
             agent=self._name,
         )
+
+
+def reject_agents(
+    request: cstp_pb2.AnnounceIntentRequest | cstp_pb2.QueryDecisionsRequest | cstp_pb2.CheckGuardrailsRequest,
+    *,
+    ignored: bool = False,
+) -> None:
+    """Raise InvalidArgument for a request that names agents to ask: there are no peers.
+
+    If the names are `ignored`, only the local scope contradicts them.
+    """
+    asks_peers(request.scope, request.agents)
+    if not ignored:
+        reject_unknown_agents(request.agents)
 
 
 def query_limit(request: cstp_pb2.QueryDecisionsRequest, limits: QueryLimits) -> int:

@@ -19,8 +19,6 @@ from cstp_grpc.client.addresses import is_public
 from cstp_grpc.config import Settings, dial_host, forbid_telemetry, join_host_port
 from cstp_grpc.decisions.module import build_decisions_module, build_read_policy
 from cstp_grpc.embedding.factory import build_embedder
-from cstp_grpc.federation.module import build_federation_module, open_peers
-from cstp_grpc.federation.peer import Peer
 from cstp_grpc.gen.cstp.v1 import access_pb2_grpc
 from cstp_grpc.guardrails.model import RuleSet
 from cstp_grpc.guardrails.rulebook import load_rule_set
@@ -43,6 +41,7 @@ from cstp_grpc.version import VERSION
 
 if TYPE_CHECKING:
     from cstp_grpc.callbacks.outbox import CallbackOutbox
+    from cstp_grpc.federation.peer import Peer
     from cstp_grpc.liaison.module import LiaisonInputs
     from cstp_grpc.webhooks.url_allow_list import UrlAllowList
 
@@ -142,6 +141,7 @@ class ServerInputs:
     certificate: ServerCertificate | None
     rule_set: RuleSet
     peers: Sequence[Peer]
+    """Empty if this server asks no other agents, which leaves out federation."""
     callback_urls: UrlAllowList | None
     """None if there are no callbacks; likewise the next two, if their room is left out."""
     push_urls: UrlAllowList | None
@@ -165,7 +165,11 @@ def read_inputs(
         from cstp_grpc.liaison.module import read_liaison_inputs
 
         liaison = read_liaison_inputs(opened, settings)
-    peers = open_peers(opened, settings.federation)
+    peers: Sequence[Peer] = ()
+    if settings.federation.peers:
+        from cstp_grpc.federation.module import open_peers
+
+        peers = open_peers(opened, settings.federation)
     if settings.federation.callbacks.allow:
         from cstp_grpc.callbacks.module import read_callback_urls
 
@@ -220,8 +224,16 @@ def build_modules(
         intent_layer = build_intent_layer_module(shared, decisions.journal, audit.sink)
         modules.append(intent_layer.module)
         code = intent_layer.code
-    intents = build_intents_module(shared, inputs.rule_set, decisions.search, intent_store, code, audit.sink, outbox)
-    modules.append(build_federation_module(shared, inputs.peers, intents, read_policy, audit.sink, outbox))
+    intents = build_intents_module(
+        shared, inputs.rule_set, decisions.search, intent_store, code, audit.sink, outbox, read_policy
+    )
+    if inputs.peers:
+        from cstp_grpc.federation.module import build_federation_module
+
+        # In the place of that of intents, so that calls to a server without peers enter nothing of federation.
+        modules.append(build_federation_module(shared, inputs.peers, intents, read_policy, audit.sink, outbox))
+    else:
+        modules.append(intents.module)
     modules.append(build_access_module(shared, inputs.rule_set))
     if inputs.push_urls is not None:
         from cstp_grpc.tasks.module import build_tasks_module

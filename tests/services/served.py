@@ -95,7 +95,7 @@ class Served:
         )
         servicers = {
             cstp_pb2.DESCRIPTOR.services_by_name["CstpService"]: CstpService(
-                NAME, announcer, search, checks, LIMITS, queries=lane
+                NAME, announcer, search, checks, LIMITS, SHARE_WITH_ALL, queries=lane
             ),
             journal_pb2.DESCRIPTOR.services_by_name["JournalService"]: JournalService(journal, asyncio.to_thread),
             audit_pb2.DESCRIPTOR.services_by_name["AuditService"]: AuditService(trail, intents),

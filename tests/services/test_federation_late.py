@@ -13,8 +13,8 @@ from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import PermissionDenied
 from cstp_grpc.federation.fan_out import start_peer_calls
+from cstp_grpc.federation.late_answers import MAX_LATE_ANSWERS, LateAnswerForwarder, LateReplyCollector
 from cstp_grpc.federation.peer_transport import PeerCallResult, result_of_answer, unreadable_result
-from cstp_grpc.federation.servicer import MAX_LATE_ANSWERS, LateAnswerForwarder, LateReplyCollector
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 from tests.client.federation.answers import announcement, replied, similar, violation
 from tests.client.federation.test_gather import FakePeer
@@ -130,7 +130,7 @@ def test_what_is_no_answer_is_not_told(result: PeerCallResult) -> None:
 def test_no_more_are_waited_for_than_there_are_places() -> None:
     told = Told()
     peers = [FakePeer(name) for name in "bcde"]
-    answers = LateAnswerForwarder(told, 30.0, most=3)
+    answers = LateAnswerForwarder(told, 30.0, max_awaited=3)
     for round_number in range(2):
         late = answers.collector_for(request(), 1, peers, narrowed=False)
         assert late is not None

@@ -13,7 +13,7 @@ from cstp_grpc.card_keys import PublicKey, read_public_keys
 from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import CstpError, InvalidArgument, ServerUnreachable
 from cstp_grpc.federation.agent_card import InvalidAgentCard, PeerCard, UntrustedCard, read_card
-from cstp_grpc.federation.peer_transport import MAX_PEER_RESPONSE_BYTES
+from cstp_grpc.federation.response_validation import MAX_PEER_RESPONSE_BYTES
 from tests.certificates import Certificate
 from tests.client.federation.servers import (
     ANSWER,

@@ -21,7 +21,8 @@ from cstp_grpc.contract.json_codec import to_json
 from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import CstpError, InvalidArgument
 from cstp_grpc.federation.peer import CircuitBreaker, open_peer
-from cstp_grpc.federation.peer_transport import MAX_PEER_RESPONSE_BYTES, PeerCallResult
+from cstp_grpc.federation.peer_transport import PeerCallResult
+from cstp_grpc.federation.response_validation import MAX_PEER_RESPONSE_BYTES
 from cstp_grpc.gen.cstp.v1 import cstp_pb2
 from tests.certificates import Certificate
 from tests.client.federation.servers import (
@@ -319,7 +320,7 @@ def test_an_answer_that_trickles_without_an_end_takes_no_longer_and_no_place(fir
         for _ in itertools.takewhile(lambda _: not stopping.wait(0.01), itertools.count()):
             connection.sendall(b"a")
 
-    with tcp_server(trickle) as address, peer_at(f"http://{address}", places=1) as peer:
+    with tcp_server(trickle) as address, peer_at(f"http://{address}", max_calls=1) as peer:
         assert ask(peer, SOON) == PeerCallResult(PeerStatus.TIMED_OUT)
         wait_until(lambda: ask(peer, SOON) == PeerCallResult(PeerStatus.TIMED_OUT), "its place is free again")
 
@@ -336,7 +337,7 @@ def test_no_time_at_all_is_not_enough(scheme: str) -> None:
 def test_a_stalled_peer_keeps_only_its_own_callers_waiting(scheme: str) -> None:
     got: queue.SimpleQueue[PeerCallResult] = queue.SimpleQueue()
     with waiting(scheme) as (url, go), answering(scheme, ANSWER) as (other_url, _), ExitStack() as peers:
-        stalled, other = peers.enter_context(peer_at(url, places=2)), peers.enter_context(peer_at(other_url))
+        stalled, other = peers.enter_context(peer_at(url, max_calls=2)), peers.enter_context(peer_at(other_url))
         for _ in range(2):
             stalled.ask(QUERY, REQUEST, SECONDS, (), got.put)
         full = ask(stalled)
@@ -352,7 +353,7 @@ def test_a_stalled_peer_keeps_only_its_own_callers_waiting(scheme: str) -> None:
 @TRANSPORTS
 def test_who_does_not_wait_any_longer_is_told_so_once(scheme: str) -> None:
     got: list[PeerCallResult] = []
-    with waiting(scheme) as (url, go), peer_at(url, places=1) as peer:
+    with waiting(scheme) as (url, go), peer_at(url, max_calls=1) as peer:
         stop = peer.ask(QUERY, REQUEST, SECONDS, (), got.append)
         stop()
         stop()
@@ -389,7 +390,7 @@ def test_who_fails_to_take_a_result_harms_nobody(scheme: str) -> None:
     def take(result: PeerCallResult) -> None:
         raise ValueError(result.status)
 
-    with answering(scheme, ANSWER) as (url, server), peer_at(url, places=1) as peer:
+    with answering(scheme, ANSWER) as (url, server), peer_at(url, max_calls=1) as peer:
         peer.ask(QUERY, REQUEST, SECONDS, (), take)
         wait_until(lambda: len(server.requests) == 1, "it was asked")
         wait_until(lambda: ask(peer).status is PeerStatus.ANSWERED, "it can be asked again")
@@ -452,7 +453,7 @@ def test_callers_in_a_hurry_say_nothing_of_a_peer(scheme: str) -> None:
 def test_a_trial_without_an_outcome_is_followed_by_another(trial: str) -> None:
     clock = Clock()
     breaker = CircuitBreaker(1, 10.0, clock)
-    with waiting("grpc") as (url, go), peer_at(url, breaker=breaker, places=1) as peer:
+    with waiting("grpc") as (url, go), peer_at(url, breaker=breaker, max_calls=1) as peer:
         if trial == "without a place":
             peer.ask(QUERY, REQUEST, SECONDS, (), lambda result: None)
         breaker.record_failure()

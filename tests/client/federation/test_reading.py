@@ -18,7 +18,7 @@ from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import PermissionDenied
 from cstp_grpc.federation.fan_out import ask_peers
 from cstp_grpc.federation.merge import EMPTY_VERDICT, NO_MATCHES, MergedVerdict, PeerViolation, decide_verdict
-from cstp_grpc.federation.peer import CircuitBreaker, TransportPeer
+from cstp_grpc.federation.peer import CircuitBreaker, Peer
 from cstp_grpc.federation.peer_responses import (
     PeerResponse,
     qualified_agent_name,
@@ -82,7 +82,7 @@ class Saying:
 
 def heard(answer: Message) -> PeerResponse:
     """Return what comes of the answer of a required peer."""
-    peer = TransportPeer(
+    peer = Peer(
         "ben",
         Saying(answer),
         CircuitBreaker(5, 10.0),
@@ -90,7 +90,7 @@ def heard(answer: Message) -> PeerResponse:
         trust=1.0,
         timeout=SECONDS,
         categories=(),
-        places=1,
+        max_calls=1,
         clock=time.monotonic,
     )
     with closing(peer):
