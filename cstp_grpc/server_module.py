@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from sqlalchemy import Engine
+    from sqlalchemy import Database
 
     from cstp_grpc.config import Settings
     from cstp_grpc.embedding.embedder import Embedder
     from cstp_grpc.server.call_handlers import ServicerRegistration
     from cstp_grpc.server.deployment import Deployment
     from cstp_grpc.server.execution import CallPools
+    from cstp_grpc.storage.database import Database
     from cstp_grpc.storage.writer import GroupCommitWriter
 
 
@@ -56,11 +57,11 @@ class SharedParts:
     deployment: Deployment
     clock: Callable[[], datetime]
     embedder: Embedder
-    engine: Engine
+    database: Database
     writer: GroupCommitWriter
     pools: CallPools
 
     @property
     def database_is_shared(self) -> bool:
         """Whether other processes may write to the database."""
-        return self.deployment.shares_database(self.engine)
+        return self.deployment.shares_database(self.database)

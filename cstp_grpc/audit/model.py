@@ -7,9 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, Protocol
 
-from sqlalchemy import Connection
-
 from cstp_grpc.enums import PeerStatus
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 MAX_ACTION: Final = 4000
 """Maximum characters of an action in an entry; a request may name a thousand long paths."""
@@ -100,7 +99,7 @@ class AuditFilter:
 class AuditSink(Protocol):
     """Stores audit entries: the audit trail, or nothing."""
 
-    def append(self, connection: Connection, entry: AuditEntry) -> None:
+    def append(self, unit_of_work: UnitOfWork, entry: AuditEntry) -> None:
         """Add an entry within a transaction, so that both are stored or neither is."""
 
     async def write(self, entry: AuditEntry) -> None:
@@ -113,7 +112,7 @@ class AuditSink(Protocol):
 class NullAuditSink:
     """Stores nothing; for servers without an audit trail."""
 
-    def append(self, connection: Connection, entry: AuditEntry) -> None:
+    def append(self, unit_of_work: UnitOfWork, entry: AuditEntry) -> None:
         """Do nothing."""
 
     async def write(self, entry: AuditEntry) -> None:

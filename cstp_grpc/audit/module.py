@@ -23,7 +23,7 @@ class AuditParts:
 
 def build_audit_module(shared: SharedParts, refusals: RefusalCounter, intents: IntentStore) -> AuditParts:
     """Build the audit trail; `refusals` counts refused calls, and `intents` are listed beside the entries."""
-    trail = SqlAuditTrail(shared.engine, shared.writer)
+    trail = SqlAuditTrail(shared.database, shared.writer)
     servicers = [(audit_pb2_grpc.add_AuditServiceServicer_to_server, AuditService(trail, intents))]
     if not shared.settings.audit.enabled:
         return AuditParts(Module(servicers=servicers), NullAuditSink())

@@ -6,23 +6,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Engine,
-    Row,
-    Select,
-    TextClause,
-    desc,
-    insert,
-    select,
-    text,
-    tuple_,
-)
+from sqlalchemy import Column, ColumnElement, Row, Select, TextClause, desc, insert, select, text, tuple_
 
 from cstp_grpc.audit.model import AuditedPeer, AuditEntry, AuditEvent, AuditFilter
 from cstp_grpc.enums import PeerStatus
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import (
     Page,
     PageRequest,
@@ -39,8 +27,8 @@ from cstp_grpc.storage.unit_of_work import (
     CompiledStatement,
     Parameters,
     RowInsertion,
+    UnitOfWork,
     bind_parameters,
-    read_snapshot,
     run_insertions,
 )
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -52,10 +40,10 @@ COUNT_COLUMNS = ("count", "first_at", "last_at")
 class SqlAuditTrail:
     """Stores entries in the tables `audit_entries` and `audit_guardrails`, which refuse changes and deletions."""
 
-    def __init__(self, engine: Engine, writer: GroupCommitWriter) -> None:
-        self._engine = engine
+    def __init__(self, database: Database, writer: GroupCommitWriter) -> None:
+        self._database = database
         self._writer = writer
-        dialect = engine.dialect
+        dialect = database.dialect
         columns = [column.name for column in audit_entries.c if column.name != "id"]
         # What only counts have costs the entries of all other calls nothing.
         common = [name for name in columns if name not in COUNT_COLUMNS]
@@ -67,9 +55,9 @@ class SqlAuditTrail:
             CompiledStatement(entry.returning(audit_entries.c.id), dialect), CompiledStatement(guardrail, dialect)
         )
 
-    def append(self, connection: Connection, entry: AuditEntry) -> None:
+    def append(self, unit_of_work: UnitOfWork, entry: AuditEntry) -> None:
         """Add an entry within a transaction, so that both are stored or neither is."""
-        self._insertion(entry)(connection)
+        self._insertion(entry)(unit_of_work)
 
     async def write(self, entry: AuditEntry) -> None:
         """Add an entry and return when it is on disk, without blocking the event loop. Raises Unavailable."""
@@ -82,7 +70,7 @@ class SqlAuditTrail:
     def submit(self, *entries: AuditEntry) -> Future[None]:
         """Add entries in one transaction; the future completes when they are on disk. Raises Unavailable."""
         insertions = [self._insertion(entry) for entry in entries]
-        return self._writer.submit(lambda connection: run_insertions(connection, insertions))
+        return self._writer.submit(lambda unit_of_work: run_insertions(unit_of_work, insertions))
 
     def _insertion(self, entry: AuditEntry) -> RowInsertion:
         """Return the job that inserts an entry.
@@ -103,8 +91,8 @@ class SqlAuditTrail:
         respond.
         """
         query = page_query(conditions, request).limit(request.limit + 1)
-        with read_snapshot(self._engine) as connection:
-            entries = [entry_from_row(row) for row in connection.execute(query)]
+        with self._database.read_snapshot() as unit_of_work:
+            entries = [entry_from_row(row) for row in unit_of_work.execute(query)]
         items = tuple(entries[: request.limit])
         items = items[: count_within_budget(items, estimate_entry_size)]
         return Page(items, next_page_token(items[-1], conditions) if len(entries) > len(items) else "")
@@ -126,15 +114,15 @@ class GuardrailEntryInserter:
             [self._insert_guardrail.prepare(row) for row in rows],
         )
 
-    def insert_rows(self, connection: Connection, rows: Sequence[PreparedEntry]) -> None:
-        """Insert entries within a transaction, in their order. Raises SQLAlchemyError."""
+    def insert_rows(self, unit_of_work: UnitOfWork, rows: Sequence[PreparedEntry]) -> None:
+        """Insert entries within a transaction, in their order."""
         guardrails = []
         for row in rows:
-            ((entry_id,),) = self._insert_returning_id.all_prepared(connection, row.entry)
+            ((entry_id,),) = self._insert_returning_id.all_prepared(unit_of_work, row.entry)
             for guardrail in row.guardrails:
                 self._insert_guardrail.fill_in(guardrail, "entry_id", entry_id)
             guardrails += row.guardrails
-        self._insert_guardrail.insert_rows(connection, guardrails)
+        self._insert_guardrail.insert_rows(unit_of_work, guardrails)
 
 
 @dataclass(frozen=True, slots=True)

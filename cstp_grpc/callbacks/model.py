@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
-from sqlalchemy import Connection
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 
 class NotificationKind(StrEnum):
@@ -57,35 +57,35 @@ class Notification:
 class CallbackStore(Protocol):
     """Stores citations and queued notifications.
 
-    Every method belongs to the transaction of its connection and raises SQLAlchemyError.
+    Every method belongs to the transaction of its unit of work.
     """
 
-    def hold(self, connection: Connection) -> None:
+    def hold(self, unit_of_work: UnitOfWork) -> None:
         """Make the changes of other servers wait until the transaction ends; see `GlobalWriteLock`."""
 
-    def cite(self, connection: Connection, citations: Sequence[Citation]) -> None:
+    def cite(self, unit_of_work: UnitOfWork, citations: Sequence[Citation]) -> None:
         """Insert citations; an existing one gets the new URL and expiry, and stays claimed if it was."""
 
-    def claim_citations(self, connection: Connection, decision_id: str, at: datetime) -> Sequence[Citation]:
+    def claim_citations(self, unit_of_work: UnitOfWork, decision_id: str, at: datetime) -> Sequence[Citation]:
         """Mark the unclaimed, unexpired citations of a decision as claimed, and return them."""
 
-    def release_citation(self, connection: Connection, notification: Notification) -> None:
+    def release_citation(self, unit_of_work: UnitOfWork, notification: Notification) -> None:
         """Mark the citation of a notification as unclaimed again."""
 
-    def remove_expired(self, connection: Connection, at: datetime, limit: int) -> int:
+    def remove_expired(self, unit_of_work: UnitOfWork, at: datetime, limit: int) -> int:
         """Remove up to `limit` expired citations, and return how many."""
 
-    def add(self, connection: Connection, notifications: Sequence[Notification]) -> None:
+    def add(self, unit_of_work: UnitOfWork, notifications: Sequence[Notification]) -> None:
         """Store notifications."""
 
-    def next_due(self, connection: Connection) -> datetime | None:
+    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
         """Return when the next notification is due; None if there is none."""
 
-    def take_due(self, connection: Connection, now: datetime, until: datetime, limit: int) -> Sequence[Notification]:
+    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[Notification]:
         """Return due notifications, the longest due first, leased until `until`."""
 
-    def postpone(self, connection: Connection, notification: Notification) -> None:
+    def postpone(self, unit_of_work: UnitOfWork, notification: Notification) -> None:
         """Store the attempts of a notification and when the next is due, unless it was removed."""
 
-    def remove(self, connection: Connection, notification: Notification) -> bool:
+    def remove(self, unit_of_work: UnitOfWork, notification: Notification) -> bool:
         """Remove a notification and return True if it existed."""

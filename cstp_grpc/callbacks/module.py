@@ -43,9 +43,9 @@ def build_callbacks_module(
     is_permitted_ip: Callable[[str], bool],
 ) -> CallbackParts:
     """Build callback delivery to the allowed URLs, as far as their hosts have permitted IP addresses."""
-    settings, engine, writer, clock = shared.settings, shared.engine, shared.writer, shared.clock
+    settings, database, writer, clock = shared.settings, shared.database, shared.writer, shared.clock
     wanted = settings.federation.callbacks
-    store, decisions = SqlCallbackStore(engine), SqlDecisionStore(engine, read_policy)
+    store, decisions = SqlCallbackStore(database), SqlDecisionStore(database, read_policy)
     notifications = WebhookOutbox(
         CallbackQueue(store, decisions, allowed, settings.agent.name),
         HttpWebhookClient(lambda _, ip: is_permitted_ip(ip)),
@@ -63,7 +63,7 @@ def build_callbacks_module(
         "no feedback is sent to announcing agents",
         refresh_seconds=settings.storage.refresh_seconds,
         lease_seconds=LEASE_SECONDS,
-        reading=engine.connect,
+        reading=database.background_snapshot,
     )
     window = timedelta(days=wanted.window_days)
     outbox = CallbackOutbox(store, decisions, allowed, writer, clock, window, sender.wake)

@@ -10,9 +10,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-from sqlalchemy import Connection
-from sqlalchemy.exc import SQLAlchemyError
-
 from cstp_grpc.audit.model import AuditEntry, AuditEvent
 from cstp_grpc.callbacks.model import CallbackStore, Citation, Notification, NotificationKind
 from cstp_grpc.decisions.model import Decision
@@ -20,6 +17,7 @@ from cstp_grpc.decisions.store import JournalEntry
 from cstp_grpc.enums import Outcome
 from cstp_grpc.errors import CstpError
 from cstp_grpc.storage.background_work import PeriodicTask
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.webhooks.delivery import WebhookAbandoned, WebhookRequest
 from cstp_grpc.webhooks.url_allow_list import UrlAllowList
@@ -33,7 +31,7 @@ MAX_RESPONSE = 1024 * 1024
 class CitedDecisions(Protocol):
     """Reads cited decisions."""
 
-    def load(self, connection: Connection, ids: Sequence[str]) -> dict[str, JournalEntry]:
+    def load(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, JournalEntry]:
         """Return entries by id."""
 
     def may_read(self, decision: Decision, caller: str) -> bool:
@@ -70,7 +68,7 @@ class CallbackOutbox:
         return url is not None and self._allowed.address(url) is not None
 
     def cite(
-        self, connection: Connection, agent: str, correlation_id: str, url: str | None, decisions: Sequence[Decision]
+        self, unit_of_work: UnitOfWork, agent: str, correlation_id: str, url: str | None, decisions: Sequence[Decision]
     ) -> None:
         """Record within a transaction the decisions in an answer, if its agent has an allowed callback URL.
 
@@ -80,20 +78,20 @@ class CallbackOutbox:
             return
         at = self._clock()
         self._store.cite(
-            connection,
+            unit_of_work,
             [Citation(decision.id, agent, correlation_id, url, at + self._window) for decision in decisions],
         )
-        entries = self._decisions.load(connection, [decision.id for decision in decisions])
+        entries = self._decisions.load(unit_of_work, [decision.id for decision in decisions])
         for decision in decisions:
             entry = entries.get(decision.id)
             if has_failed(entry) and decision.outcome is not Outcome.FAILURE:
-                self.queue_failure_notices(connection, decision.id, at)
+                self.queue_failure_notices(unit_of_work, decision.id, at)
 
-    def queue_failure_notices(self, connection: Connection, decision_id: str, at: datetime) -> None:
+    def queue_failure_notices(self, unit_of_work: UnitOfWork, decision_id: str, at: datetime) -> None:
         """Queue within a transaction a notice to every agent to whom a failed decision was cited."""
-        told = self._store.claim_citations(connection, decision_id, at)
+        told = self._store.claim_citations(unit_of_work, decision_id, at)
         self._add(
-            connection,
+            unit_of_work,
             [
                 Notification(
                     new_notification_id(),
@@ -133,12 +131,12 @@ class CallbackOutbox:
             intent_revision=revision,
         )
         try:
-            self._writer.run(lambda connection: self._add(connection, [notification]))
-        except (CstpError, SQLAlchemyError) as error:
+            self._writer.run(lambda unit_of_work: self._add(unit_of_work, [notification]))
+        except CstpError as error:
             logger.warning("%s is not told on: %s", about, error)
 
-    def _add(self, connection: Connection, notifications: Sequence[Notification]) -> None:
-        self._store.add(connection, notifications)
+    def _add(self, unit_of_work: UnitOfWork, notifications: Sequence[Notification]) -> None:
+        self._store.add(unit_of_work, notifications)
         if notifications:
             self._wake()
 
@@ -168,23 +166,23 @@ class CallbackQueue:
         self._allowed = allowed
         self._responding_agent = responding_agent
 
-    def next_due(self, connection: Connection) -> datetime | None:
+    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
         """Return when the next notification is due; None if there is none."""
-        return self._store.next_due(connection)
+        return self._store.next_due(unit_of_work)
 
-    def take_due(self, connection: Connection, now: datetime, until: datetime, limit: int) -> Sequence[Notification]:
+    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[Notification]:
         """Return due notifications, the longest due first, leased until `until`."""
-        return self._store.take_due(connection, now, until, limit)
+        return self._store.take_due(unit_of_work, now, until, limit)
 
-    def postpone(self, connection: Connection, item: Notification, until: datetime, attempts: int) -> None:
+    def postpone(self, unit_of_work: UnitOfWork, item: Notification, until: datetime, attempts: int) -> None:
         """Store when a notification is due and how many attempts failed, unless it was removed."""
-        self._store.postpone(connection, replace(item, next_attempt_at=until, attempts=attempts))
+        self._store.postpone(unit_of_work, replace(item, next_attempt_at=until, attempts=attempts))
 
-    def remove(self, connection: Connection, item: Notification) -> bool:
+    def remove(self, unit_of_work: UnitOfWork, item: Notification) -> bool:
         """Remove a notification and return True if it existed."""
-        return self._store.remove(connection, item)
+        return self._store.remove(unit_of_work, item)
 
-    def build_request(self, connection: Connection, item: Notification) -> WebhookRequest | None:
+    def build_request(self, unit_of_work: UnitOfWork, item: Notification) -> WebhookRequest | None:
         """Return the request for a notification; None if it was withdrawn.
 
         Raises WebhookAbandoned.
@@ -192,11 +190,11 @@ class CallbackQueue:
         address = self._allowed.address(item.url)
         if address is None:
             raise WebhookAbandoned("nothing is sent to its address any more")
-        content = self._build_content(connection, item)
+        content = self._build_content(unit_of_work, item)
         if content is None:
             logger.info("the notification %s for %s is withdrawn: there is nothing to tell now", item.id, item.agent)
-            self._store.remove(connection, item)
-            self._store.release_citation(connection, item)
+            self._store.remove(unit_of_work, item)
+            self._store.release_citation(unit_of_work, item)
             return None
         return WebhookRequest(address, lambda: self._build_message(item, content), {"content-type": "application/json"})
 
@@ -218,13 +216,13 @@ class CallbackQueue:
         address = self._allowed.address(item.url)
         return address.origin if address else "nowhere"
 
-    def _build_content(self, connection: Connection, item: Notification) -> Mapping[str, Any] | None:
+    def _build_content(self, unit_of_work: UnitOfWork, item: Notification) -> Mapping[str, Any] | None:
         """Return the current content of a notification; None if there is nothing left to report."""
         if item.kind is NotificationKind.LATE_FEEDBACK:
             # Those that were noted before revisions were counted are on the first.
             return {"revision": item.intent_revision or 1, "response": item.response}
         assert item.decision_id is not None, "which decision failed is known"
-        entry = self._decisions.load(connection, [item.decision_id]).get(item.decision_id)
+        entry = self._decisions.load(unit_of_work, [item.decision_id]).get(item.decision_id)
         if entry is None or not has_failed(entry) or not self._decisions.may_read(entry.decision, item.agent):
             return None
         return failed_decision_json(entry.decision, item.caused_at)
@@ -289,5 +287,5 @@ class ExpiredCitationRemover:
     def _remove(self) -> float:
         """Remove a batch and return the seconds until the next; none after a full batch."""
         now = self._clock()
-        removed = self._writer.run(lambda connection: self._store.remove_expired(connection, now, REMOVAL_BATCH))
+        removed = self._writer.run(lambda unit_of_work: self._store.remove_expired(unit_of_work, now, REMOVAL_BATCH))
         return 0.0 if removed == REMOVAL_BATCH else self._interval

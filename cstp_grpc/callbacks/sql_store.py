@@ -8,12 +8,13 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, delete, insert, select, tuple_, update
+from sqlalchemy import Row, delete, insert, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.callbacks.model import Citation, Notification, NotificationKind
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.tables import callbacks, citations
-from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock
+from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork
 
 citation_columns = citations.c
 callback_columns = callbacks.c
@@ -24,28 +25,28 @@ NEXT_DUE = select(callback_columns.next_attempt_at).order_by(callback_columns.ne
 class SqlCallbackStore:
     """Stores citations and notifications in the tables `citations` and `callbacks`."""
 
-    def __init__(self, engine: Engine) -> None:
-        insertion = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+    def __init__(self, database: Database) -> None:
+        insertion = postgresql.insert if database.dialect.name == "postgresql" else sqlite.insert
         added = insertion(citations)
         self._cite = added.on_conflict_do_update(
             index_elements=KEY, set_={"url": added.excluded.url, "expires_at": added.excluded.expires_at}
         )
-        self._next_due = CompiledStatement(NEXT_DUE, engine.dialect)
-        self._order = GlobalWriteLock(engine)
+        self._next_due = CompiledStatement(NEXT_DUE, database.dialect)
+        self._order = GlobalWriteLock(database.dialect)
 
-    def hold(self, connection: Connection) -> None:
+    def hold(self, unit_of_work: UnitOfWork) -> None:
         """Make the changes of other servers wait until the transaction ends; see `GlobalWriteLock`."""
-        self._order.hold(connection)
+        self._order.hold(unit_of_work)
 
-    def cite(self, connection: Connection, citations: Sequence[Citation]) -> None:
+    def cite(self, unit_of_work: UnitOfWork, citations: Sequence[Citation]) -> None:
         """Insert citations; an existing one gets the new URL and expiry, and stays claimed if it was."""
-        self.hold(connection)
+        self.hold(unit_of_work)
         if citations:
-            connection.execute(self._cite, [asdict(citation) for citation in citations])
+            unit_of_work.execute(self._cite, [asdict(citation) for citation in citations])
 
-    def claim_citations(self, connection: Connection, decision_id: str, at: datetime) -> Sequence[Citation]:
+    def claim_citations(self, unit_of_work: UnitOfWork, decision_id: str, at: datetime) -> Sequence[Citation]:
         """Mark the unclaimed, unexpired citations of a decision as claimed, and return them."""
-        self.hold(connection)
+        self.hold(unit_of_work)
         told = (
             update(citations)
             .where(
@@ -56,61 +57,63 @@ class SqlCallbackStore:
             .values(told_at=at)
             .returning(*KEY, citation_columns.url, citation_columns.expires_at)
         )
-        found = [Citation(**row._mapping) for row in connection.execute(told)]
+        found = [Citation(**row._mapping) for row in unit_of_work.execute(told)]
         return sorted(found, key=lambda citation: (citation.agent, citation.correlation_id))
 
-    def release_citation(self, connection: Connection, notification: Notification) -> None:
+    def release_citation(self, unit_of_work: UnitOfWork, notification: Notification) -> None:
         """Mark the citation of a notification as unclaimed again."""
-        self.hold(connection)
+        self.hold(unit_of_work)
         key = (notification.decision_id, notification.agent, notification.correlation_id)
-        connection.execute(update(citations).where(tuple_(*KEY) == key).values(told_at=None))
+        unit_of_work.execute(update(citations).where(tuple_(*KEY) == key).values(told_at=None))
 
-    def remove_expired(self, connection: Connection, at: datetime, limit: int) -> int:
+    def remove_expired(self, unit_of_work: UnitOfWork, at: datetime, limit: int) -> int:
         """Remove up to `limit` expired citations, and return how many."""
-        self.hold(connection)
+        self.hold(unit_of_work)
         expired = (
             select(*KEY).where(citation_columns.expires_at <= at).order_by(citation_columns.expires_at).limit(limit)
         )
-        return connection.execute(delete(citations).where(tuple_(*KEY).in_(expired))).rowcount
+        return unit_of_work.execute(delete(citations).where(tuple_(*KEY).in_(expired))).rowcount
 
-    def add(self, connection: Connection, notifications: Sequence[Notification]) -> None:
+    def add(self, unit_of_work: UnitOfWork, notifications: Sequence[Notification]) -> None:
         """Store notifications."""
-        self.hold(connection)
+        self.hold(unit_of_work)
         if notifications:
-            connection.execute(insert(callbacks), [notification_to_row(notification) for notification in notifications])
+            unit_of_work.execute(
+                insert(callbacks), [notification_to_row(notification) for notification in notifications]
+            )
 
-    def next_due(self, connection: Connection) -> datetime | None:
+    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
         """Return when the next notification is due; None if there is none."""
-        row = self._next_due.first(connection, {})
+        row = self._next_due.first(unit_of_work, {})
         return None if row is None else row[0]
 
-    def take_due(self, connection: Connection, now: datetime, until: datetime, limit: int) -> Sequence[Notification]:
+    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[Notification]:
         """Return due notifications, the longest due first, leased until `until`."""
-        self.hold(connection)
+        self.hold(unit_of_work)
         due = (
             select(callbacks)
             .where(callback_columns.next_attempt_at <= now)
             .order_by(callback_columns.next_attempt_at, callback_columns.id)
             .limit(limit)
         )
-        taken = [replace(notification_from_row(row), next_attempt_at=until) for row in connection.execute(due)]
+        taken = [replace(notification_from_row(row), next_attempt_at=until) for row in unit_of_work.execute(due)]
         for notification in taken:
-            self.postpone(connection, notification)
+            self.postpone(unit_of_work, notification)
         return taken
 
-    def postpone(self, connection: Connection, notification: Notification) -> None:
+    def postpone(self, unit_of_work: UnitOfWork, notification: Notification) -> None:
         """Store the attempts of a notification and when the next is due, unless it was removed."""
-        self.hold(connection)
-        connection.execute(
+        self.hold(unit_of_work)
+        unit_of_work.execute(
             update(callbacks)
             .where(callback_columns.id == notification.id)
             .values(attempts=notification.attempts, next_attempt_at=notification.next_attempt_at)
         )
 
-    def remove(self, connection: Connection, notification: Notification) -> bool:
+    def remove(self, unit_of_work: UnitOfWork, notification: Notification) -> bool:
         """Remove a notification and return True if it existed."""
-        self.hold(connection)
-        return connection.execute(delete(callbacks).where(callback_columns.id == notification.id)).rowcount == 1
+        self.hold(unit_of_work)
+        return unit_of_work.execute(delete(callbacks).where(callback_columns.id == notification.id)).rowcount == 1
 
 
 def notification_to_row(notification: Notification) -> dict[str, object]:

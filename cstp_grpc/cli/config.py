@@ -21,7 +21,7 @@ from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.federation.module import open_peers
 from cstp_grpc.liaison.module import local_agent_names, read_liaison_inputs
 from cstp_grpc.server.interceptors.rate_limits import RateLimiter
-from cstp_grpc.storage.engine import create_engine, parse_database_url
+from cstp_grpc.storage.database import open_database, parse_database_url
 from cstp_grpc.storage.migration import current_revision, newest_revision
 from cstp_grpc.storage.migration import migrate_database as migrate_database
 from cstp_grpc.tasks.module import read_push_urls
@@ -276,10 +276,10 @@ def migrate_command(out: Output) -> None:
     settings = current_state().settings()
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with startup_errors_as_failures():
-        engine = create_engine(settings.storage_url, 1)
-        before = current_revision(engine)
-        migrate_database(engine)
-        engine.dispose()
+        database = open_database(settings.storage_url, 1)
+        before = current_revision(database)
+        migrate_database(database)
+        database.close()
     if out.json_wanted:
         out.document({"before": before, "after": newest_revision()})
     out.line(f"The database is at {newest_revision()}; it was at {before or 'nothing'}.")

@@ -9,9 +9,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from sqlalchemy import Connection
-from sqlalchemy.exc import SQLAlchemyError
-
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.decisions.lifecycle import (
     ImportCandidate,
@@ -32,16 +29,17 @@ from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.store import DecisionStore, DeclaredLinks, IndexRow, JournalEntry, Vector, embedded_text
 from cstp_grpc.embedding.embedder import Embedder
 from cstp_grpc.enums import Outcome, Visibility
-from cstp_grpc.errors import Conflict, NotFound, PermissionDenied, Unavailable
+from cstp_grpc.errors import Conflict, NotFound, PermissionDenied
 from cstp_grpc.storage.pagination import Page, PageRequest
 from cstp_grpc.storage.storable_text import replace_unstorable
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 
 
 class CitationNotifier(Protocol):
     """Notifies agents to whom decisions were cited."""
 
-    def queue_failure_notices(self, connection: Connection, decision_id: str, at: datetime) -> None:
+    def queue_failure_notices(self, unit_of_work: UnitOfWork, decision_id: str, at: datetime) -> None:
         """Queue within a transaction a notice to every agent to whom a failed decision was cited."""
 
 
@@ -57,20 +55,20 @@ class ChangeContext:
 class JournalTransaction:
     """The transaction in which one request changes the journal.
 
-    Everything runs on one connection, whose owner commits. Each change gives a decision a new revision, its number in
-    the change log.
+    Everything belongs to one unit of work, which the writer commits. Each change gives a decision a new revision, its
+    number in the change log.
     """
 
     def __init__(
         self,
-        connection: Connection,
+        unit_of_work: UnitOfWork,
         store: DecisionStore,
         outbox: SqlChangeLog,
         trail: AuditSink,
         act: ChangeContext,
         citations: CitationNotifier | None = None,
     ) -> None:
-        self._connection = connection
+        self._unit_of_work = unit_of_work
         self._citations = citations
         self._store = store
         self._outbox = outbox
@@ -80,35 +78,35 @@ class JournalTransaction:
 
     def find_recorded(self, idempotency_key: str) -> JournalEntry | None:
         """Return the decision that the caller recorded under a key; None if there is none."""
-        entry = self._store.find_recorded(self._connection, self._act.caller, idempotency_key)
+        entry = self._store.find_recorded(self._unit_of_work, self._act.caller, idempotency_key)
         if entry is not None:
             self._seen.add(entry.decision.id)
         return entry
 
     def load(self, ids: Iterable[str]) -> dict[str, JournalEntry]:
         """Return entries by id."""
-        entries = self._store.load(self._connection, list(ids))
+        entries = self._store.load(self._unit_of_work, list(ids))
         self._seen.update(entries)
         return entries
 
     def insert(self, entries: Sequence[JournalEntry]) -> None:
         """Insert decisions."""
-        self._store.insert(self._connection, self._with_new_revisions(entries), self._act.at)
+        self._store.insert(self._unit_of_work, self._with_new_revisions(entries), self._act.at)
 
     def update(self, entries: Sequence[JournalEntry]) -> None:
         """Replace decisions."""
-        self._store.update(self._connection, self._with_new_revisions(entries), self._act.at)
+        self._store.update(self._unit_of_work, self._with_new_revisions(entries), self._act.at)
 
     def put_vectors(self, model: str, vectors: Sequence[tuple[str, Vector]]) -> None:
         """Store the vectors of decisions by id."""
-        self._store.put_vectors(self._connection, model, vectors)
+        self._store.put_vectors(self._unit_of_work, model, vectors)
 
     def declare(self, declarations: Sequence[DeclaredLinks]) -> None:
         """Replace the links that decisions declare, and update the status of all affected decisions."""
-        targets = self._store.declare(self._connection, declarations)
+        targets = self._store.declare(self._unit_of_work, declarations)
         concerned = targets.union(declaration.decision_id for declaration in declarations)
         entries = self.load(concerned)
-        superseded = self._store.find_superseded(self._connection, list(entries))
+        superseded = self._store.find_superseded(self._unit_of_work, list(entries))
         settled = [with_status(entry, superseded=entry.decision.id in superseded) for entry in entries.values()]
         self.update([after for after, before in zip(settled, entries.values(), strict=True) if after != before])
 
@@ -122,12 +120,12 @@ class JournalTransaction:
             action=decision.title,
             decision_id=decision.id,
         )
-        self._trail.append(self._connection, entry)
+        self._trail.append(self._unit_of_work, entry)
 
     def notify_cited_agents(self, decision: Decision) -> None:
         """Notify every agent to whom a decision was cited, if its outcome is failure."""
         if self._citations is not None and decision.outcome is Outcome.FAILURE:
-            self._citations.queue_failure_notices(self._connection, decision.id, self._act.at)
+            self._citations.queue_failure_notices(self._unit_of_work, decision.id, self._act.at)
 
     def rows(self, model: str) -> list[IndexRow]:
         """Return the index rows of the decisions that were changed or loaded.
@@ -135,11 +133,11 @@ class JournalTransaction:
         Loaded ones are included because the rows of an earlier request whose answer was lost may be missing in the
         index.
         """
-        return self._store.changed_rows(self._connection, model, list(self._seen))
+        return self._store.changed_rows(self._unit_of_work, model, list(self._seen))
 
     def _with_new_revisions(self, entries: Sequence[JournalEntry]) -> list[tuple[JournalEntry, int]]:
         self._seen.update(entry.decision.id for entry in entries)
-        return [(entry, self._outbox.append(self._connection, entry.decision.id)) for entry in entries]
+        return [(entry, self._outbox.append(self._unit_of_work, entry.decision.id)) for entry in entries]
 
 
 logger = logging.getLogger(__name__)
@@ -343,16 +341,12 @@ class Journal:
     def _write(self, act: ChangeContext, job: Callable[[JournalTransaction], T]) -> T:
         """Run a job in a transaction and pass the changed rows to the listener."""
 
-        def run(connection: Connection) -> tuple[T, Sequence[IndexRow]]:
-            self._outbox.hold(connection)
-            transaction = JournalTransaction(connection, self._store, self._outbox, self._trail, act, self._citations)
+        def run(unit_of_work: UnitOfWork) -> tuple[T, Sequence[IndexRow]]:
+            self._outbox.hold(unit_of_work)
+            transaction = JournalTransaction(unit_of_work, self._store, self._outbox, self._trail, act, self._citations)
             return job(transaction), transaction.rows(self._embedder.model)
 
-        try:
-            result, rows = self._writer.run(run)
-        except SQLAlchemyError as error:
-            logger.exception("the journal cannot be written")
-            raise Unavailable("the journal cannot be written now; try again") from error
+        result, rows = self._writer.run(run)
         if rows:
             self._listener(rows)
             with self._lock:

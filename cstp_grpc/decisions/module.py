@@ -43,8 +43,8 @@ def build_decisions_module(
     shared: SharedParts, read_policy: ReadPolicy, sink: AuditSink, citations: CitationNotifier | None
 ) -> DecisionParts:
     """Build the journal and its search; `citations` notifies agents to whom a failed decision was cited."""
-    settings, engine, writer, embedder = shared.settings, shared.engine, shared.writer, shared.embedder
-    store, change_log = SqlDecisionStore(engine, read_policy), SqlChangeLog(engine, writer)
+    settings, database, writer, embedder = shared.settings, shared.database, shared.writer, shared.embedder
+    store, change_log = SqlDecisionStore(database, read_policy), SqlChangeLog(database, writer)
     embed_missing_vectors(store, embedder, writer)
     matrix = build_matrix(shared, read_policy)
     matrix_sync = MatrixSync(store, embedder.model, matrix)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine, Integer, bindparam, delete, func, insert, select
+from sqlalchemy import Integer, bindparam, delete, func, insert, select
 
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.tables import outbox
-from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock
+from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 
 MAX_PARAMETERS = 1000
@@ -28,38 +29,38 @@ class DecisionChange:
 class SqlChangeLog:
     """A queue of changes on disk, written in the transaction of each change, so that none is lost.
 
-    Reads raise SQLAlchemyError if the database does not respond.
+    Reads raise QueryFailed if the database does not respond, and leave it to the caller to log why.
     """
 
-    def __init__(self, engine: Engine, writer: GroupCommitWriter) -> None:
-        self._engine = engine
+    def __init__(self, database: Database, writer: GroupCommitWriter) -> None:
+        self._database = database
         self._writer = writer
-        self._order = GlobalWriteLock(engine)
-        self._oldest = CompiledStatement(OLDEST, engine.dialect)
+        self._order = GlobalWriteLock(database.dialect)
+        self._oldest = CompiledStatement(OLDEST, database.dialect)
 
-    def hold(self, connection: Connection) -> None:
+    def hold(self, unit_of_work: UnitOfWork) -> None:
         """Make the changes of other servers wait until the transaction ends; see `GlobalWriteLock`."""
-        self._order.hold(connection)
+        self._order.hold(unit_of_work)
 
-    def append(self, connection: Connection, decision_id: str) -> int:
+    def append(self, unit_of_work: UnitOfWork, decision_id: str) -> int:
         """Add a change within a transaction and return its number, which is greater than all earlier ones."""
         # Whoever sees a number must be sure that no smaller one is still to be committed by another replica.
-        self.hold(connection)
+        self.hold(unit_of_work)
         added = insert(outbox).values(decision_id=decision_id).returning(outbox.c.seq)
-        seq: int = connection.execute(added).scalar_one()
+        seq: int = unit_of_work.execute(added).scalar_one()
         return seq
 
     def peek(self, limit: int) -> list[DecisionChange]:
         """Return the oldest changes, at most `limit`, by rising number."""
-        with self._engine.connect() as connection:
-            return [DecisionChange(*row) for row in self._oldest.all(connection, {"limit": limit})]
+        with self._database.background_snapshot() as unit_of_work:
+            return [DecisionChange(*row) for row in self._oldest.all(unit_of_work, {"limit": limit})]
 
     def acknowledge(self, seqs: Sequence[int]) -> None:
         """Remove changes that the index has stored. Raises Unavailable."""
 
-        def job(connection: Connection) -> None:
+        def job(unit_of_work: UnitOfWork) -> None:
             for start in range(0, len(seqs), MAX_PARAMETERS):
-                connection.execute(delete(outbox).where(outbox.c.seq.in_(seqs[start : start + MAX_PARAMETERS])))
+                unit_of_work.execute(delete(outbox).where(outbox.c.seq.in_(seqs[start : start + MAX_PARAMETERS])))
 
         if seqs:
             self._writer.run(job)
@@ -67,12 +68,12 @@ class SqlChangeLog:
     def clear(self) -> None:
         """Remove all changes; later numbers continue to rise. Raises Unavailable."""
 
-        def job(connection: Connection) -> None:
-            connection.execute(delete(outbox))
+        def job(unit_of_work: UnitOfWork) -> None:
+            unit_of_work.execute(delete(outbox))
 
         self._writer.run(job)
 
     def depth(self) -> int:
         """Return the number of queued changes."""
-        with self._engine.connect() as connection:
-            return connection.execute(select(func.count()).select_from(outbox)).scalar_one()
+        with self._database.background_snapshot() as unit_of_work:
+            return unit_of_work.execute(select(func.count()).select_from(outbox)).scalar_one()

@@ -10,20 +10,7 @@ from functools import cache
 from typing import Any
 
 from cachetools import LRUCache
-from sqlalchemy import (
-    BindParameter,
-    ColumnElement,
-    Connection,
-    Engine,
-    Select,
-    bindparam,
-    delete,
-    exists,
-    func,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import BindParameter, ColumnElement, Select, bindparam, delete, exists, func, insert, select, update
 
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Links, build_predicate
 from cstp_grpc.decisions.read_policy import ReadPolicy
@@ -47,11 +34,11 @@ from cstp_grpc.decisions.sql_mapping import (
     summary_from_row,
 )
 from cstp_grpc.decisions.store import MAX_EMBEDDED_CONTEXT, DeclaredLinks, IndexRow, JournalEntry, Vector, embedded_text
-from cstp_grpc.storage.engine import DriverConnection
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import Page, PageRequest, count_within_budget, estimate_message_bytes
 from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.tables import decision_links, decision_tags, decision_vectors, decisions, journal_identity
-from cstp_grpc.storage.unit_of_work import CompiledStatement, open_driver_connection, read_snapshot
+from cstp_grpc.storage.unit_of_work import CompiledStatement, DriverConnection, UnitOfWork
 
 SUPERSEDES = "supersedes"
 DEPENDS_ON = "depends_on"
@@ -85,24 +72,24 @@ SUPERSEDED = (
 )
 
 
-def read_links(connection: Connection, ids: Sequence[str]) -> Mapping[str, Links]:
+def read_links(unit_of_work: UnitOfWork, ids: Sequence[str]) -> Mapping[str, Links]:
     """Return the links from decisions by id, whichever decision declared them."""
     targets: dict[tuple[str, str], list[str]] = defaultdict(list)
     for chunk in split_into_chunks(ids):
-        for from_id, kind, to_id in connection.execute(FROM_IDS, {"ids": chunk}):
+        for from_id, kind, to_id in unit_of_work.execute(FROM_IDS, {"ids": chunk}):
             targets[from_id, kind].append(to_id)
     return {key: Links(*(tuple(targets[key, kind]) for kind in (SUPERSEDES, DEPENDS_ON, RELATES_TO))) for key in ids}
 
 
-def replace_links(connection: Connection, declarations: Sequence[DeclaredLinks]) -> set[str]:
+def replace_links(unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks]) -> set[str]:
     """Replace the links that decisions declare and return the ids that are, or were, superseded by them."""
     targets: set[str] = set()
     for chunk in split_into_chunks([item.decision_id for item in declarations]):
-        targets.update(connection.execute(DECLARED_TARGETS, {"ids": chunk}).scalars())
-        connection.execute(delete(decision_links).where(decision_links.c.declared_by.in_(chunk)))
+        targets.update(unit_of_work.execute(DECLARED_TARGETS, {"ids": chunk}).scalars())
+        unit_of_work.execute(delete(decision_links).where(decision_links.c.declared_by.in_(chunk)))
     rows = [row for item in declarations for row in link_rows(item)]
     if rows:
-        connection.execute(insert(decision_links), rows)
+        unit_of_work.execute(insert(decision_links), rows)
     return targets.union(row["to_id"] for row in rows if row["type"] == SUPERSEDES)
 
 
@@ -119,9 +106,11 @@ def link_rows(item: DeclaredLinks) -> Iterator[dict[str, str]]:
     yield from rows(RELATES_TO, ((item.decision_id, other) for other in item.links.relates_to))
 
 
-def find_superseded_ids(connection: Connection, ids: Sequence[str]) -> set[str]:
+def find_superseded_ids(unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
     """Return the ids that a link declared by the same agent supersedes."""
-    return {key for chunk in split_into_chunks(ids) for key in connection.execute(SUPERSEDED, {"ids": chunk}).scalars()}
+    return {
+        key for chunk in split_into_chunks(ids) for key in unit_of_work.execute(SUPERSEDED, {"ids": chunk}).scalars()
+    }
 
 
 REMEMBERED_BYTES = 8 * 1024 * 1024
@@ -145,17 +134,19 @@ class CachedSummaryReader:
     database still has these revisions, and reads the decisions themselves only if it does not.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._lock = threading.Lock()
         self._remembered: LRUCache[str, tuple[int, Decision]] = LRUCache(
             REMEMBERED_BYTES, getsizeof=lambda known: estimate_memory_bytes(known[1])
         )
-        self._statement = cache(lambda columns, count: CompiledStatement(summary_query(columns, count), engine.dialect))
+        self._statement = cache(
+            lambda columns, count: CompiledStatement(summary_query(columns, count), database.dialect)
+        )
 
     def read(self, ids: Sequence[str]) -> list[Decision]:
         """Return the decisions that exist, without checking who may read them. Raises QueryFailed."""
-        with open_driver_connection(self._engine) as driver:
+        with self._database.open_driver_connection() as driver:
             return [decision for chunk in split_into_chunks(ids) for decision in self._read(driver, chunk)]
 
     def _read(self, driver: DriverConnection, ids: Sequence[str]) -> list[Decision]:
@@ -219,21 +210,21 @@ NEWEST_REVISION = select(func.coalesce(func.max(decisions.c.revision), -1))
 class SqlDecisionStore:
     """Stores decisions in SQLite or PostgreSQL; fulfils `DecisionStore`."""
 
-    def __init__(self, engine: Engine, sharing: ReadPolicy) -> None:
-        self._engine = engine
+    def __init__(self, database: Database, sharing: ReadPolicy) -> None:
+        self._database = database
         self._sharing = sharing
-        self._summaries = CachedSummaryReader(engine)
-        self._newest = CompiledStatement(NEWEST_REVISION, engine.dialect)
+        self._summaries = CachedSummaryReader(database)
+        self._newest = CompiledStatement(NEWEST_REVISION, database.dialect)
 
     @property
     def is_local(self) -> bool:
         """Whether the database is a file of this machine."""
-        return self._engine.dialect.name == "sqlite"
+        return self._database.is_sqlite
 
     def get(self, decision_id: str) -> Decision | None:
         """Return a whole decision, without checking who may read it."""
-        with read_snapshot(self._engine) as connection:
-            entry = self.load(connection, [decision_id]).get(decision_id)
+        with self._database.read_snapshot() as unit_of_work:
+            entry = self.load(unit_of_work, [decision_id]).get(decision_id)
         return entry.decision if entry else None
 
     def may_read(self, decision: Decision, caller: str) -> bool:
@@ -255,9 +246,9 @@ class SqlDecisionStore:
         query = query.order_by(*LATEST_FIRST).limit(request.limit + 1)
         if request.token:
             query = query.where(after_token_condition(request.token, listing))
-        with read_snapshot(self._engine) as connection:
-            rows = connection.execute(query, {"caller": caller}).all()
-            links = read_links(connection, [row.id for row in rows])
+        with self._database.read_snapshot() as unit_of_work:
+            rows = unit_of_work.execute(query, {"caller": caller}).all()
+            links = read_links(unit_of_work, [row.id for row in rows])
         shown = [listed_decision_from_row(row, links[row.id], caller) for row in rows[: request.limit]]
         shown = shown[: count_within_budget(shown, estimate_decision_size)]
         return Page(tuple(shown), listing_page_token(shown[-1], listing) if len(rows) > len(shown) else "")
@@ -265,108 +256,108 @@ class SqlDecisionStore:
     def index_rows(self, model: str, after_revision: int = -1) -> Iterator[IndexRow]:
         """Yield the decisions that have a vector of this model and changed after a revision, by rising revision."""
         query = ROWS.where(decisions.c.revision > after_revision).execution_options(yield_per=FETCH)
-        with read_snapshot(self._engine) as connection:
-            yield from map(index_row_from_row, connection.execute(query, {"model": model}))
+        with self._database.read_snapshot() as unit_of_work:
+            yield from map(index_row_from_row, unit_of_work.execute(query, {"model": model}))
 
     def index_rows_of(self, model: str, ids: Sequence[str]) -> list[IndexRow]:
         """Return the rows of `ids` that have a vector of this model, by rising revision."""
-        with read_snapshot(self._engine) as connection:
-            return self.changed_rows(connection, model, ids)
+        with self._database.read_snapshot() as unit_of_work:
+            return self.changed_rows(unit_of_work, model, ids)
 
     def newest_revision(self) -> int:
         """Return the revision of the latest change; -1 if there is none."""
-        with read_snapshot(self._engine) as connection:
-            ((newest,),) = self._newest.all(connection, {})
+        with self._database.read_snapshot() as unit_of_work:
+            ((newest,),) = self._newest.all(unit_of_work, {})
         return int(newest)
 
     def identity(self) -> str:
         """Return the unique name of the journal."""
-        with read_snapshot(self._engine) as connection:
-            name: str = connection.execute(select(journal_identity.c.id)).scalar_one()
+        with self._database.read_snapshot() as unit_of_work:
+            name: str = unit_of_work.execute(select(journal_identity.c.id)).scalar_one()
         return name
 
     def stale_vectors(self, model: str, limit: int) -> list[tuple[str, str]]:
         """Return id and text of decisions that have no vector of this model, to be embedded."""
         present = exists().where(decision_vectors.c.decision_id == decisions.c.id, OF_MODEL)
         query = TEXT.where(~present).order_by(decisions.c.id).limit(limit)
-        with read_snapshot(self._engine) as connection:
+        with self._database.read_snapshot() as unit_of_work:
             return [
                 (key, embedded_text(title, context))
-                for key, title, context in connection.execute(query, {"model": model})
+                for key, title, context in unit_of_work.execute(query, {"model": model})
             ]
 
     def embedded_texts(self, model: str, ids: Sequence[str]) -> dict[str, str]:
         """Return the embedded text of the decisions of `ids` that have a vector of this model, by id."""
         query = TEXT.join_from(decisions, decision_vectors).where(OF_MODEL, OF_IDS)
         found: dict[str, str] = {}
-        with read_snapshot(self._engine) as connection:
+        with self._database.read_snapshot() as unit_of_work:
             for chunk in split_into_chunks(ids):
-                for key, title, context in connection.execute(query, {"model": model, "ids": chunk}):
+                for key, title, context in unit_of_work.execute(query, {"model": model, "ids": chunk}):
                     found[key] = embedded_text(title, context)
         return found
 
-    def put_vectors(self, connection: Connection, model: str, vectors: Sequence[tuple[str, Vector]]) -> None:
+    def put_vectors(self, unit_of_work: UnitOfWork, model: str, vectors: Sequence[tuple[str, Vector]]) -> None:
         """Store the vectors of decisions by id, replacing those of any model."""
         for chunk in split_into_chunks(vectors):
             ids = [key for key, _ in chunk]
-            connection.execute(delete(decision_vectors).where(decision_vectors.c.decision_id.in_(ids)))
+            unit_of_work.execute(delete(decision_vectors).where(decision_vectors.c.decision_id.in_(ids)))
             rows = [{"decision_id": key, "model": model, "vector": encode_vector(vector)} for key, vector in chunk]
-            connection.execute(insert(decision_vectors), rows)
+            unit_of_work.execute(insert(decision_vectors), rows)
 
-    def find_recorded(self, connection: Connection, agent: str, idempotency_key: str) -> JournalEntry | None:
+    def find_recorded(self, unit_of_work: UnitOfWork, agent: str, idempotency_key: str) -> JournalEntry | None:
         """Return the decision that an agent recorded under a key; None if there is none."""
-        row = connection.execute(BY_KEY, {"agent": agent, "key": idempotency_key}).one_or_none()
-        return None if row is None else entry_from_row(row, read_links(connection, [row.id])[row.id])
+        row = unit_of_work.execute(BY_KEY, {"agent": agent, "key": idempotency_key}).one_or_none()
+        return None if row is None else entry_from_row(row, read_links(unit_of_work, [row.id])[row.id])
 
-    def load(self, connection: Connection, ids: Sequence[str]) -> dict[str, JournalEntry]:
+    def load(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, JournalEntry]:
         """Return entries by id."""
         entries: dict[str, JournalEntry] = {}
         for chunk in split_into_chunks([replace_unstorable(key) for key in ids]):
-            rows = connection.execute(BY_ID, {"ids": chunk}).all()
-            links = read_links(connection, [row.id for row in rows])
+            rows = unit_of_work.execute(BY_ID, {"ids": chunk}).all()
+            links = read_links(unit_of_work, [row.id for row in rows])
             entries.update((row.id, entry_from_row(row, links[row.id])) for row in rows)
         return entries
 
-    def insert(self, connection: Connection, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
+    def insert(self, unit_of_work: UnitOfWork, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
         """Insert decisions with their revisions; their links are stored separately."""
         rows = [{**entry_to_columns(entry, revision, at), "created_at": at} for entry, revision in entries]
         if rows:
-            connection.execute(insert(decisions), rows)
-            self._add_tags(connection, entries)
+            unit_of_work.execute(insert(decisions), rows)
+            self._add_tags(unit_of_work, entries)
 
-    def update(self, connection: Connection, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
+    def update(self, unit_of_work: UnitOfWork, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
         """Replace decisions and their revisions; their links stay unchanged."""
         rows = [{**entry_to_columns(entry, revision, at), "key": entry.decision.id} for entry, revision in entries]
         if not rows:
             return
-        connection.execute(update(decisions).where(decisions.c.id == bindparam("key")), rows)
+        unit_of_work.execute(update(decisions).where(decisions.c.id == bindparam("key")), rows)
         for chunk in split_into_chunks([entry.decision.id for entry, _ in entries]):
-            connection.execute(delete(decision_tags).where(decision_tags.c.decision_id.in_(chunk)))
-        self._add_tags(connection, entries)
+            unit_of_work.execute(delete(decision_tags).where(decision_tags.c.decision_id.in_(chunk)))
+        self._add_tags(unit_of_work, entries)
 
-    def declare(self, connection: Connection, declarations: Sequence[DeclaredLinks]) -> set[str]:
+    def declare(self, unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks]) -> set[str]:
         """Replace the links that decisions declare and return the ids that are, or were, superseded by them."""
-        return replace_links(connection, declarations)
+        return replace_links(unit_of_work, declarations)
 
-    def find_superseded(self, connection: Connection, ids: Sequence[str]) -> set[str]:
+    def find_superseded(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
         """Return the ids that a link declared by the same agent supersedes."""
-        return find_superseded_ids(connection, ids)
+        return find_superseded_ids(unit_of_work, ids)
 
-    def changed_rows(self, connection: Connection, model: str, ids: Sequence[str]) -> list[IndexRow]:
+    def changed_rows(self, unit_of_work: UnitOfWork, model: str, ids: Sequence[str]) -> list[IndexRow]:
         """Return the rows that `index_rows_of` will return once the transaction is committed."""
         query = ROWS.where(OF_IDS)
         rows = [
             index_row_from_row(row)
             for chunk in split_into_chunks(ids)
-            for row in connection.execute(query, {"model": model, "ids": chunk})
+            for row in unit_of_work.execute(query, {"model": model, "ids": chunk})
         ]
         return sorted(rows, key=lambda row: row.revision)
 
     @staticmethod
-    def _add_tags(connection: Connection, entries: Sequence[tuple[JournalEntry, int]]) -> None:
+    def _add_tags(unit_of_work: UnitOfWork, entries: Sequence[tuple[JournalEntry, int]]) -> None:
         rows = [{"decision_id": entry.decision.id, "tag": tag} for entry, _ in entries for tag in entry.decision.tags]
         if rows:
-            connection.execute(insert(decision_tags), rows)
+            unit_of_work.execute(insert(decision_tags), rows)
 
 
 def estimate_decision_size(decision: Decision) -> int:

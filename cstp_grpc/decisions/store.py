@@ -9,11 +9,11 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection
 
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Links
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.storage.pagination import Page, PageRequest
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 Vector = NDArray[np.float32]
 """The embedding of one decision, of shape (dimensions,)."""
@@ -77,8 +77,8 @@ class DeclaredLinks:
 class DecisionStore(Protocol):
     """Stores decisions, their links and their vectors.
 
-    Reads open their own connection and raise QueryFailed if the database does not respond. Writes, and the reads they
-    depend on, belong to the transaction of the given connection and raise SQLAlchemyError.
+    Reads open their own snapshot and raise QueryFailed if the database does not respond. Writes, and the reads they
+    depend on, belong to the transaction of the given unit of work.
     """
 
     @property
@@ -122,26 +122,26 @@ class DecisionStore(Protocol):
     def embedded_texts(self, model: str, ids: Sequence[str]) -> dict[str, str]:
         """Return the embedded text of the decisions of `ids` that have a vector of this model, by id."""
 
-    def put_vectors(self, connection: Connection, model: str, vectors: Sequence[tuple[str, Vector]]) -> None:
+    def put_vectors(self, unit_of_work: UnitOfWork, model: str, vectors: Sequence[tuple[str, Vector]]) -> None:
         """Store the vectors of decisions by id, replacing those of any model."""
 
-    def find_recorded(self, connection: Connection, agent: str, idempotency_key: str) -> JournalEntry | None:
+    def find_recorded(self, unit_of_work: UnitOfWork, agent: str, idempotency_key: str) -> JournalEntry | None:
         """Return the decision that an agent recorded under a key; None if there is none."""
 
-    def load(self, connection: Connection, ids: Sequence[str]) -> dict[str, JournalEntry]:
+    def load(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> dict[str, JournalEntry]:
         """Return entries by id."""
 
-    def insert(self, connection: Connection, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
+    def insert(self, unit_of_work: UnitOfWork, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
         """Insert decisions with their revisions; their links are stored separately."""
 
-    def update(self, connection: Connection, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
+    def update(self, unit_of_work: UnitOfWork, entries: Sequence[tuple[JournalEntry, int]], at: datetime) -> None:
         """Replace decisions and their revisions; their links stay unchanged."""
 
-    def declare(self, connection: Connection, declarations: Sequence[DeclaredLinks]) -> set[str]:
+    def declare(self, unit_of_work: UnitOfWork, declarations: Sequence[DeclaredLinks]) -> set[str]:
         """Replace the links that decisions declare and return the ids that are, or were, superseded by them."""
 
-    def find_superseded(self, connection: Connection, ids: Sequence[str]) -> set[str]:
+    def find_superseded(self, unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str]:
         """Return the ids that a link declared by the same agent supersedes."""
 
-    def changed_rows(self, connection: Connection, model: str, ids: Sequence[str]) -> list[IndexRow]:
+    def changed_rows(self, unit_of_work: UnitOfWork, model: str, ids: Sequence[str]) -> list[IndexRow]:
         """Return the rows that `index_rows_of` will return once the transaction is committed."""

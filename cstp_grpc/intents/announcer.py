@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
-from sqlalchemy import Connection
-
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
 from cstp_grpc.enums import INTENT_LAYER_AGENT, Outcome, Stakes
@@ -20,6 +18,7 @@ from cstp_grpc.guardrails.input_values import check_context_bounds
 from cstp_grpc.guardrails.model import NO_CODE, Action, Verdict
 from cstp_grpc.intents.model import CodeContext, CodeContextReader, Intent, IntentContended, IntentStore
 from cstp_grpc.storage.background_work import WorkPool
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 
 MAX_SUGGESTIONS = 5
@@ -170,7 +169,7 @@ class CitationRecorder(Protocol):
     """Records which decisions an agent was given, so that it can be notified if one of them fails."""
 
     def cite(
-        self, connection: Connection, agent: str, correlation_id: str, url: str | None, decisions: Sequence[Decision]
+        self, unit_of_work: UnitOfWork, agent: str, correlation_id: str, url: str | None, decisions: Sequence[Decision]
     ) -> None:
         """Record within a transaction the decisions in an answer; `url` is the callback URL of the agent."""
 
@@ -281,13 +280,13 @@ class Announcer:
         intent = self._build_intent(announcement, caller, feedback.received_at)
         cited = [match.decision for match in feedback.similar]
 
-        def job(connection: Connection) -> Intent:
+        def job(unit_of_work: UnitOfWork) -> Intent:
             if self._citations is not None:
                 # First, because it may have to wait for other servers, which must not wait for this intent meanwhile.
-                self._citations.cite(connection, caller, intent.correlation_id, intent.claimed_url, cited)
-            stored = self._intents.insert_or_get(connection, intent)
+                self._citations.cite(unit_of_work, caller, intent.correlation_id, intent.claimed_url, cited)
+            stored = self._intents.insert_or_get(unit_of_work, intent)
             self._trail.append(
-                connection,
+                unit_of_work,
                 AuditEntry(
                     timestamp=feedback.received_at,
                     event=AuditEvent.INTENT_ANNOUNCED,
@@ -303,9 +302,9 @@ class Announcer:
             )
             return stored
 
-        def job_alone(connection: Connection) -> Intent:
-            self._intents.hold(connection, intent)
-            return job(connection)
+        def job_alone(unit_of_work: UnitOfWork) -> Intent:
+            self._intents.hold(unit_of_work, intent)
+            return job(unit_of_work)
 
         try:
             return await self._writer.write(job)

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from sqlalchemy import Connection
-
 from cstp_grpc.enums import Stakes
 from cstp_grpc.errors import InvalidArgument, NotFound
 from cstp_grpc.guardrails.model import NO_CODE, CodeFacts
 from cstp_grpc.storage.pagination import Page, PageRequest
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +141,14 @@ class IntentContended(Exception):
 class IntentStore(Protocol):
     """Stores the revisions of intents, each once per agent and correlation id."""
 
-    def insert_or_get(self, connection: Connection, intent: Intent) -> Intent:
+    def insert_or_get(self, unit_of_work: UnitOfWork, intent: Intent) -> Intent:
         """Return the latest revision if it has the same content, else insert and return the next one.
 
-        It is inserted within the transaction. Raises IntentContended, and SQLAlchemyError if the database does not
-        respond.
+        It is inserted within the transaction. Raises IntentContended.
         """
 
-    def hold(self, connection: Connection, intent: Intent) -> None:
-        """Lock the revisions of an intent until the transaction ends, waiting for other holders.
-
-        Raises SQLAlchemyError if the database does not respond.
-        """
+    def hold(self, unit_of_work: UnitOfWork, intent: Intent) -> None:
+        """Lock the revisions of an intent until the transaction ends, waiting for other holders."""
 
     def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:
         """Return the matching intents, latest first; at the same instant, the later stored first.

@@ -7,24 +7,12 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import (
-    Connection,
-    Engine,
-    Insert,
-    Integer,
-    Row,
-    Select,
-    bindparam,
-    cast,
-    desc,
-    func,
-    select,
-    tuple_,
-)
+from sqlalchemy import Insert, Integer, Row, Select, bindparam, cast, desc, func, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.enums import Stakes
 from cstp_grpc.intents.model import Intent, IntentContended, IntentFilter
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import (
     Page,
     PageRequest,
@@ -37,7 +25,7 @@ from cstp_grpc.storage.pagination import (
 )
 from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.tables import intents
-from cstp_grpc.storage.unit_of_work import CompiledStatement, bind_parameters, read_snapshot
+from cstp_grpc.storage.unit_of_work import CompiledStatement, UnitOfWork, bind_parameters
 
 IDENTITY = ("agent", "correlation_id", "revision")
 REVISION_LOCK_SPACE = 0x6373_7470
@@ -49,54 +37,53 @@ PARAMETER_PREFIX = "new_"
 class SqlIntentStore:
     """Stores intents in the table `intents`."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._guarded = engine.dialect.name == "postgresql"
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._guarded = database.dialect.name == "postgresql"
         insertion = locking_insert_statement() if self._guarded else plain_insert_statement()
-        self._insert = CompiledStatement(insertion, engine.dialect)
+        self._insert = CompiledStatement(insertion, database.dialect)
 
-    def insert_or_get(self, connection: Connection, intent: Intent) -> Intent:
+    def insert_or_get(self, unit_of_work: UnitOfWork, intent: Intent) -> Intent:
         """Return the latest revision if it has the same content, else insert and return the next one.
 
-        It is inserted within the transaction. Raises IntentContended, and SQLAlchemyError if the database does not
-        respond.
+        It is inserted within the transaction. Raises IntentContended.
         """
         new = replace(intent, revision=1)
-        while not self._add(connection, new):
-            latest = self._latest(connection, intent)
+        while not self._add(unit_of_work, new):
+            latest = self._latest(unit_of_work, intent)
             if latest is not None and latest.content_hash == intent.content_hash:
                 return latest
             new = replace(intent, revision=latest.revision + 1 if latest else 1)
         return new
 
-    def hold(self, connection: Connection, intent: Intent) -> None:
+    def hold(self, unit_of_work: UnitOfWork, intent: Intent) -> None:
         """Lock the revisions of an intent until the transaction ends, waiting for other holders.
 
-        A transaction that calls this first cannot be part of a deadlock. Raises SQLAlchemyError.
+        A transaction that calls this first cannot be part of a deadlock.
         """
         if self._guarded:
-            connection.execute(select(func.pg_advisory_xact_lock(REVISION_LOCK_SPACE, revision_lock_number(intent))))
+            unit_of_work.execute(select(func.pg_advisory_xact_lock(REVISION_LOCK_SPACE, revision_lock_number(intent))))
 
-    def _add(self, connection: Connection, intent: Intent) -> bool:
+    def _add(self, unit_of_work: UnitOfWork, intent: Intent) -> bool:
         """Insert a revision and return True, or False if its number exists. Raises IntentContended."""
         row = intent_to_row(intent)
         if not self._guarded:
-            return self._insert.first(connection, row) is not None
+            return self._insert.first(unit_of_work, row) is not None
         values = {f"{PARAMETER_PREFIX}{name}": value for name, value in row.items()}
-        if self._insert.first(connection, values | {"lock": revision_lock_number(intent)}) is not None:
+        if self._insert.first(unit_of_work, values | {"lock": revision_lock_number(intent)}) is not None:
             return True
         # Nothing was added because of the lock or because of a row; who has the lock finds the row committed.
-        free = connection.execute(
+        free = unit_of_work.execute(
             select(func.pg_try_advisory_xact_lock(REVISION_LOCK_SPACE, revision_lock_number(intent)))
         ).scalar_one()
         if not free:
             raise IntentContended
         return False
 
-    def _latest(self, connection: Connection, intent: Intent) -> Intent | None:
+    def _latest(self, unit_of_work: UnitOfWork, intent: Intent) -> Intent | None:
         table = intents.c
         same = (table.agent == intent.agent, table.correlation_id == intent.correlation_id)
-        row = connection.execute(select(intents).where(*same).order_by(desc(table.revision)).limit(1)).first()
+        row = unit_of_work.execute(select(intents).where(*same).order_by(desc(table.revision)).limit(1)).first()
         return None if row is None else intent_from_row(row)
 
     def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:
@@ -106,8 +93,8 @@ class SqlIntentStore:
         respond.
         """
         query = page_query(conditions, request).limit(request.limit + 1)
-        with read_snapshot(self._engine) as connection:
-            rows = connection.execute(query).all()
+        with self._database.read_snapshot() as unit_of_work:
+            rows = unit_of_work.execute(query).all()
         found = [intent_from_row(row) for row in rows[: request.limit]]
         items = tuple(found[: count_within_budget(found, estimate_intent_size)])
         more = len(rows) > len(items)

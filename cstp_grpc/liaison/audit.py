@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import Connection
-
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink, truncate_action
 from cstp_grpc.guardrails.checker import verdict_audit_fields
 from cstp_grpc.guardrails.model import Verdict
 from cstp_grpc.liaison.canonical_json import encode_canonical_json
 from cstp_grpc.liaison.model import Event, TenantCaller
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 
 OPERATION_TEXTS = {
@@ -79,7 +78,7 @@ T = TypeVar("T")
 class EventStore(Protocol):
     """Store events."""
 
-    def add_event(self, connection: Connection, event: Event) -> Event:
+    def add_event(self, unit_of_work: UnitOfWork, event: Event) -> Event:
         """Add an event and return it with its sequence number."""
 
 
@@ -104,13 +103,13 @@ class AuditedWriter:
         self._notify = notify
         self._with_content = with_content
 
-    async def write(self, job: Callable[[Connection], T]) -> T:
+    async def write(self, job: Callable[[UnitOfWork], T]) -> T:
         """Return the result of a job once it is on disk, without blocking the event loop. Raises as `run` does."""
         result = await self._writer.write(job)
         self._notify()
         return result
 
-    def run(self, job: Callable[[Connection], T]) -> T:
+    def run(self, job: Callable[[UnitOfWork], T]) -> T:
         """Return the result of a job once it is on disk; for threads.
 
         Raises the exception of the job, and Unavailable.
@@ -119,13 +118,13 @@ class AuditedWriter:
         self._notify()
         return result
 
-    def add_event(self, connection: Connection, event: Event) -> Event:
+    def add_event(self, unit_of_work: UnitOfWork, event: Event) -> Event:
         """Add an event within a job and return it with its sequence number."""
-        return self._events.add_event(connection, event)
+        return self._events.add_event(unit_of_work, event)
 
-    def add_operation(self, connection: Connection, act: SessionOperation) -> None:
+    def add_operation(self, unit_of_work: UnitOfWork, act: SessionOperation) -> None:
         """Record an operation within a job."""
-        self._trail.append(connection, act.to_audit_entry(with_content=self._with_content))
+        self._trail.append(unit_of_work, act.to_audit_entry(with_content=self._with_content))
 
     async def write_refusal(self, act: SessionOperation) -> None:
         """Record a refused operation durably, without blocking the event loop."""

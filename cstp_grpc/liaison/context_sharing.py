@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 
-from sqlalchemy import Connection
-
 from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.errors import (
     BlockingGuardrail,
@@ -34,6 +32,7 @@ from cstp_grpc.liaison.model import DeliveryState, Event, EventType, RoutingDeci
 from cstp_grpc.liaison.redaction import RedactedContext, Redaction
 from cstp_grpc.liaison.store import RoutingStore, SessionStore
 from cstp_grpc.storage.storable_text import replace_unstorable
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 GUARDRAIL_CATEGORY = "liaison"
 """The category by which guardrails know a hand-over."""
@@ -110,8 +109,8 @@ class ContextSharing:
             redacted = self.redact(context)
             share = new_share(caller, request, redacted, self._clock())
             act = replace(act, context_hash=share.context_hash, shared_context=share.shared_context)
-            with self._sessions.read_snapshot() as connection:
-                known = self._store.share(connection, caller.tenant, share.id)
+            with self._sessions.read_snapshot() as unit_of_work:
+                known = self._store.share(unit_of_work, caller.tenant, share.id)
             if known is not None:
                 return require_same_share(known, share)
             agent.check(caller.tenant)
@@ -124,15 +123,15 @@ class ContextSharing:
             add_failure_details(error, pillar)
             self._recorder.record_refusal(replace(act, error=error.reason))
             raise
-        stored = self._recorder.run(lambda connection: self._insert_unrouted(connection, offered, act))
+        stored = self._recorder.run(lambda unit_of_work: self._insert_unrouted(unit_of_work, offered, act))
         if offered.is_to_be_delivered:
             self._wake()
         return stored
 
     def get(self, caller: TenantCaller, share_id: str) -> Share:
         """Return a share of the caller's tenant. Raises NotFound and QueryFailed."""
-        with self._sessions.read_snapshot() as connection:
-            share = self._store.share(connection, caller.tenant, share_id)
+        with self._sessions.read_snapshot() as unit_of_work:
+            share = self._store.share(unit_of_work, caller.tenant, share_id)
         if share is None:
             raise NotFound(f"There is no share {share_id}", metadata={"share_id": share_id})
         return share
@@ -171,20 +170,20 @@ class ContextSharing:
             share, delivery=DeliveryState.DELIVERED, delivered_at=self._clock(), attempts=1, task_id=receipt.task_id
         )
 
-    def insert_or_get(self, connection: Connection, share: Share) -> Share:
+    def insert_or_get(self, unit_of_work: UnitOfWork, share: Share) -> Share:
         """Insert a share within a transaction, or return the same one if it exists."""
-        if self._store.add_share(connection, share):
+        if self._store.add_share(unit_of_work, share):
             return share
-        known = self._store.share(connection, share.tenant, share.id)
+        known = self._store.share(unit_of_work, share.tenant, share.id)
         assert known is not None, "nobody deletes a share while this transaction holds the order of writes"
         return require_same_share(known, share)
 
-    def _insert_unrouted(self, connection: Connection, share: Share, act: SessionOperation) -> Share:
+    def _insert_unrouted(self, unit_of_work: UnitOfWork, share: Share, act: SessionOperation) -> Share:
         """Store a share that belongs to no routing, with its event."""
-        stored = self.insert_or_get(connection, share)
+        stored = self.insert_or_get(unit_of_work, share)
         if stored is share:
-            self._recorder.add_event(connection, shared_event(share))
-            self._recorder.add_operation(connection, act)
+            self._recorder.add_event(unit_of_work, shared_event(share))
+            self._recorder.add_operation(unit_of_work, act)
         return stored
 
 

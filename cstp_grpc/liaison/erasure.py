@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from sqlalchemy import Connection
-
 from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation
 from cstp_grpc.liaison.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.model import Event, EventType, Session, TenantCaller
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 SESSIONS_AT_ONCE = 20
 """Sessions deleted in one transaction, each with all its messages; other writes wait for it."""
@@ -23,32 +22,32 @@ EXPIRED_REASON = "expired"
 
 
 class ErasureStore(Protocol):
-    """Delete the stored data of chat sessions. Methods raise SQLAlchemyError if the database fails."""
+    """Delete the stored data of chat sessions, within the transactions of units of work."""
 
-    def delete_session(self, connection: Connection, tenant: str, session_id: str) -> Session | None:
+    def delete_session(self, unit_of_work: UnitOfWork, tenant: str, session_id: str) -> Session | None:
         """Delete a session, its messages, shares, activations and events, and return it, or None if it is missing.
 
         Shares that name it are deleted even if it is missing.
         """
 
     def sessions_of_user(
-        self, connection: Connection, tenant: str, user_id: str, opened_by: datetime, limit: int
+        self, unit_of_work: UnitOfWork, tenant: str, user_id: str, opened_by: datetime, limit: int
     ) -> list[str]:
         """Return the ids of up to `limit` sessions of a user that were opened by an instant."""
 
-    def expired_sessions(self, connection: Connection, before: datetime, limit: int) -> list[tuple[str, str]]:
+    def expired_sessions(self, unit_of_work: UnitOfWork, before: datetime, limit: int) -> list[tuple[str, str]]:
         """Return tenant and id of up to `limit` sessions that last changed before an instant."""
 
-    def delete_messages(self, connection: Connection, before: datetime, limit: int) -> int:
+    def delete_messages(self, unit_of_work: UnitOfWork, before: datetime, limit: int) -> int:
         """Delete up to `limit` messages sent before an instant, and return the number deleted."""
 
-    def delete_shares(self, connection: Connection, before: datetime, limit: int) -> int:
+    def delete_shares(self, unit_of_work: UnitOfWork, before: datetime, limit: int) -> int:
         """Delete up to `limit` shares made before an instant, and return the number deleted.
 
         Shares that await delivery, or by which a liaison agent has an active session, are kept.
         """
 
-    def delete_events(self, connection: Connection, before: datetime, limit: int) -> int:
+    def delete_events(self, unit_of_work: UnitOfWork, before: datetime, limit: int) -> int:
         """Delete up to `limit` events of each tenant from before an instant, oldest first.
 
         Returns the number deleted.
@@ -65,7 +64,7 @@ class SessionEraser:
 
     def delete_session(self, caller: TenantCaller, session_id: str) -> bool:
         """Delete a session of the caller's tenant, and return whether it existed. Raises Unavailable."""
-        return self._recorder.run(lambda connection: self.delete(connection, caller, session_id))
+        return self._recorder.run(lambda unit_of_work: self.delete(unit_of_work, caller, session_id))
 
     def delete_user_sessions(self, caller: TenantCaller, user_id: str) -> int:
         """Delete the sessions that a user has had until now, and return their number.
@@ -75,28 +74,28 @@ class SessionEraser:
         asked_at = self._clock()
         deleted = 0
 
-        def job(connection: Connection) -> int:
-            found = self._store.sessions_of_user(connection, caller.tenant, user_id, asked_at, SESSIONS_AT_ONCE)
-            return sum(self.delete(connection, caller, session_id) for session_id in found)
+        def job(unit_of_work: UnitOfWork) -> int:
+            found = self._store.sessions_of_user(unit_of_work, caller.tenant, user_id, asked_at, SESSIONS_AT_ONCE)
+            return sum(self.delete(unit_of_work, caller, session_id) for session_id in found)
 
         while count := self._recorder.run(job):
             deleted += count
         return deleted
 
-    def delete(self, connection: Connection, caller: TenantCaller, session_id: str, reason: str = "") -> bool:
+    def delete(self, unit_of_work: UnitOfWork, caller: TenantCaller, session_id: str, reason: str = "") -> bool:
         """Delete a session within a transaction, and return whether it existed."""
-        session = self._store.delete_session(connection, caller.tenant, session_id)
+        session = self._store.delete_session(unit_of_work, caller.tenant, session_id)
         if session is None:
             return False
         now = self._clock()
         # The user is left out: what is kept afterwards says nothing of whose session it was.
         event = Event(session.tenant, EventType.SESSION_DELETED, session.active_agent, now, session.id)
-        self._recorder.add_event(connection, event)
+        self._recorder.add_event(unit_of_work, event)
         context_hash = hash_canonical_json(session.context)
         act = SessionOperation(
             now, AuditEvent.SESSION_DELETED, caller, session.active_agent, session.id, reason, context_hash
         )
-        self._recorder.add_operation(connection, act)
+        self._recorder.add_operation(unit_of_work, act)
         return True
 
 
@@ -150,16 +149,16 @@ class Retention:
         )
 
     def _delete(
-        self, kept_for: timedelta | None, limit: int, delete: Callable[[Connection, datetime, int], int]
+        self, kept_for: timedelta | None, limit: int, delete: Callable[[UnitOfWork, datetime, int], int]
     ) -> bool:
         """Delete a batch of one kind, and return whether it was full."""
         if kept_for is None:
             return False
         before = self._clock() - kept_for
-        return self._recorder.run(lambda connection: delete(connection, before, limit)) >= limit
+        return self._recorder.run(lambda unit_of_work: delete(unit_of_work, before, limit)) >= limit
 
-    def _delete_sessions(self, connection: Connection, before: datetime, limit: int) -> int:
-        expired = self._store.expired_sessions(connection, before, limit)
+    def _delete_sessions(self, unit_of_work: UnitOfWork, before: datetime, limit: int) -> int:
+        expired = self._store.expired_sessions(unit_of_work, before, limit)
         for tenant, session_id in expired:
-            self._eraser.delete(connection, TenantCaller(self._agent, tenant, ""), session_id, EXPIRED_REASON)
+            self._eraser.delete(unit_of_work, TenantCaller(self._agent, tenant, ""), session_id, EXPIRED_REASON)
         return len(expired)

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import Self
 from weakref import WeakSet
 
-from sqlalchemy import Connection
-
 from cstp_grpc.errors import InvalidArgument, RateLimited, Unavailable
 from cstp_grpc.liaison.canonical_json import encode_canonical_json
 from cstp_grpc.liaison.model import Event, EventFilter
@@ -20,6 +18,7 @@ from cstp_grpc.liaison.sessions import MAX_PAGE_SIZE
 from cstp_grpc.liaison.store import RoutingStore, SessionStore
 from cstp_grpc.storage.background_work import RunBlocking
 from cstp_grpc.storage.pagination import PageRequest, count_within_budget, estimate_message_bytes
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 READ_BATCH = 100
 """Events that a watch reads at once."""
@@ -36,7 +35,7 @@ class EventFeed:
     def __init__(
         self,
         store: RoutingStore,
-        reading: Callable[[], AbstractContextManager[Connection]],
+        reading: Callable[[], AbstractContextManager[UnitOfWork]],
         max_watchers: int,
         per_agent: int,
         refresh_seconds: float | None,
@@ -68,8 +67,8 @@ class EventFeed:
 
         One thread at a time may call this.
         """
-        with self._reading() as connection:
-            count = self._store.count_events(connection)
+        with self._reading() as unit_of_work:
+            count = self._store.count_events(unit_of_work)
         if count != self._counted:
             self._counted = count
             self.notify()
@@ -113,11 +112,11 @@ class EventFeed:
 
     def _read(self, watch: EventSubscription) -> None:
         """Read the next batch of events of a subscription."""
-        with self._reading() as connection:
+        with self._reading() as unit_of_work:
             # First, so that nothing is passed over that is committed in between.
-            newest = self._store.last_sequence(connection, watch.conditions.tenant)
+            newest = self._store.last_sequence(unit_of_work, watch.conditions.tenant)
             if newest > watch.after:
-                watch.ready.extend(self._store.events(connection, watch.conditions, watch.after, READ_BATCH))
+                watch.ready.extend(self._store.events(unit_of_work, watch.conditions, watch.after, READ_BATCH))
         # What concerns nobody here need not be read again.
         watch.after = (watch.ready[-1].sequence or 0) if watch.ready else max(watch.after, newest)
 
@@ -149,8 +148,8 @@ class EventFeed:
         watch.wake()
 
     def _last_sequence(self, tenant: str) -> int:
-        with self._reading() as connection:
-            return self._store.last_sequence(connection, tenant)
+        with self._reading() as unit_of_work:
+            return self._store.last_sequence(unit_of_work, tenant)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -249,9 +248,9 @@ class EventHistory:
         Raises QueryFailed.
         """
         limit = min(PageRequest(size).limit, MAX_PAGE_SIZE)
-        with self._sessions.read_snapshot() as connection:
-            newest = self._store.last_sequence(connection, conditions.tenant)
-            found = self._store.events(connection, conditions, after, limit + 1)
+        with self._sessions.read_snapshot() as unit_of_work:
+            newest = self._store.last_sequence(unit_of_work, conditions.tenant)
+            found = self._store.events(unit_of_work, conditions, after, limit + 1)
         kept = found[: count_within_budget(found[:limit], event_size)]
         return EventPage(kept, len(found) > len(kept), newest)
 

@@ -78,7 +78,7 @@ def build_liaison_module(
         core.sessions, core.store, core.agents, inputs.redaction, checker, core.recorder, clock, dispatcher.wake
     )
     router = build_router(shared, core, sharing, dispatcher)
-    erasures = SqlErasureStore(shared.engine)
+    erasures = SqlErasureStore(shared.database)
     eraser = SessionEraser(erasures, core.recorder, clock)
     claimed_for = timedelta(seconds=wanted.claim_seconds)
     components = LiaisonComponents(
@@ -124,9 +124,9 @@ class SessionCore:
 
 def build_session_core(shared: SharedParts, remote: Mapping[str, RemoteAgent], sink: AuditSink) -> SessionCore:
     """Build the stores, the feed of events and the agents of chat sessions."""
-    wanted, engine = shared.settings.liaison, shared.engine
-    sessions = SqlSessionStore(engine, build_alarm_limits(wanted).shortest)
-    store, presence = SqlRoutingStore(engine), SqlPresenceStore(engine)
+    wanted, database = shared.settings.liaison, shared.database
+    sessions = SqlSessionStore(database, build_alarm_limits(wanted).shortest)
+    store, presence = SqlRoutingStore(database), SqlPresenceStore(database)
     feed = EventFeed(
         store,
         sessions.read_snapshot,
@@ -169,7 +169,7 @@ def build_share_dispatcher(
         refresh_seconds=shared.settings.storage.refresh_seconds if remote else None,
         lease_seconds=LEASE_FACTOR * wanted.delivery_seconds,
         interrupt=lambda: close_agents(remote.values()),
-        reading=shared.engine.connect,
+        reading=shared.database.background_snapshot,
     )
 
 
@@ -189,7 +189,7 @@ def build_router(
         core.fence,
         direct_handover=wanted.direct_handover,
         max_context_bytes=wanted.max_context_bytes,
-        reads_are_short=shared.engine.dialect.name == "sqlite",
+        reads_are_short=shared.database.is_sqlite,
     )
 
 

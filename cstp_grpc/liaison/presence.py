@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection
-
 from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.errors import Conflict, LiaisonAgentUnavailable, PermissionDenied, SessionWithAnotherAgent
 from cstp_grpc.liaison.agents import LiaisonAgents
@@ -27,6 +25,7 @@ from cstp_grpc.liaison.model import (
 from cstp_grpc.liaison.sessions import concurrent_update, lock_open_session, session_event
 from cstp_grpc.liaison.store import PresenceStore, RoutingStore, SessionStore
 from cstp_grpc.storage.storable_text import replace_unstorable
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 LEFT_REASON = "it left"
 NO_HEARTBEAT_REASON = "no heartbeat"
@@ -56,8 +55,8 @@ class Heartbeats:
     def record(self, caller: TenantCaller, pillar: str, lasting: timedelta) -> datetime:
         """Record a heartbeat durably and return until when the agent is available; an absent one gets an event."""
 
-        def job(connection: Connection) -> datetime:
-            now, known = self._read(connection, caller, pillar)
+        def job(unit_of_work: UnitOfWork) -> datetime:
+            now, known = self._read(unit_of_work, caller, pillar)
             until = now + lasting
             stored = AgentPresence(
                 caller.tenant, pillar, until, caller.agent, is_present=True, since=now, beaten_at=now
@@ -65,8 +64,8 @@ class Heartbeats:
             if known is not None and known.is_present:
                 stored = replace(stored, since=known.since)
             else:
-                self._recorder.add_event(connection, presence_event(stored, EventType.AGENT_PRESENT, now))
-            self._store.write_presence(connection, stored)
+                self._recorder.add_event(unit_of_work, presence_event(stored, EventType.AGENT_PRESENT, now))
+            self._store.write_presence(unit_of_work, stored)
             return until
 
         until = self._recorder.run(job)
@@ -76,10 +75,12 @@ class Heartbeats:
     def leave(self, caller: TenantCaller, pillar: str) -> None:
         """Mark an agent as absent durably, with an event if it was present."""
 
-        def job(connection: Connection) -> None:
-            now, known = self._read(connection, caller, pillar)
+        def job(unit_of_work: UnitOfWork) -> None:
+            now, known = self._read(unit_of_work, caller, pillar)
             if known is not None and known.is_present:
-                self._mark_absent(connection, replace(known, available_until=now, agent=caller.agent), now, LEFT_REASON)
+                self._mark_absent(
+                    unit_of_work, replace(known, available_until=now, agent=caller.agent), now, LEFT_REASON
+                )
 
         self._recorder.run(job)
         self._known.pop((caller.tenant, pillar), None)
@@ -87,31 +88,33 @@ class Heartbeats:
     def end_lapsed(self, limit: int) -> int:
         """Mark agents as absent whose heartbeat has expired, with an event each, and return their number."""
 
-        def job(connection: Connection) -> int:
-            self._store.lock_order(connection)
+        def job(unit_of_work: UnitOfWork) -> int:
+            self._store.lock_order(unit_of_work)
             now = self._clock()
-            found = self._store.lapsed_agents(connection, now, limit)
+            found = self._store.lapsed_agents(unit_of_work, now, limit)
             for presence in found:
-                self._mark_absent(connection, presence, now, NO_HEARTBEAT_REASON)
+                self._mark_absent(unit_of_work, presence, now, NO_HEARTBEAT_REASON)
             return len(found)
 
         return self._recorder.run(job)
 
-    def _read(self, connection: Connection, caller: TenantCaller, pillar: str) -> tuple[datetime, AgentPresence | None]:
+    def _read(
+        self, unit_of_work: UnitOfWork, caller: TenantCaller, pillar: str
+    ) -> tuple[datetime, AgentPresence | None]:
         """Return the current instant and an agent's presence, marked as absent if its time is over."""
-        self._store.lock_order(connection)
+        self._store.lock_order(unit_of_work)
         now = self._clock()
-        known = self._store.presence(connection, caller.tenant, pillar)
+        known = self._store.presence(unit_of_work, caller.tenant, pillar)
         if known is not None and known.is_present and known.available_until <= now:
-            known = self._mark_absent(connection, known, now, NO_HEARTBEAT_REASON)
+            known = self._mark_absent(unit_of_work, known, now, NO_HEARTBEAT_REASON)
         return now, known
 
     def _mark_absent(
-        self, connection: Connection, presence: AgentPresence, now: datetime, reason: str
+        self, unit_of_work: UnitOfWork, presence: AgentPresence, now: datetime, reason: str
     ) -> AgentPresence:
         absent = replace(presence, is_present=False, since=presence.available_until)
-        self._store.write_presence(connection, absent)
-        self._recorder.add_event(connection, presence_event(absent, EventType.AGENT_ABSENT, now, reason=reason))
+        self._store.write_presence(unit_of_work, absent)
+        self._recorder.add_event(unit_of_work, presence_event(absent, EventType.AGENT_ABSENT, now, reason=reason))
         return absent
 
     def is_remembered(self, tenant: str, pillar: str) -> bool:
@@ -124,8 +127,8 @@ class Heartbeats:
         if self.is_remembered(tenant, pillar):
             return True
         now = self._clock()
-        with self._sessions.read_snapshot() as connection:
-            known = self._store.presence(connection, tenant, pillar)
+        with self._sessions.read_snapshot() as unit_of_work:
+            known = self._store.presence(unit_of_work, tenant, pillar)
         if known is None or known.available_until <= now:
             return False
         self._known[tenant, pillar] = min(known.available_until, now + self._remembered)
@@ -212,21 +215,21 @@ class LocalAgentService:
         # As it will be read again, so that a repetition is known by it.
         claimant = replace_unstorable(claimant)
 
-        def job(connection: Connection) -> tuple[Session, Activation]:
-            session = lock_open_session(self._sessions, connection, caller, session_id)
+        def job(unit_of_work: UnitOfWork) -> tuple[Session, Activation]:
+            session = lock_open_session(self._sessions, unit_of_work, caller, session_id)
             self._require_served(caller, self._pillar_of(session))
-            activation = self._activation_of(connection, session)
+            activation = self._activation_of(unit_of_work, session)
             now = self._clock()
             renews = session.claimed_by == claimant and session.is_claimed(now)
             number = session.claim_number if renews else session.claim_number + 1
             until = now + self._claimed_for
             claimed = replace(session, claimed_by=claimant, claimed_until=until, claim_number=number)
-            if not self._sessions.claim(connection, claimed, now):
+            if not self._sessions.claim(unit_of_work, claimed, now):
                 raise already_claimed_error(session, now)
             if not renews:
                 data = {"claimant": claimant, "claim_number": number}
                 event = session_event(claimed, EventType.SESSION_CLAIMED, now, data)
-                self._recorder.add_event(connection, event)
+                self._recorder.add_event(unit_of_work, event)
                 act = SessionOperation(
                     now,
                     AuditEvent.SESSION_CLAIMED,
@@ -235,7 +238,7 @@ class LocalAgentService:
                     session_id,
                     f"by {claimant}",
                 )
-                self._recorder.add_operation(connection, act)
+                self._recorder.add_operation(unit_of_work, act)
             return claimed, activation
 
         return self._recorder.run(job)
@@ -259,9 +262,9 @@ class LocalAgentService:
             )
         return pillar
 
-    def _activation_of(self, connection: Connection, session: Session) -> Activation:
+    def _activation_of(self, unit_of_work: UnitOfWork, session: Session) -> Activation:
         assert session.activation_key is not None, "a liaison agent has it"
-        activation = self._store.activation(connection, session.tenant, session.activation_key)
+        activation = self._store.activation(unit_of_work, session.tenant, session.activation_key)
         if activation is None:
             raise concurrent_update(session.id)
         return activation
@@ -328,9 +331,9 @@ class AgentDirectory:
         if pillar is not None:
             self._agents.of_pillar(pillar)
         wanted = sorted(self._kinds) if pillar is None else [pillar]
-        with self._sessions.read_snapshot() as connection:
-            stored = {presence.pillar: presence for presence in self._store.presences(connection, caller.tenant)}
-            held = self._store.held_sessions(connection, caller.tenant)
+        with self._sessions.read_snapshot() as unit_of_work:
+            stored = {presence.pillar: presence for presence in self._store.presences(unit_of_work, caller.tenant)}
+            held = self._store.held_sessions(unit_of_work, caller.tenant)
         remote = [each for each in wanted if self._kinds[each] != LOCAL_KIND]
         reasons = self._ask(caller, remote)
         now = self._clock()

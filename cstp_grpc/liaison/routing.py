@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection
-
 from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.errors import Conflict, ContextSharingFailed, CstpError, SessionWithAnotherAgent
 from cstp_grpc.guardrails.model import Verdict
@@ -49,6 +47,7 @@ from cstp_grpc.liaison.sessions import (
 )
 from cstp_grpc.liaison.store import RoutingStore, SessionStore
 from cstp_grpc.storage.background_work import WorkPool
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 READ_FACTOR = 8
 """How much longer than what is shared of it a conversation may be, since redaction shortens it."""
@@ -187,9 +186,9 @@ class Router:
         Raises QueryFailed, ContextSharingFailed, GuardrailEvalFailed and PermissionDenied.
         """
         caller, request = attempt.caller, attempt.request
-        with self._sessions.read_snapshot() as connection:
+        with self._sessions.read_snapshot() as unit_of_work:
             wanted = caller.tenant, request.session_id, request.user_id
-            session = self._sessions.get_small(connection, *wanted, SHORT_CONTEXT)
+            session = self._sessions.get_small(unit_of_work, *wanted, SHORT_CONTEXT)
         if session is None or not session.is_open or session.active_agent != GUIDE:
             return None
         attempt.session = session
@@ -236,28 +235,28 @@ class Router:
         stated one, and SessionWithAnotherAgent if the caller does not have it (any more).
         """
 
-        def job(connection: Connection) -> tuple[Session, Event | None]:
-            session = lock_open_session(self._sessions, connection, caller, session_id)
+        def job(unit_of_work: UnitOfWork) -> tuple[Session, Event | None]:
+            session = lock_open_session(self._sessions, unit_of_work, caller, session_id)
             if session.active_agent == GUIDE:
                 return session, None
             now = self._clock()
             self._fence.check_return(caller, session, claim_number, now)
             check_version(session, version)
-            return self.give_back(connection, caller, session, reason, now)
+            return self.give_back(unit_of_work, caller, session, reason, now)
 
         return self._recorder.run(job)
 
     def give_back(
-        self, connection: Connection, caller: TenantCaller, session: Session, reason: str, now: datetime
+        self, unit_of_work: UnitOfWork, caller: TenantCaller, session: Session, reason: str, now: datetime
     ) -> tuple[Session, Event]:
         """Return a locked session to the guide within a transaction, and give the session and the event."""
         returned = assign_agent(session, now, GUIDE, session.routing_epoch + 1, None)
-        if not self._sessions.replace(connection, returned):
+        if not self._sessions.replace(unit_of_work, returned):
             raise concurrent_update(session.id)
         data = {"from": session.active_agent, "reason": reason}
-        event = self._recorder.add_event(connection, session_event(returned, EventType.RETURNED_TO_GUIDE, now, data))
+        event = self._recorder.add_event(unit_of_work, session_event(returned, EventType.RETURNED_TO_GUIDE, now, data))
         self._recorder.add_operation(
-            connection, SessionOperation(now, AuditEvent.SESSION_RETURNED, caller, GUIDE, session.id, reason)
+            unit_of_work, SessionOperation(now, AuditEvent.SESSION_RETURNED, caller, GUIDE, session.id, reason)
         )
         return returned, event
 
@@ -282,12 +281,12 @@ class Router:
 
     def _read(self, caller: TenantCaller, request: RoutingRequest) -> tuple[Session, Sequence[ChatMessage]]:
         """Read the session and, if they are to be shared, its messages up to the size limit."""
-        with self._sessions.read_snapshot() as connection:
-            session = require_session(self._sessions, connection, caller, request.session_id, request.user_id)
+        with self._sessions.read_snapshot() as unit_of_work:
+            session = require_session(self._sessions, unit_of_work, caller, request.session_id, request.user_id)
             if request.context is not None:
                 return session, ()
             # One state of the database has both, so the messages are those that the session counts.
-            return session, self._sessions.history(connection, session.tenant, session.id, self._readable)
+            return session, self._sessions.history(unit_of_work, session.tenant, session.id, self._readable)
 
     def _redact(self, request: RoutingRequest, session: Session, messages: Sequence[ChatMessage]) -> RedactedContext:
         """Return the redacted context. Raises ContextSharingFailed, after errors about the session's state."""
@@ -330,8 +329,8 @@ class Router:
 
     def _find_activation(self, tenant: str, key: str) -> Activation | None:
         """Return the activation of an idempotency key, or None."""
-        with self._sessions.read_snapshot() as connection:
-            return self._store.activation(connection, tenant, key)
+        with self._sessions.read_snapshot() as unit_of_work:
+            return self._store.activation(unit_of_work, tenant, key)
 
     def _require_movable(self, session: Session, request: RoutingRequest) -> None:
         """Raise SessionNotFound or SessionWithAnotherAgent if a session may not be handed over."""
@@ -381,7 +380,7 @@ class Router:
 
     def _prepare(
         self, caller: TenantCaller, agent: LiaisonAgent, plan: RoutingPlan, act: SessionOperation
-    ) -> tuple[Callable[[Connection], Activation], Share]:
+    ) -> tuple[Callable[[UnitOfWork], Activation], Share]:
         """Return the transaction of a routing and its share, which an agent that confirms has accepted.
 
         Raises ContextSharingFailed if it does not.
@@ -389,11 +388,11 @@ class Router:
         to = liaison_agent(plan.pillar)
         decision = RoutingDecision(plan.session.active_agent, to, plan.reason, self._clock(), plan.key)
         share = self._sharing.deliver_if_confirming(agent, routing_share(caller, plan, decision), decision, plan.pillar)
-        return lambda connection: self._commit(connection, caller, plan, share, decision, act), share
+        return lambda unit_of_work: self._commit(unit_of_work, caller, plan, share, decision, act), share
 
     def _commit(
         self,
-        connection: Connection,
+        unit_of_work: UnitOfWork,
         caller: TenantCaller,
         plan: RoutingPlan,
         share: Share,
@@ -404,22 +403,22 @@ class Router:
         wanted = assign_agent(plan.session, decision.decided_at, decision.to_agent, plan.epoch, plan.key)
         # Whoever else routes this session has to wait here, so that what it did is seen below. The store compares who
         # opened it and when: what a deleted session of the same id held must not come back in this one.
-        routed = self._sessions.hand_over(connection, wanted, with_messages=plan.whole_conversation)
+        routed = self._sessions.hand_over(unit_of_work, wanted, with_messages=plan.whole_conversation)
         if routed is None:
-            if known := self._store.activation(connection, caller.tenant, plan.key):
+            if known := self._store.activation(unit_of_work, caller.tenant, plan.key):
                 return known
             raise concurrent_update(plan.session.id)
-        self._insert_share(connection, share)
-        event = self._recorder.add_event(connection, activation_event(routed, plan, share, decision))
+        self._insert_share(unit_of_work, share)
+        event = self._recorder.add_event(unit_of_work, activation_event(routed, plan, share, decision))
         activation = Activation(plan.pillar, decision, share.shared_context, routed, event, caller.request_id)
-        self._store.add_activation(connection, caller.tenant, activation)
-        self._recorder.add_operation(connection, act)
+        self._store.add_activation(unit_of_work, caller.tenant, activation)
+        self._recorder.add_operation(unit_of_work, act)
         return activation
 
-    def _insert_share(self, connection: Connection, share: Share) -> None:
+    def _insert_share(self, unit_of_work: UnitOfWork, share: Share) -> None:
         """Store the share of a routing. Raises ContextSharingFailed if its key was used for another share."""
         try:
-            self._sharing.insert_or_get(connection, share)
+            self._sharing.insert_or_get(unit_of_work, share)
         except Conflict as error:
             reason = {"reason": "the key was used to share something else"}
             raise ContextSharingFailed(error.message, metadata={**error.metadata, **reason}) from error

@@ -8,8 +8,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection
-
 from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.errors import Conflict, InvalidArgument, SessionNotFound, SessionUpdateFailed, SessionWithAnotherAgent
 from cstp_grpc.liaison.audit import AuditedWriter, SessionOperation
@@ -29,6 +27,7 @@ from cstp_grpc.liaison.model import (
 )
 from cstp_grpc.liaison.store import SessionStore
 from cstp_grpc.storage.pagination import Page, PageRequest
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 
 class ClaimFence:
@@ -152,26 +151,26 @@ class SessionService:
             updated_at=now,
         )
 
-        def job(connection: Connection) -> tuple[Session, bool]:
-            if not self._store.add(connection, session):
-                return self._existing_session(connection, session, session_id), False
-            self._record(connection, caller, session, EventType.SESSION_OPENED, AuditEvent.SESSION_OPENED)
+        def job(unit_of_work: UnitOfWork) -> tuple[Session, bool]:
+            if not self._store.add(unit_of_work, session):
+                return self._existing_session(unit_of_work, session, session_id), False
+            self._record(unit_of_work, caller, session, EventType.SESSION_OPENED, AuditEvent.SESSION_OPENED)
             return session, True
 
         return self._recorder.run(job)
 
     def get(self, caller: TenantCaller, session_id: str | None, user_id: str) -> Session:
         """Return a session by its id, or else the active one of a user. Raises SessionNotFound and QueryFailed."""
-        with self._store.read_snapshot() as connection:
-            return require_session(self._store, connection, caller, session_id, user_id)
+        with self._store.read_snapshot() as unit_of_work:
+            return require_session(self._store, unit_of_work, caller, session_id, user_id)
 
     def page(self, conditions: SessionFilter, request: PageRequest) -> Page[Session]:
         """Return the sessions that meet all conditions, last opened first; a page holds at most 100.
 
         Raises InvalidArgument if the page token is not from this listing, and QueryFailed.
         """
-        with self._store.read_snapshot() as connection:
-            return self._store.page(connection, conditions, cap_page_size(request))
+        with self._store.read_snapshot() as unit_of_work:
+            return self._store.page(unit_of_work, conditions, cap_page_size(request))
 
     async def append_on_loop(
         self, caller: TenantCaller, session_id: str, said: MessageContent, claim_number: int | None = None
@@ -192,16 +191,16 @@ class SessionService:
 
     def _append_job(
         self, caller: TenantCaller, session_id: str, said: MessageContent, claim_number: int | None
-    ) -> Callable[[Connection], ChatMessage]:
+    ) -> Callable[[UnitOfWork], ChatMessage]:
         """Return the transaction that appends a message. Raises InvalidArgument for metadata that is too large."""
         self._check_size("metadata", said.metadata or {})
 
-        def job(connection: Connection) -> ChatMessage:
-            session = self._store.get(connection, caller.tenant, session_id, lock=True)
+        def job(unit_of_work: UnitOfWork) -> ChatMessage:
+            session = self._store.get(unit_of_work, caller.tenant, session_id, lock=True)
             if session is None:
                 raise session_not_found(session_id)
             if said.message_id is not None:
-                known = self._store.message(connection, caller.tenant, session_id, said.message_id)
+                known = self._store.message(unit_of_work, caller.tenant, session_id, said.message_id)
                 if known is not None:
                     return require_same_message(known, said)
             if not session.is_open:
@@ -209,10 +208,10 @@ class SessionService:
             now = self._clock()
             check = self._fence.check_speaker if said.role is MessageRole.ASSISTANT else self._fence.check_number
             check(caller, session, claim_number, now)
-            message = self._store.append(connection, caller.tenant, session_id, said, caller.agent, now)
+            message = self._store.append(unit_of_work, caller.tenant, session_id, said, caller.agent, now)
             if message is None:
                 raise concurrent_update(session_id)
-            self._recorder.add_event(connection, message_event(session, message))
+            self._recorder.add_event(unit_of_work, message_event(session, message))
             return message
 
         return job
@@ -222,10 +221,10 @@ class SessionService:
 
         Raises SessionNotFound, InvalidArgument if the page token is not from this listing, and QueryFailed.
         """
-        with self._store.read_snapshot() as connection:
-            if self._store.get(connection, caller.tenant, session_id) is None:
+        with self._store.read_snapshot() as unit_of_work:
+            if self._store.get(unit_of_work, caller.tenant, session_id) is None:
                 raise session_not_found(session_id)
-            return self._store.messages(connection, caller.tenant, session_id, cap_page_size(request))
+            return self._store.messages(unit_of_work, caller.tenant, session_id, cap_page_size(request))
 
     def update_context(
         self,
@@ -243,8 +242,8 @@ class SessionService:
         """
         self._check_context(changes)
 
-        def job(connection: Connection) -> Session:
-            session = lock_open_session(self._store, connection, caller, session_id, version)
+        def job(unit_of_work: UnitOfWork) -> Session:
+            session = lock_open_session(self._store, unit_of_work, caller, session_id, version)
             self._fence.check_number(caller, session, claim_number, self._clock())
             removed = {name for name, value in changes.items() if value is None}
             merged = {name: value for name, value in {**session.context, **changes}.items() if name not in removed}
@@ -252,10 +251,10 @@ class SessionService:
                 return session
             self._check_size("context", merged)
             updated = next_version(session, self._clock(), context=merged)
-            self._replace(connection, updated)
+            self._replace(unit_of_work, updated)
             data = {"members": [name[:MAX_MEMBER_NAME] for name in sorted(changes)[:MAX_PAGE_SIZE]]}
             kinds = (EventType.CONTEXT_UPDATED, AuditEvent.SESSION_CONTEXT_UPDATED)
-            self._record(connection, caller, updated, *kinds, data)
+            self._record(unit_of_work, caller, updated, *kinds, data)
             return updated
 
         return self._recorder.run(job)
@@ -266,8 +265,8 @@ class SessionService:
         Raises SessionNotFound, and SessionUpdateFailed if the session has another version than the stated one.
         """
 
-        def job(connection: Connection) -> Session:
-            session = self._store.get(connection, caller.tenant, session_id, lock=True)
+        def job(unit_of_work: UnitOfWork) -> Session:
+            session = self._store.get(unit_of_work, caller.tenant, session_id, lock=True)
             if session is None:
                 raise session_not_found(session_id)
             if not session.is_open:
@@ -277,15 +276,15 @@ class SessionService:
             closed = next_version(
                 session, now, status=SessionStatus.CLOSED, closed_at=now, claimed_by=None, claimed_until=None
             )
-            self._replace(connection, closed)
-            self._record(connection, caller, closed, EventType.SESSION_CLOSED, AuditEvent.SESSION_CLOSED)
+            self._replace(unit_of_work, closed)
+            self._record(unit_of_work, caller, closed, EventType.SESSION_CLOSED, AuditEvent.SESSION_CLOSED)
             return closed
 
         return self._recorder.run(job)
 
-    def _existing_session(self, connection: Connection, wanted: Session, session_id: str | None) -> Session:
+    def _existing_session(self, unit_of_work: UnitOfWork, wanted: Session, session_id: str | None) -> Session:
         """Return the existing session that prevents opening a new one, if it is the same. Raises Conflict."""
-        active = self._store.active(connection, wanted.tenant, wanted.user_id)
+        active = self._store.active(unit_of_work, wanted.tenant, wanted.user_id)
         if active is None:
             raise Conflict(
                 f"There is a chat session {wanted.id} already; choose another identifier, or none",
@@ -298,13 +297,13 @@ class SessionService:
             )
         return active
 
-    def _replace(self, connection: Connection, session: Session) -> None:
-        if not self._store.replace(connection, session):
+    def _replace(self, unit_of_work: UnitOfWork, session: Session) -> None:
+        if not self._store.replace(unit_of_work, session):
             raise concurrent_update(session.id)
 
     def _record(
         self,
-        connection: Connection,
+        unit_of_work: UnitOfWork,
         caller: TenantCaller,
         session: Session,
         event: EventType,
@@ -312,8 +311,8 @@ class SessionService:
         data: Mapping[str, Any] | None = None,
     ) -> None:
         at = session.updated_at
-        self._recorder.add_event(connection, session_event(session, event, at, data or {}))
-        self._recorder.add_operation(connection, SessionOperation(at, act, caller, session.active_agent, session.id))
+        self._recorder.add_event(unit_of_work, session_event(session, event, at, data or {}))
+        self._recorder.add_operation(unit_of_work, SessionOperation(at, act, caller, session.active_agent, session.id))
 
     def _check_context(self, context: Mapping[str, Any]) -> None:
         if HISTORY_MEMBER in context:
@@ -330,28 +329,28 @@ class SessionService:
 
 
 def require_session(
-    store: SessionStore, connection: Connection, caller: TenantCaller, session_id: str | None, user_id: str
+    store: SessionStore, unit_of_work: UnitOfWork, caller: TenantCaller, session_id: str | None, user_id: str
 ) -> Session:
     """Return a session by its id, or else the active one of a user. Raises SessionNotFound."""
     if session_id is not None:
-        session = store.get(connection, caller.tenant, session_id)
+        session = store.get(unit_of_work, caller.tenant, session_id)
         if session is None:
             raise session_not_found(session_id)
         return session
-    session = store.active(connection, caller.tenant, user_id)
+    session = store.active(unit_of_work, caller.tenant, user_id)
     if session is None:
         raise SessionNotFound(f"{user_id} has no active chat session; open one", metadata={"user_id": user_id})
     return session
 
 
 def lock_open_session(
-    store: SessionStore, connection: Connection, caller: TenantCaller, session_id: str, version: int | None = None
+    store: SessionStore, unit_of_work: UnitOfWork, caller: TenantCaller, session_id: str, version: int | None = None
 ) -> Session:
     """Return an active session, locked against changes by others within the transaction.
 
     Raises SessionNotFound, and SessionUpdateFailed if the session has another version than the stated one.
     """
-    session = store.get(connection, caller.tenant, session_id, lock=True)
+    session = store.get(unit_of_work, caller.tenant, session_id, lock=True)
     if session is None:
         raise session_not_found(session_id)
     if not session.is_open:

@@ -9,8 +9,6 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection
-
 from cstp_grpc.errors import InvalidPillar
 from cstp_grpc.liaison.agents import (
     DeliveryFailed,
@@ -30,6 +28,7 @@ from cstp_grpc.storage.delivery import (
     DeliveryDispatcher,
     DeliveryRetryPolicy,
 )
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 
 logger = logging.getLogger(__name__)
@@ -87,7 +86,7 @@ class ShareDispatcher:
         lease_seconds: float = LEASE_SECONDS,
         interrupt: Callable[[], None] = lambda: None,
         random: Callable[[], float] = system_random.random,
-        reading: Callable[[], AbstractContextManager[Connection]] | None = None,
+        reading: Callable[[], AbstractContextManager[UnitOfWork]] | None = None,
     ) -> None:
         shares = ShareOutbox(store, agents, clock, feed_notify, DeliveryRetryPolicy(timedelta(hours=hours), random))
         self._dispatcher = DeliveryDispatcher(
@@ -134,25 +133,25 @@ class ShareOutbox:
         self._patience = patience
         self._unknown: set[str] = set()
 
-    def next_due(self, connection: Connection) -> datetime | None:
+    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
         """Return when the next delivery is due, or None if none is waiting."""
-        return self._store.next_due(connection)
+        return self._store.next_due(unit_of_work)
 
-    def take_due(self, connection: Connection, now: datetime, until: datetime, limit: int) -> Sequence[Share]:
+    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[Share]:
         """Return due shares, the longest due first, and postpone them."""
-        return self._store.take_due(connection, now, until, limit)
+        return self._store.take_due(unit_of_work, now, until, limit)
 
-    def postpone(self, connection: Connection, item: Share, until: datetime) -> None:
+    def postpone(self, unit_of_work: UnitOfWork, item: Share, until: datetime) -> None:
         """Set when a share is due next."""
-        self._store.update_delivery(connection, replace(item, next_attempt_at=until))
+        self._store.update_delivery(unit_of_work, replace(item, next_attempt_at=until))
 
-    def prepare(self, connection: Connection, item: Share) -> DeliveryAttempt | None:
+    def prepare(self, unit_of_work: UnitOfWork, item: Share) -> DeliveryAttempt | None:
         """Return the delivery attempt for a share, or None if its agent is no longer configured."""
         agent = self._agent_of(item)
         if agent is None:
-            self.postpone(connection, item, self._clock() + UNKNOWN_AGENT_DELAY)
+            self.postpone(unit_of_work, item, self._clock() + UNKNOWN_AGENT_DELAY)
             return None
-        delivery = ShareDelivery(item, self._store.activation(connection, item.tenant, item.id), agent)
+        delivery = ShareDelivery(item, self._store.activation(unit_of_work, item.tenant, item.id), agent)
         return lambda: self._deliver(delivery)
 
     def key_of(self, item: Share) -> tuple[str, str]:
@@ -182,7 +181,7 @@ class ShareOutbox:
     def _deliver(self, delivery: ShareDelivery) -> AttemptResult:
         outcome = self._attempt(delivery)
         return AttemptResult(
-            lambda connection: self._record(connection, delivery, outcome), outcome.will_retry, settled=self._notify
+            lambda unit_of_work: self._record(unit_of_work, delivery, outcome), outcome.will_retry, settled=self._notify
         )
 
     def _attempt(self, delivery: ShareDelivery) -> DeliveryOutcome:
@@ -204,9 +203,9 @@ class ShareOutbox:
         due = self._patience.next_attempt(share.shared_at, share.attempts, self._clock())
         return failed_outcome(share, reason) if due is None else DeliveryOutcome(replace(share, next_attempt_at=due))
 
-    def _record(self, connection: Connection, delivery: ShareDelivery, outcome: DeliveryOutcome) -> None:
+    def _record(self, unit_of_work: UnitOfWork, delivery: ShareDelivery, outcome: DeliveryOutcome) -> None:
         """Store the outcome of a delivery, unless the share is already settled, and its event."""
-        if not self._store.update_delivery(connection, outcome.share) or outcome.event is None:
+        if not self._store.update_delivery(unit_of_work, outcome.share) or outcome.event is None:
             return
         share = outcome.share
         session = delivery.activation.session if delivery.activation else None
@@ -219,7 +218,7 @@ class ShareOutbox:
             user_id=session.user_id if session else None,
             data={"share_id": share.id, **outcome.data},
         )
-        self._store.add_event(connection, event)
+        self._store.add_event(unit_of_work, event)
 
 
 def delivered_outcome(share: Share, receipt: DeliveryReceipt, at: datetime) -> DeliveryOutcome:

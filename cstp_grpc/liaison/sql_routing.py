@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, and_, bindparam, func, insert, select, text, update
+from sqlalchemy import Select, and_, bindparam, func, insert, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.liaison.model import Activation, DeliveryState, Event, EventFilter, Share
@@ -20,6 +20,7 @@ from cstp_grpc.liaison.sql_rows import (
     share_from_row,
     share_row,
 )
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.tables import (
     TO_DELIVER,
@@ -28,7 +29,7 @@ from cstp_grpc.storage.tables import (
     liaison_events,
     liaison_shares,
 )
-from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, bind_parameters
+from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork, bind_parameters
 
 PENDING = DeliveryState.PENDING.value
 
@@ -61,15 +62,15 @@ class SqlRoutingStore:
     activation, a transaction first reads the session with the lock.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        dialect = engine.dialect
+    def __init__(self, database: Database) -> None:
+        dialect = database.dialect
         upsert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
         add_share = upsert(liaison_shares).values(bind_parameters(shares.keys())).on_conflict_do_nothing()
         count_event = upsert(liaison_event_counters).values(tenant=bindparam("tenant"), last_sequence=1)
         count_event = count_event.on_conflict_do_update(
             index_elements=["tenant"], set_={"last_sequence": counters.last_sequence + 1}
         )
-        self._order = GlobalWriteLock(engine)
+        self._order = GlobalWriteLock(database.dialect)
         self._activation = CompiledStatement(ACTIVATION, dialect)
         add_activation = insert(liaison_activations).values(bind_parameters(activations.keys()))
         self._add_activation = CompiledStatement(add_activation, dialect)
@@ -82,81 +83,81 @@ class SqlRoutingStore:
         self._event_count = CompiledStatement(EVENT_COUNT, dialect)
         self._last_sequence = CompiledStatement(LAST_SEQUENCE, dialect)
 
-    def activation(self, connection: Connection, tenant: str, key: str) -> Activation | None:
+    def activation(self, unit_of_work: UnitOfWork, tenant: str, key: str) -> Activation | None:
         """Return the activation of a key, or None."""
-        row = self._activation.first(connection, {"tenant": tenant, "key": replace_unstorable(key)})
+        row = self._activation.first(unit_of_work, {"tenant": tenant, "key": replace_unstorable(key)})
         return None if row is None else decode_activation(*row)
 
-    def add_activation(self, connection: Connection, tenant: str, activation: Activation) -> None:
+    def add_activation(self, unit_of_work: UnitOfWork, tenant: str, activation: Activation) -> None:
         """Add an activation; its key must be new, and the share of that id holds its context."""
-        self._add_activation.run(connection, activation_row(tenant, activation))
+        self._add_activation.run(unit_of_work, activation_row(tenant, activation))
 
-    def share(self, connection: Connection, tenant: str, share_id: str) -> Share | None:
+    def share(self, unit_of_work: UnitOfWork, tenant: str, share_id: str) -> Share | None:
         """Return a share, or None."""
-        row = self._share.first(connection, {"tenant": tenant, "id": replace_unstorable(share_id)})
+        row = self._share.first(unit_of_work, {"tenant": tenant, "id": replace_unstorable(share_id)})
         return None if row is None else share_from_row(row)
 
-    def add_share(self, connection: Connection, share: Share) -> bool:
+    def add_share(self, unit_of_work: UnitOfWork, share: Share) -> bool:
         """Add a share and return True; False if the id is taken."""
-        self._order.hold(connection)
-        return self._add_share.run(connection, share_row(share)) == 1
+        self._order.hold(unit_of_work)
+        return self._add_share.run(unit_of_work, share_row(share)) == 1
 
-    def update_delivery(self, connection: Connection, share: Share) -> bool:
+    def update_delivery(self, unit_of_work: UnitOfWork, share: Share) -> bool:
         """Write the delivery state of a share and return True; False if it was no longer pending.
 
         The columns are delivery, attempts, next_attempt_at, task_id and delivered_at.
         """
-        self._order.hold(connection)
-        return self._write_delivery(connection, share)
+        self._order.hold(unit_of_work)
+        return self._write_delivery(unit_of_work, share)
 
-    def take_due(self, connection: Connection, now: datetime, until: datetime, limit: int) -> list[Share]:
+    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> list[Share]:
         """Return due pending shares, the longest due first, and postpone their next attempt to `until`.
 
         So no other server takes them before.
         """
-        self._order.hold(connection)
+        self._order.hold(unit_of_work)
         due = (
             select(liaison_shares)
             .where(shares.next_attempt_at <= now, shares.delivery == PENDING)
             .order_by(shares.next_attempt_at, shares.tenant, shares.id)
             .limit(limit)
         )
-        taken = [replace(share_from_row(row), next_attempt_at=until) for row in connection.execute(due)]
+        taken = [replace(share_from_row(row), next_attempt_at=until) for row in unit_of_work.execute(due)]
         for share in taken:
-            self._write_delivery(connection, share)
+            self._write_delivery(unit_of_work, share)
         return taken
 
-    def next_due(self, connection: Connection) -> datetime | None:
+    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
         """Return when the next delivery is due, or None if none is pending."""
-        row = self._next_due.first(connection, {})
+        row = self._next_due.first(unit_of_work, {})
         return None if row is None else row[0]
 
-    def add_event(self, connection: Connection, event: Event) -> Event:
+    def add_event(self, unit_of_work: UnitOfWork, event: Event) -> Event:
         """Add an event and return it with its sequence number, the tenant's next one."""
         # The order lock makes sequences visible in rising order: no smaller one is still to be committed elsewhere.
-        self._order.hold(connection)
-        ((sequence,),) = self._count_event.all(connection, {"tenant": event.tenant})
+        self._order.hold(unit_of_work)
+        ((sequence,),) = self._count_event.all(unit_of_work, {"tenant": event.tenant})
         numbered = replace(event, sequence=sequence)
-        self._add_event.run(connection, event_row(numbered))
+        self._add_event.run(unit_of_work, event_row(numbered))
         return numbered
 
-    def events(self, connection: Connection, conditions: EventFilter, after: int, limit: int) -> Sequence[Event]:
+    def events(self, unit_of_work: UnitOfWork, conditions: EventFilter, after: int, limit: int) -> Sequence[Event]:
         """Return up to `limit` events after a sequence number, in order."""
-        return [event_from_row(row) for row in connection.execute(event_query(conditions, after).limit(limit))]
+        return [event_from_row(row) for row in unit_of_work.execute(event_query(conditions, after).limit(limit))]
 
-    def count_events(self, connection: Connection) -> int:
+    def count_events(self, unit_of_work: UnitOfWork) -> int:
         """Return the number of events that all tenants ever had."""
-        ((count,),) = self._event_count.all(connection, {})
+        ((count,),) = self._event_count.all(unit_of_work, {})
         return int(count)
 
-    def last_sequence(self, connection: Connection, tenant: str) -> int:
+    def last_sequence(self, unit_of_work: UnitOfWork, tenant: str) -> int:
         """Return the sequence number of the tenant's last event, even if removed; 0 if it never had one."""
-        row = self._last_sequence.first(connection, {"tenant": tenant})
+        row = self._last_sequence.first(unit_of_work, {"tenant": tenant})
         return 0 if row is None else row[0]
 
-    def _write_delivery(self, connection: Connection, share: Share) -> bool:
+    def _write_delivery(self, unit_of_work: UnitOfWork, share: Share) -> bool:
         values = {"tenant": share.tenant, "id": replace_unstorable(share.id), **delivery_values(share)}
-        return self._delivered.run(connection, values) == 1
+        return self._delivered.run(unit_of_work, values) == 1
 
 
 def event_query(conditions: EventFilter, after: int) -> Select[Any]:

@@ -8,23 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import (
-    Connection,
-    Engine,
-    Select,
-    and_,
-    bindparam,
-    case,
-    delete,
-    desc,
-    insert,
-    null,
-    or_,
-    select,
-    text,
-    tuple_,
-    update,
-)
+from sqlalchemy import Select, and_, bindparam, case, delete, desc, insert, null, or_, select, text, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.liaison.model import GUIDE, ChatMessage, MessageContent, Session, SessionFilter, SessionStatus
@@ -38,6 +22,7 @@ from cstp_grpc.liaison.sql_rows import (
     session_row,
     session_values,
 )
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import (
     Page,
     PageRequest,
@@ -50,7 +35,7 @@ from cstp_grpc.storage.pagination import (
 )
 from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.tables import OPEN_SESSION, chat_messages, chat_sessions, liaison_holds
-from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, bind_parameters, read_snapshot
+from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork, bind_parameters
 
 T = TypeVar("T")
 
@@ -160,13 +145,12 @@ class SqlSessionStore:
     A session of a liaison agent is due for supervision `first_look` after the hand-over.
     """
 
-    def __init__(self, engine: Engine, first_look: timedelta = timedelta(0)) -> None:
+    def __init__(self, database: Database, first_look: timedelta = timedelta(0)) -> None:
         self._first_look = first_look
-        dialect = engine.dialect
+        dialect = database.dialect
         on_postgresql = dialect.name == "postgresql"
-        # Elsewhere each statement of a transaction would see what others committed meanwhile.
-        self._engine = engine.execution_options(isolation_level="REPEATABLE READ") if on_postgresql else engine
-        self._order = GlobalWriteLock(engine)
+        self._database = database.with_repeatable_reads()
+        self._order = GlobalWriteLock(database.dialect)
         upsert = postgresql.insert if on_postgresql else sqlite.insert
         add = upsert(chat_sessions)
         add = add.values(bind_parameters(table.keys())).on_conflict_do_nothing()
@@ -194,127 +178,127 @@ class SqlSessionStore:
         self._message = CompiledStatement(NAMED, dialect)
         self._history = CompiledStatement(HISTORY, dialect)
 
-    def read_snapshot(self) -> AbstractContextManager[Connection]:
-        """Open a connection with a consistent snapshot of the database. Raises QueryFailed."""
-        return read_snapshot(self._engine)
+    def read_snapshot(self) -> AbstractContextManager[UnitOfWork]:
+        """Open a unit of work that reads one state of the database. Raises QueryFailed."""
+        return self._database.read_snapshot()
 
-    def add(self, connection: Connection, session: Session) -> bool:
+    def add(self, unit_of_work: UnitOfWork, session: Session) -> bool:
         """Add a session and return True; False if the id is taken or the user has an active one."""
-        self._order.hold(connection)
-        return self._add.run(connection, session_row(session)) == 1
+        self._order.hold(unit_of_work)
+        return self._add.run(unit_of_work, session_row(session)) == 1
 
-    def get(self, connection: Connection, tenant: str, session_id: str, *, lock: bool = False) -> Session | None:
+    def get(self, unit_of_work: UnitOfWork, tenant: str, session_id: str, *, lock: bool = False) -> Session | None:
         """Return a session, or None; with `lock` no other transaction can change it until this one ends."""
         if lock:
-            self._order.hold(connection)
+            self._order.hold(unit_of_work)
         statement = self._get_locked if lock else self._get
-        row = statement.first(connection, {"tenant": tenant, "id": replace_unstorable(session_id)})
+        row = statement.first(unit_of_work, {"tenant": tenant, "id": replace_unstorable(session_id)})
         return None if row is None else session_from_row(row)
 
     def get_small(
-        self, connection: Connection, tenant: str, session_id: str | None, user_id: str, max_characters: int
+        self, unit_of_work: UnitOfWork, tenant: str, session_id: str | None, user_id: str, max_characters: int
     ) -> Session | None:
         """Return a session by its id, or else the active one of a user.
 
         Returns None if it is missing, or if the JSON of its context has more than `max_characters`.
         """
         if session_id is None:
-            row = self._active.first(connection, {"tenant": tenant, "user_id": replace_unstorable(user_id)})
+            row = self._active.first(unit_of_work, {"tenant": tenant, "user_id": replace_unstorable(user_id)})
         else:
-            row = self._get.first(connection, {"tenant": tenant, "id": replace_unstorable(session_id)})
+            row = self._get.first(unit_of_work, {"tenant": tenant, "id": replace_unstorable(session_id)})
         return None if row is None or len(row_context_json(row)) > max_characters else session_from_row(row)
 
-    def active(self, connection: Connection, tenant: str, user_id: str) -> Session | None:
+    def active(self, unit_of_work: UnitOfWork, tenant: str, user_id: str) -> Session | None:
         """Return the active session of a user, or None."""
-        row = self._active.first(connection, {"tenant": tenant, "user_id": replace_unstorable(user_id)})
+        row = self._active.first(unit_of_work, {"tenant": tenant, "user_id": replace_unstorable(user_id)})
         return None if row is None else session_from_row(row)
 
-    def replace(self, connection: Connection, session: Session) -> bool:
+    def replace(self, unit_of_work: UnitOfWork, session: Session) -> bool:
         """Replace an active session by its next version; return False if it has another version or is closed.
 
         Neither message_count nor claim is written, since messages and claims do not change the version. A session
         whose active_agent, routing_epoch or status changes loses its claim.
         """
-        replaced = self._replace.run(connection, session_row(session)) == 1
+        replaced = self._replace.run(unit_of_work, session_row(session)) == 1
         if replaced:
-            self._update_hold(connection, session)
+            self._update_hold(unit_of_work, session)
         return replaced
 
-    def hand_over(self, connection: Connection, session: Session, *, with_messages: bool) -> Session | None:
+    def hand_over(self, unit_of_work: UnitOfWork, session: Session, *, with_messages: bool) -> Session | None:
         """Assign an active session to the agent of its next version and return it as stored.
 
         Returns None if the session has changed: it is closed, has another version, was opened at another instant or
         for another user, or, `with_messages`, has another number of messages. Agent, epoch, activation key and time
         of change are written; the claim, which `session` must not have, ends; its number and the messages stay.
         """
-        self._order.hold(connection)
+        self._order.hold(unit_of_work)
         statement = self._hand_over_with_messages if with_messages else self._hand_over
-        row = statement.first(connection, session_values(session))
+        row = statement.first(unit_of_work, session_values(session))
         if row is None:
             return None
         message_count, claim_number = row
         given = session
         if (message_count, claim_number) != (session.message_count, session.claim_number):
             given = replace(session, message_count=message_count, claim_number=claim_number)
-        self._update_hold(connection, given)
+        self._update_hold(unit_of_work, given)
         return given
 
-    def _update_hold(self, connection: Connection, session: Session) -> None:
+    def _update_hold(self, unit_of_work: UnitOfWork, session: Session) -> None:
         """Update the record of the liaison agent that has a session, or delete it if none has."""
         values = {"tenant": session.tenant, "id": replace_unstorable(session.id), "now": session.updated_at}
         if not session.is_open or session.activation_key is None:
-            self._release.run(connection, values)
-        elif self._hold.run(connection, hold_row(session, session.updated_at + self._first_look)) == 0:
+            self._release.run(unit_of_work, values)
+        elif self._hold.run(unit_of_work, hold_row(session, session.updated_at + self._first_look)) == 0:
             # The agent had it before, and something happened in it.
-            self._speaks.run(connection, values)
+            self._speaks.run(unit_of_work, values)
 
-    def claim(self, connection: Connection, session: Session, now: datetime) -> bool:
+    def claim(self, unit_of_work: UnitOfWork, session: Session, now: datetime) -> bool:
         """Write the claim of a session with the given version, agent and epoch, and return whether it was free.
 
         A session is free at `now` if nobody has claimed it, the same claimant has, or the claim has ended.
         """
-        self._order.hold(connection)
+        self._order.hold(unit_of_work)
         values = {**session_values(session), "now": now}
-        claimed = self._claim.run(connection, values) == 1
+        claimed = self._claim.run(unit_of_work, values) == 1
         if claimed:
-            self._works.run(connection, values)
+            self._works.run(unit_of_work, values)
         return claimed
 
     def append(
-        self, connection: Connection, tenant: str, session_id: str, said: MessageContent, author: str, at: datetime
+        self, unit_of_work: UnitOfWork, tenant: str, session_id: str, said: MessageContent, author: str, at: datetime
     ) -> ChatMessage | None:
         """Append a message to an active session and return it, or None if the session is not active."""
-        self._order.hold(connection)
+        self._order.hold(unit_of_work)
         counted = self._count.first(
-            connection, {"tenant": tenant, "id": replace_unstorable(session_id), "updated_at": at}
+            unit_of_work, {"tenant": tenant, "id": replace_unstorable(session_id), "updated_at": at}
         )
         if counted is None:
             return None
         sequence, active_agent = counted
         message = ChatMessage(sequence, said, active_agent, author, at)
-        self._append.run(connection, message_row(tenant, session_id, message))
+        self._append.run(unit_of_work, message_row(tenant, session_id, message))
         if active_agent != GUIDE:
-            self._speaks.run(connection, {"tenant": tenant, "id": replace_unstorable(session_id), "now": at})
+            self._speaks.run(unit_of_work, {"tenant": tenant, "id": replace_unstorable(session_id), "now": at})
         return message
 
-    def message(self, connection: Connection, tenant: str, session_id: str, message_id: str) -> ChatMessage | None:
+    def message(self, unit_of_work: UnitOfWork, tenant: str, session_id: str, message_id: str) -> ChatMessage | None:
         """Return the message with an id that its sender chose, or None."""
         values = {
             "tenant": tenant,
             "session_id": replace_unstorable(session_id),
             "message_id": replace_unstorable(message_id),
         }
-        row = self._message.first(connection, values)
+        row = self._message.first(unit_of_work, values)
         return None if row is None else message_from_row(row)
 
-    def history(self, connection: Connection, tenant: str, session_id: str, max_characters: int) -> list[ChatMessage]:
+    def history(self, unit_of_work: UnitOfWork, tenant: str, session_id: str, max_characters: int) -> list[ChatMessage]:
         """Return messages in order, up to the first that makes their total exceed `max_characters`."""
         found: list[ChatMessage] = []
         left = max_characters
         values = {"tenant": tenant, "session_id": replace_unstorable(session_id)}
         while True:
             after = found[-1].sequence if found else 0
-            rows = self._history.all(connection, {**values, "after": after})
+            rows = self._history.all(unit_of_work, {**values, "after": after})
             for message in map(message_from_row, rows):
                 found.append(message)
                 left -= len(message.body.content)
@@ -323,21 +307,23 @@ class SqlSessionStore:
             if len(rows) < HISTORY_ROWS:
                 return found
 
-    def messages(self, connection: Connection, tenant: str, session_id: str, request: PageRequest) -> Page[ChatMessage]:
+    def messages(
+        self, unit_of_work: UnitOfWork, tenant: str, session_id: str, request: PageRequest
+    ) -> Page[ChatMessage]:
         """Return a page of messages in order. Raises InvalidArgument if the page token is not from this listing."""
         conditions = ("messages", tenant, session_id)
         after = decode_page_token(request.token, conditions, (int,))[0] if request.token else 0
         query = MESSAGES.where(message_table.sequence > after).order_by(message_table.sequence)
         values = {"tenant": tenant, "session_id": replace_unstorable(session_id)}
-        rows = connection.execute(query.limit(request.limit + 1), values).all()
+        rows = unit_of_work.execute(query.limit(request.limit + 1), values).all()
         return build_page(rows, message_from_row, request, lambda last: encode_page_token(conditions, (last.sequence,)))
 
-    def page(self, connection: Connection, conditions: SessionFilter, request: PageRequest) -> Page[Session]:
+    def page(self, unit_of_work: UnitOfWork, conditions: SessionFilter, request: PageRequest) -> Page[Session]:
         """Return a page of sessions, last opened first and by falling id at the same instant.
 
         Raises InvalidArgument if the page token is not from this listing.
         """
-        rows = connection.execute(session_query(conditions, request).limit(request.limit + 1)).all()
+        rows = unit_of_work.execute(session_query(conditions, request).limit(request.limit + 1)).all()
         return build_page(rows, session_from_row, request, lambda last: next_session_token(last, conditions))
 
 

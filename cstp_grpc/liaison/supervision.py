@@ -8,8 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection
-
 from cstp_grpc.enums import LIAISON_SUPERVISOR
 from cstp_grpc.errors import CstpError, SessionUpdateFailed
 from cstp_grpc.liaison.agents import rfc3339_text
@@ -20,6 +18,7 @@ from cstp_grpc.liaison.routing import Router, RoutingRequest
 from cstp_grpc.liaison.sessions import session_event
 from cstp_grpc.liaison.store import PresenceStore, SessionStore
 from cstp_grpc.storage.background_work import PeriodicTask
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,7 @@ class SessionSupervisor:
         self._lease = lease
 
     def sweep(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Check everything that is due, until the server stops. Raises CstpError and SQLAlchemyError."""
+        """Check everything that is due, until the server stops. Raises CstpError."""
         while not is_stopping() and self._is_due():
             while self._heartbeats.end_lapsed(SWEEP_BATCH) == SWEEP_BATCH:
                 pass
@@ -145,45 +144,47 @@ class SessionSupervisor:
 
     def _is_due(self) -> bool:
         """Return whether anything is due, without waiting for writers."""
-        with self._sessions.read_snapshot() as connection:
-            due = self._store.next_due(connection)
+        with self._sessions.read_snapshot() as unit_of_work:
+            due = self._store.next_due(unit_of_work)
         return due is not None and due <= self._clock()
 
-    def _judge_due(self, connection: Connection) -> list[FallbackMove]:
+    def _judge_due(self, unit_of_work: UnitOfWork) -> list[FallbackMove]:
         """Check due sessions within a transaction, and return those that must be routed after it."""
-        self._store.lock_order(connection)
+        self._store.lock_order(unit_of_work)
         now = self._clock()
-        judged = [self._judge(connection, hold, now) for hold in self._store.due_holds(connection, now, SWEEP_BATCH)]
+        judged = [
+            self._judge(unit_of_work, hold, now) for hold in self._store.due_holds(unit_of_work, now, SWEEP_BATCH)
+        ]
         return [evacuation for evacuation in judged if evacuation is not None]
 
-    def _judge(self, connection: Connection, hold: SessionHold, now: datetime) -> FallbackMove | None:
-        session = self._sessions.get(connection, hold.tenant, hold.session_id, lock=True)
+    def _judge(self, unit_of_work: UnitOfWork, hold: SessionHold, now: datetime) -> FallbackMove | None:
+        session = self._sessions.get(unit_of_work, hold.tenant, hold.session_id, lock=True)
         if session is None or not session.is_open or session.activation_key != hold.activation_key:
-            self._store.delete_hold(connection, hold)
+            self._store.delete_hold(unit_of_work, hold)
             return None
-        held = self._held_session(connection, hold, session)
+        held = self._held_session(unit_of_work, hold, session)
         standing = held.alarms(self._limits, now)
         fallback = self._fallback_of(hold, standing)
         for alarm in standing:
             if alarm.kind not in hold.reported:
-                self._add_alarm_event(connection, session, alarm, fallback, now)
+                self._add_alarm_event(unit_of_work, session, alarm, fallback, now)
         reported = frozenset(alarm.kind for alarm in standing)
         if fallback is None:
-            self._store.update_hold(connection, replace(hold, reported=reported), held.next_due(self._limits, now))
+            self._store.update_hold(unit_of_work, replace(hold, reported=reported), held.next_due(self._limits, now))
             return None
         reason = fallback_reason(session, standing)
         if not fallback.pillars:
-            self._router.give_back(connection, supervisor_caller(hold.tenant), session, reason, now)
+            self._router.give_back(unit_of_work, supervisor_caller(hold.tenant), session, reason, now)
             return None
-        self._store.update_hold(connection, replace(hold, reported=reported), now + self._lease)
+        self._store.update_hold(unit_of_work, replace(hold, reported=reported), now + self._lease)
         return FallbackMove(session, hold.activation_key, fallback.pillars, reason)
 
-    def _held_session(self, connection: Connection, hold: SessionHold, session: Session) -> HeldSession:
+    def _held_session(self, unit_of_work: UnitOfWork, hold: SessionHold, session: Session) -> HeldSession:
         pillar = hold.agent.removeprefix(AGENT_PREFIX)
         is_local = pillar in self._local
         absent_since = None
         if is_local:
-            known = self._store.presence(connection, hold.tenant, pillar)
+            known = self._store.presence(unit_of_work, hold.tenant, pillar)
             absent_since = absence_start(known) if known is not None else hold.handed_over_at
         return HeldSession(hold, session, is_local, absent_since)
 
@@ -193,12 +194,12 @@ class SessionSupervisor:
         return fallback if fallback and any(alarm.kind in fallback.kinds for alarm in standing) else None
 
     def _add_alarm_event(
-        self, connection: Connection, session: Session, alarm: Alarm, fallback: Fallback | None, now: datetime
+        self, unit_of_work: UnitOfWork, session: Session, alarm: Alarm, fallback: Fallback | None, now: datetime
     ) -> None:
         data = {"since": rfc3339_text(alarm.since), "target_pillar": session.active_agent.removeprefix(AGENT_PREFIX)}
         if fallback is not None:
             data["fallback"] = fallback.pillars[0] if fallback.pillars else GUIDE
-        self._recorder.add_event(connection, session_event(session, alarm.kind.event, now, data))
+        self._recorder.add_event(unit_of_work, session_event(session, alarm.kind.event, now, data))
 
     def _move_to_fallback(self, evacuation: FallbackMove) -> None:
         """Route a session to the first pillar that takes it, or else return it to the guide."""
@@ -217,13 +218,13 @@ class SessionSupervisor:
                 logger.warning("the session %s cannot fall back to %s: %s", session.id, pillar, error.message)
             else:
                 return
-        self._recorder.run(lambda connection: self._give_back(connection, caller, evacuation))
+        self._recorder.run(lambda unit_of_work: self._give_back(unit_of_work, caller, evacuation))
 
-    def _give_back(self, connection: Connection, caller: TenantCaller, evacuation: FallbackMove) -> None:
+    def _give_back(self, unit_of_work: UnitOfWork, caller: TenantCaller, evacuation: FallbackMove) -> None:
         """Return a session to the guide within a transaction, unless it has changed hands meanwhile."""
-        session = self._sessions.get(connection, caller.tenant, evacuation.session.id, lock=True)
+        session = self._sessions.get(unit_of_work, caller.tenant, evacuation.session.id, lock=True)
         if session is not None and session.is_open and session.activation_key == evacuation.activation_key:
-            self._router.give_back(connection, caller, session, evacuation.reason, self._clock())
+            self._router.give_back(unit_of_work, caller, session, evacuation.reason, self._clock())
 
 
 class SupervisionTask:

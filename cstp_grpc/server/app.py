@@ -32,7 +32,7 @@ from cstp_grpc.server.execution import CallPools
 from cstp_grpc.server.grpc_server import LOOPBACK, BoundPorts, GrpcServer, build_call_policy
 from cstp_grpc.server_module import BackgroundPart, Module, SharedParts
 from cstp_grpc.storage.change_watch import ChangeWatch
-from cstp_grpc.storage.engine import create_engine, get_database_files
+from cstp_grpc.storage.database import open_database
 from cstp_grpc.storage.file_locks import DataDirLock
 from cstp_grpc.storage.migration import migrate_database
 from cstp_grpc.storage.sqlite_files import DatabaseFileWatch
@@ -190,22 +190,22 @@ def open_shared_parts(
     pools = CallPools()
     opened.callback(pools.close)
     embedder = build_embedder(**settings.embedding.model_dump(), data_dir=settings.data_dir)
-    engine = create_engine(settings.storage_url, settings.storage.pool_size)
-    opened.callback(engine.dispose)
-    turn = deployment.write_turn(engine)
+    database = open_database(settings.storage_url, settings.storage.pool_size)
+    opened.callback(database.close)
+    turn = deployment.write_turn(database)
     if turn is not None:
         opened.callback(turn.close)
-    migrate_database(engine, turn)
-    writer = GroupCommitWriter(engine, settings.storage.write_timeout_seconds, turn)
+    migrate_database(database, turn)
+    writer = GroupCommitWriter(database, settings.storage.write_timeout_seconds, turn)
     opened.callback(writer.close)
-    return SharedParts(settings, deployment, clock, embedder, engine, writer, pools)
+    return SharedParts(settings, deployment, clock, embedder, database, writer, pools)
 
 
 def build_modules(
     shared: SharedParts, inputs: ServerInputs, is_permitted_ip: Callable[[str], bool]
 ) -> Sequence[Module]:
     """Build the modules of the rooms that are not left out, in the order in which they start."""
-    read_policy, intent_store = build_read_policy(shared.settings), SqlIntentStore(shared.engine)
+    read_policy, intent_store = build_read_policy(shared.settings), SqlIntentStore(shared.database)
     audit = build_audit_module(shared, inputs.refusals, intent_store)
     modules = [audit.module]
     outbox: CallbackOutbox | None = None
@@ -272,8 +272,8 @@ def build_database_watches(
     watches: list[BackgroundPart] = []
     if shared.database_is_shared:
         listeners = [listener for module in modules for listener in module.on_foreign_commit]
-        watches.append(ChangeWatch(shared.engine, shared.settings.storage.watch_seconds, listeners))
-    if (files := get_database_files(shared.engine)) is not None:
+        watches.append(ChangeWatch(shared.database, shared.settings.storage.watch_seconds, listeners))
+    if (files := shared.database.files) is not None:
         files.on_loss(on_loss)
         watches.append(DatabaseFileWatch(files))
     return watches

@@ -13,9 +13,8 @@ from cstp_grpc.guardrails.rulebook_files import RulebookFile, default_rulebook_p
 from cstp_grpc.storage.file_locks import ProcessWriteLock
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
     from cstp_grpc.config import Settings
+    from cstp_grpc.storage.database import Database
 
 
 INDEX_FOLDER: Final = "chroma"
@@ -42,14 +41,14 @@ class Deployment:
     rulebooks: Sequence[RulebookFile] | None = None
     """The rulebooks of all processes, so that one started later has the same; None to read the files."""
 
-    def shares_database(self, engine: Engine) -> bool:
+    def shares_database(self, database: Database) -> bool:
         """Return whether other processes may write to the database: local workers, or other hosts on PostgreSQL."""
-        return self.supervised or engine.dialect.name == "postgresql"
+        return self.supervised or not database.is_sqlite
 
-    def write_turn(self, engine: Engine) -> ProcessWriteLock | None:
+    def write_turn(self, database: Database) -> ProcessWriteLock | None:
         """Return the lock that serializes writers of one SQLite file, or None if none is needed."""
-        if self.supervised and engine.dialect.name == "sqlite":
-            return ProcessWriteLock(Path(str(engine.url.database)))
+        if self.supervised and database.path is not None:
+            return ProcessWriteLock(database.path)
         return None
 
 

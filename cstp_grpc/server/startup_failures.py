@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from cstp_grpc.embedding.model_files import WeightsMissing
 from cstp_grpc.errors import CannotListen, ConfigError
 from cstp_grpc.guardrails.rulebook import RulebookError
-from cstp_grpc.storage.engine import UnsuitableDatabase
+from cstp_grpc.storage.database import UnsuitableDatabase
+from cstp_grpc.storage.database_errors import describe_database_failure
 from cstp_grpc.storage.file_locks import AlreadyRunning
-from cstp_grpc.storage.unit_of_work import describe_damage, is_damage_error
 
 SELF_EXPLANATORY: Final = (AlreadyRunning, CannotListen, ConfigError, RulebookError, UnsuitableDatabase, WeightsMissing)
 """Errors whose messages say how to fix the problem."""
@@ -24,7 +22,5 @@ def describe_startup_failure(error: Exception) -> str | None:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
-    if isinstance(error, SQLAlchemyError):
-        reason = describe_damage(error) if is_damage_error(error) else getattr(error, "orig", None) or error
-        return f"storage.url: the database cannot be used: {reason}"
-    return None
+    reason = describe_database_failure(error)
+    return f"storage.url: the database cannot be used: {reason}" if reason else None

@@ -91,7 +91,8 @@ class PeriodicTask:
             pause = self._work()
         except (CstpError, SQLAlchemyError) as error:
             if not self._failing:
-                self._logger.warning("%s: %s", self._complaint, error)
+                # The cause, because callers must not see the message of a driver, and operators need it.
+                self._logger.warning("%s: %s", self._complaint, error.__cause__ or error)
         except Exception:
             # Whatever it is, it must not keep what is to come from being done.
             if not self._failing:

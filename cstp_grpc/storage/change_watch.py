@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from cstp_grpc.storage.background_work import PeriodicTask
-from cstp_grpc.storage.engine import get_driver_connection
+from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.unit_of_work import get_driver_connection
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +28,10 @@ class DatabaseVersion:
     Reading takes microseconds on SQLite and a round trip on PostgreSQL. Only one thread at a time may read.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._query = VERSION_QUERIES[engine.dialect.name]
-        self._error = engine.dialect.loaded_dbapi.Error
+    def __init__(self, database: Database) -> None:
+        self._engine = database.engine
+        self._query = VERSION_QUERIES[database.dialect.name]
+        self._error = database.dialect.loaded_dbapi.Error
         self._connection: Connection | None = None
         self._connections = 0
 
@@ -59,9 +60,9 @@ class DatabaseVersion:
 class ChangeWatch:
     """Calls listeners in a thread after any process commits to the database."""
 
-    def __init__(self, engine: Engine, interval: float, listeners: Sequence[Callable[[], object]]) -> None:
+    def __init__(self, database: Database, interval: float, listeners: Sequence[Callable[[], object]]) -> None:
         """Check every `interval` seconds; if a listener raises, call all of them again at the next check."""
-        self._version = DatabaseVersion(engine)
+        self._version = DatabaseVersion(database)
         self._interval = interval
         self._listeners = listeners
         self._seen: tuple[int, object] | None = None

@@ -13,9 +13,8 @@ from datetime import datetime, timedelta
 from threading import Lock, Timer
 from typing import Generic, Protocol, TypeVar
 
-from sqlalchemy import Connection
-
 from cstp_grpc.storage.background_work import PeriodicTask
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 
 BATCH = 16
@@ -46,7 +45,7 @@ class AttemptResult:
     `settled` is called after recording if there is no retry.
     """
 
-    record: Callable[[Connection], object]
+    record: Callable[[UnitOfWork], object]
     again: bool
     settled: Callable[[], None] = lambda: None
 
@@ -58,16 +57,16 @@ DeliveryAttempt = Callable[[], AttemptResult]
 class DeliveryOutbox(Protocol[ItemT]):
     """Items to deliver. They are taken and prepared in one transaction."""
 
-    def next_due(self, connection: Connection) -> datetime | None:
+    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
         """Return when the next item is due; None if the outbox is empty."""
 
-    def take_due(self, connection: Connection, now: datetime, until: datetime, limit: int) -> Sequence[ItemT]:
+    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[ItemT]:
         """Return due items, the longest due first, leased until `until` so that no other server takes them."""
 
-    def postpone(self, connection: Connection, item: ItemT, until: datetime) -> None:
+    def postpone(self, unit_of_work: UnitOfWork, item: ItemT, until: datetime) -> None:
         """Make an item due at a later instant."""
 
-    def prepare(self, connection: Connection, item: ItemT) -> DeliveryAttempt | None:
+    def prepare(self, unit_of_work: UnitOfWork, item: ItemT) -> DeliveryAttempt | None:
         """Return the delivery attempt of an item; None if there is nothing to deliver, which is then recorded."""
 
     def key_of(self, item: ItemT) -> Hashable:
@@ -100,7 +99,7 @@ class DeliveryDispatcher(Generic[ItemT]):
     `lease_seconds` has expired; the lease must be longer than any attempt. `refresh_seconds` is how often the outbox
     is
     checked without being woken, for outboxes that other servers fill; None if no other does. `reading` opens a
-    connection for these checks, so that an empty check delays no writer; without it each check is a transaction of
+    snapshot for these checks, so that an empty check delays no writer; without it each check is a transaction of
     the
     writer. `interrupt` makes attempts in progress fail soon.
     """
@@ -117,7 +116,7 @@ class DeliveryDispatcher(Generic[ItemT]):
         refresh_seconds: float | None = None,
         lease_seconds: float = LEASE_SECONDS,
         interrupt: Callable[[], None] = lambda: None,
-        reading: Callable[[], AbstractContextManager[Connection]] | None = None,
+        reading: Callable[[], AbstractContextManager[UnitOfWork]] | None = None,
     ) -> None:
         self._name = name
         self._outbox = outbox
@@ -166,27 +165,27 @@ class DeliveryDispatcher(Generic[ItemT]):
         """Return when the next item is due, and whether it may be due now."""
         if self._reading is None:
             return None, True
-        with self._reading() as connection:
-            due = self._outbox.next_due(connection)
+        with self._reading() as unit_of_work:
+            due = self._outbox.next_due(unit_of_work)
         return due, due is not None and due <= self._clock()
 
-    def _take_due(self, connection: Connection) -> tuple[Sequence[tuple[ItemT, DeliveryAttempt]], datetime | None]:
+    def _take_due(self, unit_of_work: UnitOfWork) -> tuple[Sequence[tuple[ItemT, DeliveryAttempt]], datetime | None]:
         """Return the items that can start now and when the next is due; postpone those that cannot."""
         now = self._clock()
-        due = self._outbox.next_due(connection)
+        due = self._outbox.next_due(unit_of_work)
         if due is None or due > now:
             # Other servers are not kept waiting for nothing.
             return [], due
         begun: list[tuple[ItemT, DeliveryAttempt]] = []
         count: Counter[str] = Counter()
-        for item in self._outbox.take_due(connection, now, now + self._lease, BATCH):
+        for item in self._outbox.take_due(unit_of_work, now, now + self._lease, BATCH):
             lane = self._outbox.recipient_of(item)
             if not self._has_room(item, count[lane]):
-                self._outbox.postpone(connection, item, self._next_check_at(item, now))
-            elif (errand := self._outbox.prepare(connection, item)) is not None:
+                self._outbox.postpone(unit_of_work, item, self._next_check_at(item, now))
+            elif (errand := self._outbox.prepare(unit_of_work, item)) is not None:
                 count[lane] += 1
                 begun.append((item, errand))
-        return begun, self._outbox.next_due(connection)
+        return begun, self._outbox.next_due(unit_of_work)
 
     def _has_room(self, item: ItemT, begun: int) -> bool:
         """Return True if an item can start now, besides `begun` others of its recipient."""

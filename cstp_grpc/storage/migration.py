@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Connection, Engine, column, func, inspect, select, table
+from sqlalchemy import Connection, column, func, inspect, select, table
 
-from cstp_grpc.storage.engine import UnsuitableDatabase, open_write_connection
+from cstp_grpc.storage.database import Database, UnsuitableDatabase
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -24,13 +24,13 @@ VERSION_TABLE: Final = table("alembic_version", column("version_num"))
 """Where Alembic keeps the migration that a database is at."""
 
 
-def migrate_database(engine: Engine, turn: AbstractContextManager[object] | None = None) -> None:
+def migrate_database(database: Database, turn: AbstractContextManager[object] | None = None) -> None:
     """Migrate a database to the newest revision, all or nothing, while holding `turn`.
 
     Several processes may call it at once: one migrates, the others wait. Raises UnsuitableDatabase if the database is
     newer than this version, and SQLAlchemyError if it does not respond.
     """
-    with turn or nullcontext(), open_write_connection(engine) as connection, connection.begin():
+    with turn or nullcontext(), database.open_write_connection() as connection, connection.begin():
         if connection.dialect.name == "postgresql":
             connection.execute(select(func.pg_advisory_xact_lock(MIGRATION_LOCK)))
         present, newest = read_revision(connection), newest_revision()
@@ -48,9 +48,9 @@ def migrate_database(engine: Engine, turn: AbstractContextManager[object] | None
         logger.info("the database went from migration %s to %s", present or "none", newest)
 
 
-def current_revision(engine: Engine) -> str | None:
+def current_revision(database: Database) -> str | None:
     """Return the migration revision of a database; None if it is empty."""
-    with engine.connect() as connection:
+    with database.engine.connect() as connection:
         return read_revision(connection)
 
 

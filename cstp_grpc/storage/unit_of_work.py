@@ -1,61 +1,72 @@
-"""Statements, insertions, read snapshots, the write lock and error handling for SQL stores."""
+"""Units of work, and what runs in them: compiled statements, insertions and the lock of writers."""
 
 from __future__ import annotations
 
-import logging
-import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
-from sqlalchemy import (
-    BindParameter,
-    Connection,
-    Delete,
-    Dialect,
-    Engine,
-    Insert,
-    Select,
-    Update,
-    bindparam,
-    func,
-    select,
-)
-from sqlalchemy.exc import DatabaseError, DBAPIError, SQLAlchemyError
-
-from cstp_grpc.errors import QueryFailed
-from cstp_grpc.storage.engine import DriverConnection, DriverCursor, get_driver_connection
-from cstp_grpc.storage.sqlite_files import DatabaseLost
-
-DAMAGED_DATABASE: Final = "the database is damaged and must be restored from a copy"
-
-NOT_A_DATABASE: Final = "the file of the database is not a SQLite database"
-
-DATA_CORRUPTED: Final = ("XX001", "XX002")
-"""PostgreSQL's SQLSTATEs for damaged tables and indexes."""
+from sqlalchemy import BindParameter, Connection, Delete, Dialect, Insert, Select, Update, bindparam, func, select
+from sqlalchemy.exc import DBAPIError
 
 
-def is_damage_error(error: BaseException) -> bool:
-    """Return True if the error says that the database's files are damaged or are no database."""
-    if getattr(getattr(error, "orig", None), "sqlstate", None) in DATA_CORRUPTED:
-        return True
-    # The driver of SQLite has kinds of errors for all else.
-    return type(error) is DatabaseError
+class DriverCursor(Protocol):
+    """The cursor that a driver returns."""
+
+    @property
+    def description(self) -> Sequence[Sequence[Any]]:
+        """The name and driver type of each column, followed by driver-specific items."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows were changed."""
+
+    def fetchall(self) -> list[Any]:
+        """Return the rows, each a tuple."""
+
+    def executemany(self, sql: str, rows: Sequence[Any]) -> object:
+        """Run a statement once for each row."""
 
 
-def describe_damage(error: BaseException) -> str:
-    """Return a description of a damaged database that callers may see."""
-    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
-    return NOT_A_DATABASE if code == sqlite3.SQLITE_NOTADB else DAMAGED_DATABASE
+class DriverConnection(Protocol):
+    """The interface that connections of sqlite3 and psycopg have in common."""
+
+    def execute(self, sql: str, parameters: Sequence[object] | Mapping[str, object] = ...) -> DriverCursor:
+        """Run a statement."""
+
+    def cursor(self) -> DriverCursor:
+        """Return a new cursor."""
 
 
-def log_database_error(logger: logging.Logger, complaint: str, error: BaseException) -> None:
-    """Log a database error; for damage, without the statement that happened to detect it."""
-    if is_damage_error(error):
-        logger.error("%s: %s (%s)", complaint, describe_damage(error), getattr(error, "orig", error))
-    else:
-        logger.error(complaint, exc_info=error)
+class UnitOfWork:
+    """A transaction of the database, in which stores read and write.
+
+    A job of the writer is given one, and a snapshot yields one. Domains only pass it on to stores; what it offers is
+    for the SQL stores. The writer has one for all transactions of its connection, so that a job costs no object.
+    """
+
+    __slots__ = ("connection", "driver", "execute")
+
+    def __init__(self, connection: Connection) -> None:
+        """Wrap a connection whose transactions its owner begins and ends."""
+        self.connection = connection
+        self.execute = connection.execute
+        """Runs a statement of SQLAlchemy; an attribute, because a method would have to repeat all its overloads."""
+        self.driver = get_driver_connection(connection)
+        """The driver's connection, which `CompiledStatement` uses; it takes part in the same transaction."""
+
+    def can_commit(self) -> bool:
+        """Return True if the transaction can still be committed; some errors end it without saying so at once."""
+        # Not `self.driver`: a connection that broke in the meantime has another one, and asking for it raises.
+        driver: Any = get_driver_connection(self.connection)
+        if self.connection.dialect.name == "sqlite":
+            return bool(driver.in_transaction)
+        return bool(driver.info.transaction_status.name != "INERROR")
+
+
+def get_driver_connection(connection: Connection) -> DriverConnection:
+    """Return the driver connection inside a SQLAlchemy connection."""
+    return cast(DriverConnection, connection.connection.driver_connection)
 
 
 Values = Mapping[str, Any]
@@ -65,11 +76,10 @@ Parameters: TypeAlias = list[Any] | dict[str, Any]
 
 
 class CompiledStatement:
-    """A statement that is compiled once and run by the driver within a transaction of SQLAlchemy.
+    """A statement that is compiled once, and run by the driver within a unit of work.
 
     SQLAlchemy's own execution takes as long as a whole durable transaction on a fast disk, so statements that run in
-    every call use this class. Values, rows and errors are converted as SQLAlchemy does, and a transaction begins if
-    none has.
+    every call use this class. Values, rows and errors are converted as SQLAlchemy does.
     """
 
     def __init__(self, statement: Select[Any] | Insert | Update | Delete, dialect: Dialect) -> None:
@@ -89,10 +99,10 @@ class CompiledStatement:
         self._readers: list[tuple[int, Any]] | None = None
         """How what the driver returns becomes Python's; the first answer tells."""
 
-    def run(self, connection: Connection, values: Values) -> int:
+    def run(self, unit_of_work: UnitOfWork, values: Values) -> int:
         """Run the statement and return how many rows it changed. Raises DBAPIError."""
         try:
-            return self._execute(connection, self.prepare(values)).rowcount
+            return self._execute(unit_of_work, self.prepare(values)).rowcount
         except self._errors as error:
             raise self._to_dbapi_error(error) from error
 
@@ -110,9 +120,9 @@ class CompiledStatement:
         else:
             prepared[self._names.index(name)] = value
 
-    def insert_rows(self, connection: Connection, rows: Sequence[Parameters]) -> None:
+    def insert_rows(self, unit_of_work: UnitOfWork, rows: Sequence[Parameters]) -> None:
         """Run the statement once for each of the prepared `rows`. Raises DBAPIError."""
-        driver = self._begin(connection)
+        driver = unit_of_work.driver
         try:
             if len(rows) == 1:
                 driver.execute(self._sql, rows[0])
@@ -121,20 +131,20 @@ class CompiledStatement:
         except self._errors as error:
             raise self._to_dbapi_error(error) from error
 
-    def all(self, connection: Connection, values: Values) -> list[Row]:
+    def all(self, unit_of_work: UnitOfWork, values: Values) -> list[Row]:
         """Run the statement and return its rows. Raises DBAPIError."""
-        return self.all_prepared(connection, self.prepare(values))
+        return self.all_prepared(unit_of_work, self.prepare(values))
 
-    def all_prepared(self, connection: Connection, prepared: Parameters) -> list[Row]:
+    def all_prepared(self, unit_of_work: UnitOfWork, prepared: Parameters) -> list[Row]:
         """Run the statement with prepared values and return its rows. Raises DBAPIError."""
         try:
-            return self._rows(self._execute(connection, prepared))
+            return self._rows(self._execute(unit_of_work, prepared))
         except self._errors as error:
             raise self._to_dbapi_error(error) from error
 
-    def first(self, connection: Connection, values: Values) -> Row | None:
+    def first(self, unit_of_work: UnitOfWork, values: Values) -> Row | None:
         """Run the statement and return its first row; None if there is none. Raises DBAPIError."""
-        rows = self.all(connection, values)
+        rows = self.all(unit_of_work, values)
         return rows[0] if rows else None
 
     def fetch(self, driver: DriverConnection, values: Values) -> list[Row]:
@@ -147,14 +157,8 @@ class CompiledStatement:
         except self._errors as error:
             raise self._to_dbapi_error(error) from error
 
-    def _execute(self, connection: Connection, prepared: Parameters) -> DriverCursor:
-        return self._begin(connection).execute(self._sql, prepared)
-
-    def _begin(self, connection: Connection) -> DriverConnection:
-        """Return the driver connection, with a transaction begun."""
-        if not connection.in_transaction():
-            connection.begin()
-        return get_driver_connection(connection)
+    def _execute(self, unit_of_work: UnitOfWork, prepared: Parameters) -> DriverCursor:
+        return unit_of_work.driver.execute(self._sql, prepared)
 
     def _rows(self, cursor: DriverCursor) -> list[Row]:
         """Return the rows of a cursor with their values converted to Python types."""
@@ -192,8 +196,8 @@ def apply_converters(values: Sequence[Any], converters: Sequence[tuple[int, Any]
 class RowInserter(Protocol):
     """Inserts rows that were prepared for it."""
 
-    def insert_rows(self, connection: Connection, rows: Sequence[Any]) -> None:
-        """Insert rows within a transaction, in their order. Raises SQLAlchemyError."""
+    def insert_rows(self, unit_of_work: UnitOfWork, rows: Sequence[Any]) -> None:
+        """Insert rows within a transaction, in their order. Raises DBAPIError."""
 
 
 class RowInsertion:
@@ -208,18 +212,18 @@ class RowInsertion:
         self.target = target
         self.row = row
 
-    def __call__(self, connection: Connection) -> None:
-        """Insert the row within a transaction. Raises SQLAlchemyError."""
-        self.target.insert_rows(connection, [self.row])
+    def __call__(self, unit_of_work: UnitOfWork) -> None:
+        """Insert the row within a transaction. Raises DBAPIError."""
+        self.target.insert_rows(unit_of_work, [self.row])
 
 
-def run_insertions(connection: Connection, insertions: Sequence[RowInsertion]) -> None:
+def run_insertions(unit_of_work: UnitOfWork, insertions: Sequence[RowInsertion]) -> None:
     """Insert the rows of several insertions in their order, batching neighbours with the same target.
 
-    Raises SQLAlchemyError if one of them fails; any number of the rows may have been inserted by then.
+    Raises DBAPIError if one of them fails; any number of the rows may have been inserted by then.
     """
     for target, neighbours in groupby(insertions, key=lambda insertion: insertion.target):
-        target.insert_rows(connection, [insertion.row for insertion in neighbours])
+        target.insert_rows(unit_of_work, [insertion.row for insertion in neighbours])
 
 
 ORDER_LOCK = 0x6373_7470_0002
@@ -233,60 +237,16 @@ class GlobalWriteLock:
     servers could deadlock.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, dialect: Dialect) -> None:
         lock = select(func.pg_advisory_xact_lock(ORDER_LOCK))
         # On SQLite a transaction that writes keeps all others waiting by itself.
-        self._lock = CompiledStatement(lock, engine.dialect) if engine.dialect.name == "postgresql" else None
+        self._lock = CompiledStatement(lock, dialect) if dialect.name == "postgresql" else None
 
-    def hold(self, connection: Connection) -> None:
+    def hold(self, unit_of_work: UnitOfWork) -> None:
         """Make the writes of other servers wait until the transaction ends. Raises DBAPIError.
 
         A transaction that reads what it will change calls this first: what it read then stays valid, and two servers
         never deadlock.
         """
         if self._lock is not None:
-            self._lock.all(connection, {})
-
-
-logger = logging.getLogger(__name__)
-
-
-@contextmanager
-def read_snapshot(engine: Engine) -> Iterator[Connection]:
-    """Open a connection that sees one state of the database. Raises QueryFailed if it does not respond.
-
-    The database's own message goes to the log only.
-    """
-    with translate_read_errors(), engine.connect() as connection:
-        yield connection
-
-
-@contextmanager
-def open_driver_connection(engine: Engine) -> Iterator[DriverConnection]:
-    """Open a driver connection. Raises QueryFailed if the database does not respond.
-
-    It is for statements that take less time than opening a SQLAlchemy connection; each sees its own state.
-    """
-    with translate_read_errors():
-        pooled = engine.raw_connection()
-        try:
-            yield cast(DriverConnection, pooled.driver_connection)
-        except SQLAlchemyError:
-            # Whatever state it is in, nobody else gets it.
-            pooled.invalidate()
-            raise
-        finally:
-            pooled.close()
-
-
-@contextmanager
-def translate_read_errors() -> Iterator[None]:
-    """Raise QueryFailed instead of database errors, whose own message goes to the log only."""
-    try:
-        yield
-    except DatabaseLost as error:
-        raise QueryFailed(str(error)) from error
-    except SQLAlchemyError as error:
-        log_database_error(logger, "the journal cannot be read", error)
-        reason = describe_damage(error) if is_damage_error(error) else "the journal cannot be read now; try again"
-        raise QueryFailed(reason) from error
+            self._lock.all(unit_of_work, {})

@@ -12,37 +12,31 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from typing import Any, Generic, TypeVar, cast
 
-from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import (
     IntegrityError,
     InterfaceError,
-    InternalError,
     OperationalError,
     SQLAlchemyError,
 )
+from sqlalchemy.exc import InternalError as DatabaseInternalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from cstp_grpc.errors import Unavailable
-from cstp_grpc.storage.engine import can_commit, get_database_files, get_driver_connection, open_write_connection
+from cstp_grpc.errors import InternalError, Unavailable
+from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.database_errors import describe_damage, is_damage_error, log_database_error
 from cstp_grpc.storage.file_locks import ProcessWriteLock
 from cstp_grpc.storage.sqlite_files import DatabaseLost
-from cstp_grpc.storage.unit_of_work import (
-    RowInsertion,
-    describe_damage,
-    is_damage_error,
-    log_database_error,
-    run_insertions,
-)
+from cstp_grpc.storage.unit_of_work import RowInsertion, UnitOfWork, run_insertions
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-WriteJob = Callable[[Connection], T]
+WriteJob = Callable[[UnitOfWork], T]
 
 MAX_BATCH = 128
 """Jobs in one transaction at the most, so that the first of them does not wait for ever."""
 
-CANNOT_ANSWER = (OperationalError, InterfaceError, InternalError, PoolTimeout)
+CANNOT_ANSWER = (OperationalError, InterfaceError, DatabaseInternalError, PoolTimeout)
 """Errors by which the database says that it cannot do what would otherwise be right."""
 
 
@@ -75,9 +69,9 @@ class PendingJob(Generic[T]):
         self._ended = threading.Lock()
         self._ended.acquire()
 
-    def run(self, connection: Connection) -> None:
+    def run(self, unit_of_work: UnitOfWork) -> None:
         """Run the job and keep its result, which is valid once the transaction is committed."""
-        self._result = self.job(connection)
+        self._result = self.job(unit_of_work)
 
     def fail(self, error: BaseException) -> None:
         """Keep an error instead of a result."""
@@ -148,7 +142,7 @@ class PendingAsyncJob(PendingJob[T]):
 class GroupCommitWriter:
     """Runs write jobs one after the other on one connection, and commits all waiting ones together.
 
-    A job gets a Connection inside a transaction and must neither commit nor roll it back. A job that raises is rolled
+    A job gets a UnitOfWork and must neither commit nor roll it back. A job that raises is rolled
     back alone, and its caller gets the error. A result is returned only when it is on disk. If the database cannot
     store it, the caller gets Unavailable, and the next job uses a new connection. If it is unknown whether a commit
     is
@@ -162,15 +156,16 @@ class GroupCommitWriter:
     A `RowInsertion` is the cheapest job: neighbouring ones are inserted together.
     """
 
-    def __init__(self, engine: Engine, timeout: float, turn: ProcessWriteLock | None = None) -> None:
+    def __init__(self, database: Database, timeout: float, turn: ProcessWriteLock | None = None) -> None:
         """Start the thread; `timeout` is how many seconds `run` waits, `turn` is held during each transaction."""
-        self._engine = engine
+        self._database = database
         self._timeout = timeout
         self._turn: AbstractContextManager[object] = turn or nullcontext()
         # A server or process that went silent must hold the thread and no caller; a file answers or fails.
-        self._callers_commit = engine.dialect.name == "sqlite" and turn is None
-        self._files = get_database_files(engine)
-        self._connection: Connection | None = None
+        self._callers_commit = database.is_sqlite and turn is None
+        self._files = database.files
+        self._unit_of_work: UnitOfWork | None = None
+        """The unit of work of the open connection, which all its transactions share."""
         self._changed = threading.Condition(threading.Lock())
         self._waiting: list[PendingJob[Any]] = []
         self._arrivals: dict[asyncio.AbstractEventLoop, list[PendingAsyncJob[Any]]] = {}
@@ -312,23 +307,23 @@ class GroupCommitWriter:
         complete_jobs(batch)
 
     def _run_transaction(self, batch: list[PendingJob[Any]]) -> None:
-        connection = self._connection
-        if connection is None:
-            connection = self._connection = open_write_connection(self._engine)
-        transaction = connection.begin()
+        unit_of_work = self._unit_of_work
+        if unit_of_work is None:
+            unit_of_work = self._unit_of_work = UnitOfWork(self._database.open_write_connection())
+        transaction = unit_of_work.connection.begin()
         if self._files is not None:
             self._files.check_log()
         groups = list(group_insertions(batch))
         if len(groups) > 1:
             for group in groups:
-                self._run_in_savepoint(group, connection)
-        elif not self._run(batch, connection):
+                self._run_in_savepoint(group, unit_of_work)
+        elif not self._run(batch, unit_of_work):
             # With nobody to protect, the transaction itself is what is undone.
             transaction.rollback()
             if len(batch) == 1:
                 return
-            transaction = connection.begin()
-            self._run_each(batch, connection)
+            transaction = unit_of_work.connection.begin()
+            self._run_each(batch, unit_of_work)
         try:
             transaction.commit()
         except SQLAlchemyError as error:
@@ -337,33 +332,33 @@ class GroupCommitWriter:
             # SQLite commits to files that it has open, whatever became of their names.
             self._files.check()
 
-    def _run_each(self, group: Sequence[PendingJob[Any]], connection: Connection) -> None:
+    def _run_each(self, group: Sequence[PendingJob[Any]], unit_of_work: UnitOfWork) -> None:
         """Run the jobs of a failed group one by one, so that only those that fail are rolled back."""
         for ticket in group:
-            self._run_in_savepoint([ticket], connection)
+            self._run_in_savepoint([ticket], unit_of_work)
 
-    def _run_in_savepoint(self, group: Sequence[PendingJob[Any]], connection: Connection) -> None:
+    def _run_in_savepoint(self, group: Sequence[PendingJob[Any]], unit_of_work: UnitOfWork) -> None:
         """Run the jobs of a group in a savepoint, so that an error rolls back no others.
 
         If the database ended the transaction itself, the rollback fails, and with it the whole batch.
         """
-        driver = get_driver_connection(connection)
+        driver = unit_of_work.driver
         driver.execute("SAVEPOINT job")
-        succeeded = self._run(group, connection)
+        succeeded = self._run(group, unit_of_work)
         if not succeeded:
             driver.execute("ROLLBACK TO SAVEPOINT job")
         driver.execute("RELEASE SAVEPOINT job")
         if not succeeded and len(group) > 1:
-            self._run_each(group, connection)
+            self._run_each(group, unit_of_work)
 
-    def _run(self, group: Sequence[PendingJob[Any]], connection: Connection) -> bool:
+    def _run(self, group: Sequence[PendingJob[Any]], unit_of_work: UnitOfWork) -> bool:
         """Run the jobs of a group and return True on success; a lone job's error is kept for its caller."""
         try:
             if len(group) > 1:
-                run_insertions(connection, [cast(RowInsertion, ticket.job) for ticket in group])
+                run_insertions(unit_of_work, [cast(RowInsertion, ticket.job) for ticket in group])
             else:
-                group[0].run(connection)
-            if not can_commit(connection):
+                group[0].run(unit_of_work)
+            if not unit_of_work.can_commit():
                 raise RuntimeError("a job went on after an error that ended its transaction")  # noqa: TRY301
         except BaseException as error:  # noqa: BLE001 - the caller gets it, and the thread must live
             if len(group) == 1:
@@ -373,12 +368,12 @@ class GroupCommitWriter:
 
     def _disconnect(self) -> None:
         """Close the connection; the next batch opens a new one."""
-        connection, self._connection = self._connection, None
-        if connection is None:
+        unit_of_work, self._unit_of_work = self._unit_of_work, None
+        if unit_of_work is None:
             return
         try:
-            connection.invalidate()
-            connection.close()
+            unit_of_work.connection.invalidate()
+            unit_of_work.connection.close()
         except SQLAlchemyError:
             logger.warning("the writer's connection did not close", exc_info=True)
 
@@ -435,11 +430,19 @@ def timeout_error(timeout: float) -> Unavailable:
 
 
 def caller_error(error: BaseException) -> BaseException:
-    """Return the error for the caller of a failed job: Unavailable if the database caused it."""
+    """Return the error for the caller of a failed job, in place of an error of the database.
+
+    It is Unavailable if the database could not do the job, and InternalError if it rejected a statement of ours.
+    """
     if isinstance(error, CANNOT_ANSWER) or is_damage_error(error):
         log_database_error(logger, "the database could not do a job", error)
         return unavailable_error(error)
-    return error
+    if not isinstance(error, SQLAlchemyError):
+        return error
+    logger.error("the database rejected a statement of a job", exc_info=error)
+    rejected = InternalError("the record could not be stored, because the database rejected it")
+    rejected.__cause__ = error
+    return rejected
 
 
 def is_certain_rollback(error: SQLAlchemyError) -> bool:

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
 
-from sqlalchemy import Connection
-
 from cstp_grpc.enums import PushFormat, TaskState
 from cstp_grpc.storage.pagination import Page, PageRequest
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 STATE_AFTER_TIMEOUT: Final[Mapping[TaskState, TaskState]] = {
     TaskState.SUBMITTED: TaskState.FAILED,
@@ -99,27 +98,22 @@ class TaskStore(Protocol):
         """Whether the database is a file of this machine."""
 
     def add(
-        self, connection: Connection, agent: str, task: Task, settles_at: datetime, moment: ObservationTime
+        self, unit_of_work: UnitOfWork, agent: str, task: Task, settles_at: datetime, moment: ObservationTime
     ) -> bool:
-        """Insert a task within a transaction, and return False if its id exists.
-
-        Raises SQLAlchemyError if the database does not respond.
-        """
+        """Insert a task within a transaction, and return False if its id exists."""
 
     def replace(
-        self, connection: Connection, agent: str, task: Task, settles_at: datetime, moment: ObservationTime
+        self, unit_of_work: UnitOfWork, agent: str, task: Task, settles_at: datetime, moment: ObservationTime
     ) -> bool:
         """Replace the previous version of a task within a transaction.
 
-        Returns False if that version does not exist or may not change to the task's state. Raises SQLAlchemyError if
-        the database does not respond.
+        Returns False if that version does not exist or may not change to the task's state.
         """
 
-    def load(self, connection: Connection, agent: str, task_id: str, *, lock: bool = False) -> TaskRecord | None:
+    def load(self, unit_of_work: UnitOfWork, agent: str, task_id: str, *, lock: bool = False) -> TaskRecord | None:
         """Return a task as it was saved, even if expired, within a transaction; None if it does not exist.
 
-        `lock` makes other changes wait until the transaction ends. Raises SQLAlchemyError if the database does not
-        respond.
+        `lock` makes other changes wait until the transaction ends.
         """
 
     def get(self, agent: str, task_id: str, moment: ObservationTime) -> Task | None:
@@ -135,11 +129,8 @@ class TaskStore(Protocol):
         respond.
         """
 
-    def remove_expired(self, connection: Connection, moment: ObservationTime, limit: int) -> int:
-        """Remove up to `limit` expired tasks within a transaction, and return how many.
-
-        Raises SQLAlchemyError if the database does not respond.
-        """
+    def remove_expired(self, unit_of_work: UnitOfWork, moment: ObservationTime, limit: int) -> int:
+        """Remove up to `limit` expired tasks within a transaction, and return how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,51 +174,50 @@ class TaskNotification:
 class PushStore(Protocol):
     """Stores push configurations and queued notifications.
 
-    Removing a task removes its configurations, and removing a configuration its notifications. Every method that
-    takes
-    a connection belongs to its transaction and raises SQLAlchemyError.
+    Removing a task removes its configurations, and removing a configuration its notifications. A method
+    that takes a unit of work belongs to its transaction.
     """
 
-    def read_snapshot(self) -> AbstractContextManager[Connection]:
-        """Open a connection for reading. Raises QueryFailed if the database does not respond."""
+    def read_snapshot(self) -> AbstractContextManager[UnitOfWork]:
+        """Open a unit of work for reading. Raises QueryFailed if the database does not respond."""
 
-    def hold(self, connection: Connection) -> None:
+    def hold(self, unit_of_work: UnitOfWork) -> None:
         """Make the changes of other servers wait until the transaction ends; see `GlobalWriteLock`."""
 
-    def put_config(self, connection: Connection, agent: str, task_id: str, config: PushConfig, at: datetime) -> None:
+    def put_config(self, unit_of_work: UnitOfWork, agent: str, task_id: str, config: PushConfig, at: datetime) -> None:
         """Store a configuration of a task, replacing one of the same id."""
 
-    def remove_config(self, connection: Connection, agent: str, task_id: str, config_id: str) -> None:
+    def remove_config(self, unit_of_work: UnitOfWork, agent: str, task_id: str, config_id: str) -> None:
         """Remove a configuration, if it exists, with its notifications."""
 
-    def configs(self, connection: Connection, agent: str, task_id: str, after: str = "") -> Sequence[PushConfig]:
+    def configs(self, unit_of_work: UnitOfWork, agent: str, task_id: str, after: str = "") -> Sequence[PushConfig]:
         """Return the configurations of a task by rising id, starting after the id `after`."""
 
-    def config(self, connection: Connection, agent: str, task_id: str, config_id: str | None) -> PushConfig | None:
+    def config(self, unit_of_work: UnitOfWork, agent: str, task_id: str, config_id: str | None) -> PushConfig | None:
         """Return a configuration of a task, without an id the one that was set last; None if there is none."""
 
-    def put(self, connection: Connection, notifications: Sequence[TaskNotification]) -> None:
+    def put(self, unit_of_work: UnitOfWork, notifications: Sequence[TaskNotification]) -> None:
         """Store notifications, each replacing one about the same version and configuration."""
 
-    def count_due(self, connection: Connection, agent: str, at: datetime) -> int:
+    def count_due(self, unit_of_work: UnitOfWork, agent: str, at: datetime) -> int:
         """Return how many queued notifications of an agent were caused at or before an instant."""
 
-    def keep_snapshot(self, connection: Connection, agent: str, task: Task) -> None:
+    def keep_snapshot(self, unit_of_work: UnitOfWork, agent: str, task: Task) -> None:
         """Store a version of a task with the notifications about it, because it is about to be replaced."""
 
-    def next_due(self, connection: Connection) -> datetime | None:
+    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
         """Return when the next notification is due that is the first of its configuration's queue."""
 
     def take_due(
-        self, connection: Connection, now: datetime, until: datetime, limit: int
+        self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int
     ) -> Sequence[TaskNotification]:
         """Return due notifications, the longest due first, leased until `until`.
 
         A notification is left out while one about an earlier version waits for the same configuration.
         """
 
-    def postpone(self, connection: Connection, notification: TaskNotification) -> None:
+    def postpone(self, unit_of_work: UnitOfWork, notification: TaskNotification) -> None:
         """Store the attempts of a notification and when the next is due, unless it was removed."""
 
-    def remove(self, connection: Connection, notification: TaskNotification) -> bool:
+    def remove(self, unit_of_work: UnitOfWork, notification: TaskNotification) -> bool:
         """Remove a notification and return True if it existed."""

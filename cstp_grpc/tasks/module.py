@@ -49,7 +49,7 @@ def build_tasks_module(
 ) -> Module:
     """Build the storage of A2A tasks; `allowed` are URLs that may be notified wherever they lead."""
     wanted = shared.settings.a2a
-    store = SqlTaskStore(shared.engine)
+    store = SqlTaskStore(shared.database)
     addresses = PushUrlPolicy(allowed, is_permitted_ip, loopback=wanted.push.allow_loopback)
     push = build_push_notifications(shared, addresses, store, sink) if wanted.push.enabled else None
     notifications = push.notifications if push else None
@@ -75,8 +75,8 @@ def build_push_notifications(
     shared: SharedParts, addresses: PushUrlPolicy, tasks: TaskStore, sink: AuditSink
 ) -> PushParts:
     """Build push notifications of changes of tasks."""
-    settings, engine, writer, clock = shared.settings, shared.engine, shared.writer, shared.clock
-    store = SqlPushStore(engine)
+    settings, database, writer, clock = shared.settings, shared.database, shared.writer, shared.clock
+    store = SqlPushStore(database)
     kept = timedelta(days=settings.a2a.task_days)
     queue = TaskNotificationQueue(store, tasks, addresses, A2aTaskRenderer(), clock, kept)
     sender: DeliveryDispatcher[TaskNotification]
@@ -100,6 +100,6 @@ def build_push_notifications(
         # Without other servers nobody else queues notifications, and `wake` tells of our own.
         refresh_seconds=settings.storage.refresh_seconds if shared.database_is_shared else None,
         lease_seconds=LEASE_SECONDS,
-        reading=engine.connect,
+        reading=database.background_snapshot,
     )
     return PushParts(PushNotifications(store, tasks, addresses, writer, sink, sender.wake), sender)

@@ -11,12 +11,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
-from sqlalchemy import Connection
-
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.enums import PushFormat, TaskState
 from cstp_grpc.errors import InvalidArgument, NotFound, RateLimited
 from cstp_grpc.storage.pagination import Page, PageRequest, decode_page_token, encode_page_token
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.tasks.model import (
     STATE_AFTER_TIMEOUT,
@@ -115,20 +114,20 @@ class PushNotifications:
         misses nothing. Raises NotFound, InvalidArgument and Unavailable.
         """
 
-        def job(connection: Connection) -> PushConfig:
-            self._store.hold(connection)
-            stored = self._require_task(connection, agent, task_id, moment, lock=True)
-            made = self._put_config(connection, agent, task_id, config, moment.now)
-            self._queue_notifications(connection, agent, [made], stored, moment.now, is_new=False)
+        def job(unit_of_work: UnitOfWork) -> PushConfig:
+            self._store.hold(unit_of_work)
+            stored = self._require_task(unit_of_work, agent, task_id, moment, lock=True)
+            made = self._put_config(unit_of_work, agent, task_id, config, moment.now)
+            self._queue_notifications(unit_of_work, agent, [made], stored, moment.now, is_new=False)
             return made
 
         return self._writer.run(job)
 
     def get(self, agent: str, task_id: str, config_id: str | None, moment: ObservationTime) -> PushConfig:
         """Return a configuration of a task; without an id, the one that was set last. Raises NotFound."""
-        with self._store.read_snapshot() as connection:
-            self._require_task(connection, agent, task_id, moment)
-            config = self._store.config(connection, agent, task_id, config_id)
+        with self._store.read_snapshot() as unit_of_work:
+            self._require_task(unit_of_work, agent, task_id, moment)
+            config = self._store.config(unit_of_work, agent, task_id, config_id)
         if config is None:
             raise NotFound(f"the task {task_id} has no such push configuration", metadata={"id": task_id})
         return config
@@ -137,69 +136,69 @@ class PushNotifications:
         """Return a page of the configurations of a task by rising id. Raises NotFound and InvalidArgument."""
         conditions = ("push_configs", agent, task_id)
         after = str(decode_page_token(request.token, conditions, (str,))[0]) if request.token else ""
-        with self._store.read_snapshot() as connection:
-            self._require_task(connection, agent, task_id, moment)
-            found = tuple(self._store.configs(connection, agent, task_id, after))
+        with self._store.read_snapshot() as unit_of_work:
+            self._require_task(unit_of_work, agent, task_id, moment)
+            found = tuple(self._store.configs(unit_of_work, agent, task_id, after))
         items = found[: request.limit]
         return Page(items, encode_page_token(conditions, (items[-1].id,)) if len(found) > len(items) else "")
 
     def delete(self, agent: str, task_id: str, config_id: str, moment: ObservationTime) -> None:
         """Remove a configuration with its queued notifications, if it exists. Raises NotFound and Unavailable."""
 
-        def job(connection: Connection) -> None:
-            self._store.hold(connection)
-            self._require_task(connection, agent, task_id, moment)
-            self._store.remove_config(connection, agent, task_id, config_id)
+        def job(unit_of_work: UnitOfWork) -> None:
+            self._store.hold(unit_of_work)
+            self._require_task(unit_of_work, agent, task_id, moment)
+            self._store.remove_config(unit_of_work, agent, task_id, config_id)
 
         self._writer.run(job)
 
-    def prepare_change(self, connection: Connection, agent: str, task_id: str, *, configures: bool) -> None:
+    def prepare_change(self, unit_of_work: UnitOfWork, agent: str, task_id: str, *, configures: bool) -> None:
         """Prepare for the next version of a task; `configures` means that a configuration comes with it."""
-        if not configures and not self._store.configs(connection, agent, task_id):
+        if not configures and not self._store.configs(unit_of_work, agent, task_id):
             return
         # Held before the task's row is locked, which is the order that all who hold it keep.
-        self._store.hold(connection)
-        stored = self._tasks.load(connection, agent, task_id)
+        self._store.hold(unit_of_work)
+        stored = self._tasks.load(unit_of_work, agent, task_id)
         if stored is not None:
-            self._store.keep_snapshot(connection, agent, stored.task)
+            self._store.keep_snapshot(unit_of_work, agent, stored.task)
 
     def record_change(
-        self, connection: Connection, agent: str, stored: TaskRecord, config: PushConfig | None, now: datetime
+        self, unit_of_work: UnitOfWork, agent: str, stored: TaskRecord, config: PushConfig | None, now: datetime
     ) -> None:
         """Queue the notifications about a version that was just stored. Raises InvalidArgument for the config."""
         if config is not None:
-            self._put_config(connection, agent, stored.task.id, config, now)
+            self._put_config(unit_of_work, agent, stored.task.id, config, now)
         elif stored.task.version == 1:
             return
-        configs = self._store.configs(connection, agent, stored.task.id)
+        configs = self._store.configs(unit_of_work, agent, stored.task.id)
         if configs:
-            self._queue_notifications(connection, agent, configs, stored, now, is_new=True)
+            self._queue_notifications(unit_of_work, agent, configs, stored, now, is_new=True)
 
     def _require_task(
-        self, connection: Connection, agent: str, task_id: str, moment: ObservationTime, *, lock: bool = False
+        self, unit_of_work: UnitOfWork, agent: str, task_id: str, moment: ObservationTime, *, lock: bool = False
     ) -> TaskRecord:
         """Return a task that has not expired; `lock` makes other changes wait. Raises NotFound."""
-        stored = self._tasks.load(connection, agent, task_id, lock=lock)
+        stored = self._tasks.load(unit_of_work, agent, task_id, lock=lock)
         if stored is None or stored.settles_at <= moment.expired:
             raise NotFound(f"there is no task {task_id}", metadata={"id": task_id})
         return stored
 
     def _put_config(
-        self, connection: Connection, agent: str, task_id: str, config: PushConfig, now: datetime
+        self, unit_of_work: UnitOfWork, agent: str, task_id: str, config: PushConfig, now: datetime
     ) -> PushConfig:
         """Store a configuration and return it with its id. Raises InvalidArgument."""
         if self._addresses.address(config.url) is None:
             raise InvalidArgument.field("push_config.url", "is not an address that is notified here")
         made = replace(config, id=config.id or new_config_id(config.format))
-        others = [each for each in self._store.configs(connection, agent, task_id) if each.id != made.id]
+        others = [each for each in self._store.configs(unit_of_work, agent, task_id) if each.id != made.id]
         if len(others) >= MAX_CONFIGS:
             raise InvalidArgument.field("push_config", f"is one too many: a task has at most {MAX_CONFIGS}")
-        self._store.put_config(connection, agent, task_id, made, now)
+        self._store.put_config(unit_of_work, agent, task_id, made, now)
         return made
 
     def _queue_notifications(
         self,
-        connection: Connection,
+        unit_of_work: UnitOfWork,
         agent: str,
         configs: Sequence[PushConfig],
         stored: TaskRecord,
@@ -213,21 +212,21 @@ class PushNotifications:
         notifications: list[TaskNotification] = []
         if is_new or task.state not in QUIET_STATES:
             notifications += [new_notification(agent, task.id, each.id, task.version, now) for each in configs]
-            notifications = self._drop_over_limit(connection, agent, notifications, now)
+            notifications = self._drop_over_limit(unit_of_work, agent, notifications, now)
         if can_lapse:
             lapsed = task.version + 1
             notifications += [new_notification(agent, task.id, each.id, lapsed, settles_at) for each in configs]
-        self._store.put(connection, notifications)
+        self._store.put(unit_of_work, notifications)
         self._wake()
 
     def _drop_over_limit(
-        self, connection: Connection, agent: str, notifications: list[TaskNotification], now: datetime
+        self, unit_of_work: UnitOfWork, agent: str, notifications: list[TaskNotification], now: datetime
     ) -> list[TaskNotification]:
         """Return the notifications that fit into the agent's queue; audit the others as dropped."""
-        room = max(MAX_WAITING - self._store.count_due(connection, agent, now), 0)
+        room = max(MAX_WAITING - self._store.count_due(unit_of_work, agent, now), 0)
         for notification in notifications[room:]:
             logger.warning("%s is not sent: %d wait for its agent already", notification, MAX_WAITING)
-            self._trail.append(connection, push_audit_entry(notification, now, "dropped", RateLimited.reason))
+            self._trail.append(unit_of_work, push_audit_entry(notification, now, "dropped", RateLimited.reason))
         return notifications[:room]
 
 
@@ -295,28 +294,28 @@ class TaskNotificationQueue:
         self._clock = clock
         self._kept = kept
 
-    def next_due(self, connection: Connection) -> datetime | None:
+    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
         """Return when the next notification is due; None if there is none."""
-        return self._store.next_due(connection)
+        return self._store.next_due(unit_of_work)
 
     def take_due(
-        self, connection: Connection, now: datetime, until: datetime, limit: int
+        self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int
     ) -> Sequence[TaskNotification]:
         """Return due notifications, the longest due first, leased until `until`."""
-        return self._store.take_due(connection, now, until, limit)
+        return self._store.take_due(unit_of_work, now, until, limit)
 
-    def postpone(self, connection: Connection, item: TaskNotification, until: datetime, attempts: int) -> None:
+    def postpone(self, unit_of_work: UnitOfWork, item: TaskNotification, until: datetime, attempts: int) -> None:
         """Store when a notification is due and how many attempts failed, unless it was removed."""
-        self._store.postpone(connection, replace(item, next_attempt_at=until, attempts=attempts))
+        self._store.postpone(unit_of_work, replace(item, next_attempt_at=until, attempts=attempts))
 
-    def remove(self, connection: Connection, item: TaskNotification) -> bool:
+    def remove(self, unit_of_work: UnitOfWork, item: TaskNotification) -> bool:
         """Remove a notification and return True if it existed."""
-        return self._store.remove(connection, item)
+        return self._store.remove(unit_of_work, item)
 
-    def build_request(self, connection: Connection, item: TaskNotification) -> WebhookRequest | None:
+    def build_request(self, unit_of_work: UnitOfWork, item: TaskNotification) -> WebhookRequest | None:
         """Return the request, or None if it was withdrawn or postponed. Raises WebhookAbandoned."""
-        config = self._store.config(connection, item.agent, item.task_id, item.config_id)
-        task = item.snapshot or self._task_to_send(connection, item)
+        config = self._store.config(unit_of_work, item.agent, item.task_id, item.config_id)
+        task = item.snapshot or self._task_to_send(unit_of_work, item)
         if config is None or task is None:
             return None
         address = self._addresses.address(config.url)
@@ -338,30 +337,30 @@ class TaskNotificationQueue:
             raise WebhookAbandoned("the task holds what no bridge kept")
         return body
 
-    def _task_to_send(self, connection: Connection, item: TaskNotification) -> Task | None:
+    def _task_to_send(self, unit_of_work: UnitOfWork, item: TaskNotification) -> Task | None:
         """Return the task in the notification's version; None if there is nothing to send now.
 
         The version after that of a task that can still change is the one in which its time has run out.
         """
-        stored = self._tasks.load(connection, item.agent, item.task_id)
+        stored = self._tasks.load(unit_of_work, item.agent, item.task_id)
         now = self._clock()
         if stored is None or stored.settles_at + self._kept <= now:
-            self._withdraw(connection, item)
+            self._withdraw(unit_of_work, item)
             return None
         task = stored.task
         if task.version == item.version:
             return task
         if task.version + 1 != item.version or task.state not in STATE_AFTER_TIMEOUT:
-            self._withdraw(connection, item)
+            self._withdraw(unit_of_work, item)
             return None
         if stored.settles_at > now:
-            self._store.postpone(connection, replace(item, next_attempt_at=stored.settles_at))
+            self._store.postpone(unit_of_work, replace(item, next_attempt_at=stored.settles_at))
             return None
         return replace(task, state=STATE_AFTER_TIMEOUT[task.state], updated_at=stored.settles_at)
 
-    def _withdraw(self, connection: Connection, item: TaskNotification) -> None:
+    def _withdraw(self, unit_of_work: UnitOfWork, item: TaskNotification) -> None:
         logger.info("%s is withdrawn: that version is not known any more", item)
-        self._store.remove(connection, item)
+        self._store.remove(unit_of_work, item)
 
 
 def notification_headers(config: PushConfig) -> dict[str, str]:

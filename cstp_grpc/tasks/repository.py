@@ -9,12 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection
-
 from cstp_grpc.enums import TaskState
 from cstp_grpc.errors import Conflict, MethodNotFound, NotFound
 from cstp_grpc.storage.background_work import PeriodicTask
 from cstp_grpc.storage.pagination import Page, PageRequest
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter, WriteJob
 from cstp_grpc.tasks.model import (
     STATE_AFTER_TIMEOUT,
@@ -109,17 +108,17 @@ class TaskRepository:
         """Return the job that stores a task within a transaction. Raises MethodNotFound."""
         push = self._push if config is None else self._require_push()
 
-        def job(connection: Connection) -> Task:
+        def job(unit_of_work: UnitOfWork) -> Task:
             moment = self._observation_time()
             if push is not None and version:
-                push.prepare_change(connection, agent, content.id, configures=config is not None)
+                push.prepare_change(unit_of_work, agent, content.id, configures=config is not None)
             task = Task(content.id, content.context_id, content.state, content.content, version + 1, moment.now)
             settles_at = compute_settles_at(task, default_time_left(content.state) if time_left is None else time_left)
             put = self._store.replace if version else self._store.add
-            if not put(connection, agent, task, settles_at, moment):
+            if not put(unit_of_work, agent, task, settles_at, moment):
                 raise save_conflict_error(content.id, version)
             if push is not None:
-                push.record_change(connection, agent, TaskRecord(task, settles_at), config, moment.now)
+                push.record_change(unit_of_work, agent, TaskRecord(task, settles_at), config, moment.now)
             return task
 
         return job
@@ -180,10 +179,10 @@ class TaskRepository:
     def remove_expired(self) -> int:
         """Remove up to REMOVAL_BATCH expired tasks, and return how many.
 
-        Raises Unavailable, or SQLAlchemyError if the database rejects the statement.
+        Raises Unavailable.
         """
         return self._writer.run(
-            lambda connection: self._store.remove_expired(connection, self._observation_time(), REMOVAL_BATCH)
+            lambda unit_of_work: self._store.remove_expired(unit_of_work, self._observation_time(), REMOVAL_BATCH)
         )
 
     def _require_push(self) -> PushNotifications:

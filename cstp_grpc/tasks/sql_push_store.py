@@ -8,13 +8,14 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, bindparam, delete, exists, func, select, update
+from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, exists, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.enums import PushFormat, TaskState
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.tables import push_configs, task_notifications
-from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, bind_parameters, read_snapshot
+from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork, bind_parameters
 from cstp_grpc.tasks.model import PushConfig, Task, TaskNotification
 
 config_columns = push_configs.c
@@ -53,11 +54,11 @@ SNAPSHOT = (
 class SqlPushStore:
     """Stores configurations in the table `push_configs`, notifications in `task_notifications`."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        dialect = engine.dialect
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        dialect = database.dialect
         self._upsert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
-        self._order = GlobalWriteLock(engine)
+        self._order = GlobalWriteLock(database.dialect)
         notification = self._upsert(task_notifications).values(bind_parameters(notification_columns.keys()))
         replaced = {name: notification.excluded[name] for name in notification_columns.keys() if name not in KEY_NAMES}  # noqa: SIM118
         self._put = CompiledStatement(notification.on_conflict_do_update(index_elements=KEY, set_=replaced), dialect)
@@ -72,55 +73,55 @@ class SqlPushStore:
         self._count_due = CompiledStatement(COUNT_DUE, dialect)
         self._keep_snapshot = CompiledStatement(SNAPSHOT, dialect)
 
-    def read_snapshot(self) -> AbstractContextManager[Connection]:
-        """Open a connection for reading. Raises QueryFailed if the database does not respond."""
-        return read_snapshot(self._engine)
+    def read_snapshot(self) -> AbstractContextManager[UnitOfWork]:
+        """Open a unit of work for reading. Raises QueryFailed if the database does not respond."""
+        return self._database.read_snapshot()
 
-    def hold(self, connection: Connection) -> None:
+    def hold(self, unit_of_work: UnitOfWork) -> None:
         """Make the changes of other servers wait until the transaction ends; see `GlobalWriteLock`."""
-        self._order.hold(connection)
+        self._order.hold(unit_of_work)
 
-    def put_config(self, connection: Connection, agent: str, task_id: str, config: PushConfig, at: datetime) -> None:
+    def put_config(self, unit_of_work: UnitOfWork, agent: str, task_id: str, config: PushConfig, at: datetime) -> None:
         """Store a configuration of a task, replacing one of the same id."""
         row = {**asdict(config), "agent": agent, "task_id": task_id, "set_at": at, "format": config.format.value}
         statement = self._upsert(push_configs).values(row)
-        connection.execute(statement.on_conflict_do_update(index_elements=CONFIG_KEY, set_=row))
+        unit_of_work.execute(statement.on_conflict_do_update(index_elements=CONFIG_KEY, set_=row))
 
-    def remove_config(self, connection: Connection, agent: str, task_id: str, config_id: str) -> None:
+    def remove_config(self, unit_of_work: UnitOfWork, agent: str, task_id: str, config_id: str) -> None:
         """Remove a configuration, if it exists, with its notifications."""
-        connection.execute(delete(push_configs).where(config_condition(agent, task_id, config_id)))
+        unit_of_work.execute(delete(push_configs).where(config_condition(agent, task_id, config_id)))
 
-    def configs(self, connection: Connection, agent: str, task_id: str, after: str = "") -> Sequence[PushConfig]:
+    def configs(self, unit_of_work: UnitOfWork, agent: str, task_id: str, after: str = "") -> Sequence[PushConfig]:
         """Return the configurations of a task by rising id, starting after the id `after`."""
         values = {"of_agent": agent, "of_task": replace_unstorable(task_id), "after": replace_unstorable(after)}
-        return [config_from_row(row) for row in self._configs.all(connection, values)]
+        return [config_from_row(row) for row in self._configs.all(unit_of_work, values)]
 
-    def config(self, connection: Connection, agent: str, task_id: str, config_id: str | None) -> PushConfig | None:
+    def config(self, unit_of_work: UnitOfWork, agent: str, task_id: str, config_id: str | None) -> PushConfig | None:
         """Return a configuration of a task, without an id the one that was set last; None if there is none."""
         query = select(push_configs).where(
             config_columns.agent == agent, config_columns.task_id == replace_unstorable(task_id)
         )
         if config_id is not None:
             query = query.where(config_columns.id == replace_unstorable(config_id))
-        row = connection.execute(query.order_by(config_columns.set_at.desc(), config_columns.id).limit(1)).first()
+        row = unit_of_work.execute(query.order_by(config_columns.set_at.desc(), config_columns.id).limit(1)).first()
         return None if row is None else config_from_row(row)
 
-    def put(self, connection: Connection, notifications: Sequence[TaskNotification]) -> None:
+    def put(self, unit_of_work: UnitOfWork, notifications: Sequence[TaskNotification]) -> None:
         """Store notifications, each replacing one about the same version and configuration."""
         for notification in notifications:
-            self._put.run(connection, notification_to_row(notification))
+            self._put.run(unit_of_work, notification_to_row(notification))
 
-    def count_due(self, connection: Connection, agent: str, at: datetime) -> int:
+    def count_due(self, unit_of_work: UnitOfWork, agent: str, at: datetime) -> int:
         """Return how many queued notifications of an agent were caused at or before an instant."""
-        row = self._count_due.first(connection, {"of_agent": agent, "at": at})
+        row = self._count_due.first(unit_of_work, {"of_agent": agent, "at": at})
         assert row is not None, "a count has a row"
         count: int = row[0]
         return count
 
-    def keep_snapshot(self, connection: Connection, agent: str, task: Task) -> None:
+    def keep_snapshot(self, unit_of_work: UnitOfWork, agent: str, task: Task) -> None:
         """Store a version of a task with the notifications about it, because it is about to be replaced."""
         self._keep_snapshot.run(
-            connection,
+            unit_of_work,
             {
                 "of_agent": agent,
                 "of_task": task.id,
@@ -132,43 +133,45 @@ class SqlPushStore:
             },
         )
 
-    def next_due(self, connection: Connection) -> datetime | None:
+    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
         """Return when the next notification is due that is the first of its configuration's queue."""
-        row = self._next_due.first(connection, {})
+        row = self._next_due.first(unit_of_work, {})
         return None if row is None else row[0]
 
     def take_due(
-        self, connection: Connection, now: datetime, until: datetime, limit: int
+        self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int
     ) -> Sequence[TaskNotification]:
         """Return due notifications, the longest due first, leased until `until`.
 
         A notification is left out while one about an earlier version waits for the same configuration.
         """
-        self.hold(connection)
+        self.hold(unit_of_work)
         query = (
             select(task_notifications)
             .where(notification_columns.next_attempt_at <= now, first_in_line_condition())
             .order_by(notification_columns.next_attempt_at, notification_columns.id)
             .limit(limit)
         )
-        taken = [replace(notification_from_row(row), next_attempt_at=until) for row in connection.execute(query)]
+        taken = [replace(notification_from_row(row), next_attempt_at=until) for row in unit_of_work.execute(query)]
         for notification in taken:
-            self.postpone(connection, notification)
+            self.postpone(unit_of_work, notification)
         return taken
 
-    def postpone(self, connection: Connection, notification: TaskNotification) -> None:
+    def postpone(self, unit_of_work: UnitOfWork, notification: TaskNotification) -> None:
         """Store the attempts of a notification and when the next is due, unless it was removed."""
-        self.hold(connection)
-        connection.execute(
+        self.hold(unit_of_work)
+        unit_of_work.execute(
             update(task_notifications)
             .where(notification_condition(notification))
             .values(attempts=notification.attempts, next_attempt_at=notification.next_attempt_at)
         )
 
-    def remove(self, connection: Connection, notification: TaskNotification) -> bool:
+    def remove(self, unit_of_work: UnitOfWork, notification: TaskNotification) -> bool:
         """Remove a notification and return True if it existed."""
-        self.hold(connection)
-        return connection.execute(delete(task_notifications).where(notification_condition(notification))).rowcount == 1
+        self.hold(unit_of_work)
+        return (
+            unit_of_work.execute(delete(task_notifications).where(notification_condition(notification))).rowcount == 1
+        )
 
 
 def config_condition(agent: str, task_id: str, config_id: str) -> ColumnElement[bool]:

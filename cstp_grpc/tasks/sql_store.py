@@ -9,8 +9,6 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
-    Connection,
-    Engine,
     Select,
     Update,
     bindparam,
@@ -26,6 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.enums import TaskState
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import (
     ITEM_BYTES,
     MAX_BYTES,
@@ -37,7 +36,7 @@ from cstp_grpc.storage.pagination import (
 )
 from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.tables import tasks
-from cstp_grpc.storage.unit_of_work import CompiledStatement, Row, bind_parameters, read_snapshot
+from cstp_grpc.storage.unit_of_work import CompiledStatement, Row, UnitOfWork, bind_parameters
 from cstp_grpc.tasks.model import (
     STATE_AFTER_TIMEOUT,
     ObservationTime,
@@ -61,9 +60,9 @@ CHANGED_COLUMNS = ("context_id", "state", "version", "updated_at", "settles_at",
 class SqlTaskStore:
     """Stores tasks in the table `tasks`."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        dialect = engine.dialect
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        dialect = database.dialect
         upsert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
         insertion = upsert(tasks).values(bind_parameters(task_columns.keys()))
         self._insert = CompiledStatement(
@@ -78,41 +77,36 @@ class SqlTaskStore:
     @property
     def is_local(self) -> bool:
         """Whether the database is a file of this machine."""
-        return self._engine.dialect.name == "sqlite"
+        return self._database.is_sqlite
 
     def add(
-        self, connection: Connection, agent: str, task: Task, settles_at: datetime, moment: ObservationTime
+        self, unit_of_work: UnitOfWork, agent: str, task: Task, settles_at: datetime, moment: ObservationTime
     ) -> bool:
-        """Insert a task within a transaction, and return False if its id exists.
-
-        Raises SQLAlchemyError if the database does not respond.
-        """
+        """Insert a task within a transaction, and return False if its id exists."""
         row = task_to_row(agent, task, settles_at)
-        if self._insert.run(connection, row) == 1:
+        if self._insert.run(unit_of_work, row) == 1:
             return True
         # An expired task that was not removed yet makes room for one of the same id, with all that belongs to it.
         expired = {**task_key_values(agent, task.id), "expired": moment.expired}
-        return self._remove_expired.run(connection, expired) == 1 and self._insert.run(connection, row) == 1
+        return self._remove_expired.run(unit_of_work, expired) == 1 and self._insert.run(unit_of_work, row) == 1
 
     def replace(
-        self, connection: Connection, agent: str, task: Task, settles_at: datetime, moment: ObservationTime
+        self, unit_of_work: UnitOfWork, agent: str, task: Task, settles_at: datetime, moment: ObservationTime
     ) -> bool:
         """Replace the previous version of a task within a transaction.
 
-        Returns False if that version does not exist or may not change to the task's state. Raises SQLAlchemyError if
-        the database does not respond.
+        Returns False if that version does not exist or may not change to the task's state.
         """
         previous = {**task_key_values(agent, task.id), "previous": task.version - 1, "now": moment.now}
-        return self._replace[task.state].run(connection, task_to_row(agent, task, settles_at) | previous) == 1
+        return self._replace[task.state].run(unit_of_work, task_to_row(agent, task, settles_at) | previous) == 1
 
-    def load(self, connection: Connection, agent: str, task_id: str, *, lock: bool = False) -> TaskRecord | None:
+    def load(self, unit_of_work: UnitOfWork, agent: str, task_id: str, *, lock: bool = False) -> TaskRecord | None:
         """Return a task as it was saved, even if expired, within a transaction; None if it does not exist.
 
-        `lock` makes other changes wait until the transaction ends. Raises SQLAlchemyError if the database does not
-        respond.
+        `lock` makes other changes wait until the transaction ends.
         """
         statement = self._load_locked if lock else self._load
-        row = statement.first(connection, task_key_values(agent, task_id))
+        row = statement.first(unit_of_work, task_key_values(agent, task_id))
         return None if row is None else record_from_row(row)
 
     def get(self, agent: str, task_id: str, moment: ObservationTime) -> Task | None:
@@ -120,8 +114,8 @@ class SqlTaskStore:
 
         Raises QueryFailed if the database does not respond.
         """
-        with read_snapshot(self._engine) as connection:
-            row = self._get.first(connection, {**task_key_values(agent, task_id), "expired": moment.expired})
+        with self._database.read_snapshot() as unit_of_work:
+            row = self._get.first(unit_of_work, {**task_key_values(agent, task_id), "expired": moment.expired})
         return None if row is None else task_from_row(row, moment)
 
     def page(self, conditions: TaskFilter, request: PageRequest, moment: ObservationTime) -> TaskPage:
@@ -132,18 +126,15 @@ class SqlTaskStore:
         """
         parts = listing_branches(conditions, moment)
         query = page_query(parts, conditions, request)
-        with read_snapshot(self._engine) as connection:
-            rows = connection.execute(query).all()
-            total = connection.execute(count_query(parts)).scalar_one()
+        with self._database.read_snapshot() as unit_of_work:
+            rows = unit_of_work.execute(query).all()
+            total = unit_of_work.execute(count_query(parts)).scalar_one()
         items = tuple(task_from_row(row, moment) for row in rows)
         more = bool(rows) and rows[0].found > len(rows)
         return TaskPage(items, next_page_token(items[-1], conditions) if more else "", total)
 
-    def remove_expired(self, connection: Connection, moment: ObservationTime, limit: int) -> int:
-        """Remove up to `limit` expired tasks within a transaction, and return how many.
-
-        Raises SQLAlchemyError if the database does not respond.
-        """
+    def remove_expired(self, unit_of_work: UnitOfWork, moment: ObservationTime, limit: int) -> int:
+        """Remove up to `limit` expired tasks within a transaction, and return how many."""
         # Another replica may be removing the same ones, or making room for a new one of the same id.
         expired = (
             select(task_columns.agent, task_columns.id)
@@ -152,7 +143,7 @@ class SqlTaskStore:
             .limit(limit)
             .with_for_update(skip_locked=True)
         )
-        return connection.execute(
+        return unit_of_work.execute(
             delete(tasks).where(tuple_(task_columns.agent, task_columns.id).in_(expired))
         ).rowcount
 

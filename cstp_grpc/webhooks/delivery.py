@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
-from sqlalchemy import Connection
-
 from cstp_grpc.audit.model import AuditEntry, AuditSink
 from cstp_grpc.errors import Unavailable
 from cstp_grpc.storage.delivery import AttemptResult, DeliveryAttempt, DeliveryRetryPolicy
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.webhooks.url_allow_list import WebhookUrl
 
 logger = logging.getLogger(__name__)
@@ -79,22 +78,22 @@ ItemT = TypeVar("ItemT", bound=PendingNotification)
 class NotificationQueue(Protocol[ItemT]):
     """A queue of notifications of one kind, and the content of each.
 
-    Every method that takes a connection belongs to its transaction and raises SQLAlchemyError.
+    A method that takes a unit of work belongs to its transaction.
     """
 
-    def next_due(self, connection: Connection) -> datetime | None:
+    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
         """Return when the next notification is due; None if there is none."""
 
-    def take_due(self, connection: Connection, now: datetime, until: datetime, limit: int) -> Sequence[ItemT]:
+    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[ItemT]:
         """Return due notifications, the longest due first, leased until `until`."""
 
-    def postpone(self, connection: Connection, item: ItemT, until: datetime, attempts: int) -> None:
+    def postpone(self, unit_of_work: UnitOfWork, item: ItemT, until: datetime, attempts: int) -> None:
         """Store when a notification is due and how many attempts failed, unless it was removed."""
 
-    def remove(self, connection: Connection, item: ItemT) -> bool:
+    def remove(self, unit_of_work: UnitOfWork, item: ItemT) -> bool:
         """Remove a notification and return True if it existed."""
 
-    def build_request(self, connection: Connection, item: ItemT) -> WebhookRequest | None:
+    def build_request(self, unit_of_work: UnitOfWork, item: ItemT) -> WebhookRequest | None:
         """Return the request for a notification with its current content.
 
         None if nothing is sent now, which the queue has stored: the notification was withdrawn or postponed. Raises
@@ -133,27 +132,27 @@ class WebhookOutbox(Generic[ItemT]):
         self._knows = knows
         self._settled = settled
 
-    def next_due(self, connection: Connection) -> datetime | None:
+    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
         """Return when the next notification is due; None if there is none."""
-        return self._queue.next_due(connection)
+        return self._queue.next_due(unit_of_work)
 
-    def take_due(self, connection: Connection, now: datetime, until: datetime, limit: int) -> Sequence[ItemT]:
+    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[ItemT]:
         """Return due notifications, the longest due first, leased until `until`."""
-        return self._queue.take_due(connection, now, until, limit)
+        return self._queue.take_due(unit_of_work, now, until, limit)
 
-    def postpone(self, connection: Connection, item: ItemT, until: datetime) -> None:
+    def postpone(self, unit_of_work: UnitOfWork, item: ItemT, until: datetime) -> None:
         """Make a notification due at a later instant."""
-        self._queue.postpone(connection, item, until, item.attempts)
+        self._queue.postpone(unit_of_work, item, until, item.attempts)
 
-    def prepare(self, connection: Connection, item: ItemT) -> DeliveryAttempt | None:
+    def prepare(self, unit_of_work: UnitOfWork, item: ItemT) -> DeliveryAttempt | None:
         """Return the delivery attempt of a notification; None if nothing is sent now, which is then recorded."""
         if not self._knows(item.agent):
-            self._abandon(connection, item, "the agent is not known any more")
+            self._abandon(unit_of_work, item, "the agent is not known any more")
             return None
         try:
-            request = self._queue.build_request(connection, item)
+            request = self._queue.build_request(unit_of_work, item)
         except WebhookAbandoned as reason:
-            self._abandon(connection, item, str(reason))
+            self._abandon(unit_of_work, item, str(reason))
             return None
         return None if request is None else lambda: self._send(item, request)
 
@@ -180,7 +179,7 @@ class WebhookOutbox(Generic[ItemT]):
             logger.exception("the notification %s could not be sent", item.id)
             return self._schedule_retry(item, "an unforeseen failure")
         return AttemptResult(
-            lambda connection: self._settle(connection, item, None), again=False, settled=self._settled
+            lambda unit_of_work: self._settle(unit_of_work, item, None), again=False, settled=self._settled
         )
 
     def _schedule_retry(self, item: ItemT, reason: str) -> AttemptResult:
@@ -190,19 +189,19 @@ class WebhookOutbox(Generic[ItemT]):
         if due is None:
             return self._abandonment(item, reason)
         logger.info("the notification %s did not arrive and is sent again: %s", item.id, reason)
-        return AttemptResult(lambda connection: self._queue.postpone(connection, item, due, attempts), again=True)
+        return AttemptResult(lambda unit_of_work: self._queue.postpone(unit_of_work, item, due, attempts), again=True)
 
     def _abandonment(self, item: ItemT, reason: str) -> AttemptResult:
         return AttemptResult(
-            lambda connection: self._abandon(connection, item, reason), again=False, settled=self._settled
+            lambda unit_of_work: self._abandon(unit_of_work, item, reason), again=False, settled=self._settled
         )
 
-    def _abandon(self, connection: Connection, item: ItemT, reason: str) -> None:
+    def _abandon(self, unit_of_work: UnitOfWork, item: ItemT, reason: str) -> None:
         # The item's own text names no address, which may be a secret.
         logger.warning("%s is given up: %s", item, reason)
-        self._settle(connection, item, Unavailable.reason)
+        self._settle(unit_of_work, item, Unavailable.reason)
 
-    def _settle(self, connection: Connection, item: ItemT, error: str | None) -> None:
+    def _settle(self, unit_of_work: UnitOfWork, item: ItemT, error: str | None) -> None:
         """Remove a notification and audit its delivery or failure, unless that was done already."""
-        if self._queue.remove(connection, item):
-            self._trail.append(connection, self._queue.audit_entry(item, self._clock(), error))
+        if self._queue.remove(unit_of_work, item):
+            self._trail.append(unit_of_work, self._queue.audit_entry(item, self._clock(), error))

@@ -10,8 +10,6 @@ from contextlib import closing
 from itertools import islice
 from typing import Protocol
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from cstp_grpc.child_process import GRACE_SECONDS
 from cstp_grpc.decisions.search.ann_index import IndexCorrupted, IndexUnavailable, WritableAnnIndex
 from cstp_grpc.decisions.search.chroma_index import ChromaIndex
@@ -74,8 +72,7 @@ class IndexUpdater(Protocol):
     def feed(self, index: ChromaIndex, stopping: Callable[[], bool]) -> int:
         """Index what is missing, until `stopping`, and return the number of decisions.
 
-        Raises IndexBehind and IndexUnavailable; QueryFailed, Unavailable and SQLAlchemyError if the journal does not
-        respond.
+        Raises IndexBehind and IndexUnavailable; QueryFailed and Unavailable if the journal does not respond.
         """
 
 
@@ -96,7 +93,7 @@ class IndexFeeder:
     def feed(self, index: WritableAnnIndex, stopping: Callable[[], bool]) -> int:
         """Feed an index until it is complete or `stopping` between batches; return how many it got.
 
-        Raises IndexUnavailable; QueryFailed, Unavailable and SQLAlchemyError if the journal does not respond.
+        Raises IndexUnavailable; QueryFailed and Unavailable if the journal does not respond.
         """
         count = 0
         # Each batch is a query of its own, lest a long feeding hold one transaction open. Most of the time nothing has
@@ -317,9 +314,11 @@ class IndexSupervisor:
             if self._index is None:
                 self._state = "rebuilding"
             return False
-        except (CstpError, SQLAlchemyError) as error:
+        except CstpError as error:
             if not self._journal_fails:
-                logger.warning("the index is not fed, because the journal does not answer: %s", error)
+                logger.warning(
+                    "the index is not fed, because the journal does not answer: %s", error.__cause__ or error
+                )
             self._journal_fails = True
             return False
         self._journal_fails = False

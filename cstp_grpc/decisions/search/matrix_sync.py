@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from sqlalchemy import Connection
-
 from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.decisions.store import DecisionStore, Vector
 from cstp_grpc.embedding.embedder import Embedder
 from cstp_grpc.errors import Unavailable
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 
 T = TypeVar("T")
@@ -92,6 +91,6 @@ def embed_missing_vectors(store: DecisionStore, embedder: Embedder, writer: Grou
 
 def put_vectors_job(
     store: DecisionStore, model: str, vectors: Sequence[tuple[str, Vector]]
-) -> Callable[[Connection], None]:
+) -> Callable[[UnitOfWork], None]:
     """Return the job that stores vectors."""
-    return lambda connection: store.put_vectors(connection, model, vectors)
+    return lambda unit_of_work: store.put_vectors(unit_of_work, model, vectors)

@@ -1,21 +1,21 @@
-"""Connections to the journal's database."""
+"""The journal's database: its connections, snapshots for reading, and settings of SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import cast
 
 import sqlalchemy
-from sqlalchemy import URL, Connection, Engine, event, make_url
+from sqlalchemy import URL, Connection, Dialect, Engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from cstp_grpc.storage.database_errors import translate_read_errors
 from cstp_grpc.storage.sqlite_files import DatabaseFiles
-
-FILES_OPTION = "database_files"
-"""The option of engines on SQLite with their DatabaseFiles."""
+from cstp_grpc.storage.unit_of_work import DriverConnection, UnitOfWork, get_driver_connection
 
 RESERVED_CONNECTIONS = 3
 """Connections beyond those for reading: the writer's, that of `ChangeWatch`, and one for migrations and the like."""
@@ -54,47 +54,93 @@ POSTGRESQL_ARGUMENTS = {
 }
 
 
-class DriverCursor(Protocol):
-    """The cursor that a driver returns."""
-
-    @property
-    def description(self) -> Sequence[Sequence[Any]]:
-        """The name and driver type of each column, followed by driver-specific items."""
-
-    @property
-    def rowcount(self) -> int:
-        """How many rows were changed."""
-
-    def fetchall(self) -> list[Any]:
-        """Return the rows, each a tuple."""
-
-    def executemany(self, sql: str, rows: Sequence[Any]) -> object:
-        """Run a statement once for each row."""
-
-
-class DriverConnection(Protocol):
-    """The interface that connections of sqlite3 and psycopg have in common."""
-
-    def execute(self, sql: str, parameters: Sequence[object] | Mapping[str, object] = ...) -> DriverCursor:
-        """Run a statement."""
-
-    def cursor(self) -> DriverCursor:
-        """Return a new cursor."""
-
-
 class UnsuitableDatabase(Exception):
     """The configured database cannot keep the journal; the message says why and contains no secret."""
 
 
-def create_engine(url: str, pool_size: int) -> Engine:
-    """Return the engine of a `sqlite:///PATH` or `postgresql://…` URL with `pool_size` connections.
+class Database:
+    """The journal's database: its connections, and the checks of its files if it is SQLite.
+
+    Only storage and the SQL stores use `engine` and `dialect`.
+    """
+
+    def __init__(self, engine: Engine, files: DatabaseFiles | None) -> None:
+        """Wrap an engine; `files` are the checked files of a SQLite database."""
+        self.engine = engine
+        self.files = files
+
+    @property
+    def dialect(self) -> Dialect:
+        """The SQL dialect that statements are compiled for."""
+        return self.engine.dialect
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether it is a SQLite file of this machine, and not PostgreSQL."""
+        return self.files is not None
+
+    @property
+    def path(self) -> Path | None:
+        """The path of the SQLite file; None for PostgreSQL."""
+        return Path(str(self.engine.url.database)) if self.is_sqlite else None
+
+    def with_repeatable_reads(self) -> Database:
+        """Return the same database, whose snapshots see one state across several statements, as on SQLite anyway."""
+        if self.is_sqlite:
+            return self
+        # Without it each statement of a transaction on PostgreSQL sees what others committed meanwhile.
+        return Database(self.engine.execution_options(isolation_level="REPEATABLE READ"), self.files)
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        self.engine.dispose()
+
+    def open_write_connection(self) -> Connection:
+        """Return a new connection whose transactions may write."""
+        return self.engine.connect().execution_options(writes=True)
+
+    @contextmanager
+    def read_snapshot(self, *, logs_failures: bool = True) -> Iterator[UnitOfWork]:
+        """Open a unit of work for reading. Raises QueryFailed if the database does not respond.
+
+        The database's own message goes to the log only; without `logs_failures`, the caller logs it.
+        """
+        with translate_read_errors(logs_failures=logs_failures), self.engine.connect() as connection:
+            # Begun here, because statements that run on the driver's connection would not begin a transaction.
+            connection.begin()
+            yield UnitOfWork(connection)
+
+    def background_snapshot(self) -> AbstractContextManager[UnitOfWork]:
+        """Open a unit of work as `read_snapshot` does, for background work, which logs a failure once itself."""
+        return self.read_snapshot(logs_failures=False)
+
+    @contextmanager
+    def open_driver_connection(self) -> Iterator[DriverConnection]:
+        """Open a driver connection. Raises QueryFailed if the database does not respond.
+
+        It is for statements that take less time than opening a SQLAlchemy connection; each sees its own state.
+        """
+        with translate_read_errors():
+            pooled = self.engine.raw_connection()
+            try:
+                yield cast(DriverConnection, pooled.driver_connection)
+            except SQLAlchemyError:
+                # Whatever state it is in, nobody else gets it.
+                pooled.invalidate()
+                raise
+            finally:
+                pooled.close()
+
+
+def open_database(url: str, pool_size: int) -> Database:
+    """Return the database of a `sqlite:///PATH` or `postgresql://…` URL with `pool_size` connections.
 
     Raises UnsuitableDatabase for any other URL; a missing database is detected at its first use.
     """
     parsed = parse_database_url(url)
     if parsed.get_backend_name() == "sqlite":
-        return create_sqlite_engine(parsed, pool_size)
-    return create_postgresql_engine(parsed, pool_size)
+        return open_sqlite_database(parsed, pool_size)
+    return Database(create_postgresql_engine(parsed, pool_size), None)
 
 
 def parse_database_url(url: str) -> URL:
@@ -114,8 +160,8 @@ def parse_database_url(url: str) -> URL:
     return parsed
 
 
-def create_sqlite_engine(url: URL, pool_size: int) -> Engine:
-    """Return an engine on a SQLite file, creating its folder."""
+def open_sqlite_database(url: URL, pool_size: int) -> Database:
+    """Return the database in a SQLite file, creating its folder."""
     Path(url.database or "").parent.mkdir(parents=True, exist_ok=True)
     files = DatabaseFiles()
     engine = sqlalchemy.create_engine(
@@ -125,7 +171,6 @@ def create_sqlite_engine(url: URL, pool_size: int) -> Engine:
         max_overflow=UNLIMITED,
         hide_parameters=True,
         connect_args={"isolation_level": None, "check_same_thread": False},
-        execution_options={FILES_OPTION: files},
     )
     # SQLite would make a new file where the lost one was.
     event.listen(engine, "do_connect", lambda *_: files.check())
@@ -135,7 +180,7 @@ def create_sqlite_engine(url: URL, pool_size: int) -> Engine:
     for closing in ("close", "close_detached"):
         event.listen(engine, closing, lambda *_: files.unregister_connection())
     event.listen(engine, "begin", begin_sqlite_transaction)
-    return engine
+    return Database(engine, files)
 
 
 def prepare_sqlite_connection(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
@@ -159,39 +204,14 @@ def open_database_path(connection: DBAPIConnection) -> str:
     return str(paths["main"])
 
 
-def get_database_files(engine: Engine) -> DatabaseFiles | None:
-    """Return the checked files of a SQLite engine; None for PostgreSQL."""
-    files: DatabaseFiles | None = engine.get_execution_options().get(FILES_OPTION)
-    return files
-
-
 def begin_sqlite_transaction(connection: Connection) -> None:
     """Begin a transaction explicitly, since the driver would begin it only at the first change.
 
-    A writing transaction takes its lock at once (see `open_write_connection`): SQLite does not wait for one taken
-    later.
+    A writing transaction takes its lock at once (see `Database.open_write_connection`), because SQLite does not wait
+    for one taken later.
     """
     writes = connection.get_execution_options().get("writes", False)
     get_driver_connection(connection).execute("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-def open_write_connection(engine: Engine) -> Connection:
-    """Return a new connection whose transactions may write."""
-    return engine.connect().execution_options(writes=True)
-
-
-def get_driver_connection(connection: Connection) -> DriverConnection:
-    """Return the driver connection inside a SQLAlchemy connection."""
-    return cast(DriverConnection, connection.connection.driver_connection)
-
-
-def can_commit(connection: Connection) -> bool:
-    """Return True if the transaction can still be committed; some errors end it without saying so at once."""
-    driver = connection.connection.driver_connection
-    assert driver is not None
-    if connection.dialect.name == "sqlite":
-        return bool(driver.in_transaction)
-    return bool(driver.info.transaction_status.name != "INERROR")
 
 
 def create_postgresql_engine(url: URL, pool_size: int) -> Engine:
