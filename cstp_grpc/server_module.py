@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from sqlalchemy import Database
-
     from cstp_grpc.config import Settings
     from cstp_grpc.embedding.embedder import Embedder
     from cstp_grpc.server.call_handlers import ServicerRegistration

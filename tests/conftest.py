@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
 
-from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.certificates import Authority, Certificate, make_certificate
 from tests.databases import (
@@ -77,17 +76,17 @@ def database_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: P
 
 
 @pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    """The engine of a fresh, migrated database: SQLite, then PostgreSQL."""
-    engine = create_engine(database_url, POOL_SIZE)
-    yield engine
-    engine.dispose()
+def database(database_url: str) -> Iterator[Database]:
+    """A fresh, migrated database: SQLite, then PostgreSQL."""
+    database = open_database(database_url, POOL_SIZE)
+    yield database
+    database.close()
 
 
 @pytest.fixture
-def writer(engine: Engine) -> Iterator[GroupCommitWriter]:
-    """The writer of the `engine` fixture's database."""
-    writer = ServerWriter(engine)
+def writer(database: Database) -> Iterator[GroupCommitWriter]:
+    """The writer of the `database` fixture's database."""
+    writer = ServerWriter(database)
     yield writer
     writer.close()
 

@@ -16,9 +16,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
-from sqlalchemy import Engine
 
-from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.file_locks import ProcessWriteLock
 from cstp_grpc.storage.migration import migrate_database
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -33,9 +32,9 @@ def journal_template() -> bytes:
     """Return the file of an empty journal with the present tables. Making it takes longer than starting a server."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "template.db"
-        engine = create_engine(f"sqlite:///{path}", POOL_SIZE)
-        migrate_database(engine)
-        engine.dispose()
+        database = open_database(f"sqlite:///{path}", POOL_SIZE)
+        migrate_database(database)
+        database.close()
         return path.read_bytes()
 
 
@@ -65,9 +64,9 @@ class PostgresServer:
         log = str(self._folder / "log")
         self._run("pg_ctl", "start", "-D", self._data, "-w", "-t", STARTUP_SECONDS, "-l", log, "-o", options)
         self.create(TEMPLATE, migrated=False)
-        engine = create_engine(self.url(TEMPLATE), POOL_SIZE)
-        migrate_database(engine)
-        engine.dispose()
+        database = open_database(self.url(TEMPLATE), POOL_SIZE)
+        migrate_database(database)
+        database.close()
 
     def stop(self) -> None:
         """End it, connections and all."""
@@ -110,10 +109,9 @@ class PostgresServer:
 class ServerWriter(GroupCommitWriter):
     """The writer of one of several servers on a database; on a SQLite file they write in turns."""
 
-    def __init__(self, engine: Engine, timeout: float = 30.0) -> None:
-        on_a_file = engine.dialect.name == "sqlite"
-        self._turns = ProcessWriteLock(Path(str(engine.url.database))) if on_a_file else None
-        super().__init__(engine, timeout, self._turns)
+    def __init__(self, database: Database, timeout: float = 30.0) -> None:
+        self._turns = None if database.path is None else ProcessWriteLock(database.path)
+        super().__init__(database, timeout, self._turns)
 
     def close(self) -> None:
         """Refuse new jobs and return when all that wait are done."""

@@ -23,6 +23,9 @@ ONLY = {
     "protovalidate": {"cstp_grpc/server/interceptors/validation.py", "cstp_grpc/cli/import_command.py"},
 }
 
+SQL_DRIVERS = ("sqlalchemy", "alembic", "sqlite3", "psycopg")
+UNWRAPPING = {"unit_of_work": ("connection", "driver", "execute"), "database": ("engine", "dialect")}
+
 
 def imported(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
@@ -46,24 +49,26 @@ def test_a_library_is_behind_one_module(package: str) -> None:
 
 
 def test_sql_stays_in_the_stores() -> None:
-    allowed = ("cstp_grpc/storage/", "/sql_")
+    strays = {path for driver in SQL_DRIVERS for path in importers(driver) if not keeps_sql(path)}
+    assert not strays
+
+
+def test_only_the_stores_unwrap_units_of_work() -> None:
     strays = {
-        path
-        for path in importers("sqlalchemy")
-        if not any(part in path for part in allowed) and imports_more_than_types(ROOT / path)
+        f"{path}:{node.lineno}"
+        for path in SOURCES
+        if not keeps_sql(str(path.relative_to(ROOT)))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.attr in UNWRAPPING.get(node.value.id, ())
     }
     assert not strays
 
 
-def imports_more_than_types(path: Path) -> bool:
-    """Whether a module takes more from SQLAlchemy than the types of engines, connections and errors."""
-    names = {
-        alias.name
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sqlalchemy")
-        for alias in node.names
-    }
-    return not names <= {"Connection", "Engine", "SQLAlchemyError"}
+def keeps_sql(path: str) -> bool:
+    """Whether a module may name SQL and its drivers."""
+    return path.startswith("cstp_grpc/storage/") or "/sql_" in path
 
 
 def test_only_the_configuration_reads_the_environment() -> None:

@@ -8,12 +8,12 @@ from itertools import product
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditFilter
 from cstp_grpc.audit.refused_calls import BATCH, OTHER_METHODS, RefusalCounter, RefusalRecorder
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.errors import Unavailable
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.waiting import wait_until
@@ -39,8 +39,8 @@ class Clock:
 class CountingTrail(SqlAuditTrail):
     """Counts the transactions that reach a trail, of which the next `failing` fail."""
 
-    def __init__(self, engine: Engine, writer: GroupCommitWriter) -> None:
-        super().__init__(engine, writer)
+    def __init__(self, database: Database, writer: GroupCommitWriter) -> None:
+        super().__init__(database, writer)
         self.transactions = 0
         self.failing = 0
 
@@ -55,10 +55,10 @@ class CountingTrail(SqlAuditTrail):
 class Kit:
     """Counts, what writes them, and the trail that they end up in."""
 
-    def __init__(self, engine: Engine, writer: GroupCommitWriter, most: int) -> None:
+    def __init__(self, database: Database, writer: GroupCommitWriter, most: int) -> None:
         self.clock = Clock()
         self.counts = RefusalCounter(self.clock, most)
-        self.trail = CountingTrail(engine, writer)
+        self.trail = CountingTrail(database, writer)
         self.recorder = RefusalRecorder(self.counts, self.trail, self.clock)
 
     def entries(self, **conditions: Any) -> list[AuditEntry]:
@@ -70,8 +70,8 @@ class Kit:
 
 
 @pytest.fixture
-def kit(engine: Engine, writer: GroupCommitWriter) -> Kit:
-    return Kit(engine, writer, most=1000)
+def kit(database: Database, writer: GroupCommitWriter) -> Kit:
+    return Kit(database, writer, most=1000)
 
 
 def test_a_flood_is_one_entry_with_its_count_and_its_first_and_last_instants(kit: Kit) -> None:
@@ -124,8 +124,8 @@ def test_many_counts_are_written_in_batches(kit: Kit) -> None:
     assert (kit.trail.transactions, len(kit.entries())) == (3, 2 * BATCH + 1)
 
 
-def test_what_there_is_no_room_for_is_counted_together(engine: Engine, writer: GroupCommitWriter) -> None:
-    kit = Kit(engine, writer, most=2)
+def test_what_there_is_no_room_for_is_counted_together(database: Database, writer: GroupCommitWriter) -> None:
+    kit = Kit(database, writer, most=2)
     for number in range(100):
         kit.counts.add(f"agent-{number}", CHECK, "INVALID_ARGUMENT")
         kit.counts.add("agent-0", CHECK, "INVALID_ARGUMENT")

@@ -9,15 +9,16 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import Connection, Engine, insert, text
+from sqlalchemy import insert, text
 from sqlalchemy.exc import DBAPIError
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditFilter
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.errors import InvalidArgument, QueryFailed
-from cstp_grpc.storage.engine import create_engine, open_write_connection
+from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.tables import audit_entries, audit_guardrails
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import POOL_SIZE
 from tests.paging import walk
@@ -70,8 +71,8 @@ COUNTS = st.builds(
 
 
 @pytest.fixture
-def trail(engine: Engine, writer: GroupCommitWriter) -> SqlAuditTrail:
-    return SqlAuditTrail(engine, writer)
+def trail(database: Database, writer: GroupCommitWriter) -> SqlAuditTrail:
+    return SqlAuditTrail(database, writer)
 
 
 def test_every_entry_comes_back_as_it_was(trail: SqlAuditTrail) -> None:
@@ -96,16 +97,16 @@ def test_later_entries_have_greater_numbers(trail: SqlAuditTrail) -> None:
     assert [entry.request_id for entry in by_number] == ["3", "1", "2"]
 
 
-def test_an_entry_is_on_disk_when_its_record_returns(engine: Engine, trail: SqlAuditTrail) -> None:
+def test_an_entry_is_on_disk_when_its_record_returns(database: Database, trail: SqlAuditTrail) -> None:
     trail.record(CHECK)
     trail.submit(CHECK).result(BOUND)
-    with engine.connect() as connection:
+    with database.engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM audit_entries")).scalar_one() == len((CHECK, CHECK))
 
 
 def test_an_entry_shares_the_fate_of_its_transaction(trail: SqlAuditTrail, writer: GroupCommitWriter) -> None:
-    def job(connection: Connection) -> None:
-        trail.append(connection, CHECK)
+    def job(unit_of_work: UnitOfWork) -> None:
+        trail.append(unit_of_work, CHECK)
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
@@ -187,9 +188,9 @@ def meets(entry: AuditEntry, conditions: AuditFilter) -> bool:
 def test_pages_hold_every_entry_that_meets_the_conditions_once_and_in_order(
     trail: SqlAuditTrail, writer: GroupCommitWriter
 ) -> None:
-    def fill(connection: Connection) -> None:
+    def fill(unit_of_work: UnitOfWork) -> None:
         for entry in sample():
-            trail.append(connection, entry)
+            trail.append(unit_of_work, entry)
 
     writer.run(fill)
     everything = trail.page(AuditFilter(), ALL).items
@@ -233,36 +234,36 @@ def test_a_token_is_bound_to_its_conditions(trail: SqlAuditTrail) -> None:
 
 @pytest.mark.parametrize("table", ["audit_entries", "audit_guardrails"])
 @pytest.mark.parametrize("change", ["UPDATE {} SET timestamp = timestamp", "DELETE FROM {}"])
-def test_the_database_refuses_every_change(engine: Engine, trail: SqlAuditTrail, table: str, change: str) -> None:
+def test_the_database_refuses_every_change(database: Database, trail: SqlAuditTrail, table: str, change: str) -> None:
     trail.record(CHECK)
     before = trail.page(AuditFilter(), ALL)
-    with open_write_connection(engine) as connection, pytest.raises(DBAPIError, match=f"{table} is append-only"):
+    with database.open_write_connection() as connection, pytest.raises(DBAPIError, match=f"{table} is append-only"):
         connection.execute(text(change.format(table)))
     assert trail.page(AuditFilter(), ALL) == before
 
 
 @pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("table", [audit_entries.name, audit_guardrails.name])
-def test_postgresql_refuses_to_empty_the_trail(engine: Engine, trail: SqlAuditTrail, table: str) -> None:
+def test_postgresql_refuses_to_empty_the_trail(database: Database, trail: SqlAuditTrail, table: str) -> None:
     trail.record(CHECK)
-    with open_write_connection(engine) as connection, pytest.raises(DBAPIError, match="is append-only"):
+    with database.open_write_connection() as connection, pytest.raises(DBAPIError, match="is append-only"):
         connection.execute(text(f"TRUNCATE {table} CASCADE"))
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
-def test_sqlite_refuses_to_replace_an_entry(engine: Engine, trail: SqlAuditTrail) -> None:
+def test_sqlite_refuses_to_replace_an_entry(database: Database, trail: SqlAuditTrail) -> None:
     trail.record(CHECK)
     (entry,) = trail.page(AuditFilter(), ALL).items
     replacing = insert(audit_entries).prefix_with("OR REPLACE")
     other = {"id": entry.id, "timestamp": NOON, "event": "x", "requesting_agent": "x", "request_id": "x"}
-    with open_write_connection(engine) as connection, pytest.raises(DBAPIError, match="is append-only"):
+    with database.open_write_connection() as connection, pytest.raises(DBAPIError, match="is append-only"):
         connection.execute(replacing.values(**other, evaluated=0))
 
 
 def test_a_database_that_does_not_answer_is_told_without_its_reasons(
     empty_database_url: str, writer: GroupCommitWriter
 ) -> None:
-    engine = create_engine(empty_database_url, POOL_SIZE)
+    database = open_database(empty_database_url, POOL_SIZE)
     with pytest.raises(QueryFailed, match=r"^the journal cannot be read now; try again$"):
-        SqlAuditTrail(engine, writer).page(AuditFilter(), ALL)
-    engine.dispose()
+        SqlAuditTrail(database, writer).page(AuditFilter(), ALL)
+    database.close()

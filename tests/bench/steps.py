@@ -25,7 +25,7 @@ from cstp_grpc.intents.servicer import parse_action
 from cstp_grpc.server.call_handlers import serialize_message
 from cstp_grpc.server.execution import CallPools, PoolName
 from cstp_grpc.server.interceptors.validation import RequestValidator
-from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.database import open_database
 from cstp_grpc.storage.migration import migrate_database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.bench.checks import AIMED_AT, IN_FLIGHT, WITH_AUDIT, write_rulebook
@@ -140,13 +140,13 @@ def thread_steps(opened: ExitStack) -> dict[str, Series]:
 
 def disk_steps(run: Run, opened: ExitStack) -> dict[str, Series]:
     """Return durable transactions: by the bare driver, and as audit entries of checks by our writer."""
-    engine = create_engine(f"sqlite:///{run.folder / 'steps.db'}", 4)
-    opened.callback(engine.dispose)
-    migrate_database(engine)
-    writer = GroupCommitWriter(engine, 30)
+    database = open_database(f"sqlite:///{run.folder / 'steps.db'}", 4)
+    opened.callback(database.close)
+    migrate_database(database)
+    writer = GroupCommitWriter(database, 30)
     opened.callback(writer.close)
     evaluator = GuardrailEvaluator(load_rule_set(write_rulebook(run.folder, AIMED_AT)))
-    trail = SqlAuditTrail(engine, writer)
+    trail = SqlAuditTrail(database, writer)
     checks = GuardrailChecker(evaluator, trail, lambda: datetime.now(UTC))
     request: Any = contract_methods()["cstp.checkGuardrails"].request.FromString(check_method(0).request())
     wanted = parse_action(request.action)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import func, select
 
 from cstp_grpc.audit.model import NullAuditSink
 from cstp_grpc.callbacks.model import Notification
@@ -22,6 +22,7 @@ from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.enums import Outcome, Visibility
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
 from cstp_grpc.storage.tables import callbacks, citations
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -54,12 +55,12 @@ class Clock:
 class Kit:
     """A journal whose decisions are cited, and what sends notifications."""
 
-    def __init__(self, engine: Engine, writer: GroupCommitWriter) -> None:
-        self.engine = engine
+    def __init__(self, database: Database, writer: GroupCommitWriter) -> None:
+        self.database = database
         self.writer = writer
         self.clock = Clock()
-        self.store = SqlCallbackStore(engine)
-        self.decisions = SqlDecisionStore(engine, SHARE_WITH_ALL)
+        self.store = SqlCallbackStore(database)
+        self.decisions = SqlDecisionStore(database, SHARE_WITH_ALL)
         self.allowed = allow("https://agents.example.com/cstp/", "https://other.example.com/")
         self.courier = FakeWebhookClient()
         self.trail = Trail()
@@ -73,7 +74,7 @@ class Kit:
     def journal_with(self, citations: CitationNotifier) -> Journal:
         return Journal(
             self.decisions,
-            SqlChangeLog(self.engine, self.writer),
+            SqlChangeLog(self.database, self.writer),
             self.writer,
             LexicalEmbedder(),
             NullAuditSink(),
@@ -89,7 +90,9 @@ class Kit:
     def cite(
         self, *decisions: Decision, agent: str = "alice", correlation_id: str = "c-1", url: str | None = HOOK
     ) -> None:
-        self.writer.run(lambda connection: self.callbacks.cite(connection, agent, correlation_id, url, list(decisions)))
+        self.writer.run(
+            lambda unit_of_work: self.callbacks.cite(unit_of_work, agent, correlation_id, url, list(decisions))
+        )
 
     def review(self, decision: Decision, outcome: Outcome = Outcome.FAILURE) -> None:
         self.journal.review(decision.id, outcome, None, "carol", "r-2")
@@ -104,8 +107,8 @@ class Kit:
         return self._count(citations)
 
     def due(self) -> datetime | None:
-        with self.engine.connect() as connection:
-            return self.store.next_due(connection)
+        with self.database.read_snapshot() as unit_of_work:
+            return self.store.next_due(unit_of_work)
 
     def dispatcher(self, **given: Any) -> DeliveryDispatcher[Notification]:
         courier = given.pop("courier", self.courier)
@@ -127,7 +130,7 @@ class Kit:
             dispatcher.stop()
 
     def _count(self, table: Any) -> int:
-        with self.engine.connect() as connection:
+        with self.database.engine.connect() as connection:
             return connection.execute(select(func.count()).select_from(table)).scalar_one()
 
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import Connection, Engine
 
 from cstp_grpc.callbacks.outbox import MAX_RESPONSE, REMOVAL_BATCH, ExpiredCitationRemover
 from cstp_grpc.decisions.model import Decision
 from cstp_grpc.enums import Outcome
 from cstp_grpc.errors import Conflict, NotFound
+from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.callbacks.kit import HOOK, NOON, OTHER_HOOK, WINDOW, Kit
 from tests.waiting import wait_until
@@ -23,7 +24,7 @@ SECOND = timedelta(seconds=1)
 def told(kit: Kit) -> list[tuple[str, str, str]]:
     """Return whom, on what and where the notifications that wait tell."""
     later = kit.clock.now + timedelta(days=1000)
-    found = kit.writer.run(lambda connection: kit.store.take_due(connection, later, later, 1000))
+    found = kit.writer.run(lambda unit_of_work: kit.store.take_due(unit_of_work, later, later, 1000))
     return sorted((each.agent, each.correlation_id, each.url) for each in found)
 
 
@@ -108,8 +109,8 @@ def test_a_review_that_is_refused_tells_nobody(kit: Kit) -> None:
 def test_what_a_refused_announcement_was_answered_with_is_not_cited(kit: Kit) -> None:
     decision = kit.decision()
 
-    def job(connection: Connection) -> None:
-        kit.callbacks.cite(connection, "alice", "c-1", HOOK, [decision])
+    def job(unit_of_work: UnitOfWork) -> None:
+        kit.callbacks.cite(unit_of_work, "alice", "c-1", HOOK, [decision])
         raise Conflict("another content")
 
     with pytest.raises(Conflict):
@@ -122,7 +123,7 @@ def test_a_review_and_what_it_tells_are_on_disk_together(kit: Kit) -> None:
     kit.cite(decision)
 
     class Failing:
-        def queue_failure_notices(self, connection: Connection, decision_id: str, at: object) -> None:
+        def queue_failure_notices(self, unit_of_work: UnitOfWork, decision_id: str, at: object) -> None:
             raise Conflict("no")
 
     with pytest.raises(Conflict):
@@ -148,7 +149,7 @@ def test_old_citations_are_removed(kit: Kit) -> None:
 def test_late_answers_are_kept_with_all_they_say(kit: Kit) -> None:
     kit.late("b")
     assert kit.woken.is_set()
-    (found,) = kit.writer.run(lambda connection: kit.store.take_due(connection, NOON, NOON, 10))
+    (found,) = kit.writer.run(lambda unit_of_work: kit.store.take_due(unit_of_work, NOON, NOON, 10))
     assert found.response == {"agent": "b", "status": "answered"}
     assert (found.agent, found.correlation_id, found.url) == ("alice", "c-1", HOOK)
 
@@ -159,9 +160,9 @@ def test_a_late_answer_that_is_too_large_is_not_told_on(kit: Kit, caplog: pytest
     assert "too large" in caplog.text
 
 
-def test_a_late_answer_that_cannot_be_kept_is_logged(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
-    closed = GroupCommitWriter(engine, timeout=10.0)
-    kit = Kit(engine, closed)
+def test_a_late_answer_that_cannot_be_kept_is_logged(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+    closed = GroupCommitWriter(database, timeout=10.0)
+    kit = Kit(database, closed)
     closed.close()
     with caplog.at_level(logging.WARNING):
         kit.late()
@@ -174,7 +175,7 @@ def test_identifiers_differ(kit: Kit) -> None:
         kit.cite(decision, correlation_id=f"c-{number}")
     kit.review(decision)
     kit.late()
-    found = kit.writer.run(lambda connection: kit.store.take_due(connection, NOON, NOON, 10))
+    found = kit.writer.run(lambda unit_of_work: kit.store.take_due(unit_of_work, NOON, NOON, 10))
     assert len({each.id for each in found}) == 4
 
 

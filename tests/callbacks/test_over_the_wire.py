@@ -16,7 +16,7 @@ from sqlalchemy import Table, func, select
 from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
 from cstp_grpc.server.app import App
-from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.database import open_database
 from cstp_grpc.storage.tables import callbacks, citations
 from tests.federation.agents import PEER_TOKEN, agent_settings, peer
 from tests.grpc_servers import grpc_server
@@ -120,10 +120,10 @@ def entries(caller: Caller) -> list[dict[str, Any]]:
 
 
 def count(wanted: Settings, *tables: Table) -> int:
-    engine = create_engine(wanted.storage_url, 1)
-    with engine.connect() as connection:
+    database = open_database(wanted.storage_url, 1)
+    with database.engine.connect() as connection:
         counts = [connection.execute(select(func.count()).select_from(table)).scalar_one() for table in tables]
-    engine.dispose()
+    database.close()
     return sum(counts)
 
 

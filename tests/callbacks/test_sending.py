@@ -8,11 +8,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
 
 from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.decisions.model import Decision
 from cstp_grpc.enums import Outcome, Visibility
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.webhooks.delivery import WebhookFailed, WebhookRejected
 from tests.callbacks.kit import HOOK, LEASE, NOON, OTHER_HOOK, Kit, allow
@@ -22,8 +22,8 @@ from tests.webhooks.fakes import FakeWebhookClient
 
 
 @pytest.fixture
-def other_writer(engine: Engine) -> Iterator[GroupCommitWriter]:
-    writer = ServerWriter(engine)
+def other_writer(database: Database) -> Iterator[GroupCommitWriter]:
+    writer = ServerWriter(database)
     yield writer
     writer.close()
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Connection, Engine
-
 from cstp_grpc.audit.model import AuditEntry, NullAuditSink
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
@@ -15,6 +13,8 @@ from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.decisions.store import IndexRow
 from cstp_grpc.embedding.embedder import Vectors
 from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
+from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 
 
@@ -35,7 +35,7 @@ class Recorder(NullAuditSink):
     def __init__(self) -> None:
         self.entries: list[AuditEntry] = []
 
-    def append(self, connection: Connection, entry: AuditEntry) -> None:
+    def append(self, unit_of_work: UnitOfWork, entry: AuditEntry) -> None:
         self.entries.append(entry)
 
 
@@ -66,13 +66,13 @@ class CountingEmbedder(LexicalEmbedder):
 class JournalKit:
     """A journal and its surroundings."""
 
-    def __init__(self, engine: Engine, writer: GroupCommitWriter, sharing: ReadPolicy = SHARE_WITH_ALL) -> None:
+    def __init__(self, database: Database, writer: GroupCommitWriter, sharing: ReadPolicy = SHARE_WITH_ALL) -> None:
         self.clock = Clock()
         self.trail = Recorder()
         self.heard = Hearer()
         self.embedder = CountingEmbedder()
-        self.outbox = SqlChangeLog(engine, writer)
-        self.store = SqlDecisionStore(engine, sharing)
+        self.outbox = SqlChangeLog(database, writer)
+        self.store = SqlDecisionStore(database, sharing)
         self.journal = Journal(self.store, self.outbox, writer, self.embedder, self.trail, self.clock, self.heard)
 
 

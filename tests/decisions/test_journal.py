@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 
 from cstp_grpc.decisions.model import (
     Decision,
@@ -27,7 +27,7 @@ from cstp_grpc.decisions.model import (
 from cstp_grpc.embedding.embedder import Vectors
 from cstp_grpc.enums import DecisionStatus, Outcome, Visibility
 from cstp_grpc.errors import Conflict, CstpError, NotFound, PermissionDenied, QueryFailed, Unavailable
-from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import JournalKit, plain
@@ -368,11 +368,11 @@ class TestTogether:
         with ExitStack() as opened:
             kits = []
             for _ in range(2):
-                engine = create_engine(database_url, 4)
-                opened.callback(engine.dispose)
-                writer = GroupCommitWriter(engine, timeout=30.0)
+                database = open_database(database_url, 4)
+                opened.callback(database.close)
+                writer = GroupCommitWriter(database, timeout=30.0)
                 opened.callback(writer.close)
-                kits.append(JournalKit(engine, writer))
+                kits.append(JournalKit(database, writer))
             yield kits
 
     def test_calls_with_one_key_at_once_give_one_decision(self, servers: list[JournalKit]) -> None:
@@ -485,8 +485,8 @@ class TestTheRest:
         record(kit, key="key")
         assert set(kit.heard.rows) == {first.id}
 
-    def test_a_database_that_does_not_answer(self, kit: JournalKit, engine: Engine) -> None:
-        with engine.connect() as connection:
+    def test_a_database_that_does_not_answer(self, kit: JournalKit, database: Database) -> None:
+        with database.engine.connect() as connection:
             connection.execute(text("ALTER TABLE decisions RENAME TO hidden_decisions"))
             connection.commit()
         with pytest.raises(QueryFailed):

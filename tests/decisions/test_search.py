@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 
 from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, Links, Match
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL, ReadPolicy
@@ -22,6 +22,7 @@ from cstp_grpc.decisions.search.vector_matrix import VectorMatrix
 from cstp_grpc.embedding.embedder import CachedEmbedder
 from cstp_grpc.enums import Outcome, Stakes, Visibility
 from cstp_grpc.errors import QueryFailed
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import POOL_SIZE
 from tests.decisions.journals import JournalKit
@@ -94,9 +95,11 @@ def test_others_private_decisions_are_not_found(kit: JournalKit) -> None:
 
 
 @pytest.mark.parametrize("exact_limit", [0, 100])
-def test_a_peer_finds_what_is_shared_with_peers(engine: Engine, writer: GroupCommitWriter, exact_limit: int) -> None:
+def test_a_peer_finds_what_is_shared_with_peers(
+    database: Database, writer: GroupCommitWriter, exact_limit: int
+) -> None:
     sharing = ReadPolicy.of(["peer"], ["architecture"], ["api", "data"])
-    kit = JournalKit(engine, writer, sharing)
+    kit = JournalKit(database, writer, sharing)
     record(kit, "queue the ledger", category="architecture", tags=("data", "ops"))
     record(kit, "queue the cache", category="process", tags=("data",))
     record(kit, "queue the shard", category="architecture", tags=("ops",))
@@ -108,8 +111,8 @@ def test_a_peer_finds_what_is_shared_with_peers(engine: Engine, writer: GroupCom
     assert len(finder.find("queue", caller="bob")) == 3
 
 
-def test_the_journal_has_the_last_word_on_what_a_peer_finds(engine: Engine, writer: GroupCommitWriter) -> None:
-    kit = JournalKit(engine, writer, ReadPolicy.of(["peer"], ["architecture"], []))
+def test_the_journal_has_the_last_word_on_what_a_peer_finds(database: Database, writer: GroupCommitWriter) -> None:
+    kit = JournalKit(database, writer, ReadPolicy.of(["peer"], ["architecture"], []))
     for _ in range(4):
         record(kit, "queue", category="process")
     record(kit, "queue the ledger", category="architecture")
@@ -342,21 +345,21 @@ def test_an_index_that_does_not_answer_is_done_without_and_logged_once(
     assert caplog.messages == ["searching without the index: gone", "searching with the index again"]
 
 
-def test_a_short_search_waits_for_no_other_reader(kit: JournalKit, engine: Engine) -> None:
-    if engine.dialect.name != "sqlite":
+def test_a_short_search_waits_for_no_other_reader(kit: JournalKit, database: Database) -> None:
+    if database.dialect.name != "sqlite":
         pytest.skip("searches on other databases are never short")
     record(kit, "queue")
     finder = Finder(kit)
     with ExitStack() as opened:
         for _ in range(POOL_SIZE + 10):
-            opened.enter_context(engine.connect())
+            opened.enter_context(database.engine.connect())
         assert titles(finder.find("queue")) == ["queue"]
 
 
-def test_a_journal_that_does_not_answer_is_query_failed(kit: JournalKit, engine: Engine) -> None:
+def test_a_journal_that_does_not_answer_is_query_failed(kit: JournalKit, database: Database) -> None:
     record(kit, "queue")
     finder = Finder(kit)
-    with engine.begin() as connection:
+    with database.engine.begin() as connection:
         connection.execute(text("ALTER TABLE decisions RENAME TO lost"))
     with pytest.raises(QueryFailed):
         finder.find("queue")

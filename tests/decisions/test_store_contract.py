@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import text
 
 from cstp_grpc.decisions.lifecycle import new_entry
 from cstp_grpc.decisions.model import Decision, DecisionContent, DecisionFilter, Links, Reason
@@ -22,7 +22,9 @@ from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.decisions.store import DecisionStore, DeclaredLinks, JournalEntry, embedded_text
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument, QueryFailed
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import plain
 from tests.decisions.strategies import contents, dates, filters, sharings
@@ -54,47 +56,49 @@ class Shelf:
     def add(self, *entries: JournalEntry, vectors: bool = True) -> None:
         """Add decisions, with a vector each."""
 
-        def job(connection: Connection) -> None:
-            self.store.insert(connection, self._revised(connection, entries), NOW)
+        def job(unit_of_work: UnitOfWork) -> None:
+            self.store.insert(unit_of_work, self._revised(unit_of_work, entries), NOW)
             if vectors:
                 ids = [entry.decision.id for entry in entries]
-                self.store.put_vectors(connection, MODEL, [(key, vector_of(key)) for key in ids])
+                self.store.put_vectors(unit_of_work, MODEL, [(key, vector_of(key)) for key in ids])
 
         self._writer.run(job)
 
     def replace(self, *entries: JournalEntry) -> None:
         """Replace decisions."""
-        self._writer.run(lambda connection: self.store.update(connection, self._revised(connection, entries), NOW))
+        self._writer.run(
+            lambda unit_of_work: self.store.update(unit_of_work, self._revised(unit_of_work, entries), NOW)
+        )
 
     def declare(self, *declarations: DeclaredLinks) -> set[str]:
         """Replace the links that decisions declare."""
-        return self._writer.run(lambda connection: self.store.declare(connection, declarations))
+        return self._writer.run(lambda unit_of_work: self.store.declare(unit_of_work, declarations))
 
     def superseded(self, ids: Sequence[str]) -> set[str]:
         """Return those that are superseded."""
-        return self._writer.run(lambda connection: self.store.find_superseded(connection, ids))
+        return self._writer.run(lambda unit_of_work: self.store.find_superseded(unit_of_work, ids))
 
     def load(self, ids: Sequence[str]) -> dict[str, JournalEntry]:
         """Return entries by id."""
-        return self._writer.run(lambda connection: self.store.load(connection, ids))
+        return self._writer.run(lambda unit_of_work: self.store.load(unit_of_work, ids))
 
     def find_recorded(self, agent: str, key: str) -> JournalEntry | None:
         """Return what an agent recorded under a key."""
-        return self._writer.run(lambda connection: self.store.find_recorded(connection, agent, key))
+        return self._writer.run(lambda unit_of_work: self.store.find_recorded(unit_of_work, agent, key))
 
     def put_vectors(self, model: str, *ids: str) -> None:
         """Set vectors."""
         pairs = [(key, vector_of(key)) for key in ids]
-        self._writer.run(lambda connection: self.store.put_vectors(connection, model, pairs))
+        self._writer.run(lambda unit_of_work: self.store.put_vectors(unit_of_work, model, pairs))
 
-    def _revised(self, connection: Connection, entries: Sequence[JournalEntry]) -> list[tuple[JournalEntry, int]]:
-        return [(entry, self._outbox.append(connection, entry.decision.id)) for entry in entries]
+    def _revised(self, unit_of_work: UnitOfWork, entries: Sequence[JournalEntry]) -> list[tuple[JournalEntry, int]]:
+        return [(entry, self._outbox.append(unit_of_work, entry.decision.id)) for entry in entries]
 
 
 @pytest.fixture
-def shelf(engine: Engine, writer: GroupCommitWriter) -> Shelf:
-    outbox = SqlChangeLog(engine, writer)
-    return Shelf(lambda sharing: SqlDecisionStore(engine, sharing), writer, outbox)
+def shelf(database: Database, writer: GroupCommitWriter) -> Shelf:
+    outbox = SqlChangeLog(database, writer)
+    return Shelf(lambda sharing: SqlDecisionStore(database, sharing), writer, outbox)
 
 
 def vector_of(key: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
@@ -428,8 +432,8 @@ def test_nobody_supersedes_the_decision_of_another_agent(shelf: Shelf) -> None:
     assert shelf.superseded([theirs.decision.id]) == set()
 
 
-def test_a_database_that_does_not_answer_is_query_failed_without_its_words(shelf: Shelf, engine: Engine) -> None:
-    with engine.connect() as connection:
+def test_a_database_that_does_not_answer_is_query_failed_without_its_words(shelf: Shelf, database: Database) -> None:
+    with database.engine.connect() as connection:
         connection.execute(text("ALTER TABLE decision_vectors RENAME TO hidden_vectors"))
         connection.execute(text("ALTER TABLE decisions RENAME TO hidden_decisions"))
         connection.commit()

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
 
 from cstp_grpc.decisions.model import Decision, DecisionFilter
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
@@ -17,6 +16,7 @@ from cstp_grpc.enums import Visibility
 from cstp_grpc.errors import NotFound, Unavailable
 from cstp_grpc.intent_layer.journal_sync import NodeJournalSync, NodeJournalSyncWorker
 from cstp_grpc.intent_layer.project_tree import ProjectTree
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import JournalKit
@@ -53,8 +53,8 @@ _Source: PITFALL-2026-02-06-a1b2c3d4e5f60718-4567.md_
 
 
 @pytest.fixture
-def kit(engine: Engine, writer: GroupCommitWriter) -> JournalKit:
-    return JournalKit(engine, writer)
+def kit(database: Database, writer: GroupCommitWriter) -> JournalKit:
+    return JournalKit(database, writer)
 
 
 @pytest.fixture
@@ -200,8 +200,8 @@ def test_a_stop_is_obeyed_and_the_rest_comes_later(root: Path, kit: JournalKit) 
     assert mirror.refresh() == 105 - taken
 
 
-def test_a_search_finds_what_was_accepted(root: Path, engine: Engine, writer: GroupCommitWriter) -> None:
-    kit = JournalKit(engine, writer)
+def test_a_search_finds_what_was_accepted(root: Path, database: Database, writer: GroupCommitWriter) -> None:
+    kit = JournalKit(database, writer)
     mirror_of(root, kit).refresh()
     matrix = VectorMatrix(kit.embedder.dimensions, SHARE_WITH_ALL)
     matrix.apply(list(kit.heard.rows.values()))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import Engine
 
 from cstp_grpc.audit.model import AuditEntry, AuditFilter
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
@@ -19,6 +18,7 @@ from cstp_grpc.guardrails.model import NO_CODE, Action, CodeFacts, Verdict
 from cstp_grpc.intents.announcer import Announcement, Announcer, Feedback
 from cstp_grpc.intents.model import CodeContext, Intent, IntentFilter
 from cstp_grpc.intents.sql_store import SqlIntentStore
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.lanes import ObservedLane
@@ -98,7 +98,7 @@ class Code:
 class Kit:
     """An announcer on a database, and what that keeps."""
 
-    engine: Engine
+    database: Database
     writer: GroupCommitWriter
     memory: Memory = field(default_factory=Memory)
     rules: Rules = field(default_factory=Rules)
@@ -112,8 +112,8 @@ class Kit:
 
     @property
     def _announcer(self) -> Announcer:
-        trail = SqlAuditTrail(self.engine, self.writer)
-        intents = SqlIntentStore(self.engine)
+        trail = SqlAuditTrail(self.database, self.writer)
+        intents = SqlIntentStore(self.database)
         return Announcer(
             self.memory,
             self.rules,
@@ -129,15 +129,15 @@ class Kit:
         )
 
     def intents(self) -> tuple[Intent, ...]:
-        return SqlIntentStore(self.engine).page(IntentFilter(), PageRequest()).items
+        return SqlIntentStore(self.database).page(IntentFilter(), PageRequest()).items
 
     def entries(self) -> tuple[AuditEntry, ...]:
-        return SqlAuditTrail(self.engine, self.writer).page(AuditFilter(), PageRequest()).items
+        return SqlAuditTrail(self.database, self.writer).page(AuditFilter(), PageRequest()).items
 
 
 @pytest.fixture
-def kit(engine: Engine, writer: GroupCommitWriter) -> Kit:
-    return Kit(engine, writer)
+def kit(database: Database, writer: GroupCommitWriter) -> Kit:
+    return Kit(database, writer)
 
 
 @pytest.mark.parametrize(

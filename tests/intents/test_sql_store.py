@@ -13,14 +13,14 @@ from itertools import count, groupby, pairwise, product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import Connection, Engine
 
 from cstp_grpc.enums import Stakes
 from cstp_grpc.errors import InvalidArgument, QueryFailed
 from cstp_grpc.intents.model import Intent, IntentContended, IntentFilter
 from cstp_grpc.intents.sql_store import SqlIntentStore
-from cstp_grpc.storage.engine import create_engine, open_write_connection
+from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import POOL_SIZE, ServerWriter
 from tests.paging import walk
@@ -74,22 +74,22 @@ Remember = Callable[[Intent], Intent]
 def remember_on(store: SqlIntentStore, writer: GroupCommitWriter) -> Remember:
     """Return what stores intents as a server does."""
 
-    def waiting(connection: Connection, intent: Intent) -> Intent:
-        store.hold(connection, intent)
-        return store.insert_or_get(connection, intent)
+    def waiting(unit_of_work: UnitOfWork, intent: Intent) -> Intent:
+        store.hold(unit_of_work, intent)
+        return store.insert_or_get(unit_of_work, intent)
 
     def remember(intent: Intent) -> Intent:
         try:
-            return writer.run(lambda connection: store.insert_or_get(connection, intent))
+            return writer.run(lambda unit_of_work: store.insert_or_get(unit_of_work, intent))
         except IntentContended:
-            return writer.run(lambda connection: waiting(connection, intent), alone=True)
+            return writer.run(lambda unit_of_work: waiting(unit_of_work, intent), alone=True)
 
     return remember
 
 
 @pytest.fixture
-def store(engine: Engine) -> SqlIntentStore:
-    return SqlIntentStore(engine)
+def store(database: Database) -> SqlIntentStore:
+    return SqlIntentStore(database)
 
 
 @pytest.fixture
@@ -153,48 +153,52 @@ def test_agents_do_not_share_correlation_ids(store: SqlIntentStore, remember: Re
     }
 
 
-def remember_at_once(store: SqlIntentStore, engine: Engine, remember: Remember, wanted: list[Intent]) -> list[Intent]:
+def remember_at_once(
+    store: SqlIntentStore, database: Database, remember: Remember, wanted: list[Intent]
+) -> list[Intent]:
     """Return what is stored for intents that reach two servers at the same time."""
-    with closing(ServerWriter(engine)) as other_server, ThreadPoolExecutor(8) as callers:
+    with closing(ServerWriter(database)) as other_server, ThreadPoolExecutor(8) as callers:
         ways = [remember, remember_on(store, other_server)]
         return list(callers.map(lambda pair: ways[pair[0] % 2](pair[1]), enumerate(wanted)))
 
 
-def test_of_many_repetitions_at_once_one_is_stored(store: SqlIntentStore, engine: Engine, remember: Remember) -> None:
+def test_of_many_repetitions_at_once_one_is_stored(
+    store: SqlIntentStore, database: Database, remember: Remember
+) -> None:
     wanted = [replace(INTENT, received_at=NOON + timedelta(seconds=second)) for second in range(16)]
-    stored = remember_at_once(store, engine, remember, wanted)
+    stored = remember_at_once(store, database, remember, wanted)
     assert set(map(id_of, stored)) == {id_of(INTENT)}
     assert len({intent.received_at for intent in stored}) == 1
     assert store.page(IntentFilter(), ALL).items == (stored[0],)
 
 
 def test_of_many_repetitions_of_a_revision_at_once_one_is_stored(
-    store: SqlIntentStore, engine: Engine, remember: Remember
+    store: SqlIntentStore, database: Database, remember: Remember
 ) -> None:
     remember(INTENT)
-    stored = remember_at_once(store, engine, remember, [replace(INTENT, content_hash="other")] * 16)
+    stored = remember_at_once(store, database, remember, [replace(INTENT, content_hash="other")] * 16)
     assert [intent.revision for intent in stored] == [2] * 16
     assert [intent.revision for intent in store.page(IntentFilter(), ALL).items] == [2, 1]
 
 
 def test_other_contents_at_once_get_other_numbers_without_a_gap(
-    store: SqlIntentStore, engine: Engine, remember: Remember
+    store: SqlIntentStore, database: Database, remember: Remember
 ) -> None:
     wanted = [replace(INTENT, content_hash=f"content {number}") for number in range(32)]
-    stored = remember_at_once(store, engine, remember, wanted)
+    stored = remember_at_once(store, database, remember, wanted)
     assert sorted(intent.revision for intent in stored) == list(range(1, 33))
     assert [intent.content_hash for intent in stored] == [intent.content_hash for intent in wanted]
     assert set(map(revision_of, store.page(IntentFilter(), ALL).items)) == set(map(revision_of, stored))
 
 
 def test_mixed_announcements_at_once_leave_chains_in_which_each_changes_something(
-    store: SqlIntentStore, engine: Engine, remember: Remember
+    store: SqlIntentStore, database: Database, remember: Remember
 ) -> None:
     wanted = [
         replace(INTENT, agent=agent, content_hash=content)
         for content, agent, _ in product("ABC", ("ada", "bob"), range(8))
     ]
-    stored = remember_at_once(store, engine, remember, wanted)
+    stored = remember_at_once(store, database, remember, wanted)
     listed = sorted(store.page(IntentFilter(), ALL).items, key=lambda intent: (intent.agent, intent.revision))
     assert set(map(revision_of, listed)) == set(map(revision_of, stored))
     for _, chain in groupby(listed, key=lambda intent: intent.agent):
@@ -204,7 +208,7 @@ def test_mixed_announcements_at_once_leave_chains_in_which_each_changes_somethin
 
 
 def test_servers_that_add_to_the_same_intents_in_other_orders_do_not_wait_for_each_other(
-    store: SqlIntentStore, engine: Engine, remember: Remember
+    store: SqlIntentStore, database: Database, remember: Remember
 ) -> None:
     """Each transaction holds several intents, so waiting for one of them could be a deadlock."""
     numbers = random.Random(12)
@@ -212,7 +216,7 @@ def test_servers_that_add_to_the_same_intents_in_other_orders_do_not_wait_for_ea
         replace(INTENT, correlation_id=f"c-{numbers.randrange(4)}", content_hash=f"{numbers.randrange(3)}")
         for _ in range(400)
     ]
-    stored = remember_at_once(store, engine, remember, wanted)
+    stored = remember_at_once(store, database, remember, wanted)
     assert [intent.content_hash for intent in stored] == [intent.content_hash for intent in wanted]
     listed = store.page(IntentFilter(), ALL).items
     for key in {intent.correlation_id for intent in wanted}:
@@ -222,15 +226,15 @@ def test_servers_that_add_to_the_same_intents_in_other_orders_do_not_wait_for_ea
 
 @pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 def test_an_intent_that_another_transaction_adds_is_contended_until_that_ends(
-    store: SqlIntentStore, engine: Engine, remember: Remember
+    store: SqlIntentStore, database: Database, remember: Remember
 ) -> None:
-    with open_write_connection(engine) as other:
+    with database.open_write_connection() as other:
         with other.begin() as transaction:
-            store.insert_or_get(other, INTENT)
-            with open_write_connection(engine) as connection, connection.begin():
+            store.insert_or_get(UnitOfWork(other), INTENT)
+            with database.open_write_connection() as connection, connection.begin():
                 with pytest.raises(IntentContended):
-                    store.insert_or_get(connection, replace(INTENT, content_hash="other"))
-                assert store.insert_or_get(connection, replace(INTENT, correlation_id="c-2")).revision == 1
+                    store.insert_or_get(UnitOfWork(connection), replace(INTENT, content_hash="other"))
+                assert store.insert_or_get(UnitOfWork(connection), replace(INTENT, correlation_id="c-2")).revision == 1
             transaction.rollback()
         # Nothing was stored, so there is nothing to revise.
         assert remember(replace(INTENT, content_hash="other")).revision == 1
@@ -245,8 +249,8 @@ def id_of(intent: Intent) -> tuple[str, str]:
 
 
 def test_an_intent_shares_the_fate_of_its_transaction(store: SqlIntentStore, writer: GroupCommitWriter) -> None:
-    def job(connection: Connection) -> None:
-        store.insert_or_get(connection, INTENT)
+    def job(unit_of_work: UnitOfWork) -> None:
+        store.insert_or_get(unit_of_work, INTENT)
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
@@ -320,7 +324,7 @@ def meets(intent: Intent, conditions: IntentFilter) -> bool:
 def test_pages_hold_every_intent_that_meets_the_conditions_once_and_in_order(
     store: SqlIntentStore, writer: GroupCommitWriter
 ) -> None:
-    writer.run(lambda connection: [store.insert_or_get(connection, intent) for intent in sample()])
+    writer.run(lambda unit_of_work: [store.insert_or_get(unit_of_work, intent) for intent in sample()])
     stored_last_first = list(reversed(sample()))
     latest_first = sorted(stored_last_first, key=lambda intent: intent.received_at, reverse=True)
 
@@ -343,7 +347,7 @@ def test_a_token_is_bound_to_its_conditions(store: SqlIntentStore, remember: Rem
 
 
 def test_a_database_that_does_not_answer_is_told_without_its_reasons(empty_database_url: str) -> None:
-    engine = create_engine(empty_database_url, POOL_SIZE)
+    database = open_database(empty_database_url, POOL_SIZE)
     with pytest.raises(QueryFailed, match=r"^the journal cannot be read now; try again$"):
-        SqlIntentStore(engine).page(IntentFilter(), ALL)
-    engine.dispose()
+        SqlIntentStore(database).page(IntentFilter(), ALL)
+    database.close()

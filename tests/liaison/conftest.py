@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import Engine
 
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
+from cstp_grpc.storage.database import Database
 from tests.liaison.servers import Clock
 
 
@@ -17,12 +17,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def sessions(engine: Engine) -> SqlSessionStore:
-    """The sessions in the `engine` fixture's database."""
-    return SqlSessionStore(engine)
+def sessions(database: Database) -> SqlSessionStore:
+    """The sessions in the `database` fixture's database."""
+    return SqlSessionStore(database)
 
 
 @pytest.fixture
-def routing(engine: Engine) -> SqlRoutingStore:
-    """The shares, activations and events in the `engine` fixture's database."""
-    return SqlRoutingStore(engine)
+def routing(database: Database) -> SqlRoutingStore:
+    """The shares, activations and events in the `database` fixture's database."""
+    return SqlRoutingStore(database)

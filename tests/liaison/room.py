@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Engine
-
 from cstp_grpc.audit.model import AuditEntry
 from cstp_grpc.guardrails.model import Action, Verdict
 from cstp_grpc.liaison.agents import LiaisonAgent, LiaisonAgents
@@ -24,6 +22,7 @@ from cstp_grpc.liaison.sql_presence import SqlPresenceStore
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.liaison.supervision import AlarmLimits, Fallback, SessionSupervisor
+from cstp_grpc.storage.database import Database
 
 HEARTBEAT = timedelta(seconds=30)
 REMEMBERED = timedelta(seconds=5)
@@ -40,7 +39,7 @@ class MemoryTrail:
     def __init__(self) -> None:
         self.entries: list[AuditEntry] = []
 
-    def append(self, connection: Any, entry: AuditEntry) -> None:
+    def append(self, unit_of_work: Any, entry: AuditEntry) -> None:
         self.entries.append(entry)
 
     async def write(self, entry: AuditEntry) -> None:
@@ -85,7 +84,7 @@ class Room:
 
 
 def build_room(
-    engine: Engine,
+    database: Database,
     writer: Any,
     clock: Callable[[], datetime],
     pillars: Sequence[str],
@@ -100,10 +99,10 @@ def build_room(
     notify: Callable[[], None] = lambda: None,
 ) -> Room:
     """Return a room whose local agents have the names of the liaison agents of their pillars."""
-    sessions, store = SqlSessionStore(engine, limits.shortest), SqlRoutingStore(engine)
+    sessions, store = SqlSessionStore(database, limits.shortest), SqlRoutingStore(database)
     trail, judge = MemoryTrail(), Judge()
     recorder = AuditedWriter(writer, store, trail, notify)
-    presence = SqlPresenceStore(engine)
+    presence = SqlPresenceStore(database)
     heartbeats = Heartbeats(sessions, presence, recorder, clock, REMEMBERED)
     local = {pillar: LocalLiaisonAgent(pillar, [liaison_agent(pillar)], heartbeats, HEARTBEAT) for pillar in pillars}
     agents = LiaisonAgents({**local, **(remote or {})})

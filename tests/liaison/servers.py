@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Engine
-
-from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import POOL_SIZE, ServerWriter
 from tests.liaison.room import Room, build_room
@@ -36,9 +34,9 @@ class Clock:
 
 
 @contextmanager
-def second_server(engine: Engine) -> Iterator[tuple[Engine, GroupCommitWriter]]:
-    """Give another server's engine and writer on the same database."""
-    other = create_engine(engine.url.render_as_string(hide_password=False), POOL_SIZE)
+def second_server(database: Database) -> Iterator[tuple[Database, GroupCommitWriter]]:
+    """Give another server's connections and writer to the same database."""
+    other = open_database(database.engine.url.render_as_string(hide_password=False), POOL_SIZE)
     try:
         other_writer = ServerWriter(other)
         try:
@@ -46,13 +44,13 @@ def second_server(engine: Engine) -> Iterator[tuple[Engine, GroupCommitWriter]]:
         finally:
             other_writer.close()
     finally:
-        other.dispose()
+        other.close()
 
 
 @contextmanager
 def two_rooms(
-    engine: Engine, writer: GroupCommitWriter, clock: Callable[[], datetime], **options: Any
+    database: Database, writer: GroupCommitWriter, clock: Callable[[], datetime], **options: Any
 ) -> Iterator[list[Room]]:
     """Give what two servers of the same database serve."""
-    with second_server(engine) as other:
-        yield [build_room(*server, clock, PILLARS, **options) for server in ((engine, writer), other)]
+    with second_server(database) as other:
+        yield [build_room(*server, clock, PILLARS, **options) for server in ((database, writer), other)]

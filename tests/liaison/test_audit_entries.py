@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
 
 from cstp_grpc.audit.model import MAX_ACTION, AuditEntry, AuditEvent, AuditFilter
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
@@ -14,6 +13,7 @@ from cstp_grpc.enums import Severity
 from cstp_grpc.guardrails.model import Verdict, Violation
 from cstp_grpc.liaison.audit import SessionOperation
 from cstp_grpc.liaison.model import GUIDE, TenantCaller
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter
 
@@ -103,9 +103,9 @@ def test_what_is_kept_of_a_context_can_be_read_again() -> None:
     assert json.loads(action.split(f"{'ab' * 32} ", 1)[1]) == {"a": ["é"], "b": 1}
 
 
-def test_acts_within_a_transaction_are_taken_down_with_it(engine: Engine, writer: GroupCommitWriter) -> None:
-    trail = SqlAuditTrail(engine, writer)
+def test_acts_within_a_transaction_are_taken_down_with_it(database: Database, writer: GroupCommitWriter) -> None:
+    trail = SqlAuditTrail(database, writer)
     act = replace(ROUTED, session_id="s-\0")
-    writer.run(lambda connection: trail.append(connection, act.to_audit_entry(with_content=False)))
+    writer.run(lambda unit_of_work: trail.append(unit_of_work, act.to_audit_entry(with_content=False)))
     [entry] = trail.page(AuditFilter(correlation_id="s-\0"), PageRequest(10)).items
     assert replace(entry, id=None, correlation_id="s-\0", action=taken_down(act).action) == taken_down(act)

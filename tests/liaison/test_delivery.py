@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import text
 
 from cstp_grpc.liaison.agents import DeliveryFailed, DeliveryReceipt, DeliveryRejected, DeliveryRequest, LiaisonAgents
 from cstp_grpc.liaison.canonical_json import hash_canonical_json
@@ -27,6 +27,8 @@ from cstp_grpc.liaison.model import (
 )
 from cstp_grpc.liaison.share_delivery import ShareDispatcher
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
+from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.waiting import SECONDS, wait_until
 
@@ -94,10 +96,10 @@ class LocalAgent:
 class Kit:
     """An outbox with agents, and deliverers of it."""
 
-    def __init__(self, engine: Engine, writer: GroupCommitWriter) -> None:
-        self.engine = engine
+    def __init__(self, database: Database, writer: GroupCommitWriter) -> None:
+        self.database = database
         self.writer = writer
-        self.store = SqlRoutingStore(engine)
+        self.store = SqlRoutingStore(database)
         self.clock = Clock()
         self.agents: dict[str, FakeAgent] = {"content": FakeAgent()}
         self.notified = threading.Event()
@@ -116,18 +118,18 @@ class Kit:
             next_attempt_at=self.clock.now,
         )
         changed = replace(share, **changes)
-        assert self.writer.run(lambda connection: self.store.add_share(connection, changed))
+        assert self.writer.run(lambda unit_of_work: self.store.add_share(unit_of_work, changed))
         return changed
 
     def kept(self, share_id: str = "share-1") -> Share:
-        with self.engine.connect() as connection:
-            share = self.store.share(connection, TENANT, share_id)
+        with self.database.read_snapshot() as unit_of_work:
+            share = self.store.share(unit_of_work, TENANT, share_id)
         assert share is not None
         return share
 
     def events(self) -> list[Event]:
-        with self.engine.connect() as connection:
-            return list(self.store.events(connection, EventFilter(TENANT), 0, 1000))
+        with self.database.read_snapshot() as unit_of_work:
+            return list(self.store.events(unit_of_work, EventFilter(TENANT), 0, 1000))
 
     def deliverer(self, **wanted: Any) -> ShareDispatcher:
         return ShareDispatcher(
@@ -161,8 +163,8 @@ class Kit:
 
 
 @pytest.fixture
-def kit(engine: Engine, writer: GroupCommitWriter) -> Kit:
-    return Kit(engine, writer)
+def kit(database: Database, writer: GroupCommitWriter) -> Kit:
+    return Kit(database, writer)
 
 
 def test_what_is_due_is_delivered_and_told(kit: Kit) -> None:
@@ -199,10 +201,10 @@ def test_the_share_of_a_routing_comes_with_its_decision(kit: Kit) -> None:
     session = Session(TENANT, "session-1", "user-1", {}, "hash", NOON, NOON)
     event = Event(TENANT, EventType.LIAISON_AGENT_ACTIVATED, "liaison_content", NOON, "session-1", "user-1")
 
-    def job(connection: Connection) -> None:
-        stored = kit.store.add_event(connection, event)
+    def job(unit_of_work: UnitOfWork) -> None:
+        stored = kit.store.add_event(unit_of_work, event)
         activation = Activation("content", decision, CONTEXT, session, stored, "execution-1")
-        kit.store.add_activation(connection, TENANT, activation)
+        kit.store.add_activation(unit_of_work, TENANT, activation)
 
     kit.writer.run(job)
     with kit.delivering():
@@ -397,13 +399,13 @@ class Counting:
         self.jobs = 0
         self.looks = 0
 
-    def run(self, job: Callable[[Connection], Any]) -> Any:
+    def run(self, job: Callable[[UnitOfWork], Any]) -> Any:
         self.jobs += 1
         return self._kit.writer.run(job)
 
-    def read(self) -> Connection:
+    def read(self) -> AbstractContextManager[UnitOfWork]:
         self.looks += 1
-        return self._kit.engine.connect()
+        return self._kit.database.background_snapshot()
 
 
 def test_a_look_that_finds_nothing_keeps_nobody_who_writes_waiting(kit: Kit) -> None:
@@ -425,7 +427,7 @@ class Failing:
         self.losing = True
         self.lost = threading.Event()
 
-    def run(self, job: Callable[[Connection], Any]) -> Any:
+    def run(self, job: Callable[[UnitOfWork], Any]) -> Any:
         if self.losing and self._kit.agents["content"].parcels:
             self.lost.set()
             raise RuntimeError("the process ended here")
@@ -457,7 +459,7 @@ def test_what_another_server_wrote_down_first_stays(kit: Kit) -> None:
     with kit.delivering():
         wait_until(lambda: slow.ids == ["share-1"], "it is under way")
         done = replace(share, delivery=DeliveryState.DELIVERED, next_attempt_at=None, task_id="other", attempts=9)
-        assert kit.writer.run(lambda connection: kit.store.update_delivery(connection, done))
+        assert kit.writer.run(lambda unit_of_work: kit.store.update_delivery(unit_of_work, done))
         slow.may_answer.set()
         assert kit.notified.wait(SECONDS)
     assert (kit.kept().task_id, kit.kept().attempts) == ("other", 9)
@@ -485,12 +487,14 @@ def test_what_no_remote_agent_is_configured_for_waits(
         kit.wait_for(DeliveryState.DELIVERED, "share-0")
 
 
-def test_it_goes_on_when_the_database_answers_again(kit: Kit, engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
-    with engine.begin() as connection:
+def test_it_goes_on_when_the_database_answers_again(
+    kit: Kit, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    with database.engine.begin() as connection:
         connection.execute(text("ALTER TABLE liaison_shares RENAME TO lost"))
     with caplog.at_level(logging.WARNING, "cstp_grpc.liaison.share_delivery"), kit.delivering() as deliverer:
         wait_until(lambda: bool(caplog.messages), "the failure is logged")
-        with engine.begin() as connection:
+        with database.engine.begin() as connection:
             connection.execute(text("ALTER TABLE lost RENAME TO liaison_shares"))
         kit.share()
         deliverer.wake()

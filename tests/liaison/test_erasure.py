@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import select
 
 from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.errors import SessionNotFound, SessionUpdateFailed
@@ -21,6 +21,7 @@ from cstp_grpc.liaison.erasure import ROWS_AT_ONCE, SESSIONS_AT_ONCE, Retention,
 from cstp_grpc.liaison.model import EventFilter, MessageContent, MessageRole, TenantCaller
 from cstp_grpc.liaison.routing import RoutingRequest
 from cstp_grpc.liaison.sql_erasure import SqlErasureStore
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.tables import metadata
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -65,15 +66,15 @@ class SlowRemote:
 class House:
     """A room whose clock a test sets, and what deletes from it."""
 
-    engine: Engine
+    database: Database
     writer: GroupCommitWriter
     now: datetime = NOON
 
     def __post_init__(self) -> None:
         self.slow = SlowRemote()
         remote = {"insights": Remote(), "journey": self.slow}
-        self.room: Room = build_room(self.engine, self.writer, lambda: self.now, ["content"], remote=remote)
-        store = SqlErasureStore(self.engine)
+        self.room: Room = build_room(self.database, self.writer, lambda: self.now, ["content"], remote=remote)
+        store = SqlErasureStore(self.database)
         recorder = AuditedWriter(self.writer, self.room.store, self.room.trail, lambda: None)
         self.eraser = SessionEraser(store, recorder, lambda: self.now)
         self._retention = lambda policy: Retention(store, self.eraser, recorder, lambda: self.now, policy, "cstp")
@@ -97,7 +98,7 @@ class House:
 
     def tables_with(self, text: str) -> set[str]:
         """Return the tables that hold a text anywhere."""
-        with self.engine.connect() as connection:
+        with self.database.engine.connect() as connection:
             return {
                 table.name
                 for table in metadata.sorted_tables
@@ -115,8 +116,8 @@ class House:
 
 
 @pytest.fixture
-def house(engine: Engine, writer: GroupCommitWriter) -> House:
-    return House(engine, writer)
+def house(database: Database, writer: GroupCommitWriter) -> House:
+    return House(database, writer)
 
 
 @pytest.mark.parametrize("pillar", ["content", "insights"])
@@ -194,8 +195,8 @@ def test_what_was_shared_while_a_session_was_deleted_goes_with_the_next_call(hou
 def test_a_deleted_sessions_delivery_is_not_tried_any_more(house: House) -> None:
     house.fill(pillar="insights")
     house.eraser.delete_session(CALLER, "s-1")
-    with house.engine.connect() as connection:
-        assert house.room.store.next_due(connection) is None
+    with house.database.read_snapshot() as unit_of_work:
+        assert house.room.store.next_due(unit_of_work) is None
 
 
 def test_more_sessions_of_a_user_go_than_one_transaction_takes(house: House) -> None:
@@ -260,7 +261,7 @@ def test_a_share_expires_unless_somebody_still_needs_it(house: House) -> None:
     house.room.router.return_to_guide(CALLER, "returned", "done", None)
     house.now += 2 * DAY
     house.expire(shares=DAY)
-    with house.engine.connect() as connection:
+    with house.database.engine.connect() as connection:
         kept = {row.conversation_id for row in connection.execute(select(metadata.tables["liaison_shares"]))}
         activations = {row.session_id for row in connection.execute(select(metadata.tables["liaison_activations"]))}
     assert kept == activations == {"with-agent", "to-deliver"}

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import Connection, Engine
 
 from cstp_grpc.errors import CstpError, QueryFailed, RateLimited, Unavailable
 from cstp_grpc.liaison.events import EventFeed, EventSubscription
 from cstp_grpc.liaison.model import Event, EventFilter, EventType
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
-from cstp_grpc.storage.unit_of_work import read_snapshot
+from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.waiting import SECONDS, wait_until
 
@@ -56,23 +56,23 @@ class Watching:
 class Newsroom:
     """Events in a database, and feeds of them."""
 
-    engine: Engine
+    database: Database
     writer: GroupCommitWriter
     feeds: list[EventFeed] = field(default_factory=list)
     watchings: list[Watching] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.store = SqlRoutingStore(self.engine)
+        self.store = SqlRoutingStore(self.database)
 
     def feed(
         self,
         max_watchers: int = 10,
         per_agent: int = 10,
         refresh_seconds: float | None = None,
-        read: Callable[[], AbstractContextManager[Connection]] | None = None,
+        read: Callable[[], AbstractContextManager[UnitOfWork]] | None = None,
     ) -> EventFeed:
         """Return another feed, as if of another server."""
-        read = read or (lambda: read_snapshot(self.engine))
+        read = read or (lambda: self.database.read_snapshot())
         feed = EventFeed(self.store, read, max_watchers, per_agent, refresh_seconds, asyncio.to_thread)
         self.feeds.append(feed)
         return feed
@@ -85,7 +85,7 @@ class Newsroom:
 
     def add(self, *events: Event) -> list[int]:
         """Store events in one transaction, tell nobody, and return their sequences."""
-        added = self.writer.run(lambda connection: [self.store.add_event(connection, event) for event in events])
+        added = self.writer.run(lambda unit_of_work: [self.store.add_event(unit_of_work, event) for event in events])
         return [sequence(event) for event in added]
 
     def happen(self, feed: EventFeed, *events: Event) -> list[int]:
@@ -96,8 +96,8 @@ class Newsroom:
 
 
 @pytest.fixture
-def newsroom(engine: Engine, writer: GroupCommitWriter) -> Iterator[Newsroom]:
-    newsroom = Newsroom(engine, writer)
+def newsroom(database: Database, writer: GroupCommitWriter) -> Iterator[Newsroom]:
+    newsroom = Newsroom(database, writer)
     yield newsroom
     for feed in newsroom.feeds:
         feed.close()
@@ -282,12 +282,12 @@ def test_a_database_that_fails_ends_the_watch_and_frees_its_place(newsroom: News
     broken = threading.Event()
 
     @contextmanager
-    def read() -> Iterator[Connection]:
-        with read_snapshot(newsroom.engine) as connection:
+    def read() -> Iterator[UnitOfWork]:
+        with newsroom.database.read_snapshot() as unit_of_work:
             if broken.is_set():
                 # What a lost connection looks like.
-                connection.exec_driver_sql("SELECT nothing FROM nowhere")
-            yield connection
+                unit_of_work.connection.exec_driver_sql("SELECT nothing FROM nowhere")
+            yield unit_of_work
 
     feed = newsroom.feed(max_watchers=1, read=read)
     watching = newsroom.watching(feed.watch(ACME, 0, "alice"))

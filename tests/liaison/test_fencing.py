@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from sqlalchemy import Engine
 
 from cstp_grpc.errors import Conflict, SessionWithAnotherAgent
 from cstp_grpc.liaison.model import (
@@ -19,6 +18,7 @@ from cstp_grpc.liaison.model import (
     liaison_agent,
 )
 from cstp_grpc.liaison.routing import RoutingRequest
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.liaison.room import CLAIM, Room
@@ -33,8 +33,8 @@ Act = Callable[[Room, TenantCaller, int | None], object]
 
 
 @pytest.fixture
-def rooms(engine: Engine, writer: GroupCommitWriter, clock: Clock) -> Iterator[list[Room]]:
-    with two_rooms(engine, writer, clock) as made:
+def rooms(database: Database, writer: GroupCommitWriter, clock: Clock) -> Iterator[list[Room]]:
+    with two_rooms(database, writer, clock) as made:
         made[0].sessions.open(THE_GUIDE, "ada", "s-1", {})
         beat(made[0])
         route(made[0])

@@ -26,7 +26,7 @@ from cstp_grpc.errors import RateLimited
 from cstp_grpc.gen.liaison.v1 import liaison_pb2
 from cstp_grpc.liaison.model import Event, EventType
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
-from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.database import open_database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.harness import TIMEOUT, TOKENS, GrpcCaller, JsonRpcCaller, Outcome, bridging, decoded, running, settings
 from tests.waiting import wait_until
@@ -342,12 +342,12 @@ def test_a_watcher_sees_even_what_nobody_told_of(tmp_path: Path) -> None:
         watcher = Watcher(wire.target, "alice", 1000)
         watching = pool.submit(watcher.run)
         wait_until(lambda: len(watcher.seen) == 2, "the watcher has caught up")
-        engine = create_engine(wanted.storage_url, 1)
-        writer = GroupCommitWriter(engine, TIMEOUT)
+        database = open_database(wanted.storage_url, 1)
+        writer = GroupCommitWriter(database, TIMEOUT)
         closed = Event("default", EventType.SESSION_CLOSED, "guide", datetime(2026, 1, 1, tzinfo=UTC), "s-1")
-        writer.run(lambda connection: SqlRoutingStore(engine).add_event(connection, closed))
+        writer.run(lambda unit_of_work: SqlRoutingStore(database).add_event(unit_of_work, closed))
         writer.close()
-        engine.dispose()
+        database.close()
         assert [kind for _, kind in watching.result(3 * TIMEOUT)][2:] == ["session_closed"]
 
 

@@ -12,9 +12,8 @@ from itertools import count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import IntegrityError
 
+from cstp_grpc.errors import InternalError
 from cstp_grpc.liaison.model import (
     Activation,
     DeliveryState,
@@ -27,6 +26,8 @@ from cstp_grpc.liaison.model import (
 )
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
+from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import ServerWriter
 from tests.liaison.strategies import ACTIVATIONS, EVENTS, SHARES, TENANT
@@ -59,51 +60,51 @@ ACTIVATION = Activation(
 
 
 @pytest.fixture
-def reader(engine: Engine) -> SqlSessionStore:
+def reader(database: Database) -> SqlSessionStore:
     """What gives connections for reading."""
-    return SqlSessionStore(engine)
+    return SqlSessionStore(database)
 
 
 def share_of(routing: SqlRoutingStore, reader: SqlSessionStore, share_id: str = SHARE.id) -> Share | None:
-    with reader.read_snapshot() as connection:
-        return routing.share(connection, TENANT, share_id)
+    with reader.read_snapshot() as unit_of_work:
+        return routing.share(unit_of_work, TENANT, share_id)
 
 
 def activation_of(
     routing: SqlRoutingStore, reader: SqlSessionStore, key: str, tenant: str = TENANT
 ) -> Activation | None:
-    with reader.read_snapshot() as connection:
-        return routing.activation(connection, tenant, key)
+    with reader.read_snapshot() as unit_of_work:
+        return routing.activation(unit_of_work, tenant, key)
 
 
 def events_of(
     routing: SqlRoutingStore, reader: SqlSessionStore, conditions: EventFilter, after: int = 0, limit: int = 1000
 ) -> Sequence[Event]:
-    with reader.read_snapshot() as connection:
-        return routing.events(connection, conditions, after, limit)
+    with reader.read_snapshot() as unit_of_work:
+        return routing.events(unit_of_work, conditions, after, limit)
 
 
 def add_share(routing: SqlRoutingStore, writer: GroupCommitWriter, share: Share = SHARE) -> bool:
-    return writer.run(lambda connection: routing.add_share(connection, share))
+    return writer.run(lambda unit_of_work: routing.add_share(unit_of_work, share))
 
 
 def add_event(routing: SqlRoutingStore, writer: GroupCommitWriter, event: Event = EVENT) -> Event:
-    return writer.run(lambda connection: routing.add_event(connection, event))
+    return writer.run(lambda unit_of_work: routing.add_event(unit_of_work, event))
 
 
 def delivered(routing: SqlRoutingStore, writer: GroupCommitWriter, share: Share) -> bool:
-    return writer.run(lambda connection: routing.update_delivery(connection, share))
+    return writer.run(lambda unit_of_work: routing.update_delivery(unit_of_work, share))
 
 
 def take_due(
     routing: SqlRoutingStore, writer: GroupCommitWriter, now: datetime = NOON, limit: int = 100
 ) -> list[Share]:
-    return writer.run(lambda connection: routing.take_due(connection, now, now + MINUTE, limit))
+    return writer.run(lambda unit_of_work: routing.take_due(unit_of_work, now, now + MINUTE, limit))
 
 
 def next_due(routing: SqlRoutingStore, reader: SqlSessionStore) -> datetime | None:
-    with reader.read_snapshot() as connection:
-        return routing.next_due(connection)
+    with reader.read_snapshot() as unit_of_work:
+        return routing.next_due(unit_of_work)
 
 
 # Activations
@@ -113,9 +114,9 @@ def activate(routing: SqlRoutingStore, writer: GroupCommitWriter, tenant: str, a
     """Add an activation with its share, as a routing does."""
     share = replace(SHARE, tenant=tenant, id=activation.key, shared_context=activation.shared_context)
 
-    def job(connection: Connection) -> None:
-        routing.add_share(connection, share)
-        routing.add_activation(connection, tenant, activation)
+    def job(unit_of_work: UnitOfWork) -> None:
+        routing.add_share(unit_of_work, share)
+        routing.add_activation(unit_of_work, tenant, activation)
 
     writer.run(job)
 
@@ -142,7 +143,7 @@ def test_a_key_activates_once_in_its_tenant(
     activate(routing, writer, TENANT, ACTIVATION)
     assert activation_of(routing, reader, "key", "other") is None
     activate(routing, writer, "other", theirs)
-    with pytest.raises(IntegrityError):
+    with pytest.raises(InternalError):
         activate(routing, writer, TENANT, theirs)
     assert activation_of(routing, reader, "key") == ACTIVATION
     assert activation_of(routing, reader, "key", "other") == theirs
@@ -248,12 +249,14 @@ def test_what_was_delivered_is_due_no_more(
     assert [share.id for share in take_due(routing, writer, NOON + MINUTE)] == ["later"]
 
 
-def test_servers_never_take_the_same_share(routing: SqlRoutingStore, engine: Engine, writer: GroupCommitWriter) -> None:
+def test_servers_never_take_the_same_share(
+    routing: SqlRoutingStore, database: Database, writer: GroupCommitWriter
+) -> None:
     names = {f"share-{number}" for number in range(60)}
 
-    def fill(connection: Connection) -> None:
+    def fill(unit_of_work: UnitOfWork) -> None:
         for name in names:
-            routing.add_share(connection, replace(SHARE, id=name))
+            routing.add_share(unit_of_work, replace(SHARE, id=name))
 
     def take_all(server: GroupCommitWriter) -> list[str]:
         taken: list[str] = []
@@ -262,7 +265,7 @@ def test_servers_never_take_the_same_share(routing: SqlRoutingStore, engine: Eng
         return taken
 
     writer.run(fill)
-    other = ServerWriter(engine)
+    other = ServerWriter(database)
     with ThreadPoolExecutor(4) as servers:
         taken = [name for found in servers.map(take_all, (writer, other, writer, other)) for name in found]
     other.close()
@@ -286,12 +289,12 @@ def test_every_event_comes_back_as_it_was(
         assert stored.sequence == last + 1
         assert replace(stored, sequence=None) == event
         assert events_of(routing, reader, EventFilter(TENANT), last) == [stored]
-        with reader.read_snapshot() as connection:
-            assert routing.last_sequence(connection, TENANT) == stored.sequence
+        with reader.read_snapshot() as unit_of_work:
+            assert routing.last_sequence(unit_of_work, TENANT) == stored.sequence
         last = stored.sequence
 
-    with reader.read_snapshot() as connection:
-        assert routing.last_sequence(connection, TENANT) == 0
+    with reader.read_snapshot() as unit_of_work:
+        assert routing.last_sequence(unit_of_work, TENANT) == 0
     check()
 
 
@@ -300,8 +303,8 @@ def test_the_events_of_each_tenant_are_counted_by_themselves(
 ) -> None:
     mixed = [add_event(routing, writer, replace(EVENT, tenant=tenant)) for tenant in ("a", "b", "a", "a", "b")]
     assert [event.sequence for event in mixed] == [1, 1, 2, 3, 2]
-    with reader.read_snapshot() as connection:
-        last = [routing.last_sequence(connection, tenant) for tenant in ("a", "b", "c")]
+    with reader.read_snapshot() as unit_of_work:
+        last = [routing.last_sequence(unit_of_work, tenant) for tenant in ("a", "b", "c")]
     assert last == [3, 2, 0]
     assert events_of(routing, reader, EventFilter("a"), after=1) == [mixed[2], mixed[3]]
 
@@ -339,7 +342,7 @@ def test_events_that_meet_the_conditions_come_in_their_order(
         )
         for number in range(60)
     ]
-    stored = writer.run(lambda connection: [routing.add_event(connection, draft) for draft in drafts])
+    stored = writer.run(lambda unit_of_work: [routing.add_event(unit_of_work, draft) for draft in drafts])
 
     @given(FILTERS, st.integers(0, 62), st.integers(1, 61))
     def check(conditions: EventFilter, after: int, limit: int) -> None:
@@ -352,8 +355,8 @@ def test_events_that_meet_the_conditions_come_in_their_order(
 def test_a_sequence_is_never_used_again_and_an_undone_event_is_gone(
     routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:
-    def job(connection: Connection) -> None:
-        routing.add_event(connection, EVENT)
+    def job(unit_of_work: UnitOfWork) -> None:
+        routing.add_event(unit_of_work, EVENT)
         raise ValueError("no")
 
     first = add_event(routing, writer)
@@ -364,10 +367,10 @@ def test_a_sequence_is_never_used_again_and_an_undone_event_is_gone(
 
 
 def test_no_event_appears_before_one_that_was_read(
-    routing: SqlRoutingStore, reader: SqlSessionStore, engine: Engine, writer: GroupCommitWriter
+    routing: SqlRoutingStore, reader: SqlSessionStore, database: Database, writer: GroupCommitWriter
 ) -> None:
     """Who goes on from the last sequence that it saw misses nothing, whichever servers write."""
-    other = ServerWriter(engine)
+    other = ServerWriter(database)
     ended = threading.Event()
     seen: list[Event] = []
 

@@ -13,7 +13,6 @@ from typing import TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import Connection, Engine
 
 from cstp_grpc.errors import InvalidArgument, QueryFailed
 from cstp_grpc.liaison.model import (
@@ -26,8 +25,9 @@ from cstp_grpc.liaison.model import (
     SessionStatus,
 )
 from cstp_grpc.liaison.sql_sessions import SqlSessionStore
-from cstp_grpc.storage.engine import create_engine, open_write_connection
+from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import POOL_SIZE, ServerWriter
 from tests.liaison.strategies import CONTENTS, SESSIONS, TENANT
@@ -49,40 +49,40 @@ SESSION = Session(
 )
 HELLO = MessageContent(MessageRole.USER, "Hello")
 
-Write = Callable[[Callable[[Connection], T]], T]
+Write = Callable[[Callable[[UnitOfWork], T]], T]
 
 
 def read(sessions: SqlSessionStore, session_id: str = SESSION.id, tenant: str = TENANT) -> Session | None:
-    with sessions.read_snapshot() as connection:
-        return sessions.get(connection, tenant, session_id)
+    with sessions.read_snapshot() as unit_of_work:
+        return sessions.get(unit_of_work, tenant, session_id)
 
 
 def active(sessions: SqlSessionStore, user_id: str, tenant: str = TENANT) -> Session | None:
-    with sessions.read_snapshot() as connection:
-        return sessions.active(connection, tenant, user_id)
+    with sessions.read_snapshot() as unit_of_work:
+        return sessions.active(unit_of_work, tenant, user_id)
 
 
 def history(sessions: SqlSessionStore, max_characters: int = 10**9) -> list[ChatMessage]:
-    with sessions.read_snapshot() as connection:
-        return sessions.history(connection, TENANT, SESSION.id, max_characters)
+    with sessions.read_snapshot() as unit_of_work:
+        return sessions.history(unit_of_work, TENANT, SESSION.id, max_characters)
 
 
 def add(sessions: SqlSessionStore, writer: GroupCommitWriter, session: Session = SESSION) -> bool:
-    return writer.run(lambda connection: sessions.add(connection, session))
+    return writer.run(lambda unit_of_work: sessions.add(unit_of_work, session))
 
 
 def swap(sessions: SqlSessionStore, writer: GroupCommitWriter, session: Session) -> bool:
-    return writer.run(lambda connection: sessions.replace(connection, session))
+    return writer.run(lambda unit_of_work: sessions.replace(unit_of_work, session))
 
 
 def claim(sessions: SqlSessionStore, writer: GroupCommitWriter, session: Session, now: datetime = NOON) -> bool:
-    return writer.run(lambda connection: sessions.claim(connection, session, now))
+    return writer.run(lambda unit_of_work: sessions.claim(unit_of_work, session, now))
 
 
 def say(
     sessions: SqlSessionStore, writer: GroupCommitWriter, said: MessageContent = HELLO, session_id: str = SESSION.id
 ) -> ChatMessage | None:
-    return writer.run(lambda connection: sessions.append(connection, TENANT, session_id, said, "emerson", NOON))
+    return writer.run(lambda unit_of_work: sessions.append(unit_of_work, TENANT, session_id, said, "emerson", NOON))
 
 
 # Sessions
@@ -127,10 +127,10 @@ def test_a_user_has_one_active_session(sessions: SqlSessionStore, writer: GroupC
 
 
 def test_of_many_openings_at_once_one_is_added(
-    sessions: SqlSessionStore, engine: Engine, writer: GroupCommitWriter
+    sessions: SqlSessionStore, database: Database, writer: GroupCommitWriter
 ) -> None:
     """Also where they reach different servers."""
-    other = ServerWriter(engine)
+    other = ServerWriter(database)
     wanted = [replace(SESSION, id=f"s-{number}") for number in range(16)]
     with ThreadPoolExecutor(8) as callers:
         added = list(callers.map(lambda pair: add(sessions, (writer, other)[pair[0] % 2], pair[1]), enumerate(wanted)))
@@ -146,11 +146,11 @@ def test_tenants_do_not_see_each_other(sessions: SqlSessionStore, writer: GroupC
     say(sessions, writer, replace(HELLO, message_id="m-1"))
     assert read(sessions, tenant="other") == theirs
     assert active(sessions, "ada", "other") == theirs
-    with sessions.read_snapshot() as connection:
-        assert sessions.message(connection, "other", SESSION.id, "m-1") is None
-        assert sessions.history(connection, "other", SESSION.id, 1000) == []
-        assert sessions.messages(connection, "other", SESSION.id, ALL).items == ()
-        assert sessions.page(connection, SessionFilter("other"), ALL).items == (theirs,)
+    with sessions.read_snapshot() as unit_of_work:
+        assert sessions.message(unit_of_work, "other", SESSION.id, "m-1") is None
+        assert sessions.history(unit_of_work, "other", SESSION.id, 1000) == []
+        assert sessions.messages(unit_of_work, "other", SESSION.id, ALL).items == ()
+        assert sessions.page(unit_of_work, SessionFilter("other"), ALL).items == (theirs,)
     assert swap(sessions, writer, replace(theirs, version=2, active_agent="liaison_content"))
     assert claim(sessions, writer, replace(theirs, version=2, active_agent="liaison_content", claimed_by="me"))
     mine = read(sessions)
@@ -217,9 +217,9 @@ def test_a_closed_session_is_not_changed(sessions: SqlSessionStore, writer: Grou
 
 
 def test_what_a_transaction_does_is_undone_with_it(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
-    def job(connection: Connection) -> None:
-        sessions.add(connection, SESSION)
-        sessions.append(connection, TENANT, SESSION.id, HELLO, "emerson", NOON)
+    def job(unit_of_work: UnitOfWork) -> None:
+        sessions.add(unit_of_work, SESSION)
+        sessions.append(unit_of_work, TENANT, SESSION.id, HELLO, "emerson", NOON)
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
@@ -229,17 +229,17 @@ def test_what_a_transaction_does_is_undone_with_it(sessions: SqlSessionStore, wr
 
 
 def test_a_locked_session_waits_for_nobody_else(
-    sessions: SqlSessionStore, engine: Engine, writer: GroupCommitWriter
+    sessions: SqlSessionStore, database: Database, writer: GroupCommitWriter
 ) -> None:
     """Who reads it with the lock and changes it then is never overtaken, whichever server does it."""
     add(sessions, writer, replace(SESSION, context={"count": 0}))
-    other = ServerWriter(engine)
+    other = ServerWriter(database)
 
-    def increase(connection: Connection) -> bool:
-        session = sessions.get(connection, TENANT, SESSION.id, lock=True)
+    def increase(unit_of_work: UnitOfWork) -> bool:
+        session = sessions.get(unit_of_work, TENANT, SESSION.id, lock=True)
         assert session is not None
         changed = {"count": session.context["count"] + 1}
-        return sessions.replace(connection, replace(session, version=session.version + 1, context=changed))
+        return sessions.replace(unit_of_work, replace(session, version=session.version + 1, context=changed))
 
     with ThreadPoolExecutor(8) as callers:
         assert all(callers.map(lambda number: (writer, other)[number % 2].run(increase), range(40)))
@@ -250,7 +250,7 @@ def test_a_locked_session_waits_for_nobody_else(
 
 
 def test_servers_that_change_several_sessions_do_not_wait_for_each_other(
-    sessions: SqlSessionStore, engine: Engine, writer: GroupCommitWriter
+    sessions: SqlSessionStore, database: Database, writer: GroupCommitWriter
 ) -> None:
     """Whatever the order in which each does it within one transaction."""
     names = ["s-1", "s-2", "s-3"]
@@ -261,9 +261,9 @@ def test_servers_that_change_several_sessions_do_not_wait_for_each_other(
     def turns(order: list[str]) -> None:
         for _ in range(20):
             together.wait(20.0)
-            with open_write_connection(engine) as connection, connection.begin():
+            with database.open_write_connection() as connection, connection.begin():
                 for name in order:
-                    assert sessions.append(connection, TENANT, name, HELLO, "emerson", NOON)
+                    assert sessions.append(UnitOfWork(connection), TENANT, name, HELLO, "emerson", NOON)
 
     with ThreadPoolExecutor(2) as servers:
         list(servers.map(turns, (names, names[::-1])))
@@ -279,7 +279,7 @@ def test_servers_that_change_several_sessions_do_not_wait_for_each_other(
 def hand_over(
     sessions: SqlSessionStore, writer: GroupCommitWriter, session: Session, *, with_messages: bool = False
 ) -> Session | None:
-    return writer.run(lambda connection: sessions.hand_over(connection, session, with_messages=with_messages))
+    return writer.run(lambda unit_of_work: sessions.hand_over(unit_of_work, session, with_messages=with_messages))
 
 
 GIVEN = replace(
@@ -407,9 +407,9 @@ def test_a_claim_ends_with_the_session(sessions: SqlSessionStore, writer: GroupC
 
 
 def test_of_many_claimants_one_gets_the_session(
-    sessions: SqlSessionStore, engine: Engine, writer: GroupCommitWriter, routed: Session
+    sessions: SqlSessionStore, database: Database, writer: GroupCommitWriter, routed: Session
 ) -> None:
-    other = ServerWriter(engine)
+    other = ServerWriter(database)
     wanted = [replace(CLAIMED, claimed_by=f"instance-{number}") for number in range(12)]
     with ThreadPoolExecutor(6) as callers:
         got = list(callers.map(lambda pair: claim(sessions, (writer, other)[pair[0] % 2], pair[1]), enumerate(wanted)))
@@ -433,8 +433,8 @@ def test_every_message_comes_back_as_it_was(sessions: SqlSessionStore, writer: G
         assert message is not None
         expected.append(message)
         if said.message_id is not None:
-            with sessions.read_snapshot() as connection:
-                assert sessions.message(connection, TENANT, SESSION.id, said.message_id) == message
+            with sessions.read_snapshot() as unit_of_work:
+                assert sessions.message(unit_of_work, TENANT, SESSION.id, said.message_id) == message
 
     check()
     assert history(sessions) == expected
@@ -456,21 +456,21 @@ def test_a_message_is_counted_and_changes_no_version(sessions: SqlSessionStore, 
 
 def test_nothing_is_appended_to_what_is_not_there(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     assert say(sessions, writer) is None
-    with sessions.read_snapshot() as connection:
-        assert sessions.message(connection, TENANT, SESSION.id, "m-1") is None
+    with sessions.read_snapshot() as unit_of_work:
+        assert sessions.message(unit_of_work, TENANT, SESSION.id, "m-1") is None
 
 
 def test_messages_of_many_at_once_leave_no_gap(
-    sessions: SqlSessionStore, engine: Engine, writer: GroupCommitWriter
+    sessions: SqlSessionStore, database: Database, writer: GroupCommitWriter
 ) -> None:
     """Also where they reach different servers, and where some are undone."""
     add(sessions, writer)
-    other = ServerWriter(engine)
+    other = ServerWriter(database)
 
     def send(number: int) -> int | None:
-        def job(connection: Connection) -> int:
+        def job(unit_of_work: UnitOfWork) -> int:
             said = MessageContent(MessageRole.USER, str(number))
-            message = sessions.append(connection, TENANT, SESSION.id, said, "emerson", NOON)
+            message = sessions.append(unit_of_work, TENANT, SESSION.id, said, "emerson", NOON)
             assert message is not None
             if number % 5 == 0:
                 raise ValueError("no")
@@ -504,10 +504,10 @@ def test_a_history_ends_with_the_message_that_makes_it_too_long(
 
 
 def test_a_long_history_is_whole(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
-    def job(connection: Connection) -> None:
+    def job(unit_of_work: UnitOfWork) -> None:
         for number in range(450):
             said = MessageContent(MessageRole.USER, str(number))
-            sessions.append(connection, TENANT, SESSION.id, said, "emerson", NOON)
+            sessions.append(unit_of_work, TENANT, SESSION.id, said, "emerson", NOON)
 
     add(sessions, writer)
     writer.run(job)
@@ -516,11 +516,11 @@ def test_a_long_history_is_whole(sessions: SqlSessionStore, writer: GroupCommitW
 
 def test_a_reader_sees_one_state(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     add(sessions, writer)
-    with sessions.read_snapshot() as connection:
-        before = sessions.get(connection, TENANT, SESSION.id)
+    with sessions.read_snapshot() as unit_of_work:
+        before = sessions.get(unit_of_work, TENANT, SESSION.id)
         say(sessions, writer)
-        assert sessions.history(connection, TENANT, SESSION.id, 1000) == []
-        assert sessions.get(connection, TENANT, SESSION.id) == before
+        assert sessions.history(unit_of_work, TENANT, SESSION.id, 1000) == []
+        assert sessions.get(unit_of_work, TENANT, SESSION.id) == before
     assert len(history(sessions)) == 1
 
 
@@ -537,8 +537,8 @@ def test_pages_hold_every_message_once_and_in_order(sessions: SqlSessionStore, w
 
     @given(st.lists(st.integers(1, 12), min_size=1, max_size=4))
     def check(sizes: list[int]) -> None:
-        with sessions.read_snapshot() as connection:
-            listed = walk(lambda request: sessions.messages(connection, TENANT, SESSION.id, request), sizes)
+        with sessions.read_snapshot() as unit_of_work:
+            listed = walk(lambda request: sessions.messages(unit_of_work, TENANT, SESSION.id, request), sizes)
         assert listed == expected
 
     check()
@@ -548,18 +548,18 @@ def test_large_messages_make_short_pages(sessions: SqlSessionStore, writer: Grou
     add(sessions, writer)
     for _ in range(5):
         say(sessions, writer, MessageContent(MessageRole.USER, "a" * 400_000))
-    with sessions.read_snapshot() as connection:
-        page = sessions.messages(connection, TENANT, SESSION.id, ALL)
+    with sessions.read_snapshot() as unit_of_work:
+        page = sessions.messages(unit_of_work, TENANT, SESSION.id, ALL)
         assert 0 < len(page.items) < 5
         assert page.next_token
-        assert len(walk(lambda request: sessions.messages(connection, TENANT, SESSION.id, request), [50])) == 5
+        assert len(walk(lambda request: sessions.messages(unit_of_work, TENANT, SESSION.id, request), [50])) == 5
 
 
 def test_large_contexts_make_short_pages(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     for number in range(5):
         add(sessions, writer, replace(SESSION, id=f"s-{number}", user_id=f"u-{number}", context={"a": "a" * 400_000}))
-    with sessions.read_snapshot() as connection:
-        page = sessions.page(connection, SessionFilter(TENANT), ALL)
+    with sessions.read_snapshot() as unit_of_work:
+        page = sessions.page(unit_of_work, SessionFilter(TENANT), ALL)
         assert 0 < len(page.items) < 5
         assert page.next_token
 
@@ -604,14 +604,14 @@ def test_pages_hold_every_session_that_meets_the_conditions_once_and_in_order(
     sessions: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:
     stored = sample()
-    assert all(writer.run(lambda connection: [sessions.add(connection, session) for session in stored]))
+    assert all(writer.run(lambda unit_of_work: [sessions.add(unit_of_work, session) for session in stored]))
     last_first = sorted(stored, key=lambda session: (session.created_at, session.id), reverse=True)
 
     @given(FILTERS, st.lists(st.integers(1, 20), min_size=1, max_size=4))
     def check(conditions: SessionFilter, sizes: list[int]) -> None:
         expected = [session for session in last_first if meets(session, conditions)]
-        with sessions.read_snapshot() as connection:
-            assert walk(lambda request: sessions.page(connection, conditions, request), sizes) == expected
+        with sessions.read_snapshot() as unit_of_work:
+            assert walk(lambda request: sessions.page(unit_of_work, conditions, request), sizes) == expected
 
     check()
 
@@ -621,26 +621,26 @@ def test_a_token_is_bound_to_its_listing(sessions: SqlSessionStore, writer: Grou
         add(sessions, writer, replace(SESSION, id=f"s-{number}", user_id=f"u-{number}"))
         for _ in range(2):
             say(sessions, writer, HELLO, f"s-{number}")
-    with sessions.read_snapshot() as connection:
-        of_sessions = sessions.page(connection, SessionFilter(TENANT), PageRequest(1)).next_token
-        of_messages = sessions.messages(connection, TENANT, "s-0", PageRequest(1)).next_token
+    with sessions.read_snapshot() as unit_of_work:
+        of_sessions = sessions.page(unit_of_work, SessionFilter(TENANT), PageRequest(1)).next_token
+        of_messages = sessions.messages(unit_of_work, TENANT, "s-0", PageRequest(1)).next_token
         assert of_sessions
         assert of_messages
         for token in (of_messages, "nonsense"):
             with pytest.raises(InvalidArgument, match="page_token"):
-                sessions.page(connection, SessionFilter(TENANT), PageRequest(1, token))
+                sessions.page(unit_of_work, SessionFilter(TENANT), PageRequest(1, token))
         with pytest.raises(InvalidArgument, match="page_token"):
-            sessions.page(connection, SessionFilter(TENANT, user_id="u-1"), PageRequest(1, of_sessions))
+            sessions.page(unit_of_work, SessionFilter(TENANT, user_id="u-1"), PageRequest(1, of_sessions))
         for token in (of_sessions, "nonsense"):
             with pytest.raises(InvalidArgument, match="page_token"):
-                sessions.messages(connection, TENANT, "s-0", PageRequest(1, token))
+                sessions.messages(unit_of_work, TENANT, "s-0", PageRequest(1, token))
         for tenant, session_id in ((TENANT, "s-1"), ("other", "s-0")):
             with pytest.raises(InvalidArgument, match="page_token"):
-                sessions.messages(connection, tenant, session_id, PageRequest(1, of_messages))
+                sessions.messages(unit_of_work, tenant, session_id, PageRequest(1, of_messages))
 
 
 def test_a_database_that_does_not_answer_is_told_without_its_reasons(empty_database_url: str) -> None:
-    engine = create_engine(empty_database_url, POOL_SIZE)
+    database = open_database(empty_database_url, POOL_SIZE)
     with pytest.raises(QueryFailed, match=r"^the journal cannot be read now; try again$"):
-        read(SqlSessionStore(engine))
-    engine.dispose()
+        read(SqlSessionStore(database))
+    database.close()

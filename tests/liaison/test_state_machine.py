@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from sqlalchemy import Connection, Engine
 
 from cstp_grpc.errors import Conflict, SessionUpdateFailed, SessionWithAnotherAgent
 from cstp_grpc.liaison.context_sharing import ShareRequest
@@ -30,7 +29,9 @@ from cstp_grpc.liaison.model import (
     liaison_agent,
 )
 from cstp_grpc.liaison.routing import RoutingRequest
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.example_counts import examples
 from tests.liaison.room import CLAIM, HEARTBEAT, Room, build_room
@@ -55,11 +56,11 @@ class MortalWriter:
         self._writer = writer
         self.death: str | None = None
 
-    def run(self, job: Callable[[Connection], Any]) -> Any:
+    def run(self, job: Callable[[UnitOfWork], Any]) -> Any:
         death, self.death = self.death, None
 
-        def doomed(connection: Connection) -> Any:
-            result = job(connection)
+        def doomed(unit_of_work: UnitOfWork) -> Any:
+            result = job(unit_of_work)
             if death == "before":
                 raise Killed
             return result
@@ -104,8 +105,8 @@ class Expected:
 class Conversations(RuleBasedStateMachine):
     """Two users of a tenant and one of another, on two servers of a database, in every order of calls."""
 
-    engine: Engine
-    servers: list[tuple[Engine, GroupCommitWriter]]
+    database: Database
+    servers: list[tuple[Database, GroupCommitWriter]]
     directly: bool
 
     def __init__(self) -> None:
@@ -121,8 +122,8 @@ class Conversations(RuleBasedStateMachine):
         self.beat()
 
     def room(self, number: int) -> Room:
-        engine = self.servers[number][0]
-        return build_room(engine, self.writers[number], self.tick, PILLARS, direct_handover=self.directly)
+        database = self.servers[number][0]
+        return build_room(database, self.writers[number], self.tick, PILLARS, direct_handover=self.directly)
 
     def beat(self) -> None:
         for tenant in {tenant for tenant, _ in PEOPLE}:
@@ -417,10 +418,10 @@ class Conversations(RuleBasedStateMachine):
 
 @pytest.mark.hypothesis
 @pytest.mark.parametrize("directly", [False, True], ids=["by_the_guide", "directly"])
-def test_conversations(engine: Engine, writer: GroupCommitWriter, database_kind: str, directly: bool) -> None:
+def test_conversations(database: Database, writer: GroupCommitWriter, database_kind: str, directly: bool) -> None:
     number = 40 if database_kind == "sqlite" else 15
-    with second_server(engine) as other:
-        members = {"engine": engine, "servers": [(engine, writer), other], "directly": directly}
+    with second_server(database) as other:
+        members = {"database": database, "servers": [(database, writer), other], "directly": directly}
         run_state_machine_as_test(
             type("Machine", (Conversations,), members),
             settings=settings(

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
 
 from cstp_grpc.errors import LiaisonAgentUnavailable
 from cstp_grpc.liaison.model import (
@@ -28,6 +27,7 @@ from cstp_grpc.liaison.model import (
 from cstp_grpc.liaison.routing import RoutingRequest
 from cstp_grpc.liaison.sql_presence import SqlPresenceStore
 from cstp_grpc.liaison.supervision import AlarmLimits, Fallback
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.liaison.room import ABSENT, CLAIM, HEARTBEAT, LEASE, Room
 from tests.liaison.servers import PILLARS, Clock, two_rooms
@@ -44,12 +44,12 @@ Rooms = Callable[..., Any]
 
 
 @pytest.fixture
-def serve(engine: Engine, writer: GroupCommitWriter, clock: Clock) -> Rooms:
+def serve(database: Database, writer: GroupCommitWriter, clock: Clock) -> Rooms:
     """Return what gives two servers with some options, after a session was handed to the agent of content."""
 
     @contextmanager
     def given(**options: Any) -> Iterator[list[Room]]:
-        with two_rooms(engine, writer, clock, **{"limits": LIMITS, **options}) as made:
+        with two_rooms(database, writer, clock, **{"limits": LIMITS, **options}) as made:
             made[0].sessions.open(THE_GUIDE, "ada", "s-1", {"shared_intent": "move"})
             beat(made[0])
             route(made[0])
@@ -326,9 +326,9 @@ def test_what_is_closed_or_returned_is_not_told_of(serve: Rooms, clock: Clock) -
 
 
 def test_remote_agents_are_silent_but_neither_unclaimed_nor_absent(
-    engine: Engine, writer: GroupCommitWriter, clock: Clock
+    database: Database, writer: GroupCommitWriter, clock: Clock
 ) -> None:
-    with two_rooms(engine, writer, clock, limits=LIMITS, remote={"journey": Remote()}) as (here, there):
+    with two_rooms(database, writer, clock, limits=LIMITS, remote={"journey": Remote()}) as (here, there):
         here.sessions.open(THE_GUIDE, "ada", "s-1", {})
         route(here, "journey")
         wait(clock, here, 6 * MINUTE)
@@ -349,9 +349,9 @@ class Remote:
             raise LiaisonAgentUnavailable(f"not available: {self.reason}", metadata={"reason": self.reason})
 
 
-def test_agents_are_listed_with_what_they_have(engine: Engine, writer: GroupCommitWriter, clock: Clock) -> None:
+def test_agents_are_listed_with_what_they_have(database: Database, writer: GroupCommitWriter, clock: Clock) -> None:
     remote = {"journey": Remote(), "solution": Remote("not reachable")}
-    with two_rooms(engine, writer, clock, remote=remote) as (here, there):
+    with two_rooms(database, writer, clock, remote=remote) as (here, there):
         here.sessions.open(THE_GUIDE, "ada", "s-1", {})
         beat(here, "content")
         since = listed(there)["content"].since
@@ -381,24 +381,24 @@ def listed(room: Room) -> dict[str, Any]:
 
 
 def test_a_session_is_not_looked_at_before_its_first_alarm_may_come(
-    engine: Engine, writer: GroupCommitWriter, clock: Clock
+    database: Database, writer: GroupCommitWriter, clock: Clock
 ) -> None:
-    with two_rooms(engine, writer, clock, limits=LIMITS) as rooms:
+    with two_rooms(database, writer, clock, limits=LIMITS) as rooms:
         here = rooms[0]
         beat(here)
         here.sessions.open(THE_GUIDE, "ada", "s-1", {})
         route(here)
-        store, first = SqlPresenceStore(engine), session(here).updated_at + ABSENT
-        with engine.connect() as connection:
-            assert store.due_holds(connection, first - timedelta(microseconds=1), 10) == []
-            assert [hold.session_id for hold in store.due_holds(connection, first, 10)] == ["s-1"]
+        store, first = SqlPresenceStore(database), session(here).updated_at + ABSENT
+        with database.read_snapshot() as unit_of_work:
+            assert store.due_holds(unit_of_work, first - timedelta(microseconds=1), 10) == []
+            assert [hold.session_id for hold in store.due_holds(unit_of_work, first, 10)] == ["s-1"]
 
 
 def test_servers_that_look_at_the_same_time_tell_and_move_each_session_once(
-    engine: Engine, writer: GroupCommitWriter, clock: Clock
+    database: Database, writer: GroupCommitWriter, clock: Clock
 ) -> None:
     fallbacks = {"content": Fallback(("insights",), ALL)}
-    with two_rooms(engine, writer, clock, limits=LIMITS, fallbacks=fallbacks) as rooms:
+    with two_rooms(database, writer, clock, limits=LIMITS, fallbacks=fallbacks) as rooms:
         here = rooms[0]
         beat(here)
         for number in range(12):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 
 from cstp_grpc.errors import (
     Conflict,
@@ -40,7 +40,9 @@ from cstp_grpc.liaison.model import (
     liaison_agent,
 )
 from cstp_grpc.liaison.routing import RoutingRequest, routing_key
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.liaison.room import REMEMBERED, Room, build_room
 from tests.liaison.servers import PILLARS, Clock, two_rooms
@@ -60,8 +62,8 @@ def directly(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def rooms(engine: Engine, writer: GroupCommitWriter, clock: Clock, directly: bool) -> Iterator[list[Room]]:
-    with two_rooms(engine, writer, clock, direct_handover=directly) as made:
+def rooms(database: Database, writer: GroupCommitWriter, clock: Clock, directly: bool) -> Iterator[list[Room]]:
+    with two_rooms(database, writer, clock, direct_handover=directly) as made:
         for pillar in PILLARS:
             made[0].presence.heartbeat(serving(pillar), pillar, leaving=False)
         yield made
@@ -152,22 +154,23 @@ def test_what_was_changed_meanwhile_is_not_routed(
 
 
 def test_what_is_about_to_be_said_is_waited_for(
-    rooms: list[Room], engine: Engine, clock: Clock, database_kind: str
+    rooms: list[Room], database: Database, clock: Clock, database_kind: str
 ) -> None:
     if database_kind == "sqlite":
         pytest.skip("SQLite has one transaction that writes at a time")
     here, there = rooms
     opened(here)
-    with ThreadPoolExecutor(1) as pool, engine.connect() as saying:
+    with ThreadPoolExecutor(1) as pool, database.open_write_connection() as saying:
+        saying.begin()
         said = MessageContent(MessageRole.USER, "One more thing")
 
         def begin_to_say() -> None:
-            there.session_store.append(saying, TENANT, "s-1", said, "alice", clock())
+            there.session_store.append(UnitOfWork(saying), TENANT, "s-1", said, "alice", clock())
             pool.submit(finish)
 
         def finish() -> None:
             try:
-                wait_until(lambda: someone_waits(engine), "the routing waits for the message")
+                wait_until(lambda: someone_waits(database), "the routing waits for the message")
             finally:
                 saying.commit()
 
@@ -178,9 +181,9 @@ def test_what_is_about_to_be_said_is_waited_for(
     assert (session.active_agent, session.message_count) == (GUIDE, 2)
 
 
-def someone_waits(engine: Engine) -> bool:
+def someone_waits(database: Database) -> bool:
     """Whether a transaction waits for another one."""
-    with engine.connect() as connection:
+    with database.engine.connect() as connection:
         return bool(connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar())
 
 
@@ -266,11 +269,11 @@ def test_a_key_that_shared_something_else_routes_nothing(rooms: list[Room]) -> N
 
 
 def test_a_session_outlives_its_pillar(
-    rooms: list[Room], engine: Engine, writer: GroupCommitWriter, clock: Clock
+    rooms: list[Room], database: Database, writer: GroupCommitWriter, clock: Clock
 ) -> None:
     opened(rooms[0])
     rooms[0].router.route(GUIDES, asked(context=CONTEXT))
-    configured_anew = build_room(engine, writer, clock, ["insights"])
+    configured_anew = build_room(database, writer, clock, ["insights"])
     with pytest.raises(InvalidPillar):
         configured_anew.router.route(GUIDES, asked(context=CONTEXT))
     with pytest.raises(SessionWithAnotherAgent):
@@ -319,9 +322,11 @@ def routed_at_once(room: Room, agent: Confirming) -> list[Activation | str]:
         return [each.result(SECONDS) for each in waiting]
 
 
-def test_an_agent_that_must_accept_first_is_asked_once(engine: Engine, writer: GroupCommitWriter, clock: Clock) -> None:
+def test_an_agent_that_must_accept_first_is_asked_once(
+    database: Database, writer: GroupCommitWriter, clock: Clock
+) -> None:
     agent = Confirming(DeliveryReceipt("task-1"))
-    room = build_room(engine, writer, clock, PILLARS, remote={"files": agent})
+    room = build_room(database, writer, clock, PILLARS, remote={"files": agent})
     opened(room)
     answers = routed_at_once(room, agent)
     assert isinstance(answers[0], Activation)
@@ -329,9 +334,11 @@ def test_an_agent_that_must_accept_first_is_asked_once(engine: Engine, writer: G
     assert [parcel.share.id for parcel in agent.parcels] == [answers[0].key]
 
 
-def test_of_routings_that_an_agent_refuses_few_ask_it(engine: Engine, writer: GroupCommitWriter, clock: Clock) -> None:
+def test_of_routings_that_an_agent_refuses_few_ask_it(
+    database: Database, writer: GroupCommitWriter, clock: Clock
+) -> None:
     agent = Confirming(DeliveryRejected("not mine"))
-    room = build_room(engine, writer, clock, PILLARS, remote={"files": agent})
+    room = build_room(database, writer, clock, PILLARS, remote={"files": agent})
     opened(room)
     before = state(room)
     assert routed_at_once(room, agent) == ["CONTEXT_SHARING_FAILED"] * THREADS

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Engine
-
 from cstp_grpc.liaison.agents import DeliveryReceipt, DeliveryRequest
 from cstp_grpc.liaison.context_sharing import ShareRequest
 from cstp_grpc.liaison.model import TenantCaller, liaison_agent
 from cstp_grpc.liaison.routing import RoutingRequest
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.liaison.room import Room, build_room
 from tests.liaison.servers import Clock
@@ -39,16 +38,16 @@ class Wakings:
         self.count += 1
 
 
-def build(engine: Engine, writer: GroupCommitWriter, wakings: Wakings) -> Room:
-    room = build_room(engine, writer, Clock(), ["content"], remote={"journey": Remote()}, wake=wakings)
+def build(database: Database, writer: GroupCommitWriter, wakings: Wakings) -> Room:
+    room = build_room(database, writer, Clock(), ["content"], remote={"journey": Remote()}, wake=wakings)
     room.presence.heartbeat(SERVING, "content", leaving=False)
     room.sessions.open(THE_GUIDE, "ada", "s-1", {})
     return room
 
 
-def test_a_routing_wakes_delivery_for_a_remote_agent_alone(engine: Engine, writer: GroupCommitWriter) -> None:
+def test_a_routing_wakes_delivery_for_a_remote_agent_alone(database: Database, writer: GroupCommitWriter) -> None:
     wakings = Wakings()
-    room = build(engine, writer, wakings)
+    room = build(database, writer, wakings)
     room.router.route(THE_GUIDE, RoutingRequest("content", "ada", "s-1"))
     assert wakings.count == 0
     room.router.return_to_guide(THE_GUIDE, "s-1", "done", None)
@@ -56,9 +55,9 @@ def test_a_routing_wakes_delivery_for_a_remote_agent_alone(engine: Engine, write
     assert wakings.count == 1
 
 
-def test_a_share_wakes_delivery_for_a_remote_agent_alone(engine: Engine, writer: GroupCommitWriter) -> None:
+def test_a_share_wakes_delivery_for_a_remote_agent_alone(database: Database, writer: GroupCommitWriter) -> None:
     wakings = Wakings()
-    room = build(engine, writer, wakings)
+    room = build(database, writer, wakings)
     room.sharing.share(THE_GUIDE, ShareRequest("guide", "liaison_content", {"topic": "files"}))
     assert wakings.count == 0
     room.sharing.share(THE_GUIDE, ShareRequest("guide", "liaison_journey", {"topic": "files"}))

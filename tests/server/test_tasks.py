@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import func, select
 
 from cstp_grpc.config import Settings
 from cstp_grpc.server.app import App
-from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.tables import tasks
 from tests.databases import POOL_SIZE
 from tests.harness import TOKENS, GrpcCaller, Outcome, provide_journal, settings
@@ -167,7 +167,7 @@ def test_the_largest_content_fits(caller: GrpcCaller) -> None:
 
 def test_tasks_expire_and_are_removed_when_the_server_runs_again(tmp_path: Path, clock: Clock) -> None:
     wanted = settings(tmp_path, a2a={"task_days": 2})
-    engine = create_engine(wanted.storage_url, POOL_SIZE)
+    database = open_database(wanted.storage_url, POOL_SIZE)
     done = {**TASK, "state": "completed"}
     with serving(wanted, clock) as caller:
         result(caller.call("cstp.saveTask", {"task": done}))
@@ -178,10 +178,10 @@ def test_tasks_expire_and_are_removed_when_the_server_runs_again(tmp_path: Path,
         assert caller.call("cstp.getTask", {"id": "t-1"}).reason == "NOT_FOUND"
         assert result(caller.call("cstp.listTasks", {}))["total"] == 0
     with serving(wanted, clock):
-        wait_until(lambda: stored(engine) == 0, "the expired task is removed")
-    engine.dispose()
+        wait_until(lambda: stored(database) == 0, "the expired task is removed")
+    database.close()
 
 
-def stored(engine: Engine) -> int:
-    with engine.connect() as connection:
+def stored(database: Database) -> int:
+    with database.engine.connect() as connection:
         return connection.execute(select(func.count()).select_from(tasks)).scalar_one()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import Engine
 
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.services.served import Served
 
@@ -16,5 +16,5 @@ def database_kind() -> str:
 
 
 @pytest.fixture
-def served(engine: Engine, writer: GroupCommitWriter) -> Served:
-    return Served(engine, writer)
+def served(database: Database, writer: GroupCommitWriter) -> Served:
+    return Served(database, writer)

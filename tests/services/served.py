@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import grpc
 import grpc_testing
 from google.protobuf.message import Message
-from sqlalchemy import Engine
 
 from cstp_grpc.audit.servicer import AuditService
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
@@ -30,6 +29,7 @@ from cstp_grpc.intent_layer.code_context_reader import ProjectCodeReader
 from cstp_grpc.intents.announcer import Announcer
 from cstp_grpc.intents.servicer import CstpService, QueryLimits
 from cstp_grpc.intents.sql_store import SqlIntentStore
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import Clock
 from tests.guardrails.rulebooks import rule, rule_set
@@ -82,11 +82,11 @@ async def read_asynchronously(requests: Iterator[Message]) -> AsyncIterator[Mess
 class Served:
     """The three services, called by their methods' names."""
 
-    def __init__(self, engine: Engine, writer: GroupCommitWriter) -> None:
-        clock, embedder, store = Clock(), LexicalEmbedder(), SqlDecisionStore(engine, SHARE_WITH_ALL)
-        trail, intents = SqlAuditTrail(engine, writer), SqlIntentStore(engine)
+    def __init__(self, database: Database, writer: GroupCommitWriter) -> None:
+        clock, embedder, store = Clock(), LexicalEmbedder(), SqlDecisionStore(database, SHARE_WITH_ALL)
+        trail, intents = SqlAuditTrail(database, writer), SqlIntentStore(database)
         matrix = VectorMatrix(embedder.dimensions, SHARE_WITH_ALL)
-        journal = Journal(store, SqlChangeLog(engine, writer), writer, embedder, trail, clock, listener=matrix.apply)
+        journal = Journal(store, SqlChangeLog(database, writer), writer, embedder, trail, clock, listener=matrix.apply)
         search = DecisionSearch(store, matrix, embedder, None, exact_limit=1000, overfetch=10)
         checks = GuardrailChecker(GuardrailEvaluator(RULES), trail, clock)
         lane = ObservedLane()

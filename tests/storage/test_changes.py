@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from threading import Event
 
 import pytest
-from sqlalchemy import Engine
 
 from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.errors import QueryFailed
 from cstp_grpc.storage.change_watch import ChangeWatch, DatabaseVersion
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.waiting import wait_until
 
@@ -20,9 +20,9 @@ INTERVAL = 0.01
 
 
 @contextmanager
-def watching(engine: Engine, *listeners: Callable[[], object]) -> Iterator[None]:
+def watching(database: Database, *listeners: Callable[[], object]) -> Iterator[None]:
     """Watch a database for the length of a block."""
-    watch = ChangeWatch(engine, INTERVAL, listeners)
+    watch = ChangeWatch(database, INTERVAL, listeners)
     watch.start()
     try:
         yield
@@ -31,34 +31,34 @@ def watching(engine: Engine, *listeners: Callable[[], object]) -> Iterator[None]
 
 
 @pytest.fixture
-def outbox(engine: Engine, writer: GroupCommitWriter) -> SqlChangeLog:
-    return SqlChangeLog(engine, writer)
+def outbox(database: Database, writer: GroupCommitWriter) -> SqlChangeLog:
+    return SqlChangeLog(database, writer)
 
 
 def append(outbox: SqlChangeLog, writer: GroupCommitWriter) -> int:
-    return writer.run(lambda connection: outbox.append(connection, "a"))
+    return writer.run(lambda unit_of_work: outbox.append(unit_of_work, "a"))
 
 
 def test_each_commit_makes_another_version_and_reading_makes_none(
-    engine: Engine, writer: GroupCommitWriter, outbox: SqlChangeLog
+    database: Database, writer: GroupCommitWriter, outbox: SqlChangeLog
 ) -> None:
-    version = DatabaseVersion(engine)
+    version = DatabaseVersion(database)
     seen = [version.read()]
     for _ in range(3):
         append(outbox, writer)
         seen.append(version.read())
     assert len(set(seen)) == len(seen)
     # Servers of other tests may share PostgreSQL; each has a SQLite file of its own.
-    if engine.dialect.name == "sqlite":
+    if database.dialect.name == "sqlite":
         assert outbox.depth() == 3
         assert version.read() == seen[-1]
     version.close()
 
 
 def test_a_version_read_on_a_new_connection_is_another_one(
-    engine: Engine, writer: GroupCommitWriter, outbox: SqlChangeLog
+    database: Database, writer: GroupCommitWriter, outbox: SqlChangeLog
 ) -> None:
-    version = DatabaseVersion(engine)
+    version = DatabaseVersion(database)
     before = version.read()
     version.close()
     append(outbox, writer)
@@ -67,10 +67,10 @@ def test_a_version_read_on_a_new_connection_is_another_one(
 
 
 def test_listeners_are_called_after_each_commit(
-    engine: Engine, writer: GroupCommitWriter, outbox: SqlChangeLog
+    database: Database, writer: GroupCommitWriter, outbox: SqlChangeLog
 ) -> None:
     depths: list[int] = []
-    with watching(engine, lambda: depths.append(outbox.depth())):
+    with watching(database, lambda: depths.append(outbox.depth())):
         for count in range(3):
             wait_until(lambda count=count: count in depths, f"{count} are seen")  # type: ignore[misc]
             append(outbox, writer)
@@ -80,7 +80,7 @@ def test_listeners_are_called_after_each_commit(
 
 
 def test_a_listener_that_fails_is_called_again_without_another_commit(
-    engine: Engine, caplog: pytest.LogCaptureFixture
+    database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls: list[int] = []
     succeeded = Event()
@@ -91,7 +91,7 @@ def test_a_listener_that_fails_is_called_again_without_another_commit(
             raise QueryFailed("the journal cannot be read now; try again")
         succeeded.set()
 
-    with caplog.at_level(logging.WARNING, "cstp_grpc.storage.change_watch"), watching(engine, listen):
+    with caplog.at_level(logging.WARNING, "cstp_grpc.storage.change_watch"), watching(database, listen):
         wait_until(succeeded.is_set, "it is called until it succeeds")
     told = [record for record in caplog.records if record.name == "cstp_grpc.storage.change_watch"]
     assert [record.getMessage() for record in told] == [
@@ -101,13 +101,13 @@ def test_a_listener_that_fails_is_called_again_without_another_commit(
 
 @pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
 def test_a_watch_finds_its_way_back_after_the_database_dropped_it(
-    engine: Engine, writer: GroupCommitWriter, outbox: SqlChangeLog, caplog: pytest.LogCaptureFixture
+    database: Database, writer: GroupCommitWriter, outbox: SqlChangeLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     depths: list[int] = []
     with caplog.at_level(logging.WARNING, "cstp_grpc.storage.change_watch"):
-        with watching(engine, lambda: depths.append(outbox.depth())):
+        with watching(database, lambda: depths.append(outbox.depth())):
             wait_until(lambda: depths[-1:] == [0], "the watch looks")
-            with engine.begin() as connection:
+            with database.engine.begin() as connection:
                 connection.exec_driver_sql(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                     "WHERE datname = current_database() AND query = 'SELECT txid_current_snapshot()::text' "
@@ -118,5 +118,5 @@ def test_a_watch_finds_its_way_back_after_the_database_dropped_it(
         assert len(caplog.records) <= 1
 
 
-def test_a_watch_that_was_never_started_can_be_stopped(engine: Engine) -> None:
-    ChangeWatch(engine, 60.0, []).stop()
+def test_a_watch_that_was_never_started_can_be_stopped(database: Database) -> None:
+    ChangeWatch(database, 60.0, []).stop()

@@ -8,11 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import make_url, text
 
 from cstp_grpc.errors import QueryFailed, Unavailable
-from cstp_grpc.storage.engine import create_engine
-from cstp_grpc.storage.unit_of_work import read_snapshot
+from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import POOL_SIZE
 
@@ -42,23 +41,23 @@ def test_damage_is_told_in_a_sentence_to_who_writes_and_who_reads(
     database_url: str, damage: Callable[[Path], None], what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     damage(Path(str(make_url(database_url).database)))
-    engine = create_engine(database_url, POOL_SIZE)
-    with closing(GroupCommitWriter(engine, timeout=20.0)) as writer:
+    database = open_database(database_url, POOL_SIZE)
+    with closing(GroupCommitWriter(database, timeout=20.0)) as writer:
         with pytest.raises(Unavailable) as unwritten:
-            writer.run(lambda connection: connection.execute(text("DELETE FROM intents")))
+            writer.run(lambda unit_of_work: unit_of_work.execute(text("DELETE FROM intents")))
         assert unwritten.value.message == f"the record could not be stored: {what}"
-        with pytest.raises(QueryFailed) as unread, read_snapshot(engine) as connection:
-            connection.execute(text("SELECT count(*) FROM intents"))
+        with pytest.raises(QueryFailed) as unread, database.read_snapshot() as unit_of_work:
+            unit_of_work.execute(text("SELECT count(*) FROM intents"))
         assert unread.value.message == what
-    engine.dispose()
+    database.close()
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
     assert "intents" not in caplog.text
 
 
-def test_other_errors_of_statements_are_no_damage(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_errors_of_statements_are_no_damage(database: Database, caplog: pytest.LogCaptureFixture) -> None:
     with (
         pytest.raises(QueryFailed, match=r"^the journal cannot be read now; try again$"),
-        read_snapshot(engine) as connection,
+        database.read_snapshot() as unit_of_work,
     ):
-        connection.execute(text("SELECT nonsense FROM intents"))
+        unit_of_work.execute(text("SELECT nonsense FROM intents"))
     assert "nonsense" in caplog.text

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import text
 
 from cstp_grpc.errors import QueryFailed, Unavailable
-from cstp_grpc.storage.engine import BUSY_MILLISECONDS, get_database_files
+from cstp_grpc.storage.database import BUSY_MILLISECONDS, Database
 from cstp_grpc.storage.sqlite_files import DatabaseFiles, DatabaseFileWatch, DatabaseLost
-from cstp_grpc.storage.unit_of_work import read_snapshot
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import journal_template
 from tests.example_counts import examples
@@ -33,26 +33,26 @@ MODES = ["PASSIVE", "FULL", "RESTART", "TRUNCATE"]
 
 
 @pytest.fixture
-def path(engine: Engine) -> Path:
+def path(database: Database) -> Path:
     """The file of a database with a table of things, in whose log something is."""
-    return Path(str(engine.url.database))
+    return Path(str(database.engine.url.database))
 
 
 @pytest.fixture
-def files(engine: Engine, writer: GroupCommitWriter) -> DatabaseFiles:
-    found = get_database_files(engine)
+def files(database: Database, writer: GroupCommitWriter) -> DatabaseFiles:
+    found = database.files
     assert found is not None
-    writer.run(lambda connection: connection.execute(text("CREATE TABLE things (name VARCHAR(100) PRIMARY KEY)")))
+    writer.run(lambda unit_of_work: unit_of_work.execute(text("CREATE TABLE things (name VARCHAR(100) PRIMARY KEY)")))
     writer.run(add("first", "a" * 20_000))
     return found
 
 
-def add(*names: str) -> Callable[[Connection], None]:
+def add(*names: str) -> Callable[[UnitOfWork], None]:
     """Return a job that adds things."""
 
-    def job(connection: Connection) -> None:
+    def job(unit_of_work: UnitOfWork) -> None:
         for name in names:
-            connection.execute(text("INSERT INTO things VALUES (:name)"), {"name": name})
+            unit_of_work.execute(text("INSERT INTO things VALUES (:name)"), {"name": name})
 
     return job
 
@@ -96,15 +96,15 @@ LOSSES = [delete, replace, truncate, truncate_log, shorten_log, delete_log, repl
 
 @pytest.mark.parametrize("lose", LOSSES)
 def test_what_is_written_after_a_loss_is_not_acknowledged(
-    engine: Engine, writer: GroupCommitWriter, files: DatabaseFiles, path: Path, lose: Callable[[Path], None]
+    database: Database, writer: GroupCommitWriter, files: DatabaseFiles, path: Path, lose: Callable[[Path], None]
 ) -> None:
     lose(path)
     for name in ("b", "c"):
         with pytest.raises(Unavailable) as refused:
             writer.run(add(name))
         assert refused.value.message == LOST
-    with pytest.raises(QueryFailed) as unread, read_snapshot(engine) as connection:
-        connection.execute(text("SELECT count(*) FROM things"))
+    with pytest.raises(QueryFailed) as unread, database.read_snapshot() as unit_of_work:
+        unit_of_work.execute(text("SELECT count(*) FROM things"))
     assert unread.value.message == LOST
 
 
@@ -151,31 +151,33 @@ def test_a_log_that_was_shortened_and_filled_up_by_another_is_lost(
 
 
 def test_nothing_new_is_made_where_a_lost_database_was(
-    engine: Engine, writer: GroupCommitWriter, files: DatabaseFiles, path: Path
+    database: Database, writer: GroupCommitWriter, files: DatabaseFiles, path: Path
 ) -> None:
     path.unlink()
     for _ in range(2):
         with pytest.raises(Unavailable):
             writer.run(add("b"))
-        with pytest.raises(QueryFailed), read_snapshot(engine):
+        with pytest.raises(QueryFailed), database.read_snapshot():
             pytest.fail("there is nothing to read")
     assert not path.exists()
 
 
 def test_an_engine_may_close_all_connections_and_go_on(
-    engine: Engine, writer: GroupCommitWriter, files: DatabaseFiles, path: Path
+    database: Database, writer: GroupCommitWriter, files: DatabaseFiles, path: Path
 ) -> None:
     """The last connection removes the log, and the next one makes a new one."""
     writer.close()
     for number in range(3):
-        engine.dispose()
+        database.close()
         assert not log_of(path).exists()
-        with closing(GroupCommitWriter(engine, timeout=20.0)) as another:
+        with closing(GroupCommitWriter(database, timeout=20.0)) as another:
             another.run(add(f"after {number}"))
             files.check_thoroughly()
 
 
-def test_checkpoints_are_no_loss(engine: Engine, writer: GroupCommitWriter, files: DatabaseFiles, path: Path) -> None:
+def test_checkpoints_are_no_loss(
+    database: Database, writer: GroupCommitWriter, files: DatabaseFiles, path: Path
+) -> None:
     """Whoever makes them, whatever the log is cut to, and whoever reads meanwhile."""
     count = iter(range(1_000_000))
 
@@ -183,7 +185,7 @@ def test_checkpoints_are_no_loss(engine: Engine, writer: GroupCommitWriter, file
         writer.run(add(f"{next(count)}" + "x" * size))
 
     def set_pragma(pragma: str) -> None:
-        writer.run(lambda connection: connection.execute(text(f"PRAGMA {pragma}")))
+        writer.run(lambda unit_of_work: unit_of_work.execute(text(f"PRAGMA {pragma}")))
 
     steps = st.one_of(
         st.tuples(st.just("write"), st.integers(0, 30_000)),
@@ -207,8 +209,8 @@ def test_checkpoints_are_no_loss(engine: Engine, writer: GroupCommitWriter, file
                 if what == "write":
                     write(int(how))
                 elif what == "checkpoint":
-                    writer.run(lambda connection: connection.execute(text("DELETE FROM things")))
-                    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as own:
+                    writer.run(lambda unit_of_work: unit_of_work.execute(text("DELETE FROM things")))
+                    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as own:
                         # Those who read are not waited for.
                         own.exec_driver_sql("PRAGMA busy_timeout = 0")
                         own.exec_driver_sql(f"PRAGMA wal_checkpoint({how})")
@@ -239,27 +241,28 @@ def test_checkpoints_are_no_loss(engine: Engine, writer: GroupCommitWriter, file
 WRITES_AND_CHECKPOINTS = """
 import random, sys
 from sqlalchemy import text
-from cstp_grpc.storage.engine import create_engine, get_database_files
+from cstp_grpc.storage.database import open_database
 from cstp_grpc.storage.writer import GroupCommitWriter
 name, url = sys.argv[1:]
 chance = random.Random(name)
-engine = create_engine(url, 2)
-writer, files = GroupCommitWriter(engine, 60.0), get_database_files(engine)
+database = open_database(url, 2)
+writer, files = GroupCommitWriter(database, 60.0), database.files
 for number in range(40):
     size = chance.randrange(9000)
-    writer.run(lambda c: c.execute(text("INSERT INTO things VALUES (:n)"), {"n": f"{name}-{number}-" + "x" * size}))
+    row = {"n": f"{name}-{number}-" + "x" * size}
+    writer.run(lambda unit_of_work: unit_of_work.execute(text("INSERT INTO things VALUES (:n)"), row))
     if chance.random() < 0.3:
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql(f"PRAGMA journal_size_limit = {chance.choice([0, 20000, 10**6])}")
             connection.exec_driver_sql(f"PRAGMA wal_checkpoint({chance.choice(['PASSIVE', 'RESTART', 'TRUNCATE'])})")
     files.check_thoroughly()
 writer.close()
-engine.dispose()
+database.close()
 """
 
 
 def test_processes_that_write_to_one_file_do_not_take_each_other_for_a_loss(
-    engine: Engine, writer: GroupCommitWriter, files: DatabaseFiles, database_url: str
+    database: Database, writer: GroupCommitWriter, files: DatabaseFiles, database_url: str
 ) -> None:
     command = [sys.executable, "-c", WRITES_AND_CHECKPOINTS]
     processes = [subprocess.Popen([*command, name, database_url], stderr=subprocess.PIPE) for name in "abc"]
@@ -274,5 +277,5 @@ def test_processes_that_write_to_one_file_do_not_take_each_other_for_a_loss(
             process.kill()
         errors = [process.communicate()[1].decode() for process in processes]
     assert errors == ["", "", ""]
-    with read_snapshot(engine) as connection:
-        assert connection.execute(text("SELECT count(*) FROM things")).scalar_one() == 3 * 40 + written + 2
+    with database.read_snapshot() as unit_of_work:
+        assert unit_of_work.execute(text("SELECT count(*) FROM things")).scalar_one() == 3 * 40 + written + 2

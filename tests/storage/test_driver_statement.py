@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from sqlalchemy import Engine, bindparam, insert, select, update
+from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
-from cstp_grpc.storage.engine import create_engine, open_write_connection
+from cstp_grpc.errors import QueryFailed
+from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.tables import intents
-from cstp_grpc.storage.unit_of_work import CompiledStatement, bind_parameters
+from cstp_grpc.storage.unit_of_work import CompiledStatement, UnitOfWork, bind_parameters
 from tests.databases import POOL_SIZE
 
 COLUMNS = ("agent", "correlation_id", "content_hash", "received_at", "intent", "stakes", "confidence", "metadata")
@@ -27,62 +28,65 @@ def row(values: tuple[object, ...]) -> dict[str, object]:
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def test_what_it_writes_and_reads_is_as_if_sqlalchemy_did(engine: Engine) -> None:
-    add, listing = CompiledStatement(ADD, engine.dialect), CompiledStatement(LISTING, engine.dialect)
-    with open_write_connection(engine) as connection, connection.begin():
-        ids = [add.all(connection, row(values))[0][0] for values in ROWS]
-    with engine.connect() as connection:
-        stored = connection.execute(LISTING).all()
-        read = listing.all(connection, {})
+def test_what_it_writes_and_reads_is_as_if_sqlalchemy_did(database: Database) -> None:
+    add, listing = CompiledStatement(ADD, database.dialect), CompiledStatement(LISTING, database.dialect)
+    with database.open_write_connection() as connection, connection.begin():
+        ids = [add.all(UnitOfWork(connection), row(values))[0][0] for values in ROWS]
+    with database.read_snapshot() as unit_of_work:
+        stored = unit_of_work.execute(LISTING).all()
+        read = listing.all(unit_of_work, {})
     assert [tuple(found) for found in stored] == [(key, *values) for key, values in zip(ids, ROWS, strict=True)]
     assert stored[0].received_at.tzinfo == UTC
     assert [tuple(found) for found in read] == [tuple(found) for found in stored]
 
 
-def test_values_are_bound_where_they_are_named_and_constants_stay(engine: Engine) -> None:
+def test_values_are_bound_where_they_are_named_and_constants_stay(database: Database) -> None:
     table = intents.c
-    add = CompiledStatement(ADD, engine.dialect)
+    add = CompiledStatement(ADD, database.dialect)
     change = CompiledStatement(
         update(intents)
         .where(
             table.correlation_id == bindparam("of"), table.stakes == "high", table.received_at <= bindparam("before")
         )
         .values(intent=bindparam("text"), context=bindparam("text")),
-        engine.dialect,
+        database.dialect,
     )
     found = CompiledStatement(
-        select(table.intent, table.context).where(table.intent == bindparam("text")), engine.dialect
+        select(table.intent, table.context).where(table.intent == bindparam("text")), database.dialect
     )
-    with open_write_connection(engine) as connection, connection.begin():
+    with database.open_write_connection() as connection, connection.begin():
         for values in ROWS:
-            assert add.first(connection, row(values))
-        assert change.run(connection, {"text": "new", "before": AT, "of": "1"}) == 1
-        assert change.run(connection, {"text": "newer", "before": AT, "of": "2"}) == 0
-        assert change.run(connection, {"text": "newer", "before": AT - timedelta(seconds=1), "of": "1"}) == 0
-        assert [tuple(pair) for pair in found.all(connection, {"text": "new"})] == [("new", "new")]
-        assert found.first(connection, {"text": "newer"}) is None
+            assert add.first(UnitOfWork(connection), row(values))
+        assert change.run(UnitOfWork(connection), {"text": "new", "before": AT, "of": "1"}) == 1
+        assert change.run(UnitOfWork(connection), {"text": "newer", "before": AT, "of": "2"}) == 0
+        assert (
+            change.run(UnitOfWork(connection), {"text": "newer", "before": AT - timedelta(seconds=1), "of": "1"}) == 0
+        )
+        assert [tuple(pair) for pair in found.all(UnitOfWork(connection), {"text": "new"})] == [("new", "new")]
+        assert found.first(UnitOfWork(connection), {"text": "newer"}) is None
 
 
-def test_reads_of_one_connection_see_one_transaction(engine: Engine) -> None:
-    listing = CompiledStatement(LISTING, engine.dialect)
-    with engine.connect() as connection:
-        assert listing.all(connection, {}) == []
-        assert connection.in_transaction()
+def test_reads_of_one_connection_see_one_transaction(database: Database) -> None:
+    listing = CompiledStatement(LISTING, database.dialect)
+    with database.read_snapshot() as unit_of_work:
+        assert listing.all(unit_of_work, {}) == []
+        assert unit_of_work.connection.in_transaction()
 
 
-def test_errors_are_those_of_sqlalchemy_and_hide_what_was_written(engine: Engine) -> None:
-    add = CompiledStatement(ADD, engine.dialect)
+def test_errors_are_those_of_sqlalchemy_and_hide_what_was_written(database: Database) -> None:
+    add = CompiledStatement(ADD, database.dialect)
     values = row(("a", "1", "hash", AT, "a secret intent", "high", None, None))
-    with open_write_connection(engine) as connection, connection.begin():
-        assert add.first(connection, values) is not None
+    with database.open_write_connection() as connection, connection.begin():
+        assert add.first(UnitOfWork(connection), values) is not None
         with pytest.raises(IntegrityError) as broken:
-            add.first(connection, values)
+            add.first(UnitOfWork(connection), values)
     assert "a secret intent" not in str(broken.value)
 
 
 def test_a_table_that_is_not_there_is_an_error_of_sqlalchemys(empty_database_url: str) -> None:
-    engine = create_engine(empty_database_url, POOL_SIZE)
-    listing = CompiledStatement(LISTING, engine.dialect)
-    with engine.connect() as connection, pytest.raises((OperationalError, ProgrammingError)):
-        listing.all(connection, {})
-    engine.dispose()
+    database = open_database(empty_database_url, POOL_SIZE)
+    listing = CompiledStatement(LISTING, database.dialect)
+    with pytest.raises(QueryFailed) as failed, database.read_snapshot() as unit_of_work:
+        listing.all(unit_of_work, {})
+    assert isinstance(failed.value.__cause__, (OperationalError, ProgrammingError))
+    database.close()

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import Column, Engine, Integer, MetaData, Table, insert, select, text
+from sqlalchemy import Column, Integer, MetaData, Table, insert, select, text
 from sqlalchemy.exc import IntegrityError, StatementError
 
-from cstp_grpc.storage.engine import UnsuitableDatabase, create_engine, open_write_connection
+from cstp_grpc.storage.database import Database, UnsuitableDatabase, open_database
 from cstp_grpc.storage.tables import UtcDateTime, decision_tags
 from tests.databases import PostgresServer
 
@@ -34,62 +34,62 @@ INSTANTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=OFF
 )
 def test_a_url_that_cannot_keep_the_journal_is_refused_without_telling_secrets(url: str, reason: str) -> None:
     with pytest.raises(UnsuitableDatabase) as refused:
-        create_engine(url, 1)
+        open_database(url, 1)
     assert reason in str(refused.value)
     assert "storage.url" in str(refused.value)
     assert "s3cret" not in str(refused.value)
 
 
 def test_the_folder_of_a_sqlite_file_is_created(tmp_path: Path) -> None:
-    engine = create_engine(f"sqlite:///{tmp_path}/new/folder/journal.db", 1)
-    with engine.connect() as connection:
+    database = open_database(f"sqlite:///{tmp_path}/new/folder/journal.db", 1)
+    with database.engine.connect() as connection:
         assert connection.execute(text("SELECT 1")).scalar_one() == 1
-    engine.dispose()
+    database.close()
 
 
 def test_every_sqlite_connection_is_durable(tmp_path: Path) -> None:
-    engine = create_engine(f"sqlite:///{tmp_path}/journal.db", 2)
-    with engine.connect() as first, engine.connect() as second:
+    database = open_database(f"sqlite:///{tmp_path}/journal.db", 2)
+    with database.engine.connect() as first, database.engine.connect() as second:
         for connection in (first, second):
             assert connection.execute(text("PRAGMA journal_mode")).scalar_one() == "wal"
             full = 2
             assert connection.execute(text("PRAGMA synchronous")).scalar_one() == full
-    engine.dispose()
+    database.close()
 
 
 def test_a_server_that_forgets_to_sync_is_not_of_our_making(postgres: PostgresServer) -> None:
-    engine = create_engine(postgres.url("postgres"), 1)
-    with engine.connect() as connection:
+    database = open_database(postgres.url("postgres"), 1)
+    with database.engine.connect() as connection:
         assert connection.execute(text("SHOW synchronous_commit")).scalar_one() == "on"
         assert connection.execute(text("SHOW timezone")).scalar_one() == "UTC"
-    engine.dispose()
+    database.close()
 
 
-def test_references_must_hold(engine: Engine) -> None:
-    with open_write_connection(engine) as connection, pytest.raises(IntegrityError):
+def test_references_must_hold(database: Database) -> None:
+    with database.open_write_connection() as connection, pytest.raises(IntegrityError):
         connection.execute(insert(decision_tags).values(decision_id="nowhere", tag="x"))
 
 
-def test_readers_see_one_state_and_wait_for_no_writer(engine: Engine) -> None:
-    with open_write_connection(engine) as writing, writing.begin():
+def test_readers_see_one_state_and_wait_for_no_writer(database: Database) -> None:
+    with database.open_write_connection() as writing, writing.begin():
         writing.execute(text("CREATE TABLE things (id INTEGER)"))
     count = text("SELECT count(*) FROM things")
-    with open_write_connection(engine) as writing, writing.begin() as transaction:
+    with database.open_write_connection() as writing, writing.begin() as transaction:
         writing.execute(text("INSERT INTO things VALUES (1)"))
-        with engine.connect() as reading:
+        with database.engine.connect() as reading:
             assert reading.execute(count).scalar_one() == 0
         transaction.commit()
-    with engine.connect() as reading:
+    with database.engine.connect() as reading:
         assert reading.execute(count).scalar_one() == 1
 
 
-def test_instants_come_back_to_the_microsecond_in_utc_and_in_order(engine: Engine) -> None:
-    with open_write_connection(engine) as setup, setup.begin():
+def test_instants_come_back_to_the_microsecond_in_utc_and_in_order(database: Database) -> None:
+    with database.open_write_connection() as setup, setup.begin():
         instants.create(setup)
 
     @given(st.lists(INSTANTS, min_size=1, max_size=5))
     def check(values: list[datetime]) -> None:
-        with open_write_connection(engine) as connection, connection.begin() as transaction:
+        with database.open_write_connection() as connection, connection.begin() as transaction:
             for value in values:
                 connection.execute(insert(instants).values(at=value))
             stored = connection.execute(select(instants.c.at).order_by(instants.c.at)).scalars().all()
@@ -104,8 +104,8 @@ def test_instants_come_back_to_the_microsecond_in_utc_and_in_order(engine: Engin
     check()
 
 
-def test_an_instant_without_a_time_zone_is_refused(engine: Engine) -> None:
-    with open_write_connection(engine) as connection, connection.begin() as transaction:
+def test_an_instant_without_a_time_zone_is_refused(database: Database) -> None:
+    with database.open_write_connection() as connection, connection.begin() as transaction:
         instants.create(connection)
         with pytest.raises(StatementError, match="says nothing of its time zone"):
             connection.execute(insert(instants).values(at=datetime(2026, 1, 1)))

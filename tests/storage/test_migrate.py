@@ -12,14 +12,14 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from cstp_grpc.intents.model import IntentFilter
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.liaison.model import Event, EventFilter, EventType
 from cstp_grpc.liaison.sql_routing import SqlRoutingStore
-from cstp_grpc.storage.engine import UnsuitableDatabase, create_engine, open_write_connection
+from cstp_grpc.storage.database import Database, UnsuitableDatabase, open_database
 from cstp_grpc.storage.migration import (
     build_alembic_config,
     current_revision,
@@ -29,39 +29,40 @@ from cstp_grpc.storage.migration import (
 )
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.tables import metadata
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from tests.databases import POOL_SIZE
 
 
 @pytest.fixture
-def empty(empty_database_url: str) -> Iterator[Engine]:
-    engine = create_engine(empty_database_url, POOL_SIZE)
-    yield engine
-    engine.dispose()
+def empty(empty_database_url: str) -> Iterator[Database]:
+    database = open_database(empty_database_url, POOL_SIZE)
+    yield database
+    database.close()
 
 
-def test_the_migrated_schema_is_that_of_the_tables(engine: Engine) -> None:
-    with engine.connect() as connection:
+def test_the_migrated_schema_is_that_of_the_tables(database: Database) -> None:
+    with database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
         assert compare_metadata(context, metadata) == []
-    assert partial_indexes(engine) == {
-        index.name for table in metadata.tables.values() for index in table.indexes if where(index.kwargs, engine)
+    assert partial_indexes(database) == {
+        index.name for table in metadata.tables.values() for index in table.indexes if where(index.kwargs, database)
     }
 
 
-def partial_indexes(engine: Engine) -> set[str | None]:
+def partial_indexes(database: Database) -> set[str | None]:
     """Return the indexes of the database over some rows only, which Alembic does not compare."""
-    inspector = inspect(engine)
+    inspector = inspect(database.engine)
     return {
         index["name"]
         for table in metadata.tables
         for index in inspector.get_indexes(table)
-        if where(index.get("dialect_options", {}), engine)
+        if where(index.get("dialect_options", {}), database)
     }
 
 
-def where(options: object, engine: Engine) -> bool:
+def where(options: object, database: Database) -> bool:
     assert hasattr(options, "get")
-    return options.get(f"{engine.dialect.name}_where") is not None
+    return options.get(f"{database.dialect.name}_where") is not None
 
 
 def test_the_migrations_follow_each_other_in_the_order_of_their_files() -> None:
@@ -70,20 +71,20 @@ def test_the_migrations_follow_each_other_in_the_order_of_their_files() -> None:
     assert scripts.get_current_head() == newest_revision()
 
 
-def test_an_empty_database_is_brought_to_the_newest_migration(empty: Engine) -> None:
+def test_an_empty_database_is_brought_to_the_newest_migration(empty: Database) -> None:
     assert current_revision(empty) is None
     migrate_database(empty)
     assert current_revision(empty) == newest_revision()
-    assert set(inspect(empty).get_table_names()) == {*metadata.tables, "alembic_version"}
+    assert set(inspect(empty.engine).get_table_names()) == {*metadata.tables, "alembic_version"}
 
 
-def test_a_database_that_is_up_to_date_is_left_alone(engine: Engine) -> None:
-    migrate_database(engine)
-    assert current_revision(engine) == newest_revision()
+def test_a_database_that_is_up_to_date_is_left_alone(database: Database) -> None:
+    migrate_database(database)
+    assert current_revision(database) == newest_revision()
 
 
-def test_intents_of_the_time_before_paths_are_kept(empty: Engine) -> None:
-    with open_write_connection(empty) as connection, connection.begin():
+def test_intents_of_the_time_before_paths_are_kept(empty: Database) -> None:
+    with empty.open_write_connection() as connection, connection.begin():
         command.upgrade(build_alembic_config(connection), "0002")
         connection.execute(
             text(
@@ -96,8 +97,8 @@ def test_intents_of_the_time_before_paths_are_kept(empty: Engine) -> None:
     assert (intent.agent, intent.intent, intent.project, intent.paths) == ("ada", "Deploy", None, ())
 
 
-def test_events_keep_their_sequences_and_each_tenant_goes_on_after_its_own(empty: Engine) -> None:
-    with open_write_connection(empty) as connection, connection.begin():
+def test_events_keep_their_sequences_and_each_tenant_goes_on_after_its_own(empty: Database) -> None:
+    with empty.open_write_connection() as connection, connection.begin():
         command.upgrade(build_alembic_config(connection), "0006")
         for sequence, tenant in ((3, "acme"), (4, "umbrella"), (7, "acme")):
             connection.execute(
@@ -110,14 +111,14 @@ def test_events_keep_their_sequences_and_each_tenant_goes_on_after_its_own(empty
     migrate_database(empty)
     store = SqlRoutingStore(empty)
     added = Event("acme", EventType.SESSION_CLOSED, "guide", datetime(2026, 2, 5, tzinfo=UTC))
-    with open_write_connection(empty) as connection, connection.begin():
-        assert [event.sequence for event in store.events(connection, EventFilter("acme"), 0, 10)] == [3, 7]
-        assert store.last_sequence(connection, "umbrella") == 4
-        assert store.add_event(connection, added).sequence == 8
+    with empty.open_write_connection() as connection, connection.begin():
+        assert [event.sequence for event in store.events(UnitOfWork(connection), EventFilter("acme"), 0, 10)] == [3, 7]
+        assert store.last_sequence(UnitOfWork(connection), "umbrella") == 4
+        assert store.add_event(UnitOfWork(connection), added).sequence == 8
 
 
-def test_intents_of_the_time_before_revisions_are_the_first_and_can_be_revised(empty: Engine) -> None:
-    with open_write_connection(empty) as connection, connection.begin():
+def test_intents_of_the_time_before_revisions_are_the_first_and_can_be_revised(empty: Database) -> None:
+    with empty.open_write_connection() as connection, connection.begin():
         command.upgrade(build_alembic_config(connection), "0006")
         row = (
             "INSERT INTO intents (agent, correlation_id, content_hash, received_at, intent, stakes, metadata, paths)"
@@ -130,35 +131,35 @@ def test_intents_of_the_time_before_revisions_are_the_first_and_can_be_revised(e
     store = SqlIntentStore(empty)
     kept = store.page(IntentFilter(), PageRequest()).items
     assert [(each.revision, each.intent, each.metadata, each.paths) for each in kept] == [(1, "Deploy", {}, ("a",))] * 6
-    with open_write_connection(empty) as connection, connection.begin():
+    with empty.open_write_connection() as connection, connection.begin():
         assert (
             connection.execute(text("SELECT id, agent, correlation_id FROM intents ORDER BY id")).all() == identifiers
         )
-        assert store.insert_or_get(connection, kept[0]) == kept[0]
-        revised = store.insert_or_get(connection, replace(kept[0], content_hash="other"))
+        assert store.insert_or_get(UnitOfWork(connection), kept[0]) == kept[0]
+        revised = store.insert_or_get(UnitOfWork(connection), replace(kept[0], content_hash="other"))
     assert (revised.revision, revised.previous_revision) == (2, 1)
 
 
-def test_several_replicas_may_start_at_once(empty: Engine, empty_database_url: str) -> None:
-    engines = [create_engine(empty_database_url, POOL_SIZE) for _ in range(4)]
-    with ThreadPoolExecutor(len(engines)) as starting:
-        list(starting.map(migrate_database, engines))
+def test_several_replicas_may_start_at_once(empty: Database, empty_database_url: str) -> None:
+    databases = [open_database(empty_database_url, POOL_SIZE) for _ in range(4)]
+    with ThreadPoolExecutor(len(databases)) as starting:
+        list(starting.map(migrate_database, databases))
     assert current_revision(empty) == newest_revision()
-    for engine in engines:
-        engine.dispose()
+    for database in databases:
+        database.close()
 
 
-def test_a_migration_that_fails_leaves_nothing(empty: Engine) -> None:
-    with open_write_connection(empty) as connection, connection.begin():
+def test_a_migration_that_fails_leaves_nothing(empty: Database) -> None:
+    with empty.open_write_connection() as connection, connection.begin():
         connection.execute(text("CREATE TABLE intents (id INTEGER)"))
     with pytest.raises(DBAPIError):
         migrate_database(empty)
     assert current_revision(empty) is None
-    assert inspect(empty).get_table_names() == ["intents"]
+    assert inspect(empty.engine).get_table_names() == ["intents"]
 
 
-def test_a_database_of_a_newer_version_is_refused(engine: Engine) -> None:
-    with open_write_connection(engine) as connection, connection.begin():
+def test_a_database_of_a_newer_version_is_refused(database: Database) -> None:
+    with database.open_write_connection() as connection, connection.begin():
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(UnsuitableDatabase, match="at migration 9999, which this version does not know"):
-        migrate_database(engine)
+        migrate_database(database)

@@ -7,22 +7,23 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import text
 
 from cstp_grpc.decisions.sql_change_log import DecisionChange, SqlChangeLog
-from cstp_grpc.storage.engine import open_write_connection
+from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 
 BOUND = 20.0
 
 
 @pytest.fixture
-def outbox(engine: Engine, writer: GroupCommitWriter) -> SqlChangeLog:
-    return SqlChangeLog(engine, writer)
+def outbox(database: Database, writer: GroupCommitWriter) -> SqlChangeLog:
+    return SqlChangeLog(database, writer)
 
 
 def append(outbox: SqlChangeLog, writer: GroupCommitWriter, decision_id: str) -> int:
-    return writer.run(lambda connection: outbox.append(connection, decision_id))
+    return writer.run(lambda unit_of_work: outbox.append(unit_of_work, decision_id))
 
 
 def test_changes_come_out_in_the_order_they_went_in(outbox: SqlChangeLog, writer: GroupCommitWriter) -> None:
@@ -40,8 +41,8 @@ def test_numbers_rise_on_after_the_outbox_was_cleared(outbox: SqlChangeLog, writ
 
 
 def test_a_change_that_is_undone_leaves_nothing(outbox: SqlChangeLog, writer: GroupCommitWriter) -> None:
-    def job(connection: Connection) -> None:
-        outbox.append(connection, "a")
+    def job(unit_of_work: UnitOfWork) -> None:
+        outbox.append(unit_of_work, "a")
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
@@ -75,8 +76,8 @@ def test_numbers_rise_and_are_never_used_again(outbox: SqlChangeLog, writer: Gro
 
 
 def test_any_number_of_changes_is_taken_out_at_once(outbox: SqlChangeLog, writer: GroupCommitWriter) -> None:
-    def job(connection: Connection) -> list[int]:
-        return [outbox.append(connection, str(number)) for number in range(2500)]
+    def job(unit_of_work: UnitOfWork) -> list[int]:
+        return [outbox.append(unit_of_work, str(number)) for number in range(2500)]
 
     seqs = writer.run(job)
     outbox.acknowledge(seqs[:-1])
@@ -87,14 +88,16 @@ def test_any_number_of_changes_is_taken_out_at_once(outbox: SqlChangeLog, writer
 
 
 @pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
-def test_no_number_shows_before_a_smaller_one(engine: Engine, outbox: SqlChangeLog, writer: GroupCommitWriter) -> None:
+def test_no_number_shows_before_a_smaller_one(
+    database: Database, outbox: SqlChangeLog, writer: GroupCommitWriter
+) -> None:
     """A second replica waits with its number until the first has committed."""
     second: list[int] = []
-    with open_write_connection(engine) as connection, connection.begin() as transaction:
-        first = outbox.append(connection, "first")
+    with database.open_write_connection() as connection, connection.begin() as transaction:
+        first = outbox.append(UnitOfWork(connection), "first")
         other = threading.Thread(target=lambda: second.append(append(outbox, writer, "second")))
         other.start()
-        wait_for_blocked_lock(connection)
+        wait_for_blocked_lock(UnitOfWork(connection))
         assert outbox.peek(10) == []
         transaction.commit()
     other.join(BOUND)
@@ -102,7 +105,7 @@ def test_no_number_shows_before_a_smaller_one(engine: Engine, outbox: SqlChangeL
     assert first < second[0]
 
 
-def wait_for_blocked_lock(connection: Connection) -> None:
+def wait_for_blocked_lock(unit_of_work: UnitOfWork) -> None:
     """Return once somebody waits for an advisory lock."""
     waiting = text(
         "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted "
@@ -110,7 +113,7 @@ def wait_for_blocked_lock(connection: Connection) -> None:
     )
     pause = threading.Event()
     for _ in range(2000):
-        if connection.execute(waiting).scalar_one():
+        if unit_of_work.execute(waiting).scalar_one():
             return
         pause.wait(0.01)
     raise AssertionError("nobody waits")

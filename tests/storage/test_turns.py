@@ -13,9 +13,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import event
 
 from cstp_grpc.errors import Unavailable
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.file_locks import ProcessWriteLock
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.waiting import wait_until
@@ -36,8 +37,8 @@ with ProcessWriteLock(Path(sys.argv[1])):
 
 
 @pytest.fixture
-def path(engine: Engine) -> Path:
-    return Path(str(engine.url.database))
+def path(database: Database) -> Path:
+    return Path(str(database.engine.url.database))
 
 
 @pytest.fixture
@@ -92,10 +93,12 @@ def test_the_turn_of_a_process_ends_with_it(path: Path, turn: ProcessWriteLock) 
         entering.result(BOUND).__exit__(None, None, None)
 
 
-def test_what_arrives_while_others_write_is_one_transaction(engine: Engine, path: Path, turn: ProcessWriteLock) -> None:
-    commits: list[Connection] = []
-    event.listen(engine, "commit", commits.append)
-    with closing(ProcessWriteLock(path)) as own, closing(GroupCommitWriter(engine, BOUND, own)) as writer:
+def test_what_arrives_while_others_write_is_one_transaction(
+    database: Database, path: Path, turn: ProcessWriteLock
+) -> None:
+    commits: list[object] = []
+    event.listen(database.engine, "commit", commits.append)
+    with closing(ProcessWriteLock(path)) as own, closing(GroupCommitWriter(database, BOUND, own)) as writer:
         with turn:
             first = writer.submit(lambda _: 1)
             wait_until(lambda: someone_waits(path), "the writer waits for its turn")
@@ -105,17 +108,17 @@ def test_what_arrives_while_others_write_is_one_transaction(engine: Engine, path
 
 
 def test_a_process_that_went_silent_in_its_turn_holds_no_caller(
-    engine: Engine, path: Path, turn: ProcessWriteLock
+    database: Database, path: Path, turn: ProcessWriteLock
 ) -> None:
-    with closing(ProcessWriteLock(path)) as own, closing(GroupCommitWriter(engine, 0.05, own)) as writer:
+    with closing(ProcessWriteLock(path)) as own, closing(GroupCommitWriter(database, 0.05, own)) as writer:
         with turn, pytest.raises(Unavailable):
             writer.run(lambda _: None)
         assert writer.submit(lambda _: "again").result(BOUND) == "again"
 
 
-def test_a_turn_that_cannot_be_had_fails_the_jobs_that_wait(engine: Engine, path: Path) -> None:
+def test_a_turn_that_cannot_be_had_fails_the_jobs_that_wait(database: Database, path: Path) -> None:
     own = ProcessWriteLock(path)
-    with closing(GroupCommitWriter(engine, BOUND, own)) as writer:
+    with closing(GroupCommitWriter(database, BOUND, own)) as writer:
         own.close()
         with pytest.raises(Unavailable):
             writer.run(lambda _: None)

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import Connection, Engine, event, make_url, text
+from sqlalchemy import event, make_url, text
 from sqlalchemy.exc import IntegrityError
 
-from cstp_grpc.errors import Conflict, Unavailable
-from cstp_grpc.storage.engine import create_engine, open_write_connection
-from cstp_grpc.storage.unit_of_work import RowInsertion
+from cstp_grpc.errors import Conflict, InternalError, Unavailable
+from cstp_grpc.storage.database import Database, open_database
+from cstp_grpc.storage.unit_of_work import RowInsertion, UnitOfWork
 from cstp_grpc.storage.writer import MAX_BATCH, GroupCommitWriter
 from tests.databases import POOL_SIZE, PostgresServer, ServerWriter
 
@@ -30,34 +30,34 @@ BOUND = 20.0
 
 
 @pytest.fixture(params=["alone", "in_turns"])
-def writer(engine: Engine, request: pytest.FixtureRequest) -> Iterator[GroupCommitWriter]:
+def writer(database: Database, request: pytest.FixtureRequest) -> Iterator[GroupCommitWriter]:
     """The writer of a server that has the database for itself, and of one of several servers."""
-    writer = GroupCommitWriter(engine, 30.0) if request.param == "alone" else ServerWriter(engine)
+    writer = GroupCommitWriter(database, 30.0) if request.param == "alone" else ServerWriter(database)
     yield writer
     writer.close()
 
 
 @pytest.fixture(autouse=True)
-def things(engine: Engine) -> None:
-    with open_write_connection(engine) as connection, connection.begin():
+def things(database: Database) -> None:
+    with database.open_write_connection() as connection, connection.begin():
         connection.execute(text("CREATE TABLE things (name VARCHAR(100) PRIMARY KEY)"))
 
 
-def add(name: str) -> Callable[[Connection], str]:
+def add(name: str) -> Callable[[UnitOfWork], str]:
     """Return a job that adds a thing and returns its name."""
 
-    def job(connection: Connection) -> str:
-        connection.execute(text("INSERT INTO things VALUES (:name)"), {"name": name})
+    def job(unit_of_work: UnitOfWork) -> str:
+        unit_of_work.execute(text("INSERT INTO things VALUES (:name)"), {"name": name})
         return name
 
     return job
 
 
-def add_and_raise(name: str, error: BaseException) -> Callable[[Connection], str]:
+def add_and_raise(name: str, error: BaseException) -> Callable[[UnitOfWork], str]:
     """Return a job that adds a thing and then fails."""
 
-    def job(connection: Connection) -> str:
-        add(name)(connection)
+    def job(unit_of_work: UnitOfWork) -> str:
+        add(name)(unit_of_work)
         raise error
 
     return job
@@ -69,10 +69,10 @@ class Things:
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
 
-    def insert_rows(self, connection: Connection, rows: Sequence[str]) -> None:
+    def insert_rows(self, unit_of_work: UnitOfWork, rows: Sequence[str]) -> None:
         self.batches.append(list(rows))
         for name in rows:
-            add(name)(connection)
+            add(name)(unit_of_work)
 
     def insertion(self, name: str) -> RowInsertion:
         return RowInsertion(self, name)
@@ -87,9 +87,9 @@ async def begin(coroutine: Coroutine[object, object, ResultT]) -> asyncio.Task[R
     return task
 
 
-def names(engine: Engine) -> set[str]:
+def names(database: Database) -> set[str]:
     """Return the things that another connection sees."""
-    with engine.connect() as connection:
+    with database.engine.connect() as connection:
         return set(connection.execute(text("SELECT name FROM things")).scalars())
 
 
@@ -98,7 +98,7 @@ def kept_busy(writer: GroupCommitWriter) -> Iterator[None]:
     """Keep the writer at a job, so that all that is submitted meanwhile is done together afterwards."""
     begun, go_on = threading.Event(), threading.Event()
 
-    def job(connection: Connection) -> None:
+    def job(unit_of_work: UnitOfWork) -> None:
         begun.set()
         assert go_on.wait(BOUND)
 
@@ -111,27 +111,27 @@ def kept_busy(writer: GroupCommitWriter) -> Iterator[None]:
         blocking.result(BOUND)
 
 
-def test_a_result_is_handed_out_once_it_is_committed(engine: Engine, writer: GroupCommitWriter) -> None:
+def test_a_result_is_handed_out_once_it_is_committed(database: Database, writer: GroupCommitWriter) -> None:
     assert writer.run(add("a")) == "a"
-    assert names(engine) == {"a"}
+    assert names(database) == {"a"}
     assert writer.submit(add("b")).result(BOUND) == "b"
-    assert names(engine) == {"a", "b"}
+    assert names(database) == {"a", "b"}
 
 
-def test_what_waits_is_committed_together(engine: Engine, writer: GroupCommitWriter) -> None:
-    commits: list[Connection] = []
+def test_what_waits_is_committed_together(database: Database, writer: GroupCommitWriter) -> None:
+    commits: list[object] = []
     with kept_busy(writer):
-        event.listen(engine, "commit", commits.append)
+        event.listen(database.engine, "commit", commits.append)
         futures = [writer.submit(add(str(number))) for number in range(20)]
     assert [future.result(BOUND) for future in futures] == [str(number) for number in range(20)]
     the_blocking_one_and_the_rest = 2
     assert len(commits) == the_blocking_one_and_the_rest
 
 
-def test_a_job_that_runs_alone_has_a_transaction_of_its_own(engine: Engine, writer: GroupCommitWriter) -> None:
-    commits: list[Connection] = []
+def test_a_job_that_runs_alone_has_a_transaction_of_its_own(database: Database, writer: GroupCommitWriter) -> None:
+    commits: list[object] = []
     with kept_busy(writer):
-        event.listen(engine, "commit", commits.append)
+        event.listen(database.engine, "commit", commits.append)
         plan = (False, False, True, True, False, False)
         futures = [writer.submit(add(str(number)), alone=alone) for number, alone in enumerate(plan)]
     assert [future.result(BOUND) for future in futures] == [str(number) for number in range(6)]
@@ -140,57 +140,57 @@ def test_a_job_that_runs_alone_has_a_transaction_of_its_own(engine: Engine, writ
     assert writer.run(add("at once"), alone=True) == "at once"
 
 
-def test_a_batch_is_bounded(engine: Engine, writer: GroupCommitWriter) -> None:
-    commits: list[Connection] = []
+def test_a_batch_is_bounded(database: Database, writer: GroupCommitWriter) -> None:
+    commits: list[object] = []
     with kept_busy(writer):
-        event.listen(engine, "commit", commits.append)
+        event.listen(database.engine, "commit", commits.append)
         futures = [writer.submit(add(str(number))) for number in range(MAX_BATCH + 1)]
-    assert {future.result(BOUND) for future in futures} == names(engine)
+    assert {future.result(BOUND) for future in futures} == names(database)
     the_blocking_one_a_full_batch_and_the_rest = 3
     assert len(commits) == the_blocking_one_a_full_batch_and_the_rest
 
 
 @pytest.mark.parametrize("error", [Conflict("no"), ValueError("no"), KeyboardInterrupt()])
 def test_an_error_reaches_its_caller_and_leaves_nothing(
-    engine: Engine, writer: GroupCommitWriter, error: BaseException
+    database: Database, writer: GroupCommitWriter, error: BaseException
 ) -> None:
     with pytest.raises(type(error)) as caught:
         writer.run(add_and_raise("a", error))
     assert caught.value is error
-    assert names(engine) == set()
+    assert names(database) == set()
     assert writer.run(add("a")) == "a"
 
 
 def test_a_broken_constraint_reaches_its_caller(writer: GroupCommitWriter) -> None:
     writer.run(add("a"))
-    with pytest.raises(IntegrityError):
+    with pytest.raises(InternalError):
         writer.run(add("a"))
 
 
-def test_jobs_that_raise_never_harm_their_neighbours(engine: Engine, writer: GroupCommitWriter) -> None:
+def test_jobs_that_raise_never_harm_their_neighbours(database: Database, writer: GroupCommitWriter) -> None:
     """Whatever mixture of jobs is done together, exactly those that succeed are kept, in their order."""
     things = Things()
 
     @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["add", "insert", "raise", "break"])), max_size=12))
     def check(plan: list[tuple[int, str]]) -> None:
-        writer.run(lambda connection: connection.execute(text("DELETE FROM things")))
+        writer.run(lambda unit_of_work: unit_of_work.execute(text("DELETE FROM things")))
         with kept_busy(writer):
             futures = [(name, kind, writer.submit(job_of(name, kind))) for name, kind in plan]
         expected: set[str] = set()
         for name, kind, future in futures:
             error = future.exception(BOUND)
             if kind == "break" or str(name) in expected:
-                assert isinstance(error, IntegrityError)
+                assert isinstance(error, InternalError)
             elif kind == "raise":
                 assert isinstance(error, ValueError)
             else:
                 assert error is None
                 expected.add(str(name))
-        assert names(engine) == expected
+        assert names(database) == expected
 
-    def job_of(name: int, kind: str) -> Callable[[Connection], object]:
+    def job_of(name: int, kind: str) -> Callable[[UnitOfWork], object]:
         if kind == "break":
-            return lambda connection: connection.execute(text("INSERT INTO things VALUES ('twice'), ('twice')"))
+            return lambda unit_of_work: unit_of_work.execute(text("INSERT INTO things VALUES ('twice'), ('twice')"))
         if kind == "insert":
             return things.insertion(str(name))
         return add(str(name)) if kind == "add" else add_and_raise(str(name), ValueError("no"))
@@ -198,47 +198,47 @@ def test_jobs_that_raise_never_harm_their_neighbours(engine: Engine, writer: Gro
     check()
 
 
-def test_many_callers_at_once_all_get_their_own_result(engine: Engine, writer: GroupCommitWriter) -> None:
+def test_many_callers_at_once_all_get_their_own_result(database: Database, writer: GroupCommitWriter) -> None:
     wanted = [f"{caller}-{turn}" for caller in range(16) for turn in range(25)]
     with ThreadPoolExecutor(16) as callers:
         assert list(callers.map(lambda name: writer.run(add(name)), wanted)) == wanted
-    assert names(engine) == set(wanted)
+    assert names(database) == set(wanted)
 
 
-def test_who_waits_too_long_is_told_and_the_job_is_not_begun(engine: Engine) -> None:
-    writer = GroupCommitWriter(engine, timeout=0.05)
+def test_who_waits_too_long_is_told_and_the_job_is_not_begun(database: Database) -> None:
+    writer = GroupCommitWriter(database, timeout=0.05)
     with kept_busy(writer), pytest.raises(Unavailable, match=r"not on disk after 0\.05 seconds"):
         writer.run(add("late"))
     assert writer.submit(add("next")).result(BOUND) == "next"
-    assert names(engine) == {"next"}
+    assert names(database) == {"next"}
     writer.close()
 
 
 # Coroutines
 
 
-def test_a_coroutine_gets_its_result_once_it_is_committed(engine: Engine, writer: GroupCommitWriter) -> None:
+def test_a_coroutine_gets_its_result_once_it_is_committed(database: Database, writer: GroupCommitWriter) -> None:
     async def run() -> None:
         assert await writer.write(add("a")) == "a"
-        assert names(engine) == {"a"}
-        with pytest.raises(IntegrityError):
+        assert names(database) == {"a"}
+        with pytest.raises(InternalError):
             await writer.write(add("a"))
         with pytest.raises(Conflict):
             await writer.write(add_and_raise("b", Conflict("no")))
         assert await writer.write(add("b"), alone=True) == "b"
 
     asyncio.run(run())
-    assert names(engine) == {"a", "b"}
+    assert names(database) == {"a", "b"}
 
 
 def test_a_coroutines_job_never_runs_on_its_loop(writer: GroupCommitWriter) -> None:
     async def run() -> set[int]:
-        return {await writer.write(lambda connection: threading.get_ident()) for _ in range(3)}
+        return {await writer.write(lambda unit_of_work: threading.get_ident()) for _ in range(3)}
 
     assert threading.get_ident() not in asyncio.run(run())
 
 
-def test_a_commit_wakes_each_loop_once(engine: Engine, writer: GroupCommitWriter) -> None:
+def test_a_commit_wakes_each_loop_once(database: Database, writer: GroupCommitWriter) -> None:
     woken: list[object] = []
 
     class Loop(asyncio.SelectorEventLoop):
@@ -256,8 +256,8 @@ def test_a_commit_wakes_each_loop_once(engine: Engine, writer: GroupCommitWriter
     assert len(woken) == 1
 
 
-def test_a_writer_that_closes_refuses_what_it_was_not_given_yet(engine: Engine) -> None:
-    writer = GroupCommitWriter(engine, timeout=BOUND)
+def test_a_writer_that_closes_refuses_what_it_was_not_given_yet(database: Database) -> None:
+    writer = GroupCommitWriter(database, timeout=BOUND)
 
     async def run() -> None:
         task = asyncio.create_task(writer.write(add("a")))
@@ -266,10 +266,10 @@ def test_a_writer_that_closes_refuses_what_it_was_not_given_yet(engine: Engine) 
             await task
 
     asyncio.run(run())
-    assert names(engine) == set()
+    assert names(database) == set()
 
 
-def test_two_loops_each_get_their_own_results(engine: Engine, writer: GroupCommitWriter) -> None:
+def test_two_loops_each_get_their_own_results(database: Database, writer: GroupCommitWriter) -> None:
     async def run(loop: int) -> list[str]:
         return await asyncio.gather(*(writer.write(add(f"{loop}-{number}")) for number in range(30)))
 
@@ -278,7 +278,7 @@ def test_two_loops_each_get_their_own_results(engine: Engine, writer: GroupCommi
         assert list(found) == [[f"{loop}-{number}" for number in range(30)] for loop in range(2)]
 
 
-def test_a_loop_that_ended_harms_nobody_else(engine: Engine, writer: GroupCommitWriter) -> None:
+def test_a_loop_that_ended_harms_nobody_else(database: Database, writer: GroupCommitWriter) -> None:
     loop = asyncio.new_event_loop()
     with kept_busy(writer):
         abandoned = loop.create_task(writer.write(add("a")))
@@ -291,7 +291,7 @@ def test_a_loop_that_ended_harms_nobody_else(engine: Engine, writer: GroupCommit
 
 
 def test_a_coroutine_that_is_cancelled_takes_back_a_job_that_was_not_begun(
-    engine: Engine, writer: GroupCommitWriter
+    database: Database, writer: GroupCommitWriter
 ) -> None:
     async def run() -> None:
         with kept_busy(writer):
@@ -302,17 +302,17 @@ def test_a_coroutine_that_is_cancelled_takes_back_a_job_that_was_not_begun(
         await kept
 
     asyncio.run(run())
-    assert names(engine) == {"b"}
+    assert names(database) == {"b"}
 
 
-def test_a_coroutine_that_is_cancelled_late_changes_nothing(engine: Engine, writer: GroupCommitWriter) -> None:
+def test_a_coroutine_that_is_cancelled_late_changes_nothing(database: Database, writer: GroupCommitWriter) -> None:
     async def run() -> None:
         begun, go_on = threading.Event(), threading.Event()
 
-        def job(connection: Connection) -> str:
+        def job(unit_of_work: UnitOfWork) -> str:
             begun.set()
             assert go_on.wait(BOUND)
-            return add("a")(connection)
+            return add("a")(unit_of_work)
 
         task = await begin(writer.write(job))
         assert begun.wait(BOUND)
@@ -323,11 +323,11 @@ def test_a_coroutine_that_is_cancelled_late_changes_nothing(engine: Engine, writ
         assert await writer.write(add("b")) == "b"
 
     asyncio.run(run())
-    assert names(engine) == {"a", "b"}
+    assert names(database) == {"a", "b"}
 
 
-def test_a_coroutine_that_waits_too_long_is_told_and_the_job_is_not_begun(engine: Engine) -> None:
-    writer = GroupCommitWriter(engine, timeout=0.05)
+def test_a_coroutine_that_waits_too_long_is_told_and_the_job_is_not_begun(database: Database) -> None:
+    writer = GroupCommitWriter(database, timeout=0.05)
 
     async def run() -> None:
         with kept_busy(writer), pytest.raises(Unavailable, match=r"not on disk after 0\.05 seconds"):
@@ -335,12 +335,12 @@ def test_a_coroutine_that_waits_too_long_is_told_and_the_job_is_not_begun(engine
 
     asyncio.run(run())
     assert writer.submit(add("next")).result(BOUND) == "next"
-    assert names(engine) == {"next"}
+    assert names(database) == {"next"}
     writer.close()
 
 
-def test_a_closed_writer_refuses_coroutines(engine: Engine) -> None:
-    writer = GroupCommitWriter(engine, timeout=BOUND)
+def test_a_closed_writer_refuses_coroutines(database: Database) -> None:
+    writer = GroupCommitWriter(database, timeout=BOUND)
     writer.close()
     with pytest.raises(Unavailable, match="stopping"):
         asyncio.run(writer.write(add("more")))
@@ -349,7 +349,7 @@ def test_a_closed_writer_refuses_coroutines(engine: Engine) -> None:
 # Insertions
 
 
-def test_neighbouring_insertions_are_added_together(engine: Engine, writer: GroupCommitWriter) -> None:
+def test_neighbouring_insertions_are_added_together(database: Database, writer: GroupCommitWriter) -> None:
     things, others = Things(), Things()
     jobs = [things.insertion("a"), things.insertion("b"), others.insertion("c"), add("d"), things.insertion("e")]
     with kept_busy(writer):
@@ -357,12 +357,12 @@ def test_neighbouring_insertions_are_added_together(engine: Engine, writer: Grou
     for future in futures:
         future.result(BOUND)
     assert (things.batches, others.batches) == ([["a", "b"], ["e"]], [["c"]])
-    assert names(engine) == set("abcde")
+    assert names(database) == set("abcde")
 
 
 @pytest.mark.parametrize("others", [[], ["job"]])
 def test_an_insertion_that_fails_harms_no_neighbour(
-    engine: Engine, writer: GroupCommitWriter, others: list[str]
+    database: Database, writer: GroupCommitWriter, others: list[str]
 ) -> None:
     things = Things()
     writer.run(things.insertion("known"))
@@ -370,13 +370,13 @@ def test_an_insertion_that_fails_harms_no_neighbour(
         neighbours = [writer.submit(add(name)) for name in others]
         futures = [writer.submit(things.insertion(name)) for name in ("a", "known", "b", "a", "c")]
     errors = [type(future.exception(BOUND)) for future in futures]
-    assert errors == [type(None), IntegrityError, type(None), IntegrityError, type(None)]
+    assert errors == [type(None), InternalError, type(None), InternalError, type(None)]
     assert [future.result(BOUND) for future in neighbours] == others
-    assert names(engine) == {"known", "a", "b", "c", *others}
+    assert names(database) == {"known", "a", "b", "c", *others}
 
 
-def test_closing_finishes_what_waits_and_refuses_what_comes(engine: Engine) -> None:
-    writer = GroupCommitWriter(engine, timeout=BOUND)
+def test_closing_finishes_what_waits_and_refuses_what_comes(database: Database) -> None:
+    writer = GroupCommitWriter(database, timeout=BOUND)
     futures: list[Future[str]] = []
     with kept_busy(writer):
         futures += [writer.submit(add(str(number))) for number in range(5)]
@@ -385,7 +385,7 @@ def test_closing_finishes_what_waits_and_refuses_what_comes(engine: Engine) -> N
     closing.join(BOUND)
     assert not closing.is_alive()
     assert all(future.done() for future in futures)
-    assert names(engine) == {str(number) for number in range(5)}
+    assert names(database) == {str(number) for number in range(5)}
     with pytest.raises(Unavailable, match="stopping"):
         writer.run(add("more"))
     with pytest.raises(Unavailable, match="stopping"):
@@ -394,7 +394,7 @@ def test_closing_finishes_what_waits_and_refuses_what_comes(engine: Engine) -> N
 
 
 def test_a_failed_commit_fails_all_of_its_jobs_without_telling_why(
-    engine: Engine, writer: GroupCommitWriter, database_kind: str
+    database: Database, writer: GroupCommitWriter, database_kind: str
 ) -> None:
     with kept_busy(writer):
         futures = [writer.submit(job) for job in (add("a"), break_commit(database_kind), add("b"))]
@@ -404,23 +404,23 @@ def test_a_failed_commit_fails_all_of_its_jobs_without_telling_why(
         assert error.message == "the record could not be stored; try again"
     with pytest.raises(Unavailable):
         writer.run(break_commit(database_kind))
-    assert names(engine) == set()
+    assert names(database) == set()
     assert writer.run(add("a")) == "a"
 
 
-def break_commit(database_kind: str) -> Callable[[Connection], object]:
+def break_commit(database_kind: str) -> Callable[[UnitOfWork], object]:
     """Return a job that succeeds, but whose transaction cannot be committed."""
 
-    def orphan(connection: Connection) -> None:
-        connection.execute(text("PRAGMA defer_foreign_keys = ON"))
-        connection.execute(text("INSERT INTO decision_tags VALUES ('nowhere', 'x')"))
+    def orphan(unit_of_work: UnitOfWork) -> None:
+        unit_of_work.execute(text("PRAGMA defer_foreign_keys = ON"))
+        unit_of_work.execute(text("INSERT INTO decision_tags VALUES ('nowhere', 'x')"))
 
-    def deferred(connection: Connection) -> None:
+    def deferred(unit_of_work: UnitOfWork) -> None:
         for statement in (
             "CREATE TABLE others (name VARCHAR(100) REFERENCES things DEFERRABLE INITIALLY DEFERRED)",
             "INSERT INTO others VALUES ('nobody')",
         ):
-            connection.execute(text(statement))
+            unit_of_work.execute(text(statement))
 
     return orphan if database_kind == "sqlite" else deferred
 
@@ -429,10 +429,10 @@ UNKNOWN = "it is unknown whether the record was stored; repeating the request wi
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
-def test_a_commit_that_the_disk_fails_is_of_unknown_outcome(engine: Engine, writer: GroupCommitWriter) -> None:
+def test_a_commit_that_the_disk_fails_is_of_unknown_outcome(database: Database, writer: GroupCommitWriter) -> None:
     """SQLite may have written a transaction whose commit it says has failed."""
     writer.run(add("a"))
-    log = Path(f"{engine.url.database}-wal")
+    log = Path(f"{database.engine.url.database}-wal")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size + 100, hard))
     try:
@@ -449,7 +449,7 @@ class TestPostgres:
     """What only a server can do to us."""
 
     def test_a_connection_that_is_lost_while_it_commits_leaves_the_outcome_unknown(
-        self, engine: Engine, writer: GroupCommitWriter
+        self, database: Database, writer: GroupCommitWriter
     ) -> None:
         for statement in (
             "CREATE FUNCTION fall() RETURNS trigger LANGUAGE plpgsql AS "
@@ -457,17 +457,17 @@ class TestPostgres:
             "CREATE CONSTRAINT TRIGGER falls AFTER INSERT ON things DEFERRABLE INITIALLY DEFERRED "
             "FOR EACH ROW WHEN (NEW.name = 'b') EXECUTE FUNCTION fall()",
         ):
-            writer.run(lambda connection, statement=statement: connection.execute(text(statement)))
+            writer.run(lambda unit_of_work, statement=statement: unit_of_work.execute(text(statement)))
         with pytest.raises(Unavailable) as failed:
             writer.run(add("b"))
         assert failed.value.message == UNKNOWN
         assert writer.run(add("c")) == "c"
 
     def test_a_lost_connection_fails_the_jobs_that_used_it_and_no_later_one(
-        self, engine: Engine, writer: GroupCommitWriter
+        self, database: Database, writer: GroupCommitWriter
     ) -> None:
-        def kill(connection: Connection) -> None:
-            connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        def kill(unit_of_work: UnitOfWork) -> None:
+            unit_of_work.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
 
         with kept_busy(writer):
             futures = [writer.submit(job) for job in (add("a"), kill, add("b"))]
@@ -475,25 +475,25 @@ class TestPostgres:
             assert isinstance(future.exception(BOUND), Unavailable)
         with pytest.raises(Unavailable):
             writer.run(kill)
-        assert names(engine) == set()
+        assert names(database) == set()
         assert writer.run(add("a")) == "a"
 
     def test_the_writer_finds_its_way_back_after_the_server_dropped_it(
-        self, engine: Engine, writer: GroupCommitWriter, database_url: str, postgres: PostgresServer
+        self, database: Database, writer: GroupCommitWriter, database_url: str, postgres: PostgresServer
     ) -> None:
         writer.run(add("before"))
         postgres.disconnect(str(make_url(database_url).database))
         with pytest.raises(Unavailable):
             writer.run(add("meanwhile"))
         assert writer.run(add("after")) == "after"
-        assert names(engine) == {"before", "after"}
+        assert names(database) == {"before", "after"}
 
-    def test_an_error_that_a_job_hides_is_no_success(self, engine: Engine, writer: GroupCommitWriter) -> None:
+    def test_an_error_that_a_job_hides_is_no_success(self, database: Database, writer: GroupCommitWriter) -> None:
         writer.run(add("a"))
 
-        def hide(connection: Connection) -> str:
+        def hide(unit_of_work: UnitOfWork) -> str:
             try:
-                return add("a")(connection)
+                return add("a")(unit_of_work)
             except IntegrityError:
                 return "all is well"
 
@@ -502,35 +502,37 @@ class TestPostgres:
         with kept_busy(writer):
             futures = [writer.submit(job) for job in (add("b"), hide, add("c"))]
         assert [type(future.exception(BOUND)) for future in futures] == [type(None), RuntimeError, type(None)]
-        assert names(engine) == {"a", "b", "c"}
+        assert names(database) == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
 def test_a_database_that_another_process_holds_is_unavailable(
-    engine: Engine, database_url: str, database_kind: str
+    database: Database, database_url: str, database_kind: str
 ) -> None:
-    writer = GroupCommitWriter(engine, timeout=BOUND)
-    writer.run(lambda connection: connection.execute(text("PRAGMA busy_timeout = 1")))
-    other = create_engine(database_url, POOL_SIZE)
-    with open_write_connection(other) as holding, holding.begin(), pytest.raises(Unavailable):
+    writer = GroupCommitWriter(database, timeout=BOUND)
+    writer.run(lambda unit_of_work: unit_of_work.execute(text("PRAGMA busy_timeout = 1")))
+    other = open_database(database_url, POOL_SIZE)
+    with other.open_write_connection() as holding, holding.begin(), pytest.raises(Unavailable):
         writer.run(add("a"))
     assert writer.run(add("a")) == "a"
     writer.close()
-    other.dispose()
+    other.close()
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
-def test_a_full_disk_is_unavailable_and_keeps_what_was_acknowledged(engine: Engine, writer: GroupCommitWriter) -> None:
-    def fill_up(connection: Connection) -> None:
-        connection.execute(text("PRAGMA max_page_count = 1"))
-        connection.execute(text("CREATE TABLE large AS SELECT zeroblob(10000000) AS content"))
+def test_a_full_disk_is_unavailable_and_keeps_what_was_acknowledged(
+    database: Database, writer: GroupCommitWriter
+) -> None:
+    def fill_up(unit_of_work: UnitOfWork) -> None:
+        unit_of_work.execute(text("PRAGMA max_page_count = 1"))
+        unit_of_work.execute(text("CREATE TABLE large AS SELECT zeroblob(10000000) AS content"))
 
     with kept_busy(writer):
         futures = [writer.submit(job) for job in (add("a"), fill_up, add("b"))]
     errors = [future.exception(BOUND) for future in futures]
     assert isinstance(errors[1], Unavailable)
-    assert names(engine) == {name for name, error in zip("a-b", errors, strict=True) if error is None}
+    assert names(database) == {name for name, error in zip("a-b", errors, strict=True) if error is None}
     with pytest.raises(Unavailable):
         writer.run(fill_up)
-    writer.run(lambda connection: connection.execute(text("PRAGMA max_page_count = 1000000")))
+    writer.run(lambda unit_of_work: unit_of_work.execute(text("PRAGMA max_page_count = 1000000")))
     assert writer.run(add("c")) == "c"

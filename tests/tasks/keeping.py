@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Engine
-
 from cstp_grpc.enums import TaskState
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.tasks.model import Task, TaskFilter
 from cstp_grpc.tasks.repository import TaskContent, TaskRepository
@@ -31,9 +30,9 @@ class Clock:
 class KeeperKit:
     """A keeper and its clock."""
 
-    def __init__(self, engine: Engine, writer: GroupCommitWriter) -> None:
+    def __init__(self, database: Database, writer: GroupCommitWriter) -> None:
         self.clock = Clock()
-        self.store = SqlTaskStore(engine)
+        self.store = SqlTaskStore(database)
         self.keeper = TaskRepository(self.store, writer, self.clock, KEPT)
 
     def save(

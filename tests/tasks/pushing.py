@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import func, select
 
 from cstp_grpc.enums import PushFormat, TaskState
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
 from cstp_grpc.storage.tables import push_configs, task_notifications
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -53,12 +54,12 @@ def allow(*urls: str) -> UrlAllowList:
 class PushKit:
     """A keeper, its clock, and what it sent."""
 
-    def __init__(self, engine: Engine, writer: GroupCommitWriter) -> None:
-        self.engine = engine
+    def __init__(self, database: Database, writer: GroupCommitWriter) -> None:
+        self.database = database
         self.writer = writer
         self.clock = Clock()
-        self.tasks = SqlTaskStore(engine)
-        self.store = SqlPushStore(engine)
+        self.tasks = SqlTaskStore(database)
+        self.store = SqlPushStore(database)
         self.client = FakeWebhookClient()
         self.trail = Trail()
         self.agents = {"ada", "bob"}
@@ -91,8 +92,8 @@ class PushKit:
         return self._count(push_configs)
 
     def due(self) -> int:
-        with self.engine.connect() as connection:
-            return self.store.count_due(connection, "ada", self.clock.now)
+        with self.database.read_snapshot() as unit_of_work:
+            return self.store.count_due(unit_of_work, "ada", self.clock.now)
 
     @property
     def told(self) -> list[Any]:
@@ -123,10 +124,10 @@ class PushKit:
             dispatcher.stop()
 
     def _count(self, table: Any) -> int:
-        with self.engine.connect() as connection:
+        with self.database.engine.connect() as connection:
             return connection.execute(select(func.count()).select_from(table)).scalar_one()
 
     def attempts(self) -> int:
         """Return how often sending was tried in vain, of the notification for which it was most often."""
-        with self.engine.connect() as connection:
+        with self.database.engine.connect() as connection:
             return connection.execute(select(func.max(task_notifications.c.attempts))).scalar() or 0

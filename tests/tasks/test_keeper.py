@@ -8,11 +8,11 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import Engine, func, select, text
+from sqlalchemy import func, select, text
 
 from cstp_grpc.enums import TaskState
 from cstp_grpc.errors import Conflict, InvalidArgument, NotFound, QueryFailed, Unavailable
-from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.pagination import MAX_BYTES, PageRequest
 from cstp_grpc.storage.tables import tasks
 from cstp_grpc.tasks.model import Task, TaskFilter
@@ -42,8 +42,8 @@ def ids(kit: KeeperKit, conditions: TaskFilter = ADA) -> list[str]:
     return [task.id for task in kit.keeper.page(conditions, ALL).items]
 
 
-def rows(engine: Engine) -> int:
-    with engine.connect() as connection:
+def rows(database: Database) -> int:
+    with database.engine.connect() as connection:
         return connection.execute(select(func.count()).select_from(tasks)).scalar_one()
 
 
@@ -95,9 +95,9 @@ def test_a_task_is_canceled_until_it_is_at_work(kit: KeeperKit) -> None:
     assert kit.save("t-2", COMPLETED, 2).state is COMPLETED
 
 
-def test_of_beginning_and_canceling_at_once_one_is_taken(kit: KeeperKit, engine: Engine) -> None:
+def test_of_beginning_and_canceling_at_once_one_is_taken(kit: KeeperKit, database: Database) -> None:
     """Also if they reach different replicas."""
-    writer = ServerWriter(engine)
+    writer = ServerWriter(database)
     keepers = [kit.keeper, TaskRepository(kit.store, writer, kit.clock, KEPT)]
     taken = []
     with ThreadPoolExecutor(8) as callers:
@@ -123,10 +123,10 @@ def test_a_task_that_is_not_there_cannot_be_replaced(kit: KeeperKit) -> None:
         kit.save(version=1)
 
 
-def test_of_many_saves_of_one_version_one_is_taken(kit: KeeperKit, engine: Engine) -> None:
+def test_of_many_saves_of_one_version_one_is_taken(kit: KeeperKit, database: Database) -> None:
     """Also where they reach different replicas."""
     kit.save(state=WORKING)
-    writer = ServerWriter(engine)
+    writer = ServerWriter(database)
     keepers = [kit.keeper, TaskRepository(kit.store, writer, kit.clock, KEPT)]
 
     def save(number: int) -> bytes | None:
@@ -160,12 +160,12 @@ def test_an_id_that_no_database_keeps_is_not_found(kit: KeeperKit) -> None:
         kit.keeper.get("ada", "a\0")
 
 
-def test_a_key_names_one_task_of_an_agent(kit: KeeperKit, engine: Engine) -> None:
+def test_a_key_names_one_task_of_an_agent(kit: KeeperKit, database: Database) -> None:
     """Also for another replica, and before the task is saved."""
     task_id, nothing = kit.keeper.find("ada", "m-1")
     assert nothing is None
     saved = kit.save(task_id, agent="ada")
-    writer = ServerWriter(engine)
+    writer = ServerWriter(database)
     assert TaskRepository(kit.store, writer, kit.clock, KEPT).find("ada", "m-1") == (task_id, saved)
     writer.close()
     others = {kit.keeper.find(agent, key)[0] for agent, key in (("bob", "m-1"), ("ada", "m-2"), ("ad", "am-1"))}
@@ -226,7 +226,7 @@ def test_a_lapsed_task_is_listed_as_failed_where_its_change_belongs(kit: KeeperK
 # Expiry
 
 
-def test_an_expired_task_is_gone_before_it_is_removed(kit: KeeperKit, engine: Engine) -> None:
+def test_an_expired_task_is_gone_before_it_is_removed(kit: KeeperKit, database: Database) -> None:
     kit.save("lapsed", WORKING, time_left=MINUTE)
     kit.save("ended")
     kit.clock.now = NOON + KEPT
@@ -236,7 +236,7 @@ def test_an_expired_task_is_gone_before_it_is_removed(kit: KeeperKit, engine: En
     assert ([task.id for task in page.items], page.total) == (["lapsed"], 1)
     kit.clock.now += MINUTE
     assert kit.keeper.page(ADA, ALL).total == 0
-    assert rows(engine) == 2
+    assert rows(database) == 2
 
 
 def test_an_expired_task_makes_room_for_one_of_its_id(kit: KeeperKit) -> None:
@@ -246,7 +246,7 @@ def test_an_expired_task_makes_room_for_one_of_its_id(kit: KeeperKit) -> None:
     assert kit.keeper.get("ada", "t-1") == new == Task("t-1", "new", COMPLETED, b"new", 1, kit.clock.now)
 
 
-def test_expired_tasks_are_removed_in_batches(kit: KeeperKit, engine: Engine) -> None:
+def test_expired_tasks_are_removed_in_batches(kit: KeeperKit, database: Database) -> None:
     for number in range(REMOVAL_BATCH + 3):
         kit.save(f"t-{number}", agent=f"agent-{number % 3}")
     kit.clock.now += MINUTE
@@ -254,51 +254,51 @@ def test_expired_tasks_are_removed_in_batches(kit: KeeperKit, engine: Engine) ->
     kit.clock.now = NOON + KEPT
     assert [kit.keeper.remove_expired() for _ in range(3)] == [REMOVAL_BATCH, 3, 0]
     assert ids(kit) == ["younger"]
-    assert rows(engine) == 1
+    assert rows(database) == 1
 
 
-def test_the_remover_does_not_pause_while_there_is_more(kit: KeeperKit, engine: Engine) -> None:
+def test_the_remover_does_not_pause_while_there_is_more(kit: KeeperKit, database: Database) -> None:
     for number in range(REMOVAL_BATCH * 2 + 1):
         kit.save(f"t-{number}")
     kit.clock.now += KEPT
     remover = ExpiredTaskRemover(kit.keeper, interval=3600)
     remover.start()
     try:
-        wait_until(lambda: rows(engine) == 0, "the expired tasks are removed")
+        wait_until(lambda: rows(database) == 0, "the expired tasks are removed")
     finally:
         remover.stop()
 
 
-def test_the_remover_removes_what_expires_until_it_is_stopped(kit: KeeperKit, engine: Engine) -> None:
+def test_the_remover_removes_what_expires_until_it_is_stopped(kit: KeeperKit, database: Database) -> None:
     kit.save()
     kit.clock.now += KEPT
     remover = ExpiredTaskRemover(kit.keeper, interval=0.01)
     remover.start()
     try:
-        wait_until(lambda: rows(engine) == 0, "the expired tasks are removed")
+        wait_until(lambda: rows(database) == 0, "the expired tasks are removed")
         kit.save()
         kit.clock.now += KEPT
-        wait_until(lambda: rows(engine) == 0, "the next one is removed")
+        wait_until(lambda: rows(database) == 0, "the next one is removed")
     finally:
         remover.stop()
     kit.save()
     kit.clock.now += KEPT
-    assert rows(engine) == 1
+    assert rows(database) == 1
 
 
 def test_the_remover_goes_on_when_the_database_answers_again(
-    kit: KeeperKit, engine: Engine, caplog: pytest.LogCaptureFixture
+    kit: KeeperKit, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     kit.save()
     kit.clock.now += KEPT
-    rename(engine, "tasks", "lost")
+    rename(database, "tasks", "lost")
     remover = ExpiredTaskRemover(kit.keeper, interval=0.01)
     with caplog.at_level(logging.WARNING, "cstp_grpc.tasks.repository"):
         remover.start()
         try:
             wait_until(lambda: bool(warnings(caplog)), "the failure is logged")
-            rename(engine, "lost", "tasks")
-            wait_until(lambda: rows(engine) == 0, "the expired task is removed")
+            rename(database, "lost", "tasks")
+            wait_until(lambda: rows(database) == 0, "the expired task is removed")
         finally:
             remover.stop()
     assert len(warnings(caplog)) == 1
@@ -312,8 +312,8 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.name == "cstp_grpc.tasks.repository"]
 
 
-def rename(engine: Engine, old: str, new: str) -> None:
-    with engine.begin() as connection:
+def rename(database: Database, old: str, new: str) -> None:
+    with database.engine.begin() as connection:
         connection.execute(text(f"ALTER TABLE {old} RENAME TO {new}"))
 
 
@@ -357,14 +357,14 @@ def test_a_token_is_bound_to_its_conditions(kit: KeeperKit) -> None:
 
 
 def test_a_database_that_does_not_answer_is_told_without_its_reasons(empty_database_url: str) -> None:
-    engine = create_engine(empty_database_url, POOL_SIZE)
-    writer = ServerWriter(engine)
+    database = open_database(empty_database_url, POOL_SIZE)
+    writer = ServerWriter(database)
     writer.close()
-    keeper = TaskRepository(SqlTaskStore(engine), writer, Clock(), KEPT)
+    keeper = TaskRepository(SqlTaskStore(database), writer, Clock(), KEPT)
     with pytest.raises(QueryFailed, match=r"^the journal cannot be read now; try again$"):
         keeper.page(ADA, ALL)
     with pytest.raises(QueryFailed):
         keeper.get("ada", "t-1")
     with pytest.raises(Unavailable):
         keeper.remove_expired()
-    engine.dispose()
+    database.close()

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from sqlalchemy import Engine, delete
+from sqlalchemy import delete
 
 from cstp_grpc.enums import TaskState
 from cstp_grpc.errors import Conflict, NotFound
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import Page, PageRequest
 from cstp_grpc.storage.tables import tasks
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -115,10 +116,10 @@ class Keeping(RuleBasedStateMachine):
 
 
 @pytest.mark.hypothesis
-def test_tasks_are_what_the_model_says(kit: KeeperKit, engine: Engine) -> None:
+def test_tasks_are_what_the_model_says(kit: KeeperKit, database: Database) -> None:
     class OnThisDatabase(Keeping):
         def __init__(self) -> None:
-            with engine.begin() as connection:
+            with database.engine.begin() as connection:
                 connection.execute(delete(tasks))
             self.kit = kit
             super().__init__()

@@ -9,11 +9,11 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import Engine
 
 from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.enums import PushFormat, TaskState
 from cstp_grpc.errors import Conflict, InvalidArgument, MethodNotFound, NotFound
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.delivery import DeliveryDispatcher
 from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -32,13 +32,13 @@ ALL = PageRequest(100)
 
 
 @pytest.fixture
-def pushing(engine: Engine, writer: GroupCommitWriter) -> PushKit:
-    return PushKit(engine, writer)
+def pushing(database: Database, writer: GroupCommitWriter) -> PushKit:
+    return PushKit(database, writer)
 
 
 @pytest.fixture
-def other_writer(engine: Engine) -> Iterator[GroupCommitWriter]:
-    writer = ServerWriter(engine)
+def other_writer(database: Database) -> Iterator[GroupCommitWriter]:
+    writer = ServerWriter(database)
     yield writer
     writer.close()
 
@@ -376,7 +376,7 @@ def test_a_configuration_made_while_a_task_ends_is_told_how_it_ended(
     pushing: PushKit, other_writer: GroupCommitWriter
 ) -> None:
     """Whichever of both comes first."""
-    others = PushKit(pushing.engine, other_writer)
+    others = PushKit(pushing.database, other_writer)
     with ThreadPoolExecutor(2) as callers:
         for number in range(20):
             name = f"t-{number}"

@@ -7,9 +7,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection
-
 from cstp_grpc.audit.model import AuditEntry
+from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.webhooks.delivery import WebhookRequest
 from cstp_grpc.webhooks.url_allow_list import WebhookUrl
 from tests.waiting import SECONDS
@@ -45,5 +44,5 @@ class Trail:
     def __init__(self) -> None:
         self.entries: list[AuditEntry] = []
 
-    def append(self, connection: Connection, entry: AuditEntry) -> None:
+    def append(self, unit_of_work: UnitOfWork, entry: AuditEntry) -> None:
         self.entries.append(entry)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cstp_grpc.decisions.search import chroma_index
-from cstp_grpc.storage.engine import create_engine
+from cstp_grpc.storage.database import open_database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.databases import POOL_SIZE, write_journal
 from tests.decisions.index.indexed import IndexedJournal
@@ -34,11 +34,11 @@ def open_journal(tmp_path: Path) -> Iterator[OpenJournal]:
         def open_named(name: str) -> IndexedJournal:
             path = tmp_path / f"{name}.db"
             write_journal(path)
-            engine = create_engine(f"sqlite:///{path}", POOL_SIZE)
-            opened.callback(engine.dispose)
-            writer = GroupCommitWriter(engine, timeout=10.0)
+            database = open_database(f"sqlite:///{path}", POOL_SIZE)
+            opened.callback(database.close)
+            writer = GroupCommitWriter(database, timeout=10.0)
             opened.callback(writer.close)
-            journal = IndexedJournal(engine, writer, tmp_path / "index")
+            journal = IndexedJournal(database, writer, tmp_path / "index")
             opened.callback(journal.stop)
             return journal
 

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-from sqlalchemy import Engine
 
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.model import DecisionContent, DecisionFilter, ImportRecord
@@ -23,6 +22,7 @@ from cstp_grpc.decisions.sql_change_log import SqlChangeLog
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.embedding.embedder import Vectors
 from cstp_grpc.enums import Visibility
+from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.decisions.journals import Recorder
 from tests.waiting import wait_until
@@ -55,11 +55,11 @@ class SpreadEmbedder:
 class IndexedJournal:
     """A journal, a search that always asks the index, and the index's supervisor."""
 
-    def __init__(self, engine: Engine, writer: GroupCommitWriter, folder: Path) -> None:
+    def __init__(self, database: Database, writer: GroupCommitWriter, folder: Path) -> None:
         self.folder = folder
         self.embedder = SpreadEmbedder()
-        self.store = SqlDecisionStore(engine, SHARE_WITH_ALL)
-        self.outbox = SqlChangeLog(engine, writer)
+        self.store = SqlDecisionStore(database, SHARE_WITH_ALL)
+        self.outbox = SqlChangeLog(database, writer)
         self.matrix = VectorMatrix(self.embedder.dimensions, SHARE_WITH_ALL)
         self.mirror = MatrixSync(self.store, self.embedder.model, self.matrix)
         self.journal = Journal(
