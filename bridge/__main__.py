@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from bridge.http_listener import raise_descriptor_limit
 from bridge.server import ListenAddresses, run_bridge
@@ -46,11 +45,8 @@ class BridgeTask:
         return cls(**json.loads(text))
 
 
-class AddressReporter(Protocol):
-    """Receive the addresses on which the bridge listens."""
-
-    def __call__(self, addresses: ListenAddresses) -> object:
-        """Report the addresses. Raises OSError."""
+AddressReporter = Callable[[ListenAddresses], object]
+"""Reports the addresses on which the bridge listens. Raises OSError."""
 
 
 def main() -> int:

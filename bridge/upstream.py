@@ -104,14 +104,6 @@ MALFORMED_MESSAGE: Final = b"\xff"
 """The beginning of a field's number, which decodes as no message."""
 
 
-class UnaryStub(Protocol):
-    """Send a message of one method."""
-
-    def __call__(self, request: Message, *, timeout: float, metadata: Metadata) -> Awaitable[Message]:
-        """Return the response. Raises grpc.aio.AioRpcError."""
-        ...
-
-
 class ServerStream(Protocol):
     """A call that is answered with a stream of messages."""
 
@@ -128,16 +120,11 @@ class ServerStream(Protocol):
         ...
 
 
+# The stubs of grpc.aio have no types of their own.
+UnaryStub = Callable[..., Awaitable[Message]]
+"""Calls one method: takes the request, and `timeout` and `metadata` by name. Raises grpc.aio.AioRpcError."""
 StreamingStub = Callable[..., ServerStream]
 """Opens a call of one method: takes the request, and `metadata` by name."""
-
-
-class RawUnaryStub(Protocol):
-    """Send bytes that are not a valid message of one method."""
-
-    def __call__(self, request: bytes, *, timeout: float, metadata: Metadata) -> Awaitable[Message]:
-        """Always raise grpc.aio.AioRpcError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +137,7 @@ class ForwardedMethod:
     method: RpcMethod
     invoke: UnaryStub | None = None
     open: StreamingStub | None = None
-    invoke_malformed: RawUnaryStub | None = None
+    invoke_malformed: UnaryStub | None = None
 
 
 class Forwarder:
@@ -258,7 +245,7 @@ def build_forwarded_method(channel: grpc.aio.Channel, method: RpcMethod) -> Forw
     if method.client_streaming:
         return ForwardedMethod(method)
     # An error needs no message of the answer, so a method that answers with a stream can be called like a unary one.
-    malformed: RawUnaryStub = channel.unary_unary(method.path, response_deserializer=method.response.FromString)
+    malformed: UnaryStub = channel.unary_unary(method.path, response_deserializer=method.response.FromString)
     if method.server_streaming:
         stream = channel.unary_stream(
             method.path,

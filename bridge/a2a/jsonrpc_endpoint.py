@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 from a2a.utils.errors import (
@@ -86,35 +87,34 @@ class A2aJsonRpcEndpoint:
         ):
             return await self._stream(first, first.id, exchange, context)
 
-        async def answer(call: JsonRpcEntry) -> JsonRpcOutcome:
-            return await self._answer(call, exchange, context)
-
+        answer = functools.partial(self._answer, exchange, context)
         return await jsonrpc.respond_to_body(body, answer, exchange.request_id, exchange.response_headers)
 
-    async def _answer(self, call: JsonRpcEntry, exchange: A2aHttpCall, context: A2aCallContext) -> JsonRpcOutcome:
+    async def _answer(self, exchange: A2aHttpCall, context: A2aCallContext, call: JsonRpcEntry) -> JsonRpcOutcome:
         """Execute a call that does not stream and return its outcome."""
         if isinstance(call, jsonrpc.MalformedJsonRpcRequest):
             return await failed_outcome(call.id, unreadable_body_error(call.failure), exchange, "a call")
         if call.method in self._streaming:
             return await self._refuse_stream(call, exchange)
         try:
-            value = await self._perform(call, exchange, context)
+            self._require_version(call.method, exchange)
+            if call.method in self._versions:
+                known = await self._load_operations(self._versions[call.method])
+                value = await known.answers[call.method](call.params, context)
+            else:
+                self._require_extension(call.method, context)
+                value = await self._peer.forwarder.call(call.method, call.params, exchange.metadata)
             return JsonRpcOutcome(None if call.id is None else jsonrpc.encode_result(call.id, value))
         except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
             return await failed_outcome(call.id, error, exchange, call.method)
 
-    async def _perform(self, call: jsonrpc.JsonRpcRequest, exchange: A2aHttpCall, context: A2aCallContext) -> object:
-        """Return the result of a call. Raises A2AError and CstpError."""
-        self._require_version(call.method, exchange)
-        if call.method in self._versions:
-            known = await self._load_operations(self._versions[call.method])
-            return await known.answers[call.method](call.params, context)
-        if not call.method.startswith(self._prefixes):
+    def _require_extension(self, method: str, context: A2aCallContext) -> None:
+        """Raise MethodNotFoundError unless a method is one of CSTP's, and the extension is activated."""
+        if not method.startswith(self._prefixes):
             raise MethodNotFoundError("Method not found")
         if not is_extension_activated(context):
             hint = f"send {EXTENSIONS_HEADER}: {EXTENSION_URI} to call methods of CSTP"
             raise MethodNotFoundError(f"Method not found; {hint}")
-        return await self._peer.forwarder.call(call.method, call.params, exchange.metadata)
 
     def _require_version(self, method: str, exchange: A2aHttpCall) -> None:
         """Raise VersionNotSupportedError unless the method belongs to the requested version."""

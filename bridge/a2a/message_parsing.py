@@ -289,9 +289,11 @@ def read_struct(struct: Struct, place: str) -> dict[str, Any]:
 
 def nesting_depth(value: object) -> int:
     """Return the nesting depth of a JSON value, counting the outermost object or list."""
-    if not isinstance(value, (dict, list)):
-        return 0
-    return 1 + max(map(nesting_depth, value.values() if isinstance(value, dict) else value), default=0)
+    depth, level = 0, [value]
+    while containers := [item for item in level if isinstance(item, (dict, list))]:
+        depth += 1
+        level = [item for each in containers for item in (each.values() if isinstance(each, dict) else each)]
+    return depth
 
 
 def field_error(place: str, description: str) -> InvalidParamsError:

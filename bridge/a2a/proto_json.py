@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeGuard, TypeVar, cast
 
 from a2a.utils.errors import InvalidParamsError
 from google.api import field_behavior_pb2
@@ -45,6 +45,8 @@ class KnownField:
     """Its name in JSON, and the one in the contract if that is another."""
     takes_null: bool
     """Whether null is a value and does not mean that the field is absent: so it is for free-form data."""
+    fill_item: Callable[[Any, object, str, ViolationCollector], None]
+    """Sets one message of a field of messages."""
 
     def spellings_in(self, members: Mapping[str, object]) -> list[str]:
         """Return the names by which an object sets the field."""
@@ -54,17 +56,22 @@ class KnownField:
 @functools.cache
 def message_fields(kind: Descriptor) -> tuple[tuple[KnownField, ...], tuple[tuple[KnownField, ...], ...]]:
     """Return the fields of a message type, and its groups of mutually exclusive fields."""
-    fields = {
-        field.name: KnownField(
-            field,
-            tuple(dict.fromkeys((field.json_name, field.name))),
-            field.message_type is not None and field.message_type.full_name == VALUE_TYPE,
-        )
-        for field in kind.fields
-    }
+    fields = {field.name: build_known_field(field) for field in kind.fields}
     # An optional field is a choice of its own to protobuf.
     choices = [tuple(fields[field.name] for field in oneof.fields) for oneof in kind.oneofs if len(oneof.fields) > 1]
     return tuple(fields.values()), tuple(choices)
+
+
+def build_known_field(field: FieldDescriptor) -> KnownField:
+    """Return a field with what parsing needs of it."""
+    kind = field.message_type.full_name if field.message_type is not None else ""
+    codec = json_values.WELL_KNOWN_CODECS.get(kind)
+    return KnownField(
+        field,
+        names=tuple(dict.fromkeys((field.json_name, field.name))),
+        takes_null=kind == VALUE_TYPE,
+        fill_item=fill_message if codec is None else codec.fill,
+    )
 
 
 def parse_request(params: object, kind: type[MessageT]) -> MessageT:
@@ -85,11 +92,7 @@ def with_json_names(error: InvalidParamsError, kind: type[Message]) -> InvalidPa
 
 
 def fill_message(message: Message, value: object, path: str, problems: ViolationCollector) -> None:
-    """Set an empty message from JSON and collect all violations."""
-    known = json_values.WELL_KNOWN_CODECS.get(message.DESCRIPTOR.full_name)
-    if known is not None:
-        known.fill(message, value, path, problems)
-        return
+    """Set an empty message from JSON and collect all violations; there is one frame for each level of messages."""
     if not isinstance(value, dict):
         problems.add(path, "must be an object" if path else "params must be an object")
         return
@@ -99,46 +102,45 @@ def fill_message(message: Message, value: object, path: str, problems: Violation
         spellings = each.spellings_in(value)
         if len(spellings) > 1:
             problems.add(prefix + spellings[1], f'cannot be set beside "{spellings[0]}"')
-        elif spellings:
-            fill_field(message, each.field, value[spellings[0]], prefix + each.field.json_name, problems)
+        if len(spellings) != 1:
+            continue
+        field, given, place = each.field, value[spellings[0]], prefix + each.field.json_name
+        if field.message_type is None:
+            fill_scalars(message, field, given, place, problems)
+        elif not field.is_repeated:
+            child = getattr(message, field.name)
+            child.SetInParent()
+            each.fill_item(child, given, place, problems)
+        elif is_fitting_list(given, place, problems):
+            for position, item in enumerate(given):
+                each.fill_item(getattr(message, field.name).add(), item, f"{place}[{position}]", problems)
     for choice in choices:
         check_oneof([each.field for each in choice if each.spellings_in(value)], prefix, problems)
 
 
-def fill_field(
+def fill_scalars(
     message: Message, field: FieldDescriptor, value: object, path: str, problems: ViolationCollector
 ) -> None:
-    """Set a field and collect the violations in it."""
-    if field.is_repeated:
-        fill_list(getattr(message, field.name), field, value, path, problems)
-    elif field.message_type is not None:
-        child = getattr(message, field.name)
-        child.SetInParent()
-        fill_message(child, value, path, problems)
-    else:
+    """Set a field of scalars, one or a list of them, and collect the violations in it."""
+    if not field.is_repeated:
         try:
             setattr(message, field.name, parse_scalar(field, value))
         except InvalidValue as refusal:
             problems.add(path, str(refusal))
+    elif is_fitting_list(value, path, problems):
+        for position, item in enumerate(value):
+            try:
+                getattr(message, field.name).append(parse_scalar(field, item))
+            except InvalidValue as refusal:
+                problems.add(f"{path}[{position}]", str(refusal))
 
 
-def fill_list(container: Any, field: FieldDescriptor, value: object, path: str, problems: ViolationCollector) -> None:
-    """Append the items of a list and collect the violations in each."""
-    if not isinstance(value, list):
-        problems.add(path, "must be a list")
-        return
-    if len(value) > MAX_ITEMS:
-        problems.add(path, TOO_MANY)
-        return
-    for position, item in enumerate(value):
-        place = f"{path}[{position}]"
-        if field.message_type is not None:
-            fill_message(container.add(), item, place, problems)
-            continue
-        try:
-            container.append(parse_scalar(field, item))
-        except InvalidValue as refusal:
-            problems.add(place, str(refusal))
+def is_fitting_list(value: object, path: str, problems: ViolationCollector) -> TypeGuard[list[object]]:
+    """Return whether a value is a list of at most MAX_ITEMS; add a violation if it is not."""
+    if isinstance(value, list) and len(value) <= MAX_ITEMS:
+        return True
+    problems.add(path, TOO_MANY if isinstance(value, list) else "must be a list")
+    return False
 
 
 def parse_scalar(field: FieldDescriptor, value: object) -> Any:

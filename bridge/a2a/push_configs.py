@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 from bridge.a2a import proto_json
 from bridge.a2a.call_context import V0_3, V1_0, A2aCallContext, call_metadata, call_version
 from bridge.a2a.errors import INLINE_CONFIG_PATH, push_error, violations_error
-from bridge.a2a.task_store import await_response
+from bridge.a2a.task_store import invoke_rpc
 from bridge.upstream import Metadata
 from cstp_grpc.errors import CstpError, FieldViolation
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
@@ -45,18 +45,16 @@ class GrpcPushConfigStore:
     ) -> tasks_pb2.PushConfig:
         """Store a configuration of a task and return it as stored; the request holds it at `place`."""
         request = tasks_pb2.CreatePushConfigRequest(task_id=task_id, push_config=config)
-        call = self._service.CreatePushConfig(request, timeout=self._timeout, metadata=tuple(metadata))
         try:
-            return (await await_response(call, tasks_pb2.CreatePushConfigRequest)).push_config
+            return (await invoke_rpc(self._service.CreatePushConfig, request, metadata, self._timeout)).push_config
         except CstpError as failure:
             raise push_error(failure, place) from failure
 
     async def get(self, task_id: str, config_id: str, metadata: Metadata) -> tasks_pb2.PushConfig:
         """Return a configuration of a task, the most recent one if the id is empty."""
         request = tasks_pb2.GetPushConfigRequest(task_id=task_id, id=config_id)
-        call = self._service.GetPushConfig(request, timeout=self._timeout, metadata=tuple(metadata))
         try:
-            return (await await_response(call, tasks_pb2.GetPushConfigRequest)).push_config
+            return (await invoke_rpc(self._service.GetPushConfig, request, metadata, self._timeout)).push_config
         except CstpError as failure:
             raise push_error(failure) from failure
 
@@ -65,18 +63,16 @@ class GrpcPushConfigStore:
     ) -> tasks_pb2.ListPushConfigsResponse:
         """Return a page of the configurations of a task."""
         request = tasks_pb2.ListPushConfigsRequest(task_id=task_id, page_size=page_size, page_token=page_token)
-        call = self._service.ListPushConfigs(request, timeout=self._timeout, metadata=tuple(metadata))
         try:
-            return await await_response(call, tasks_pb2.ListPushConfigsRequest)
+            return await invoke_rpc(self._service.ListPushConfigs, request, metadata, self._timeout)
         except CstpError as failure:
             raise push_error(failure) from failure
 
     async def delete(self, task_id: str, config_id: str, metadata: Metadata) -> None:
         """Delete a configuration of a task, if it exists."""
         request = tasks_pb2.DeletePushConfigRequest(task_id=task_id, id=config_id)
-        call = self._service.DeletePushConfig(request, timeout=self._timeout, metadata=tuple(metadata))
         try:
-            await await_response(call, tasks_pb2.DeletePushConfigRequest)
+            await invoke_rpc(self._service.DeletePushConfig, request, metadata, self._timeout)
         except CstpError as failure:
             raise push_error(failure) from failure
 

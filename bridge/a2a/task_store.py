@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -176,9 +176,8 @@ class GrpcTaskStore:
             method=method,
             push_config=push_config,
         )
-        call = self._service.SaveTask(request, timeout=self._timeout, metadata=tuple(metadata))
         try:
-            saved = await await_response(call, tasks_pb2.SaveTaskRequest)
+            saved = await invoke_rpc(self._service.SaveTask, request, metadata, self._timeout)
         except CstpError as failure:
             if failure.reason == "CONFLICT":
                 raise TaskVersionConflict(task.id) from failure
@@ -191,9 +190,8 @@ class GrpcTaskStore:
     async def get(self, task_id: str, metadata: Metadata) -> StoredTask:
         """Return a task of the caller. Raises TaskNotFoundError."""
         request = tasks_pb2.GetTaskRequest(id=task_id)
-        call = self._service.GetTask(request, timeout=self._timeout, metadata=tuple(metadata))
         try:
-            kept = (await await_response(call, tasks_pb2.GetTaskRequest)).task
+            kept = (await invoke_rpc(self._service.GetTask, request, metadata, self._timeout)).task
         except CstpError as failure:
             # An id that cannot be one is the id of no task.
             if failure.reason in ("NOT_FOUND", "INVALID_ARGUMENT"):
@@ -207,9 +205,8 @@ class GrpcTaskStore:
     async def find(self, key: str, metadata: Metadata) -> tuple[str, StoredTask | None]:
         """Return the id of the task for a message key, and the task if it is stored."""
         request = tasks_pb2.FindTaskRequest(key=key)
-        call = self._service.FindTask(request, timeout=self._timeout, metadata=tuple(metadata))
         try:
-            found = await await_response(call, tasks_pb2.FindTaskRequest)
+            found = await invoke_rpc(self._service.FindTask, request, metadata, self._timeout)
         except CstpError as failure:
             raise UpstreamError(failure) from failure
         task = read_task(found.task) if found.HasField("task") else None
@@ -224,9 +221,8 @@ class GrpcTaskStore:
             page_size=query.page_size,
             page_token=query.page_token,
         )
-        call = self._service.ListTasks(request, timeout=self._timeout, metadata=tuple(metadata))
         try:
-            page = await await_response(call, tasks_pb2.ListTasksRequest)
+            page = await invoke_rpc(self._service.ListTasks, request, metadata, self._timeout)
         except CstpError as failure:
             if failure.reason == "INVALID_ARGUMENT":
                 raise invalid_params(failure.message, *a2a_field_violations(failure)) from failure
@@ -235,12 +231,14 @@ class GrpcTaskStore:
         return A2aTaskPage(tasks, page.next_page_token, page.total)
 
 
-async def await_response(call: Awaitable[ResponseT], request: type[Message]) -> ResponseT:
-    """Return the response of a call. Raises CstpError."""
+async def invoke_rpc(
+    rpc: Callable[..., Awaitable[ResponseT]], request: Message, metadata: Metadata, timeout: float
+) -> ResponseT:
+    """Call an rpc of the server's and return the response. Raises CstpError."""
     try:
-        return await call
+        return await rpc(request, timeout=timeout, metadata=tuple(metadata))
     except grpc.aio.AioRpcError as error:
-        failure = visible_rpc_error(error, request)
+        failure = visible_rpc_error(error, type(request))
         # A2A callers do not know the names of the server's methods.
         failure.message = LIMITED_CALLS.sub("operations on tasks", failure.message)
         raise failure from error

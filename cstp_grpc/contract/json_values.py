@@ -357,81 +357,92 @@ def set_struct(struct: Struct, value: object, path: str, problems: ViolationColl
     """Validate an object and set the members of a Struct."""
     if not isinstance(value, dict):
         raise InvalidValue("must be an object")
-    require_depth(depth)
-    fields = struct.fields
-    for key, item in value.items():
-        place = f"{path}.{printable_key(key)}" if isinstance(item, (dict, list)) else path
-        try:
-            set_value(fields[parse_text(key)], item, place, problems, depth + 1)
-        except InvalidValue as refusal:
-            problems.add(f"{path}.{printable_key(key)}", str(refusal))
+    set_container(struct, value, path, problems, depth)
 
 
 def set_list(container: ListValue, value: object, path: str, problems: ViolationCollector, depth: int) -> None:
     """Validate a list and set the items of a ListValue."""
     if not isinstance(value, list):
         raise InvalidValue("must be a list")
-    require_depth(depth)
-    values = container.values
-    for position, item in enumerate(value):
-        place = f"{path}[{position}]" if isinstance(item, (dict, list)) else path
-        try:
-            set_value(values.add(), item, place, problems, depth + 1)
-        except InvalidValue as refusal:
-            problems.add(f"{path}[{position}]", str(refusal))
+    set_container(container, value, path, problems, depth)
 
 
 def set_value(target: Value, value: object, path: str, problems: ViolationCollector, depth: int) -> None:
     """Validate a JSON value and set a Value."""
+    if isinstance(value, (dict, list)):
+        set_container(open_container(target, value), value, path, problems, depth)
+    else:
+        set_scalar(target, value)
+
+
+def set_container(
+    container: Any, value: dict[Any, Any] | list[Any], path: str, problems: ViolationCollector, depth: int
+) -> None:
+    """Validate the members of an object or the items of a list, and set those of a Struct or of a ListValue."""
+    if depth > MAX_NESTING:
+        raise InvalidValue(f"is nested more than {MAX_NESTING} levels deep")
+    is_object = isinstance(value, dict)
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        try:
+            target = container.fields[parse_text(key)] if is_object else container.values.add()
+            if isinstance(item, (dict, list)):
+                # One frame for each level of nesting, and no path made for values that have none below them.
+                place = item_path(path, key, is_object=is_object)
+                set_container(open_container(target, item), item, place, problems, depth + 1)
+            else:
+                set_scalar(target, item)
+        except InvalidValue as refusal:
+            problems.add(item_path(path, key, is_object=is_object), str(refusal))
+
+
+def item_path(path: str, key: object, *, is_object: bool) -> str:
+    """Return the path of a member of the object, or of an item of the list, at a path."""
+    return f"{path}.{printable_key(key)}" if is_object else f"{path}[{key}]"
+
+
+def open_container(target: Value, value: object) -> Struct | ListValue:
+    """Make a Value an object or a list, as a JSON value is one, and return it empty."""
+    container = target.struct_value if isinstance(value, Mapping) else target.list_value
+    container.SetInParent()
+    return container
+
+
+def set_scalar(target: Value, value: object) -> None:
+    """Validate a JSON value that is neither an object nor a list and set a Value."""
     if isinstance(value, bool):
         target.bool_value = value
     elif isinstance(value, str):
-        target.string_value = parse_text(value)
+        # Most text is ASCII, which has no surrogates to be looked for.
+        target.string_value = value if value.isascii() else parse_text(value)
     elif isinstance(value, (int, float)):
         target.number_value = parse_exact_double(value)
     elif value is None:
         target.null_value = 0  # type: ignore[assignment]
-    elif isinstance(value, dict):
-        target.struct_value.SetInParent()
-        set_struct(target.struct_value, value, path, problems, depth)
-    elif isinstance(value, list):
-        target.list_value.SetInParent()
-        set_list(target.list_value, value, path, problems, depth)
     else:
         raise InvalidValue("must be a JSON value")
 
 
 def set_trusted_struct(struct: Struct, members: Mapping[str, Any]) -> None:
-    """Set the members of a Struct from data already known to be valid, such as data rendered here."""
-    fields = struct.fields
-    for key, item in members.items():
-        set_trusted_value(fields[key], item)
+    """Set the members of a Struct from data already known to be valid, such as data rendered here.
 
-
-def set_trusted_value(target: Value, value: Any) -> None:
-    """Set a Value from data already known to be valid. Raises ValueError for NaN and infinity."""
-    if isinstance(value, str):
-        target.string_value = value
-    elif isinstance(value, bool):
-        target.bool_value = value
-    elif isinstance(value, (int, float)):
-        target.number_value = render_number(float(value))
-    elif value is None:
-        target.null_value = 0  # type: ignore[assignment]
-    elif isinstance(value, Mapping):
-        target.struct_value.SetInParent()
-        set_trusted_struct(target.struct_value, value)
-    else:
-        target.list_value.SetInParent()
-        values = target.list_value.values
-        for item in value:
-            set_trusted_value(values.add(), item)
-
-
-def require_depth(depth: int) -> None:
-    """Raise InvalidValue if data is nested too deeply."""
-    if depth > MAX_NESTING:
-        raise InvalidValue(f"is nested more than {MAX_NESTING} levels deep")
+    Raises ValueError for NaN and infinity.
+    """
+    # Objects and lists in them wait here to be filled: the stack does not grow with the nesting.
+    pending: list[tuple[Any, Any]] = [(struct, members)]
+    for container, value in pending:
+        is_object = isinstance(value, Mapping)
+        for key, item in value.items() if is_object else enumerate(value):
+            target = container.fields[key] if is_object else container.values.add()
+            if isinstance(item, str):
+                target.string_value = item
+            elif isinstance(item, bool):
+                target.bool_value = item
+            elif isinstance(item, (int, float)):
+                target.number_value = render_number(float(item))
+            elif item is None:
+                target.null_value = 0
+            else:
+                pending.append((open_container(target, item), item))
 
 
 def render_struct(struct: Struct) -> dict[str, object]:
