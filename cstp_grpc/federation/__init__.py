@@ -1,1 +1,1 @@
-"""Asking several agents and merging their answers, for servers and for callers."""
+"""Ask several agents at once and merge their responses, for servers and for callers."""

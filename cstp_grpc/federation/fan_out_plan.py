@@ -103,10 +103,12 @@ def must_judge(peer: Peer, subject: CallSubject) -> bool:
 
 AnswerT = TypeVar("AnswerT")
 
-MIN_MARGIN_SECONDS: Final = 0.05
-MAX_MARGIN_SECONDS: Final = 0.5
 MARGIN_SHARE: Final = 0.1
-"""The share of the caller's time kept for merging and auditing, within the two bounds in seconds."""
+"""The share of the caller's time kept for merging and for the audit entry, within the next two bounds."""
+MIN_MARGIN_SECONDS: Final = 0.05
+"""The least that is kept: the audit entry has to be committed within it, also for callers in a hurry."""
+MAX_MARGIN_SECONDS: Final = 0.5
+"""The most that is kept: merging takes no longer for callers with much time."""
 BUSY_RETRY_SECONDS: Final = 0.5
 """The retry delay if too many calls wait for peers."""
 
@@ -136,17 +138,18 @@ class FanOutPlan:
         self, method: str, request: Message, own: Awaitable[AnswerT]
     ) -> tuple[AnswerT, list[PeerResponse]]:
         """Await this agent's own answer while asking the peers; return both. Raises the errors of `own`."""
-        asking = self._ask(method, request, None)
+        pending = self._ask(method, request, None)
         try:
             answer = await own
         except Exception:
-            # Calls that fail here keep their places too: peers are asked all the same.
-            await asking.await_replies()
+            # The peers have been asked and are busy with it, so the call keeps its slot: else a caller whose calls
+            # fail here could have peers asked without a bound.
+            await pending.await_replies()
             raise
         except asyncio.CancelledError:
-            asking.abandon()
+            pending.abandon()
             raise
-        return answer, self._read(await asking.await_replies())
+        return answer, self._read(await pending.await_replies())
 
     def _ask(self, method: str, request: Message, late: LateReplyCollector | None) -> PendingReplies:
         metadata = ((HOP_METADATA_KEY, self.hop_context.encode()),)

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from cstp_grpc.client.call_steps import build_request, method_of_call, with_idempotency_key
 from cstp_grpc.contract.calls import OnFailure, PagedCall, UnaryCall, UploadCall, WatchCall
+from cstp_grpc.enums import Severity
 from cstp_grpc.errors import InvalidArgument, MethodNotFound
 from cstp_grpc.federation.fan_out import ask_peers
 from cstp_grpc.federation.fan_out_plan import CallSubject, PeerPolicy, SubjectFilter
@@ -23,7 +24,7 @@ from cstp_grpc.federation.merge import (
     UNREACHABLE_GUARDRAIL,
     FederatedVerdict,
     MergedVerdict,
-    PeerViolation,
+    blocking_verdict,
     decide_verdict,
     merge_search_results,
 )
@@ -31,6 +32,7 @@ from cstp_grpc.federation.peer import CircuitBreaker, Peer, open_peer
 from cstp_grpc.federation.peer_responses import PeerResponse, read_replies, write_announcement, write_check, write_query
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 from cstp_grpc.gen.methods import Cstp
+from cstp_grpc.guardrails.model import Violation
 
 if TYPE_CHECKING:
     from cstp_grpc.card_keys import PublicKey
@@ -42,8 +44,11 @@ ANNOUNCE_METHOD: Final = "cstp.announceIntent"
 QUERY_METHOD: Final = "cstp.queryDecisions"
 CHECK_METHOD: Final = "cstp.checkGuardrails"
 DEFAULT_LIMIT: Final = 10
+"""How many decisions a query returns that states no limit, as at a server."""
 BREAKER_FAILURES: Final = 5
+"""The default of `federation.breaker_failures`."""
 BREAKER_SECONDS: Final = 10.0
+"""The default of `federation.breaker_seconds`."""
 
 FederatedRequest = cstp_pb2.AnnounceIntentRequest | cstp_pb2.QueryDecisionsRequest | cstp_pb2.CheckGuardrailsRequest
 RequestT = TypeVar(
@@ -169,8 +174,9 @@ class FederatedCallExecutor:
 
     def _merge_verdict(self, request: Any, answers: list[PeerResponse]) -> FederatedVerdict:
         """Return the merged verdict of the agents; if none gave one, it blocks, whoever was required."""
-        judged = any(answer.verdict is not None for answer in answers)
-        own = EMPTY_VERDICT if judged else verdict_without_judges(self._name)
+        # If nobody is required and nobody answers, all that follows are warnings, and nothing would have been checked.
+        has_verdict = any(answer.verdict is not None for answer in answers)
+        own = EMPTY_VERDICT if has_verdict else verdict_without_judges(self._name)
         quorum = self._policy.quorum(call_subject(request))
         return decide_verdict(self._name, own, [answer.peer_verdict for answer in answers], quorum)
 
@@ -201,8 +207,8 @@ class FederatedClient(Cstp):
                 raise InvalidArgument.field("agents", "must name each agent once, and one at the least")
             if quorum is not None and not 1 <= quorum <= sum(peer.required for peer in peers):
                 raise InvalidArgument.field("quorum", "must be at least 1, and no more than there are required agents")
-            self._together = FederatedCallExecutor(peers, name, timeout, quorum, now)
-            super().__init__(self._together)
+            self._executor = FederatedCallExecutor(peers, name, timeout, quorum, now)
+            super().__init__(self._executor)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
@@ -217,7 +223,7 @@ class FederatedClient(Cstp):
 
     def make(self, call: UnaryCall[T], timeout: float | None = None) -> T:
         """Return the merged response of a call described by `cstp_grpc.gen.calls`. Raises CstpError."""
-        return self._together.make(call, timeout)
+        return self._executor.make(call, timeout)
 
     def close(self) -> None:
         """Close the connections; the client cannot be used any more."""
@@ -277,24 +283,20 @@ def request_for_agents(request: RequestT) -> RequestT:
     """
     if request.scope == types_pb2.SCOPE_LOCAL:
         raise InvalidArgument.field("scope", "is never local where several agents are asked")
-    told = type(request)()
-    told.CopyFrom(request)
-    told.ClearField("agents")
-    told.scope = request.scope or types_pb2.SCOPE_LOCAL
-    return told
+    forwarded = type(request)()
+    forwarded.CopyFrom(request)
+    # They name agents of this client, which the agents do not know.
+    forwarded.ClearField("agents")
+    forwarded.scope = request.scope or types_pb2.SCOPE_LOCAL
+    return forwarded
 
 
 def verdict_without_judges(agent: str) -> MergedVerdict:
     """Return a blocking verdict for a call that no agent evaluated."""
-    finding = PeerViolation(
-        agent=agent,
-        guardrail_id=UNREACHABLE_GUARDRAIL,
-        name="Peers judge",
-        message="No agent judged this.",
-        blocks=True,
-        code=UNREACHABLE_CODE,
+    violation = Violation(
+        UNREACHABLE_GUARDRAIL, "Peers judge", "No agent judged this.", Severity.BLOCK, code=UNREACHABLE_CODE
     )
-    return MergedVerdict({finding.key: finding})
+    return blocking_verdict(agent, violation)
 
 
 def not_federated_error(method: str) -> MethodNotFound:

@@ -1,8 +1,8 @@
 """Merge the verdicts and search results of several agents: pure functions, independent of order and repetition.
 
 `merge_verdicts` and `merge_matches` are commutative, associative and idempotent, with `EMPTY_VERDICT` and
-`NO_MATCHES` as
-neutral elements. No merge turns a denied action into an allowed one.
+`NO_MATCHES` as neutral elements: replies arrive in any order, and one agent may be asked by several ways. No merge
+turns a denied action into an allowed one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
+
+from cstp_grpc.enums import Severity
+from cstp_grpc.gen.cstp.v1 import cstp_pb2
+from cstp_grpc.guardrails.model import Verdict, Violation
 
 UNREACHABLE_GUARDRAIL: Final = "federation-unreachable"
 """The guardrail id of a peer that gave no verdict."""
@@ -25,52 +29,34 @@ ViolationKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class PeerViolation:
-    """A violation or warning of one agent.
-
-    `blocks` is its severity: a warning that blocks comes from an advisory agent, or was outvoted.
-    """
-
-    agent: str
-    guardrail_id: str
-    name: str
-    message: str
-    blocks: bool
-    suggestion: str | None = None
-    code: str | None = None
-    missing_inputs: tuple[tuple[str, str, str], ...] = ()
-    """The missing inputs: name, type and description of each."""
-
-    @property
-    def key(self) -> ViolationKey:
-        """The identity of a violation: agent and guardrail."""
-        return self.agent, self.guardrail_id
-
-    @property
-    def rank(
-        self,
-    ) -> tuple[bool, str, str, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str, str], ...]]:
-        """The sort key by which the greatest of several violations with the same key is kept."""
-        suggestion = () if self.suggestion is None else (self.suggestion,)
-        code = () if self.code is None else (self.code,)
-        return self.blocks, self.message, self.name, suggestion, code, self.missing_inputs
-
-
-@dataclass(frozen=True, slots=True)
 class MergedVerdict:
-    """The merged verdict of one or more agents.
+    """The verdicts of one or more agents, by the name under which each is known here.
 
-    No key is in both `blocking` and `warning`; `evaluated` counts the guardrails that each agent evaluated.
+    Each names a guardrail once. A warning whose severity is to block comes from an advisory agent, or was outvoted.
+    The version of the rules is empty, since responses do not state it.
     """
 
-    blocking: Mapping[ViolationKey, PeerViolation] = field(default_factory=dict)
-    warning: Mapping[ViolationKey, PeerViolation] = field(default_factory=dict)
-    evaluated: Mapping[str, int] = field(default_factory=dict)
+    by_agent: Mapping[str, Verdict] = field(default_factory=dict)
 
     @property
     def allowed(self) -> bool:
         """Whether nothing blocks."""
-        return not self.blocking
+        return all(verdict.allowed for verdict in self.by_agent.values())
+
+    @property
+    def violations(self) -> Mapping[ViolationKey, Violation]:
+        """What blocks, sorted by agent and guardrail."""
+        return sort_violations((agent, each) for agent, verdict in self.by_agent.items() for each in verdict.violations)
+
+    @property
+    def warnings(self) -> Mapping[ViolationKey, Violation]:
+        """What does not block, with blocking severity first, then sorted by agent and guardrail."""
+        return sort_violations((agent, each) for agent, verdict in self.by_agent.items() for each in verdict.warnings)
+
+    @property
+    def evaluated(self) -> int:
+        """How many guardrails the agents evaluated together."""
+        return sum(verdict.evaluated for verdict in self.by_agent.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,29 +103,31 @@ class FederatedVerdict:
         return self.merged.allowed
 
 
-@dataclass(frozen=True, slots=True)
-class PeerMatch:
-    """A decision that an agent found; `weight` is its score times the trust in the agent, 0 to 1.
+FoundT = TypeVar("FoundT", cstp_pb2.DecisionSummary, cstp_pb2.SimilarDecision)
 
-    `content` is the serialized message about the decision, opaque here.
+
+@dataclass(frozen=True, slots=True)
+class WeightedMatch(Generic[FoundT]):
+    """A match of an agent, as it stated it; `weight` is its score times the trust in the agent, 0 to 1.
+
+    It stays a message, whose origin names the agent. As a `Match` it would lose what a `Decision` does not hold: the
+    nanoseconds of its date, the digits of its distance, and that its status was not stated.
     """
 
-    id: str
-    agent: str
+    decision: FoundT
     weight: float
-    content: bytes
 
     @property
     def rank(self) -> tuple[float, str, bytes]:
-        """The sort key by which the least of several matches with the same id is kept."""
-        return -self.weight, self.agent, self.content
+        """The sort key by which the least of several matches of the same decision is kept."""
+        return -self.weight, self.decision.origin, self.decision.SerializeToString(deterministic=True)
 
 
 @dataclass(frozen=True, slots=True)
-class MergedMatches:
-    """The merged matches of one or more agents: the best by id, and the number that each agent found."""
+class MergedMatches(Generic[FoundT]):
+    """The merged matches of one or more agents: the best by decision id, and the number that each agent found."""
 
-    best: Mapping[str, PeerMatch] = field(default_factory=dict)
+    best: Mapping[str, WeightedMatch[FoundT]] = field(default_factory=dict)
     totals: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -147,142 +135,169 @@ KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 
 EMPTY_VERDICT: Final = MergedVerdict()
-NO_MATCHES: Final = MergedMatches()
+NO_MATCHES: Final[MergedMatches[Any]] = MergedMatches()
+
+
+def sort_violations(found: Iterable[tuple[str, Violation]]) -> dict[ViolationKey, Violation]:
+    """Index violations by agent and guardrail: blocking severity first, then sorted by these."""
+    keyed = [((agent, each.guardrail_id), each) for agent, each in found]
+    return dict(sorted(keyed, key=lambda item: (item[1].severity is not Severity.BLOCK, item[0])))
 
 
 def merge_verdicts(a: MergedVerdict, b: MergedVerdict) -> MergedVerdict:
     """Merge two verdicts: what either blocks is blocked, and is no longer a warning of the other."""
+    return MergedVerdict(merge_by_key(a.by_agent, b.by_agent, merge_verdicts_of_agent))
+
+
+def merge_verdicts_of_agent(a: Verdict, b: Verdict) -> Verdict:
+    """Merge two verdicts of the same agent."""
     return build_verdict(
-        merge_by_key(a.blocking, b.blocking, higher_ranked_violation),
-        merge_by_key(a.warning, b.warning, higher_ranked_violation),
-        merge_by_key(a.evaluated, b.evaluated, max),
+        (*a.violations, *b.violations), (*a.warnings, *b.warnings), evaluated=max(a.evaluated, b.evaluated)
     )
 
 
-def merge_matches(a: MergedMatches, b: MergedMatches) -> MergedMatches:
-    """Merge two search results: of matches with the same id, keep the one with the greatest weight."""
+def build_verdict(violations: Iterable[Violation], warnings: Iterable[Violation], *, evaluated: int = 0) -> Verdict:
+    """Build an agent's verdict with each guardrail once, sorted by id, and without warnings of those that block."""
+    blocking, warning = index_violations(violations), index_violations(warnings)
+    return Verdict(
+        tuple(blocking[key] for key in sorted(blocking)),
+        tuple(warning[key] for key in sorted(warning.keys() - blocking.keys())),
+        evaluated,
+        rule_set_version="",
+    )
+
+
+def index_violations(violations: Iterable[Violation]) -> dict[str, Violation]:
+    """Index the violations of an agent by guardrail, keeping the highest-ranked one of each."""
+    highest: dict[str, Violation] = {}
+    for each in violations:
+        other = highest.get(each.guardrail_id)
+        highest[each.guardrail_id] = max(other, each, key=violation_rank) if other else each
+    return highest
+
+
+ViolationRank = tuple[bool, str, str, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str, str], ...]]
+
+
+def violation_rank(violation: Violation) -> ViolationRank:
+    """Return the sort key by which the greatest of several violations of the same guardrail is kept."""
+    # None cannot be compared with a text; as an empty tuple it ranks below all of them.
+    suggestion = () if violation.suggestion is None else (violation.suggestion,)
+    code = () if violation.code is None else (violation.code,)
+    missing_inputs = tuple((each.name, each.type, each.description or "") for each in violation.missing_inputs)
+    return (
+        violation.severity is Severity.BLOCK,
+        violation.message,
+        violation.name,
+        suggestion,
+        code,
+        missing_inputs,
+    )
+
+
+def merge_matches(a: MergedMatches[FoundT], b: MergedMatches[FoundT]) -> MergedMatches[FoundT]:
+    """Merge two search results: of matches of the same decision, keep the one with the greatest weight."""
     return MergedMatches(merge_by_key(a.best, b.best, better_match), merge_by_key(a.totals, b.totals, max))
 
 
-def build_verdict(
-    blocking: Mapping[ViolationKey, PeerViolation],
-    warning: Mapping[ViolationKey, PeerViolation],
-    evaluated: Mapping[str, int],
-) -> MergedVerdict:
-    """Build a verdict without the warnings of guardrails that block."""
-    if not blocking.keys().isdisjoint(warning):
-        warning = {key: finding for key, finding in warning.items() if key not in blocking}
-    return MergedVerdict(blocking, warning, evaluated)
-
-
-def index_violations(findings: Iterable[PeerViolation]) -> dict[ViolationKey, PeerViolation]:
-    """Index violations by agent and guardrail, keeping the highest-ranked one of each."""
-    chosen: dict[ViolationKey, PeerViolation] = {}
-    for finding in findings:
-        there = chosen.get(finding.key)
-        chosen[finding.key] = higher_ranked_violation(there, finding) if there else finding
-    return chosen
-
-
-def index_matches(decisions: Iterable[PeerMatch]) -> dict[str, PeerMatch]:
+def index_matches(matches: Iterable[WeightedMatch[FoundT]]) -> dict[str, WeightedMatch[FoundT]]:
     """Index matches by decision id, keeping the one with the greatest weight."""
-    chosen: dict[str, PeerMatch] = {}
-    for found in decisions:
-        there = chosen.get(found.id)
-        chosen[found.id] = better_match(there, found) if there else found
-    return chosen
+    best: dict[str, WeightedMatch[FoundT]] = {}
+    for match in matches:
+        other = best.get(match.decision.id)
+        best[match.decision.id] = better_match(other, match) if other else match
+    return best
 
 
 def decide_verdict(
-    agent: str, own: MergedVerdict, opinions: Iterable[PeerVerdict], quorum: int | None = None
+    agent: str, own: MergedVerdict, peers: Iterable[PeerVerdict], quorum: int | None = None
 ) -> FederatedVerdict:
     """Return the verdict of `agent` combined with those of its peers.
 
     Each required peer must allow the action. With a quorum, that many are enough, and what the others block becomes a
     warning. A peer without a verdict does not allow the action. Advisory peers only warn.
     """
-    opinions = tuple(opinions)
-    required = merge_all_verdicts(verdict_of_peer(opinion) for opinion in opinions if opinion.required)
-    advisory = merge_all_verdicts(verdict_of_peer(opinion) for opinion in opinions if not opinion.required)
-    poll = None if quorum is None else count_votes(opinions, quorum)
-    if poll is not None:
-        missed = quorum_violation(agent, poll)
+    peers = tuple(peers)
+    required = merge_all_verdicts(verdict_of_peer(peer) for peer in peers if peer.required)
+    advisory = merge_all_verdicts(verdict_of_peer(peer) for peer in peers if not peer.required)
+    vote = None if quorum is None else count_votes(peers, quorum)
+    if vote is not None:
         required = (
             as_warnings(required)
-            if poll.is_reached
-            else merge_all_verdicts([required, MergedVerdict({missed.key: missed})])
+            if vote.is_reached
+            else merge_verdicts(required, blocking_verdict(agent, quorum_violation(vote)))
         )
-    return FederatedVerdict(merge_all_verdicts([own, required, as_warnings(advisory)]), poll)
+    return FederatedVerdict(merge_all_verdicts([own, required, as_warnings(advisory)]), vote)
 
 
-def merge_all_verdicts(judgements: Iterable[MergedVerdict]) -> MergedVerdict:
+def merge_all_verdicts(verdicts: Iterable[MergedVerdict]) -> MergedVerdict:
     """Merge any number of verdicts."""
-    return reduce(merge_verdicts, judgements, EMPTY_VERDICT)
+    return reduce(merge_verdicts, verdicts, EMPTY_VERDICT)
 
 
-def verdict_of_peer(opinion: PeerVerdict) -> MergedVerdict:
+def blocking_verdict(agent: str, violation: Violation) -> MergedVerdict:
+    """Return the verdict of an agent that one violation blocks."""
+    return MergedVerdict({agent: build_verdict([violation], [])})
+
+
+def verdict_of_peer(peer: PeerVerdict) -> MergedVerdict:
     """Return a peer's verdict, or a violation for its absence, whose severity depends on the peer's role."""
-    if opinion.verdict is not None:
-        return opinion.verdict
-    role = "required" if opinion.required else "advisory"
-    finding = PeerViolation(
-        agent=opinion.agent,
-        guardrail_id=UNREACHABLE_GUARDRAIL,
-        name="A peer did not judge",
-        message=f"The {role} peer {opinion.agent} did not judge this. {opinion.reason}".rstrip(),
-        blocks=opinion.required,
+    if peer.verdict is not None:
+        return peer.verdict
+    role = "required" if peer.required else "advisory"
+    violation = Violation(
+        UNREACHABLE_GUARDRAIL,
+        "A peer did not judge",
+        f"The {role} peer {peer.agent} did not judge this. {peer.reason}".rstrip(),
+        Severity.BLOCK if peer.required else Severity.WARN,
         code=UNREACHABLE_CODE,
     )
-    return MergedVerdict({finding.key: finding})
+    return blocking_verdict(peer.agent, violation)
 
 
 def as_warnings(verdict: MergedVerdict) -> MergedVerdict:
     """Turn the violations of a verdict into warnings, which keep their severity."""
-    return MergedVerdict({}, {**verdict.warning, **verdict.blocking}, verdict.evaluated)
-
-
-def count_votes(opinions: Iterable[PeerVerdict], needed: int) -> QuorumVote:
-    """Count the votes of the required peers; one listed twice allows only if it allows both times."""
-    votes: dict[str, bool] = {}
-    for opinion in opinions:
-        if opinion.required:
-            allows = opinion.verdict is not None and opinion.verdict.allowed
-            votes[opinion.agent] = allows and votes.get(opinion.agent, True)
-    return QuorumVote(needed, votes)
-
-
-def quorum_violation(agent: str, poll: QuorumVote) -> PeerViolation:
-    """Return the violation for a missed quorum."""
-    return PeerViolation(
-        agent=agent,
-        guardrail_id=QUORUM_GUARDRAIL,
-        name="Too few peers allow it",
-        message=f"{poll.allowing} of {len(poll.votes)} required peers allow this, and {poll.needed} must",
-        blocks=True,
+    return MergedVerdict(
+        {
+            agent: build_verdict([], (*each.warnings, *each.violations), evaluated=each.evaluated)
+            for agent, each in verdict.by_agent.items()
+        }
     )
 
 
-def merge_search_results(own: MergedMatches, others: Iterable[MergedMatches]) -> MergedMatches:
+def count_votes(peers: Iterable[PeerVerdict], needed: int) -> QuorumVote:
+    """Count the votes of the required peers; one listed twice allows only if it allows both times."""
+    votes: dict[str, bool] = {}
+    for peer in peers:
+        if peer.required:
+            allows = peer.verdict is not None and peer.verdict.allowed
+            votes[peer.agent] = allows and votes.get(peer.agent, True)
+    return QuorumVote(needed, votes)
+
+
+def quorum_violation(vote: QuorumVote) -> Violation:
+    """Return the violation for a missed quorum."""
+    message = f"{vote.allowing} of {len(vote.votes)} required peers allow this, and {vote.needed} must"
+    return Violation(QUORUM_GUARDRAIL, "Too few peers allow it", message, Severity.BLOCK)
+
+
+def merge_search_results(own: MergedMatches[FoundT], others: Iterable[MergedMatches[FoundT]]) -> MergedMatches[FoundT]:
     """Merge the matches of all agents; the own journal's version of a decision takes precedence."""
     everyone = reduce(merge_matches, others, own)
     return MergedMatches({**everyone.best, **own.best}, everyone.totals)
 
 
-def top_matches(recollection: MergedMatches, limit: int) -> list[PeerMatch]:
-    """Return the matches with the greatest weights, in falling order, then by id."""
-    return sorted(recollection.best.values(), key=lambda found: (-found.weight, found.id))[:limit]
-
-
-def sort_violations(findings: Iterable[PeerViolation]) -> list[PeerViolation]:
-    """Sort violations: blocking severity first, then by agent and guardrail."""
-    return sorted(findings, key=lambda finding: (not finding.blocks, finding.key))
+def top_matches(matches: MergedMatches[FoundT], limit: int) -> list[FoundT]:
+    """Return the decisions with the greatest weights, in falling order, then by id."""
+    ordered = sorted(matches.best.values(), key=lambda match: (-match.weight, match.decision.id))
+    return [match.decision for match in ordered[:limit]]
 
 
 def merge_suggestions(
     own: Iterable[str], verdict: MergedVerdict, peers: Iterable[Iterable[str]], limit: int
 ) -> list[str]:
     """Merge suggestions without duplicates: own ones, remedies for violations, then those of the peers in turn."""
-    remedies = (finding.suggestion for finding in sort_violations(verdict.blocking.values()))
+    remedies = (violation.suggestion for violation in verdict.violations.values())
     turns = itertools.chain.from_iterable(itertools.zip_longest(*peers))
     chosen: dict[str, str] = {}
     for text in itertools.chain(own, remedies, turns):
@@ -300,11 +315,6 @@ def merge_by_key(
     return {**a, **b, **{key: better(a[key], b[key]) for key in a.keys() & b.keys()}}
 
 
-def higher_ranked_violation(a: PeerViolation, b: PeerViolation) -> PeerViolation:
-    """Return the violation with the higher rank."""
-    return max(a, b, key=lambda finding: finding.rank)
-
-
-def better_match(a: PeerMatch, b: PeerMatch) -> PeerMatch:
+def better_match(a: WeightedMatch[FoundT], b: WeightedMatch[FoundT]) -> WeightedMatch[FoundT]:
     """Return the match with the greater weight."""
-    return min(a, b, key=lambda found: found.rank)
+    return min(a, b, key=lambda match: match.rank)

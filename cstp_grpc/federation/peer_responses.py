@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from cstp_grpc.contract.untrusted_text import append_reason, to_single_line
-from cstp_grpc.enums import PeerStatus
+from cstp_grpc.decisions import messages
+from cstp_grpc.enums import PeerStatus, Severity
 from cstp_grpc.errors import DeadlineExceeded, InternalError, PermissionDenied, Unavailable
 from cstp_grpc.federation.fan_out import PeerReply
 from cstp_grpc.federation.merge import (
+    EMPTY_VERDICT,
+    NO_MATCHES,
     FederatedVerdict,
+    FoundT,
     MergedMatches,
     MergedVerdict,
-    PeerMatch,
     PeerVerdict,
-    PeerViolation,
     QuorumVote,
+    ViolationKey,
+    WeightedMatch,
     build_verdict,
     index_matches,
-    index_violations,
     merge_suggestions,
-    sort_violations,
     top_matches,
 )
 from cstp_grpc.federation.peer import Peer
 from cstp_grpc.federation.response_validation import MAX_AGENT_CHARACTERS, MAX_DECISIONS, MAX_SUGGESTIONS
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
-
-DecisionT = TypeVar("DecisionT", cstp_pb2.DecisionSummary, cstp_pb2.SimilarDecision)
-
-BLOCK_SEVERITY: Final = types_pb2.SEVERITY_BLOCK
+from cstp_grpc.guardrails.model import MissingInput, Violation
 
 
 def read_verdict(
@@ -43,56 +43,63 @@ def read_verdict(
 
     `itself` is the agent's own name, which distinguishes its own guardrails from those of its peers.
     """
-    blocking = index_violations(read_violation(each, agent, itself, blocks=True) for each in message.violations)
-    warning = index_violations(
-        read_violation(each, agent, itself, blocks=each.severity == BLOCK_SEVERITY) for each in message.warnings
+    found: dict[str, tuple[list[Violation], list[Violation]]] = {agent: ([], [])}
+    for kind, violations in enumerate((message.violations, message.warnings)):
+        for each in violations:
+            by = qualified_agent_name(agent, each.agent, itself)
+            found.setdefault(by, ([], []))[kind].append(read_violation(each, blocks=kind == 0))
+    # The agent counts the guardrails of its own peers as well; nothing says how many each of them evaluated.
+    return MergedVerdict(
+        {
+            by: build_verdict(*violations, evaluated=message.evaluated if by == agent else 0)
+            for by, violations in found.items()
+        }
     )
-    return build_verdict(blocking, warning, {agent: message.evaluated})
 
 
-def read_violation(message: types_pb2.Violation, agent: str, itself: str, *, blocks: bool) -> PeerViolation:
-    """Read a violation or warning of an agent."""
-    return PeerViolation(
-        agent=qualified_agent_name(agent, message.agent, itself),
+def read_violation(message: types_pb2.Violation, *, blocks: bool) -> Violation:
+    """Read a violation or warning, whose severity is to block if it `blocks`, whatever it states."""
+    return Violation(
         guardrail_id=message.guardrail_id,
         name=message.name,
         message=message.message,
-        blocks=blocks,
+        severity=Severity.BLOCK if blocks or message.severity == types_pb2.SEVERITY_BLOCK else Severity.WARN,
         suggestion=message.suggestion or None,
         code=message.code or None,
-        missing_inputs=tuple((each.name, each.type, each.description) for each in message.missing_inputs),
+        missing_inputs=tuple(
+            MissingInput(each.name, each.type, each.description or None) for each in message.missing_inputs
+        ),
     )
 
 
-def read_query_matches(message: cstp_pb2.QueryDecisionsResponse, agent: str, trust: float) -> MergedMatches:
-    """Read the decisions that an agent found for a query; contents are DecisionSummary messages.
-
-    `trust` is 0 to 1.
-    """
+def read_query_matches(
+    message: cstp_pb2.QueryDecisionsResponse, agent: str, trust: float
+) -> MergedMatches[cstp_pb2.DecisionSummary]:
+    """Read the decisions that an agent found for a query; `trust` is 0 to 1."""
     return collect_matches(message.decisions, agent, trust, itself=message.agent)
 
 
-def read_similar_decisions(message: cstp_pb2.AnnounceIntentResponse, agent: str, trust: float) -> MergedMatches:
-    """Read the decisions similar to an intent; contents are SimilarDecision messages."""
+def read_similar_decisions(
+    message: cstp_pb2.AnnounceIntentResponse, agent: str, trust: float
+) -> MergedMatches[cstp_pb2.SimilarDecision]:
+    """Read the decisions similar to an intent; `trust` is 0 to 1."""
     return collect_matches(message.similar_decisions, agent, trust, itself=message.responding_agent)
 
 
-def collect_matches(decisions: Sequence[DecisionT], agent: str, trust: float, *, itself: str) -> MergedMatches:
+def collect_matches(decisions: Iterable[FoundT], agent: str, trust: float, *, itself: str) -> MergedMatches[FoundT]:
     """Collect matches by decision id, each with the agent that has it."""
-    best = index_matches([read_match(each, agent, trust, itself=itself) for each in decisions])
-    totals = {agent: 0}
-    for each in best.values():
-        totals[each.agent] = totals.get(each.agent, 0) + 1
-    return MergedMatches(best, totals)
+    best = index_matches(weigh_decision(each, agent, trust, itself=itself) for each in decisions)
+    return MergedMatches(best, {agent: 0} | Counter(match.decision.origin for match in best.values()))
 
 
-def read_match(message: DecisionT, agent: str, trust: float, *, itself: str) -> PeerMatch:
-    """Read a match; its message is changed to name the agent that has it."""
-    told = type(message)()
-    told.CopyFrom(message)
-    told.origin = qualified_agent_name(agent, message.origin, itself)
+def weigh_decision(message: FoundT, agent: str, trust: float, *, itself: str) -> WeightedMatch[FoundT]:
+    """Return a match with its weight, whose origin names the agent that has it."""
+    decision = type(message)()
+    decision.CopyFrom(message)
+    decision.origin = qualified_agent_name(agent, message.origin, itself)
+    # A distance of more than 1 is the opposite of similar, which weighs nothing.
     score = min(max(1 - message.distance, 0.0), 1.0)
-    return PeerMatch(message.id, told.origin, score * trust, told.SerializeToString(deterministic=True))
+    return WeightedMatch(decision, score * trust)
 
 
 def qualified_agent_name(agent: str, theirs: str, itself: str = "") -> str:
@@ -127,10 +134,10 @@ class PeerFailure:
 
 @dataclass(frozen=True, slots=True)
 class PeerIntentFeedback:
-    """A peer's response to an intent besides its verdict; `similar` holds SimilarDecision messages."""
+    """A peer's response to an intent besides its verdict."""
 
     received_at: Timestamp
-    similar: MergedMatches
+    similar: MergedMatches[cstp_pb2.SimilarDecision]
     suggestions: tuple[str, ...]
 
 
@@ -139,7 +146,7 @@ class PeerResponse:
     """The response of a peer, or the reason why there is none.
 
     `failure` is set exactly if the status is not ANSWERED, `verdict` is set if guardrails were evaluated, `matches`
-    if decisions were queried (DecisionSummary messages), and `feedback` if an intent was announced.
+    if decisions were queried, and `feedback` if an intent was announced.
     """
 
     agent: str
@@ -148,7 +155,7 @@ class PeerResponse:
     latency_ms: float
     failure: PeerFailure | None = None
     verdict: MergedVerdict | None = None
-    matches: MergedMatches | None = None
+    matches: MergedMatches[cstp_pb2.DecisionSummary] | None = None
     feedback: PeerIntentFeedback | None = None
 
     @property
@@ -170,15 +177,15 @@ def read_reply(reply: PeerReply, *, required: bool, trust: float) -> PeerRespons
     """Read the reply of a peer."""
     if reply.status is not PeerStatus.ANSWERED:
         return failed_response(reply, required)
-    message, judgement, recollection, feedback = reply.answer, None, None, None
+    message, verdict, matches, feedback = reply.answer, None, None, None
     match message:
         case cstp_pb2.CheckGuardrailsResponse():
-            judgement = read_verdict(message, reply.agent, message.agent)
+            verdict = read_verdict(message, reply.agent, message.agent)
         case cstp_pb2.QueryDecisionsResponse():
-            recollection = read_query_matches(message, reply.agent, trust)
+            matches = read_query_matches(message, reply.agent, trust)
         case cstp_pb2.AnnounceIntentResponse():
             if message.HasField("guardrail_status"):
-                judgement = read_verdict(message.guardrail_status, reply.agent, message.responding_agent)
+                verdict = read_verdict(message.guardrail_status, reply.agent, message.responding_agent)
             similar = read_similar_decisions(message, reply.agent, trust)
             feedback = PeerIntentFeedback(message.received_at, similar, tuple(message.suggestions))
     return PeerResponse(
@@ -186,8 +193,8 @@ def read_reply(reply: PeerReply, *, required: bool, trust: float) -> PeerRespons
         required,
         PeerStatus.ANSWERED,
         reply.latency_ms,
-        verdict=judgement,
-        matches=recollection,
+        verdict=verdict,
+        matches=matches,
         feedback=feedback,
     )
 
@@ -211,13 +218,11 @@ def without_decisions(peer: PeerResponse) -> PeerResponse:
     """Return a peer's response to an intent without its decisions and the suggestions based on them."""
     if peer.feedback is None:
         return peer
-    return replace(peer, feedback=PeerIntentFeedback(peer.feedback.received_at, MergedMatches(), ()))
+    return replace(peer, feedback=PeerIntentFeedback(peer.feedback.received_at, NO_MATCHES, ()))
 
 
 MAX_SIMILAR_DECISIONS: Final = 5
-PEER_STATUS_NUMBERS: Final[Mapping[PeerStatus, types_pb2.PeerStatus.ValueType]] = {
-    status: types_pb2.PeerStatus.Value(f"PEER_STATUS_{status.name}") for status in PeerStatus
-}
+"""As many similar decisions as an agent states by itself."""
 
 
 def write_check(
@@ -229,37 +234,37 @@ def write_check(
 
 
 def write_query(
-    answer: cstp_pb2.QueryDecisionsResponse, recollection: MergedMatches, limit: int, peers: Sequence[PeerResponse]
+    answer: cstp_pb2.QueryDecisionsResponse,
+    matches: MergedMatches[cstp_pb2.DecisionSummary],
+    limit: int,
+    peers: Sequence[PeerResponse],
 ) -> None:
     """Write at most `limit` decisions and the responses of the peers into a query's response."""
     del answer.decisions[:]
-    answer.decisions.extend(summary_messages(recollection, limit))
+    answer.decisions.extend(top_matches(matches, limit))
     answer.total = len(answer.decisions)
     answer.totals.clear()
-    answer.totals.update(recollection.totals)
+    answer.totals.update(matches.totals)
     write_responses(answer, peers)
 
 
 def write_announcement(
     answer: cstp_pb2.AnnounceIntentResponse,
     verdict: FederatedVerdict | None,
-    recollection: MergedMatches,
+    similar: MergedMatches[cstp_pb2.SimilarDecision],
     peers: Sequence[PeerResponse],
 ) -> None:
     """Write the verdict, if there is one, and the peers' feedback into an announcement's response.
 
     Of the similar decisions of all agents, those with the greatest weights are kept.
     """
-    judgement = MergedVerdict()
     if verdict is not None:
-        judgement = verdict.merged
         write_verdict(answer.guardrail_status, verdict)
-    similar = similar_decision_messages(recollection, MAX_SIMILAR_DECISIONS)
     del answer.similar_decisions[:]
-    answer.similar_decisions.extend(similar)
+    answer.similar_decisions.extend(top_matches(similar, MAX_SIMILAR_DECISIONS))
     theirs = [peer.feedback.suggestions for peer in sorted(peers, key=agent_name_of) if peer.feedback]
-    suggestions = merge_suggestions(list(answer.suggestions), judgement, theirs, MAX_SUGGESTIONS)
-    answer.suggestions[:] = suggestions
+    merged = verdict.merged if verdict else EMPTY_VERDICT
+    answer.suggestions[:] = merge_suggestions(list(answer.suggestions), merged, theirs, MAX_SUGGESTIONS)
     write_responses(answer, peers)
 
 
@@ -267,17 +272,30 @@ def write_verdict(
     answer: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.GuardrailStatus, verdict: FederatedVerdict
 ) -> None:
     """Replace the verdict of a message."""
-    violations, warnings = violation_messages(verdict.merged)
     answer.allowed = verdict.allowed
     del answer.violations[:]
-    answer.violations.extend(violations)
+    answer.violations.extend(violation_messages(verdict.merged.violations))
     del answer.warnings[:]
-    answer.warnings.extend(warnings)
-    answer.evaluated = sum(verdict.merged.evaluated.values())
+    answer.warnings.extend(violation_messages(verdict.merged.warnings))
+    answer.evaluated = verdict.merged.evaluated
     if verdict.vote is None:
         answer.ClearField("quorum")
     else:
         answer.quorum.CopyFrom(quorum_message(verdict.vote))
+
+
+def violation_messages(violations: Mapping[ViolationKey, Violation]) -> Iterator[types_pb2.Violation]:
+    """Yield violations as messages that name the agent, in their order."""
+    for (agent, _), violation in violations.items():
+        message = messages.violation_message(violation)
+        message.agent = agent
+        yield message
+
+
+def quorum_message(vote: QuorumVote) -> cstp_pb2.Quorum:
+    """Return the quorum vote as a message, with votes ordered by name."""
+    votes = [cstp_pb2.Vote(agent=agent, allow=allow) for agent, allow in sorted(vote.votes.items())]
+    return cstp_pb2.Quorum(needed=vote.needed, allowing=vote.allowing, votes=votes)
 
 
 def write_responses(
@@ -292,7 +310,7 @@ def write_responses(
 def agent_response_message(peer: PeerResponse) -> cstp_pb2.AgentResponse:
     """Return a peer's response as a message."""
     response = cstp_pb2.AgentResponse(
-        agent=peer.agent, status=PEER_STATUS_NUMBERS[peer.status], latency_ms=round(peer.latency_ms, 3)
+        agent=peer.agent, status=messages.PEER_STATUS.number(peer.status), latency_ms=round(peer.latency_ms, 3)
     )
     if peer.failure is not None:
         response.error.reason = peer.failure.reason
@@ -300,61 +318,14 @@ def agent_response_message(peer: PeerResponse) -> cstp_pb2.AgentResponse:
     if peer.verdict is not None:
         write_verdict(response.guardrail_status, FederatedVerdict(peer.verdict))
     if peer.matches is not None:
-        response.decisions.decisions.extend(summary_messages(peer.matches, MAX_DECISIONS))
+        response.decisions.decisions.extend(top_matches(peer.matches, MAX_DECISIONS))
+        # Also if the peer found nothing: it was asked for decisions.
         response.decisions.SetInParent()
-    if peer.feedback is not None:
-        response.feedback.CopyFrom(feedback_message(peer.feedback))
+    if (feedback := peer.feedback) is not None:
+        response.feedback.received_at.CopyFrom(feedback.received_at)
+        response.feedback.similar_decisions.extend(top_matches(feedback.similar, MAX_SIMILAR_DECISIONS))
+        response.feedback.suggestions.extend(feedback.suggestions)
     return response
-
-
-def feedback_message(feedback: PeerIntentFeedback) -> cstp_pb2.PeerFeedback:
-    """Return a peer's feedback on an intent as a message."""
-    return cstp_pb2.PeerFeedback(
-        received_at=feedback.received_at,
-        similar_decisions=similar_decision_messages(feedback.similar, MAX_SIMILAR_DECISIONS),
-        suggestions=feedback.suggestions,
-    )
-
-
-def violation_messages(judgement: MergedVerdict) -> tuple[list[types_pb2.Violation], list[types_pb2.Violation]]:
-    """Return the violations and the warnings as messages, each sorted by severity, agent and guardrail."""
-    return (
-        [violation_message(finding) for finding in sort_violations(judgement.blocking.values())],
-        [violation_message(finding) for finding in sort_violations(judgement.warning.values())],
-    )
-
-
-def violation_message(finding: PeerViolation) -> types_pb2.Violation:
-    """Return a violation or warning as a message."""
-    return types_pb2.Violation(
-        guardrail_id=finding.guardrail_id,
-        name=finding.name,
-        message=finding.message,
-        severity=types_pb2.SEVERITY_BLOCK if finding.blocks else types_pb2.SEVERITY_WARN,
-        suggestion=finding.suggestion,
-        code=finding.code,
-        agent=finding.agent or None,
-        missing_inputs=[
-            types_pb2.MissingInput(name=name, type=kind, description=description or None)
-            for name, kind, description in finding.missing_inputs
-        ],
-    )
-
-
-def quorum_message(poll: QuorumVote) -> cstp_pb2.Quorum:
-    """Return the quorum vote as a message, with votes ordered by name."""
-    votes = [cstp_pb2.Vote(agent=agent, allow=allow) for agent, allow in sorted(poll.votes.items())]
-    return cstp_pb2.Quorum(needed=poll.needed, allowing=poll.allowing, votes=votes)
-
-
-def summary_messages(recollection: MergedMatches, limit: int) -> list[cstp_pb2.DecisionSummary]:
-    """Return the matches of a query as messages, by falling weight."""
-    return [cstp_pb2.DecisionSummary.FromString(found.content) for found in top_matches(recollection, limit)]
-
-
-def similar_decision_messages(recollection: MergedMatches, limit: int) -> list[cstp_pb2.SimilarDecision]:
-    """Return the decisions similar to an intent as messages, by falling weight."""
-    return [cstp_pb2.SimilarDecision.FromString(found.content) for found in top_matches(recollection, limit)]
 
 
 def agent_name_of(peer: PeerResponse) -> str:

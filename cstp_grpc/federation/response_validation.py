@@ -71,11 +71,11 @@ def validate_verdict(message: cstp_pb2.CheckGuardrailsResponse | cstp_pb2.Guardr
         raise InvalidPeerResponse("it allows what it blocks" if message.allowed else "it denies without a violation")
     if not 0 <= message.evaluated <= MAX_EVALUATED:
         raise InvalidPeerResponse("the number of guardrails is out of range")
-    findings = (*message.violations, *message.warnings)
-    check_count(findings, MAX_VIOLATIONS, "violations")
-    if count_within_limit(findings) < len(findings):
+    violations = (*message.violations, *message.warnings)
+    check_count(violations, MAX_VIOLATIONS, "violations")
+    if count_within_limit(violations) < len(violations):
         raise InvalidPeerResponse(f"the violations have more than {MAX_FORWARDED_BYTES} bytes")
-    for each in findings:
+    for each in violations:
         check_identifier(each.guardrail_id, "guardrail's identifier")
         check_label(each.code)
         check_label(each.agent, MAX_AGENT_CHARACTERS)

@@ -20,11 +20,11 @@ from cstp_grpc.enums import Stakes
 from cstp_grpc.federation.fan_out_plan import CallSubject, FanOutLimiter, FanOutPlan, InboundHop
 from cstp_grpc.federation.late_answers import LateAnswerForwarder
 from cstp_grpc.federation.merge import (
+    EMPTY_VERDICT,
     FederatedVerdict,
-    PeerViolation,
+    ViolationKey,
     decide_verdict,
     merge_search_results,
-    sort_violations,
 )
 from cstp_grpc.federation.peer_responses import (
     PeerResponse,
@@ -194,7 +194,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
     ) -> None:
         """Write the merged verdict to the audit trail; our own verdict has its entry already."""
         caller = current_caller.get()
-        judgement = verdict.merged if verdict else None
+        merged = verdict.merged if verdict else EMPTY_VERDICT
         entry = AuditEntry(
             timestamp=self._clock(),
             event=AuditEvent.VERDICTS_MERGED,
@@ -203,20 +203,19 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             claimed_agent=messages.claimed_agent_name(request),
             action=action,
             allowed=verdict.allowed if verdict else None,
-            violations=self._guardrail_names(judgement.blocking.values()) if judgement else (),
-            warnings=self._guardrail_names(judgement.warning.values()) if judgement else (),
-            evaluated=sum(judgement.evaluated.values()) if judgement else 0,
+            violations=self._guardrail_names(merged.violations),
+            warnings=self._guardrail_names(merged.warnings),
+            evaluated=merged.evaluated,
             correlation_id=announced.correlation_id if announced else None,
             intent_revision=announced.revision if announced else None,
             peers=tuple(audited_peer(peer) for peer in peers),
         )
         await self._trail.write(entry)
 
-    def _guardrail_names(self, findings: Iterable[PeerViolation]) -> tuple[str, ...]:
-        """Return the guardrail ids of findings, prefixed with the agent for those of peers."""
+    def _guardrail_names(self, violations: Iterable[ViolationKey]) -> tuple[str, ...]:
+        """Return the guardrail ids of violations, prefixed with the agent for those of peers."""
         return tuple(
-            finding.guardrail_id if finding.agent == self._name else f"{finding.agent}/{finding.guardrail_id}"
-            for finding in sort_violations(findings)
+            guardrail_id if agent == self._name else f"{agent}/{guardrail_id}" for agent, guardrail_id in violations
         )
 
 

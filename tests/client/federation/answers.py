@@ -8,20 +8,19 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import strategies as st
 
-from cstp_grpc.enums import PeerStatus
+from cstp_grpc.enums import PeerStatus, Severity
 from cstp_grpc.errors import CstpError
 from cstp_grpc.federation.fan_out import PeerReply
 from cstp_grpc.federation.merge import (
     MergedMatches,
     MergedVerdict,
-    PeerMatch,
     PeerVerdict,
-    PeerViolation,
+    WeightedMatch,
     build_verdict,
     index_matches,
-    index_violations,
 )
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
+from cstp_grpc.guardrails.model import Violation
 
 NOON = Timestamp(seconds=1_767_268_800)
 BLOCK, WARN = types_pb2.SEVERITY_BLOCK, types_pb2.SEVERITY_WARN
@@ -29,30 +28,33 @@ BLOCK, WARN = types_pb2.SEVERITY_BLOCK, types_pb2.SEVERITY_WARN
 agents = st.sampled_from(["ann", "ben", "ben/cleo", "dan"])
 few_texts = st.sampled_from(["", "a", "b"])
 findings = st.builds(
-    PeerViolation,
-    agent=agents,
+    Violation,
     guardrail_id=st.sampled_from(["one", "two"]),
     name=few_texts,
     message=few_texts,
-    blocks=st.booleans(),
+    severity=st.sampled_from(Severity),
     suggestion=st.none() | few_texts,
     code=st.none() | few_texts,
 )
 counts = st.dictionaries(agents, st.integers(0, 9), max_size=3)
-judgements: st.SearchStrategy[MergedVerdict] = st.builds(
+verdicts = st.builds(
     build_verdict,
-    st.lists(findings, max_size=3).map(index_violations),
-    st.lists(findings, max_size=3).map(index_violations),
-    counts,
+    st.lists(findings, max_size=3),
+    st.lists(findings, max_size=3),
+    evaluated=st.integers(0, 9),
 )
+judgements: st.SearchStrategy[MergedVerdict] = st.builds(MergedVerdict, st.dictionaries(agents, verdicts, max_size=3))
 decisions = st.builds(
-    PeerMatch,
-    id=st.sampled_from(["dec-1", "dec-2", "dec-3"]),
-    agent=agents,
+    WeightedMatch,
+    st.builds(
+        cstp_pb2.DecisionSummary,
+        id=st.sampled_from(["dec-1", "dec-2", "dec-3"]),
+        origin=agents,
+        title=few_texts,
+    ),
     weight=st.floats(0, 1),
-    content=st.binary(max_size=2),
 )
-recollections: st.SearchStrategy[MergedMatches] = st.builds(
+recollections: st.SearchStrategy[MergedMatches[cstp_pb2.DecisionSummary]] = st.builds(
     MergedMatches, st.lists(decisions, max_size=5).map(index_matches), counts
 )
 

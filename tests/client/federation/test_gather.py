@@ -18,6 +18,7 @@ from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import Conflict
 from cstp_grpc.federation.fan_out import PeerReply, ask_peers
+from cstp_grpc.federation.peer import Peer
 from cstp_grpc.federation.peer_transport import CallMetadata, PeerCallResult, result_of_answer
 from tests.client.federation.servers import (
     ANSWER,
@@ -37,7 +38,7 @@ Done = Callable[[PeerCallResult], None]
 
 
 @dataclass
-class FakePeer:
+class FakePeer(Peer):
     """A peer that a test plays: it keeps its questions, and answers at once where it has a result."""
 
     name: str

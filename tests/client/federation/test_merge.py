@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cstp_grpc.enums import Severity
 from cstp_grpc.federation.merge import (
     EMPTY_VERDICT,
     NO_MATCHES,
     FederatedVerdict,
     MergedMatches,
     MergedVerdict,
-    PeerMatch,
     PeerVerdict,
-    PeerViolation,
+    WeightedMatch,
+    build_verdict,
     decide_verdict,
     merge_matches,
     merge_search_results,
@@ -24,6 +25,8 @@ from cstp_grpc.federation.merge import (
     merge_verdicts,
     top_matches,
 )
+from cstp_grpc.gen.cstp.v1 import cstp_pb2
+from cstp_grpc.guardrails.model import Violation
 from tests.client.federation.answers import judgements, opinions, recollections
 
 Join = Callable[[Any, Any], Any]
@@ -35,13 +38,17 @@ each_join = pytest.mark.parametrize(("join", "values", "nothing"), JOINS, ids=["
 quorums = st.none() | st.integers(1, 4)
 
 
-def blocking(agent: str, guardrail_id: str = "rule", *, blocks: bool = True, **more: str) -> MergedVerdict:
-    finding = PeerViolation(agent, guardrail_id, "A rule", "Not so", blocks, **more)
-    return MergedVerdict({finding.key: finding}, {}, {agent: 2})
+def blocking(agent: str, guardrail_id: str = "rule", **more: str) -> MergedVerdict:
+    violation = Violation(guardrail_id, "A rule", "Not so", Severity.BLOCK, **more)
+    return MergedVerdict({agent: build_verdict([violation], [], evaluated=2)})
 
 
 def allowing(agent: str) -> MergedVerdict:
-    return MergedVerdict(evaluated={agent: 2})
+    return MergedVerdict({agent: build_verdict([], [], evaluated=2)})
+
+
+def found(agent: str, weight: float, title: str) -> WeightedMatch[cstp_pb2.DecisionSummary]:
+    return WeightedMatch(cstp_pb2.DecisionSummary(id="dec-1", origin=agent, title=title), weight)
 
 
 def said(agent: str, judgement: MergedVerdict | None, *, required: bool = True) -> PeerVerdict:
@@ -51,7 +58,7 @@ def said(agent: str, judgement: MergedVerdict | None, *, required: bool = True) 
 
 
 def keys(verdict: FederatedVerdict) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    return sorted(verdict.merged.blocking), sorted(verdict.merged.warning)
+    return sorted(verdict.merged.violations), sorted(verdict.merged.warnings)
 
 
 @each_join
@@ -70,9 +77,11 @@ def test_joins_are_commutative_associative_idempotent_and_have_a_unit(
 def test_no_join_allows_what_was_denied_or_forgets_what_was_found(a: MergedVerdict, b: MergedVerdict) -> None:
     both = merge_verdicts(a, b)
     assert both.allowed == (a.allowed and b.allowed)
-    assert both.blocking.keys() == a.blocking.keys() | b.blocking.keys()
-    assert both.blocking.keys() | both.warning.keys() == both.blocking.keys() | a.warning.keys() | b.warning.keys()
-    assert both.blocking.keys().isdisjoint(both.warning)
+    assert both.violations.keys() == a.violations.keys() | b.violations.keys()
+    assert (
+        both.violations.keys() | both.warnings.keys() == both.violations.keys() | a.warnings.keys() | b.warnings.keys()
+    )
+    assert both.violations.keys().isdisjoint(both.warnings)
 
 
 @given(judgements, st.lists(opinions(), max_size=4), opinions())
@@ -81,7 +90,7 @@ def test_asking_one_more_agent_never_allows_what_is_denied(
 ) -> None:
     before, after = decide_verdict("self", own, peers), decide_verdict("self", own, [*peers, another])
     assert before.allowed or not after.allowed
-    assert before.merged.blocking.keys() <= after.merged.blocking.keys()
+    assert before.merged.violations.keys() <= after.merged.violations.keys()
 
 
 @given(judgements, st.lists(opinions(), max_size=4))
@@ -114,26 +123,26 @@ def test_what_is_denied_says_why_and_nothing_that_blocks_is_lost(
     own: MergedVerdict, peers: list[PeerVerdict], quorum: int | None
 ) -> None:
     verdict = decide_verdict("self", own, peers, quorum)
-    assert verdict.allowed == (not verdict.merged.blocking)
-    told = {**verdict.merged.warning, **verdict.merged.blocking}
+    assert verdict.allowed == (not verdict.merged.violations)
+    told = {**verdict.merged.warnings, **verdict.merged.violations}
     for judged in (own, *(o.verdict for o in peers if o.verdict)):
-        for key in judged.blocking:
+        for key in judged.violations:
             assert key in told
-    assert own.blocking.keys() <= verdict.merged.blocking.keys()
+    assert own.violations.keys() <= verdict.merged.violations.keys()
 
 
 def test_what_outvoted_peers_block_becomes_a_warning_of_the_same_severity() -> None:
     peers = [said("ann", allowing("ann")), said("ben", blocking("ben")), said("cleo", None)]
     verdict = decide_verdict("self", allowing("self"), peers, 1)
     assert keys(verdict) == ([], [("ben", "rule"), ("cleo", "federation-unreachable")])
-    assert [finding.blocks for finding in verdict.merged.warning.values()] == [True, True]
+    assert {each.severity for each in verdict.merged.warnings.values()} == {Severity.BLOCK}
 
 
 def test_a_vote_that_is_lost_keeps_all_violations_and_says_so() -> None:
     peers = [said("ann", allowing("ann")), said("ben", blocking("ben"))]
     verdict = decide_verdict("self", allowing("self"), peers, 2)
     assert keys(verdict) == ([("ben", "rule"), ("self", "federation-quorum")], [])
-    assert verdict.merged.blocking["self", "federation-quorum"].message == (
+    assert verdict.merged.violations["self", "federation-quorum"].message == (
         "1 of 2 required peers allow this, and 2 must"
     )
 
@@ -152,14 +161,14 @@ def test_advisory_peers_only_warn_and_have_no_vote() -> None:
     peers = [said("ann", blocking("ann"), required=False), said("ben", None, required=False)]
     verdict = decide_verdict("self", allowing("self"), peers)
     assert keys(verdict) == ([], [("ann", "rule"), ("ben", "federation-unreachable")])
-    assert verdict.merged.warning["ann", "rule"].blocks
-    assert not verdict.merged.warning["ben", "federation-unreachable"].blocks
+    assert verdict.merged.warnings["ann", "rule"].severity is Severity.BLOCK
+    assert verdict.merged.warnings["ben", "federation-unreachable"].severity is Severity.WARN
     assert not decide_verdict("self", allowing("self"), peers, 1).allowed
 
 
 def test_a_required_peer_that_did_not_judge_is_named_with_the_reason() -> None:
     verdict = decide_verdict("self", allowing("self"), [said("ann", None)])
-    finding = verdict.merged.blocking["ann", "federation-unreachable"]
+    finding = verdict.merged.violations["ann", "federation-unreachable"]
     assert (finding.code, finding.message) == (
         "FEDERATION_UNREACHABLE",
         "The required peer ann did not judge this. It is away.",
@@ -168,7 +177,7 @@ def test_a_required_peer_that_did_not_judge_is_named_with_the_reason() -> None:
 
 @given(recollections, st.lists(recollections, max_size=3), st.data())
 def test_what_is_remembered_does_not_depend_on_order(
-    own: MergedMatches, others: list[MergedMatches], data: st.DataObject
+    own: MergedMatches[Any], others: list[MergedMatches[Any]], data: st.DataObject
 ) -> None:
     again = data.draw(st.permutations([*others, *others[:1]]))
     assert merge_search_results(own, again) == merge_search_results(own, others)
@@ -176,25 +185,26 @@ def test_what_is_remembered_does_not_depend_on_order(
 
 
 @given(recollections, recollections, st.integers(0, 4))
-def test_the_top_are_those_with_the_greatest_weights(a: MergedMatches, b: MergedMatches, limit: int) -> None:
+def test_the_top_are_those_with_the_greatest_weights(a: MergedMatches[Any], b: MergedMatches[Any], limit: int) -> None:
     both = merge_matches(a, b)
     chosen = top_matches(both, limit)
     assert len(chosen) == min(limit, len(both.best))
-    assert [found.weight for found in chosen] == sorted((f.weight for f in both.best.values()), reverse=True)[:limit]
+    weights = [both.best[decision.id].weight for decision in chosen]
+    assert weights == sorted((match.weight for match in both.best.values()), reverse=True)[:limit]
 
 
 def test_a_decision_is_told_once_by_whoever_has_it_nearest() -> None:
-    near, far = PeerMatch("dec-1", "ben", 0.9, b"near"), PeerMatch("dec-1", "ann", 0.5, b"far")
+    near, far = found("ben", 0.9, "near"), found("ann", 0.5, "far")
     both = merge_matches(MergedMatches({"dec-1": far}, {"ann": 1}), MergedMatches({"dec-1": near}, {"ben": 1}))
     assert both == MergedMatches({"dec-1": near}, {"ann": 1, "ben": 1})
 
 
 def test_no_peer_replaces_what_the_agent_itself_remembers_of_a_decision() -> None:
-    own, forged = PeerMatch("dec-1", "self", 0.4, b"it failed"), PeerMatch("dec-1", "mallory", 1.0, b"it went well")
+    own, forged = found("self", 0.4, "it failed"), found("mallory", 1.0, "it went well")
     told = merge_search_results(
         MergedMatches({"dec-1": own}, {"self": 1}), [MergedMatches({"dec-1": forged}, {"mallory": 1})]
     )
-    assert top_matches(told, 5) == [own]
+    assert top_matches(told, 5) == [own.decision]
 
 
 def test_suggestions_are_ones_own_then_remedies_then_those_of_peers_in_turns() -> None:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from cstp_grpc.contract.json_codec import to_json
 from cstp_grpc.contract.methods import RpcMethod
-from cstp_grpc.enums import PeerStatus
+from cstp_grpc.enums import PeerStatus, Severity
 from cstp_grpc.errors import PermissionDenied
 from cstp_grpc.federation.fan_out import ask_peers
-from cstp_grpc.federation.merge import EMPTY_VERDICT, NO_MATCHES, MergedVerdict, PeerViolation, decide_verdict
+from cstp_grpc.federation.merge import EMPTY_VERDICT, NO_MATCHES, MergedVerdict, decide_verdict
 from cstp_grpc.federation.peer import CircuitBreaker, Peer
 from cstp_grpc.federation.peer_responses import (
     PeerResponse,
@@ -33,6 +33,7 @@ from cstp_grpc.federation.peer_responses import (
 )
 from cstp_grpc.federation.peer_transport import CallMetadata, PeerCallResult
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, types_pb2
+from cstp_grpc.guardrails.model import Violation
 from tests.client.federation.answers import (
     NOON,
     WARN,
@@ -105,26 +106,26 @@ def test_a_verdict_is_read_with_the_peers_name() -> None:
         warnings=(violation("soft", WARN), violation("outvoted")),
     )
     judgement = read_verdict(message, "ben", itself="its own name")
-    assert judgement.blocking["ben", "prod"] == PeerViolation(
-        "ben", "prod", "A rule", "Not so", blocks=True, suggestion="Wait", code="EVALUATION_ERROR"
+    assert judgement.violations["ben", "prod"] == Violation(
+        "prod", "A rule", "Not so", Severity.BLOCK, suggestion="Wait", code="EVALUATION_ERROR"
     )
-    assert judgement.blocking.keys() == {("ben", "prod"), ("ben", "own"), ("ben/cleo", "far")}
-    assert {key: finding.blocks for key, finding in judgement.warning.items()} == {
-        ("ben", "soft"): False,
-        ("ben", "outvoted"): True,
+    assert judgement.violations.keys() == {("ben", "prod"), ("ben", "own"), ("ben/cleo", "far")}
+    assert {key: each.severity for key, each in judgement.warnings.items()} == {
+        ("ben", "soft"): Severity.WARN,
+        ("ben", "outvoted"): Severity.BLOCK,
     }
-    assert judgement.evaluated == {"ben": 3}
+    assert {agent: each.evaluated for agent, each in judgement.by_agent.items()} == {"ben": 3, "ben/cleo": 0}
 
 
 def test_a_warning_of_a_guardrail_that_blocks_too_is_not_repeated() -> None:
     judgement = read_verdict(check(violation("rule"), warnings=(violation("rule", WARN),)), "ben")
-    assert (list(judgement.blocking), list(judgement.warning)) == ([("ben", "rule")], [])
+    assert (list(judgement.violations), list(judgement.warnings)) == ([("ben", "rule")], [])
 
 
 def test_decisions_are_weighed_and_counted_by_who_has_them() -> None:
     message = query(summary("dec-1", 0.25), summary("dec-2", 0.5, origin="cleo"), summary("dec-3", 1.5))
     found = read_query_matches(message, "ben", 0.5)
-    assert {each.id: (each.agent, each.weight) for each in found.best.values()} == {
+    assert {key: (each.decision.origin, each.weight) for key, each in found.best.items()} == {
         "dec-1": ("ben", 0.375),
         "dec-2": ("ben/cleo", 0.25),
         "dec-3": ("ben", 0.0),
@@ -138,13 +139,13 @@ def test_an_agent_that_found_nothing_is_counted_too() -> None:
 
 def test_similar_decisions_are_weighed_as_well() -> None:
     found = read_similar_decisions(announcement(similar("dec-1", 0.25)), "ben", 0.5)
-    assert [(each.agent, each.weight) for each in found.best.values()] == [("ben", 0.375)]
+    assert [(each.decision.origin, each.weight) for each in found.best.values()] == [("ben", 0.375)]
 
 
 def test_ones_own_answer_is_read_as_it_is() -> None:
     message = query(summary("dec-1", title="x" * 600))
     assert list(read_query_matches(message, "self", 1.0).best) == ["dec-1"]
-    assert read_verdict(check(violation("rule", message="x" * 30_000)), "self").blocking
+    assert read_verdict(check(violation("rule", message="x" * 30_000)), "self").violations
 
 
 NONSENSE: dict[str, Callable[[], Message]] = {
@@ -221,14 +222,14 @@ def test_a_required_peer_that_announces_without_a_verdict_did_not_judge() -> Non
     assert answer.status is PeerStatus.ANSWERED
     assert "It answered without a verdict." in [
         finding.message.partition("this. ")[2]
-        for finding in decide_verdict("self", EMPTY_VERDICT, [answer.peer_verdict]).merged.blocking.values()
+        for finding in decide_verdict("self", EMPTY_VERDICT, [answer.peer_verdict]).merged.violations.values()
     ]
 
 
 def test_what_cannot_be_printed_becomes_spaces_and_lines_stay() -> None:
     judgement = heard(check(violation(message="one\ntwo\x1b[31m\u202ered\x00"))).verdict
     assert judgement is not None
-    assert judgement.blocking["ben", "rule"].message == "one\ntwo [31m red "
+    assert judgement.violations["ben", "rule"].message == "one\ntwo [31m red "
 
 
 def test_a_decision_is_told_on_however_it_was_written_down() -> None:
@@ -238,14 +239,10 @@ def test_a_decision_is_told_on_however_it_was_written_down() -> None:
     recollection = heard(query(odd)).matches
     assert recollection is not None
     texts: dict[str, Any] = {"category": "a b", "project": "a b", "agent": "a b", "tags": ["a b"], "reasons": ["a b"]}
-    assert cstp_pb2.DecisionSummary.FromString(recollection.best["dec-1"].content) == summary(
-        title=" ", origin="ben", **texts
-    )
+    assert recollection.best["dec-1"].decision == summary(title=" ", origin="ben", **texts)
     feedback = heard(announcement(similar(title="\u00a0", notes="\x85"))).feedback
     assert feedback is not None
-    assert cstp_pb2.SimilarDecision.FromString(feedback.similar.best["dec-1"].content) == similar(
-        title=" ", notes=" ", origin="ben"
-    )
+    assert feedback.similar.best["dec-1"].decision == similar(title=" ", notes=" ", origin="ben")
 
 
 @pytest.mark.parametrize("answer", [query, announcement])
@@ -271,8 +268,7 @@ def test_words_of_a_later_contract_are_left_out() -> None:
     odd.MergeFromString(b"\x30\x63\x38\x63\x28\x63\xc2\x3e\x03abc")
     recollection = heard(query(odd)).matches
     assert recollection is not None
-    found = recollection.best["dec-1"]
-    assert cstp_pb2.DecisionSummary.FromString(found.content) == summary(origin="ben")
+    assert recollection.best["dec-1"].decision == summary(origin="ben")
 
 
 def test_the_words_of_an_error_are_told_on_one_short_line() -> None:

@@ -17,7 +17,8 @@ from cstp_grpc.enums import PeerStatus
 from cstp_grpc.errors import InvalidArgument, QueryFailed, RateLimited
 from cstp_grpc.federation.fan_out import PeerReply
 from cstp_grpc.federation.fan_out_plan import CallSubject, FanOutLimiter, InboundHop, PeerPolicy, SubjectFilter
-from cstp_grpc.federation.peer import CancelCall, OnResult
+from cstp_grpc.federation.late_answers import LateReplyCollector
+from cstp_grpc.federation.peer import CancelCall, OnResult, Peer
 from cstp_grpc.federation.peer_transport import CallMetadata, result_of_answer
 from cstp_grpc.server.interceptors.error_status import to_status
 from tests.client.federation.answers import query
@@ -29,7 +30,7 @@ ARRIVED = InboundHop(None, lambda: None)
 
 
 @dataclass
-class WaitingPeer:
+class WaitingPeer(Peer):
     """A peer that answers once it may."""
 
     name: str = "peer"
@@ -62,7 +63,7 @@ class WaitingPeer:
 
 
 @dataclass
-class LateReplies:
+class LateReplies(LateReplyCollector):
     """Keeps what comes late."""
 
     seconds: float = SECONDS
