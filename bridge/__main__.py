@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
+import importlib
 import json
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +39,9 @@ class BridgeTask:
     announced: str | None = None
     """How others reach the server, if that is another way."""
     shared_ports: Mapping[str, int] | None = None
-    """The ports of `http` and `a2a` that several bridges listen on; None for those of the settings."""
+    """The ports of `http` and, unless it is left out, `a2a` that several bridges listen on; None for those of the
+    settings.
+    """
 
     @classmethod
     def parse(cls, text: bytes) -> BridgeTask:
@@ -57,6 +61,7 @@ def main() -> int:
         task = BridgeTask(target=arguments.grpc_target)
         return run_bridge_process(arguments.config, task, functools.partial(write_port_files, files), print_error)
     channel = TaskChannel(arguments.task_fd)
+    preload_modules(arguments.config)
     received = channel.receive()
     if not received:
         return 0
@@ -66,6 +71,14 @@ def main() -> int:
         lambda addresses: channel.report(http=addresses.http, a2a=addresses.grpc),
         lambda error: channel.report(error=error),
     )
+
+
+def preload_modules(config_file: Path | None) -> None:
+    """Load what the settings will need, while the parent process starts the server."""
+    # What is wrong with them is reported when the task is there.
+    with suppress(ConfigError):
+        if config.load_settings(config_file).a2a.enabled:
+            importlib.import_module("bridge.a2a.module")
 
 
 def run_bridge_process(
@@ -104,7 +117,7 @@ def print_error(message: str) -> None:
 def with_ports(settings: Settings, ports: Mapping[str, int]) -> Settings:
     """Return a copy of the settings that listens on other ports."""
     server = settings.server.model_copy(update={"port": ports["http"]})
-    a2a = settings.a2a.model_copy(update={"grpc_port": ports["a2a"]})
+    a2a = settings.a2a.model_copy(update={"grpc_port": ports["a2a"]}) if settings.a2a.enabled else settings.a2a
     return settings.model_copy(update={"server": server, "a2a": a2a})
 
 
@@ -157,7 +170,8 @@ async def serve_until_stopped(
         ready(addresses)
         freeze_loaded_objects()
         logger.info("listening on %s, forwarding to %s", addresses.url, upstream.announced or upstream.target)
-        logger.info("A2A over gRPC on %s", addresses.grpc)
+        if addresses.grpc:
+            logger.info("A2A over gRPC on %s", addresses.grpc)
         await stop.wait()
         logger.info("stopping")
 
@@ -165,8 +179,8 @@ async def serve_until_stopped(
 def write_port_files(files: Sequence[tuple[Path | None, str]], addresses: ListenAddresses) -> None:
     """Write the addresses to files in the given order, so that the last file implies the others exist."""
     for path, name in files:
-        if path:
-            write_atomically(path, getattr(addresses, name))
+        if path and (address := getattr(addresses, name)):
+            write_atomically(path, address)
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, Final
 
 import grpc
-from a2a.utils.errors import A2AError
 
-from bridge.a2a.errors import UpstreamError
 from bridge.upstream import Forwarder, Metadata
-from cstp_grpc.contract.json_values import printable_key
-from cstp_grpc.errors import CstpError, PermissionDenied
+from cstp_grpc.errors import CstpError
 
 ACCESS_METHOD: Final = "cstp.getAccess"
 LARGE_REQUEST_BYTES: Final = 65_536
@@ -24,41 +20,16 @@ class AccessCheck:
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder = forwarder
 
-    async def visible_error(self, error: A2AError, metadata: Metadata) -> A2AError:
-        """Return the error to answer with: the server's own if it refuses the caller altogether."""
-        if isinstance(error, UpstreamError):
-            return error
-        try:
-            await self.fetch_access(metadata)
-        except UpstreamError as refused:
-            return refused
-        return error
-
     async def visible_failure(self, failure: CstpError, metadata: Metadata) -> CstpError:
         """Return the failure to answer with: the server's own if it refuses the caller altogether."""
         if isinstance(failure.__cause__, grpc.aio.AioRpcError):
             return failure
         try:
             await self.fetch_access(metadata)
-        except UpstreamError as refused:
-            return refused.failure
+        except CstpError as refused:
+            return refused
         return failure
 
     async def fetch_access(self, metadata: Metadata) -> dict[str, Any]:
-        """Return the server's description of a caller. Raises UpstreamError, also for an unknown caller."""
-        try:
-            return await self._forwarder.call(ACCESS_METHOD, {}, metadata)
-        except CstpError as failure:
-            raise UpstreamError(failure) from failure
-
-    async def require_own_tenants(self, tenants: Collection[str], metadata: Metadata) -> None:
-        """Raise UpstreamError if a request names another tenant than that of its caller's token."""
-        own = (await self.fetch_access(metadata)).get("tenant", "")
-        for tenant in tenants:
-            if tenant != own:
-                raise UpstreamError(PermissionDenied(f"The token is not one of the tenant {printable_key(tenant)}"))
-
-    async def check_large(self, content: bytes, metadata: Metadata) -> None:
-        """Raise UpstreamError if a request is large and the server does not know its caller."""
-        if len(content) > LARGE_REQUEST_BYTES:
-            await self.fetch_access(metadata)
+        """Return the server's description of a caller. Raises CstpError, also for an unknown caller."""
+        return await self._forwarder.call(ACCESS_METHOD, {}, metadata)

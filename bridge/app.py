@@ -4,42 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
 import grpc
 from aiohttp import hdrs, web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from bridge import liaison_events
-from bridge.a2a.agent_card import AgentCardEndpoint
-from bridge.a2a.jsonrpc_endpoint import A2aJsonRpcEndpoint
-from bridge.a2a.rest_endpoint import REST_ROUTES, A2aRestEndpoint
-from bridge.a2a.services import A2aServices
+from bridge.admission import AccessCheck
 from bridge.http_listener import set_server_header
+from bridge.http_request import BodyReader
 from bridge.http_response import Cors
 from bridge.jsonrpc_endpoint import JsonRpcEndpoint
-from bridge.liaison_events import LiaisonEventEndpoint
+from bridge.liaison_events import EVENTS_PATH, LiaisonEventEndpoint
+from bridge.upstream import Forwarder
 from cstp_grpc.config import Settings
+
+if TYPE_CHECKING:
+    from bridge.a2a.module import A2aModule
 
 logger = logging.getLogger(__name__)
 
 RPC_PATH: Final = "/cstp"
-CARD_PATH: Final = "/.well-known/agent-card.json"
-OLD_CARD_PATH: Final = "/.well-known/agent.json"
-"""Where the CSTP design has the card, and A2A had it before 0.3."""
 HEALTH_PATH: Final = "/health"
-READ_METHODS: Final = ("GET", "HEAD")
-A2A_PATHS: Final = ("/a2a", "/a2a/", "/")
-"""Where A2A is spoken over JSON-RPC; the last is the `url` of the card at the old path."""
-HTTP_PATHS: Final = {
-    RPC_PATH: ("POST",),
-    **dict.fromkeys(A2A_PATHS, ("POST",)),
-    **REST_ROUTES,
-    CARD_PATH: READ_METHODS,
-    OLD_CARD_PATH: READ_METHODS,
-    HEALTH_PATH: READ_METHODS,
-    liaison_events.EVENTS_PATH: ("GET",),
-}
 
 INDEX_SERVICE: Final = "index"
 """The name by which the server's health service knows its vector index."""
@@ -47,28 +34,31 @@ HEALTH_TIMEOUT: Final = 2.0
 """Seconds the server has to say that it is well."""
 
 
-def create_app(settings: Settings, channel: grpc.aio.Channel, peer: A2aServices) -> web.Application:
-    """Build the application, which forwards to the server at the other end of the channel.
+def create_app(
+    settings: Settings, channel: grpc.aio.Channel, forwarder: Forwarder, a2a: A2aModule | None
+) -> web.Application:
+    """Build the application, which forwards to the server at the other end of the channel; None leaves A2A out.
 
-    The caller closes the channel and the A2A services.
+    The caller closes the channel and stops A2A.
     """
     server = settings.server
-    pages = AgentCardEndpoint(peer.cards, peer.address)
+    access = AccessCheck(forwarder)
+    rpc = JsonRpcEndpoint(forwarder, access, BodyReader(access.fetch_access, server), server.max_batch)
     app = web.Application(client_max_size=server.max_body_bytes)
     app.on_response_prepare.append(set_server_header)
-    app.router.add_post(RPC_PATH, JsonRpcEndpoint(peer.forwarder, peer.gate, peer.bodies, server.max_batch).respond)
-    a2a = A2aJsonRpcEndpoint(peer, server)
-    for path in A2A_PATHS:
-        app.router.add_post(path, a2a.respond)
-    rest = A2aRestEndpoint(peer)
-    rest.install(app)
-    app.router.add_get(CARD_PATH, pages.agent_card)
-    app.router.add_get(OLD_CARD_PATH, pages.agent_json)
+    app.router.add_post(RPC_PATH, rpc.respond)
     app.router.add_get(HEALTH_PATH, HealthEndpoint(channel).respond)
-    LiaisonEventEndpoint(peer.forwarder, peer.gate).install(app)
+    paths: dict[str, Iterable[str]] = {RPC_PATH: ("POST",), HEALTH_PATH: ("GET", "HEAD")}
+    if settings.liaison.enabled:
+        LiaisonEventEndpoint(forwarder, access).install(app)
+        paths[EVENTS_PATH] = ("GET",)
+    if a2a:
+        a2a.install_routes(app)
+        paths |= a2a.http_paths
     if server.cors_origins:
-        Cors(server.cors_origins).install(app, HTTP_PATHS)
-    rest.install_fallback(app)
+        Cors(server.cors_origins).install(app, paths)
+    if a2a:
+        a2a.install_fallback(app)
     return app
 
 

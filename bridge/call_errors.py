@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 import grpc
+from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from cstp_grpc.contract.error_details import make_error_details, pack_any
 from cstp_grpc.contract.error_reasons import REASON_CODES, ReasonCodes, codes_for_error, error_for_reason
 from cstp_grpc.contract.json_codec import json_path
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY, error_from_details, read_error_details, reason_for_status
@@ -167,3 +169,38 @@ def read_server_request_id(error: grpc.aio.AioRpcError) -> dict[str, str]:
             if key == REQUEST_ID_KEY and isinstance(value, str):
                 return {REQUEST_ID: value}
     return {}
+
+
+def failure_status(failure: CstpError, request_id: str) -> tuple[int, dict[str, Any]]:
+    """Return the HTTP status and the body of an HTTP+JSON response to a failed call, a google.rpc.Status."""
+    codes = error_codes(failure)
+    details = failure_details(failure, request_id)
+    return codes.a2a_http_status, status_json(codes.a2a_http_status, codes.grpc_code, failure.message, details)
+
+
+def status_json(http_code: int, grpc_code: str, message: str, details: Iterable[Message]) -> dict[str, Any]:
+    """Return a google.rpc.Status as HTTP+JSON responses hold it."""
+    status = {
+        "code": http_code,
+        "status": grpc_code,
+        "message": message,
+        "details": [to_any_json(detail) for detail in details],
+    }
+    return {"error": status}
+
+
+def failure_details(failure: CstpError, request_id: str) -> list[Message]:
+    """Return the details of a failed call; `request_id` is used if the failure has none of its own."""
+    return make_error_details(
+        failure.reason,
+        {**server_metadata(failure), REQUEST_ID: failure.request_id or request_id},
+        violations=failure.violations,
+        blocks=failure.blocks,
+        retry_after_ms=retry_milliseconds(failure),
+    )
+
+
+def to_any_json(detail: Message) -> dict[str, Any]:
+    """Return a detail as the ProtoJSON of an Any."""
+    found: dict[str, Any] = json_format.MessageToDict(pack_any(detail))
+    return found

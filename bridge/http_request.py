@@ -6,14 +6,14 @@ import asyncio
 import ipaddress
 import random
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
-from bridge.admission import LARGE_REQUEST_BYTES, AccessCheck
+from bridge.admission import LARGE_REQUEST_BYTES
 from bridge.call_errors import DETAIL, ErrorWithOwnCodes
 from bridge.upstream import Metadata
 from cstp_grpc.config import ConfigError, ServerSettings
@@ -120,6 +120,10 @@ MANY_VALUES: Final = 1000
 WHITESPACE: Final = b" \t\r\n"
 
 
+CallerCheck: TypeAlias = Callable[[Metadata], Awaitable[object]]
+"""Returns if the gRPC server knows a caller, and raises if not."""
+
+
 class BodyReader:
     """Read JSON bodies within limits.
 
@@ -128,8 +132,8 @@ class BodyReader:
     `server.max_values`.
     """
 
-    def __init__(self, gate: AccessCheck, settings: ServerSettings) -> None:
-        self._gate = gate
+    def __init__(self, require_known: CallerCheck, settings: ServerSettings) -> None:
+        self._require_known = require_known
         self._max_values = settings.max_values
         self._timeout = settings.timeout_seconds
 
@@ -138,19 +142,19 @@ class BodyReader:
     ) -> bytes:
         """Return the body of a request of an accepted media type, before anything in it is converted.
 
-        Raises CstpError with the HTTP status 400, 408, 413 or 415, and UpstreamError.
+        Raises CstpError with the HTTP status 400, 408, 413 or 415, and what the check of the caller raises.
         """
         require_json(request, accepted)
         length = request.content_length or 0
         if length > request.client_max_size:
             raise body_too_large()
         if length > LARGE_REQUEST_BYTES:
-            await self._gate.fetch_access(metadata)
+            await self._require_known(metadata)
         content = await read_body(request, self._timeout)
         if length <= LARGE_REQUEST_BYTES and (
             len(content) > LARGE_REQUEST_BYTES or has_more_values(content, MANY_VALUES)
         ):
-            await self._gate.fetch_access(metadata)
+            await self._require_known(metadata)
         if has_more_values(content, self._max_values):
             raise http_failure(413, f"the body holds more than {self._max_values} values")
         return content

@@ -9,7 +9,6 @@ from typing import Final
 from aiohttp import web
 
 from bridge import http_request, jsonrpc
-from bridge.a2a.errors import UpstreamError
 from bridge.admission import AccessCheck
 from bridge.call_errors import unexpected_failure
 from bridge.http_request import BodyReader
@@ -47,9 +46,6 @@ class JsonRpcEndpoint:
             body = jsonrpc.parse_body(await self._bodies.read(request, metadata), self._max_batch)
         except CstpError as failure:
             return body_error_response(failure, request_id)
-        except UpstreamError as refused:
-            return body_error_response(refused.failure, request_id)
-
         return await jsonrpc.respond_to_body(body, functools.partial(self._answer, metadata, request_id), request_id)
 
     async def _answer(self, metadata: Metadata, request_id: str, call: JsonRpcEntry) -> JsonRpcOutcome:

@@ -13,8 +13,8 @@ from aiohttp import hdrs, web
 from aiohttp_sse import EventSourceResponse
 
 from bridge import http_request, http_response, sse
-from bridge.a2a.errors import UpstreamError, rest_error
 from bridge.admission import AccessCheck
+from bridge.call_errors import failure_status
 from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.errors import CstpError, InvalidArgument
 
@@ -117,6 +117,6 @@ def invalid_parameter(name: str, description: str) -> CstpError:
 
 def failure_response(failure: CstpError, request_id: str) -> web.Response:
     """Return the error response as HTTP+JSON defines it: a google.rpc.Status."""
-    status, body = rest_error(UpstreamError(failure), request_id)
+    status, body = failure_status(failure, request_id)
     marks = {http_request.REQUEST_ID_HEADER: request_id, hdrs.CACHE_CONTROL: "no-store"}
     return web.json_response(body, status=status, headers={**marks, **http_response.challenge_headers(status, failure)})

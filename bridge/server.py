@@ -8,21 +8,22 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from bridge.a2a.agent_card import AdvertisedPorts
-from bridge.a2a.grpc_server import A2aGrpcServer
-from bridge.a2a.request_handler import A2aRequestHandler
-from bridge.a2a.services import build_a2a_services
 from bridge.app import create_app
 from bridge.http_listener import HttpListener, limit_connections
 from bridge.http_request import validate_public_url
-from bridge.upstream import Upstream, is_secure_target, open_channel
+from bridge.upstream import Forwarder, Upstream, open_channel
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.config import ServerSettings, Settings, dial_host, join_host_port
+from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.errors import CannotListen
+
+if TYPE_CHECKING:
+    from bridge.a2a.module import A2aModule
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +33,8 @@ class ListenAddresses:
     """The addresses on which the bridge listens, each as `host:port`."""
 
     http: str
-    grpc: str
-    """A2A over gRPC."""
+    grpc: str | None
+    """A2A over gRPC; None if A2A is left out."""
     secure: bool
     """Whether both speak TLS."""
 
@@ -54,41 +55,30 @@ async def run_bridge(
     """
     certificate = ServerCertificate.load(settings.server.tls, "server.tls")
     async with open_channel(upstream.target, upstream.ca_file) as channel:
-        grpc_server = A2aGrpcServer(settings, certificate, reuse_port=reuse_ports)
-        announced = upstream.announced or upstream.target
-        ports = AdvertisedPorts(
-            target_port(announced, settings.grpc.port), grpc_server.port, cstp_secure=is_secure_target(announced)
-        )
-        peer = build_a2a_services(settings, version, channel, ports)
-        runner = web.AppRunner(create_app(settings, channel, peer), shutdown_timeout=settings.grpc.drain_seconds)
+        forwarder = Forwarder(channel, contract_methods(settings.disabled_services), settings.server.timeout_seconds)
+        a2a: A2aModule | None = None
+        if settings.a2a.enabled:
+            # Not loaded if it is left out: the SDK of A2A takes half of the bridge's time to start.
+            from bridge.a2a.module import A2aModule
+
+            a2a = A2aModule(settings, upstream, version, channel, forwarder, certificate, reuse_port=reuse_ports)
+        app = create_app(settings, channel, forwarder, a2a)
+        runner = web.AppRunner(app, shutdown_timeout=settings.grpc.drain_seconds)
         await runner.setup()
         listener = build_listener(runner, settings.server, certificate)
         try:
             host, port = await start_listener(listener, settings.server, reuse_port=reuse_ports)
-            await grpc_server.start(peer, public_bridge_url(settings.server, port))
-            yield ListenAddresses(
-                http=join_host_port(host, port),
-                grpc=join_host_port(settings.a2a.grpc_host, grpc_server.port),
-                secure=certificate is not None,
-            )
+            if a2a:
+                await a2a.start(public_bridge_url(settings.server, port))
+            grpc_address = a2a.grpc_address if a2a else None
+            yield ListenAddresses(join_host_port(host, port), grpc_address, secure=certificate is not None)
         finally:
             ends_at = time.monotonic() + settings.grpc.drain_seconds
             await listener.stop()
-            await asyncio.gather(runner.cleanup(), grpc_server.stop(settings.grpc.drain_seconds))
-            await finish_tasks(peer.conversations, max(ends_at - time.monotonic(), MIN_DRAIN_SECONDS))
-
-
-MIN_DRAIN_SECONDS = 0.5
-"""What the work on tasks has to end in any case."""
-
-
-async def finish_tasks(conversations: A2aRequestHandler, seconds: float) -> None:
-    """Wait up to this many seconds for running tasks."""
-    try:
-        async with asyncio.timeout(seconds):
-            await conversations.aclose()
-    except TimeoutError:
-        logger.warning("some tasks are still at work after %g s; they will be shown as interrupted", seconds)
+            ending = [a2a.stop(settings.grpc.drain_seconds)] if a2a else []
+            await asyncio.gather(runner.cleanup(), *ending)
+            if a2a:
+                await a2a.finish_tasks(ends_at - time.monotonic())
 
 
 def build_listener(
@@ -142,9 +132,3 @@ def public_bridge_url(settings: ServerSettings, port: int) -> str:
 def url_scheme(*, secure: bool) -> str:
     """Return the scheme of the bridge's URLs."""
     return "https" if secure else "http"
-
-
-def target_port(target: str, default: int) -> int:
-    """Return the port of a gRPC target, or the default if it names none."""
-    port = target.rpartition(":")[2]
-    return int(port) if port.isdecimal() else default

@@ -129,7 +129,7 @@ def peering(wanted: config.Settings, target: str) -> Iterator[Peers]:
     thread.start()
     try:
         addresses = found.result(TIMEOUT)
-        yield Peers(addresses.url, addresses.grpc)
+        yield Peers(addresses.url, addresses.grpc or "")
     finally:
         if not loop.is_closed():
             loop.call_soon_threadsafe(stopped.set)

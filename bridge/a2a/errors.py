@@ -17,11 +17,17 @@ from a2a.utils.errors import (
     PushNotificationNotSupportedError,
     TaskNotFoundError,
 )
-from google.protobuf import json_format
 from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
 
-from bridge.call_errors import UNEXPECTED_FAILURE, error_codes, retry_milliseconds, server_metadata, violation_text
+from bridge.call_errors import (
+    UNEXPECTED_FAILURE,
+    error_codes,
+    failure_details,
+    status_json,
+    to_any_json,
+    violation_text,
+)
 from cstp_grpc.contract.error_details import make_error_details, pack_any
 from cstp_grpc.contract.error_reasons import INTERNAL, REASON_CODES
 from cstp_grpc.errors import REQUEST_ID, CstpError, FieldViolation
@@ -88,13 +94,8 @@ def jsonrpc_failure(error: A2AError) -> CstpError | None:
 def rest_error(error: A2AError, request_id: str) -> tuple[int, dict[str, Any]]:
     """Return the HTTP status and the body of an HTTP+JSON response, a google.rpc.Status."""
     mapping = error_mapping(error)
-    body = {
-        "code": mapping.http_code,
-        "status": mapping.grpc_status,
-        "message": error.message,
-        "details": [to_any_json(detail) for detail in error_details(error, request_id)],
-    }
-    return mapping.http_code, {"error": body}
+    details = error_details(error, request_id)
+    return mapping.http_code, status_json(mapping.http_code, mapping.grpc_status, error.message, details)
 
 
 def grpc_error(error: A2AError, request_id: str) -> status_pb2.Status:
@@ -119,23 +120,6 @@ def error_details(error: A2AError, request_id: str) -> list[Message]:
     return make_error_details(
         error_mapping(error).reason, {REQUEST_ID: request_id}, domain=A2A_DOMAIN, violations=read_violations(error)
     )
-
-
-def failure_details(failure: CstpError, request_id: str) -> list[Message]:
-    """Return the details of a failed call; `request_id` is used if the failure has none of its own."""
-    return make_error_details(
-        failure.reason,
-        {**server_metadata(failure), REQUEST_ID: failure.request_id or request_id},
-        violations=failure.violations,
-        blocks=failure.blocks,
-        retry_after_ms=retry_milliseconds(failure),
-    )
-
-
-def to_any_json(detail: Message) -> dict[str, Any]:
-    """Return a detail as the ProtoJSON of an Any."""
-    found: dict[str, Any] = json_format.MessageToDict(pack_any(detail))
-    return found
 
 
 INLINE_CONFIG_PATH: Final = "configuration.taskPushNotificationConfig"

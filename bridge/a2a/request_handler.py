@@ -31,6 +31,7 @@ from a2a.utils.task import apply_history_length, validate_history_length, valida
 from google.protobuf.message import Message
 
 from bridge.a2a import proto_json, task_results
+from bridge.a2a.access_check import A2aAccessCheck
 from bridge.a2a.agent_card import AgentCardBuilder
 from bridge.a2a.call_context import (
     EXTENSION_URI,
@@ -56,7 +57,6 @@ from bridge.a2a.task_store import (
     state_name,
     status_event,
 )
-from bridge.admission import AccessCheck
 from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.config import Settings
 from cstp_grpc.errors import Conflict
@@ -79,7 +79,7 @@ class A2aRequestHandler:
     def __init__(
         self,
         forwarder: Forwarder,
-        gate: AccessCheck,
+        gate: A2aAccessCheck,
         store: GrpcTaskStore,
         cards: AgentCardBuilder,
         settings: Settings,

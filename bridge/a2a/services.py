@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from bridge.a2a.access_check import A2aAccessCheck
 from bridge.a2a.agent_card import AdvertisedPorts, AgentCardBuilder
 from bridge.a2a.push_configs import GrpcPushConfigStore
 from bridge.a2a.request_handler import A2aRequestHandler
@@ -26,7 +27,7 @@ class A2aServices:
     """The parts that every A2A transport uses."""
 
     conversations: A2aRequestHandler
-    gate: AccessCheck
+    gate: A2aAccessCheck
     bodies: BodyReader
     forwarder: Forwarder
     cards: AgentCardBuilder
@@ -34,20 +35,19 @@ class A2aServices:
 
 
 def build_a2a_services(
-    settings: Settings, version: str, channel: grpc.aio.Channel, ports: AdvertisedPorts
+    settings: Settings, version: str, channel: grpc.aio.Channel, forwarder: Forwarder, ports: AdvertisedPorts
 ) -> A2aServices:
     """Build the A2A services, which store everything at the other end of the channel. Raises ConfigError.
 
     `version` is that of the product.
     """
-    contract = contract_methods(settings.disabled_services)
+    methods = contract_methods(settings.disabled_services).values()
+    cards = AgentCardBuilder(settings, version, methods, ports, read_signing_key(settings))
+    gate = A2aAccessCheck(AccessCheck(forwarder))
     timeout = settings.server.timeout_seconds
-    forwarder = Forwarder(channel, contract, timeout)
-    cards = AgentCardBuilder(settings, version, contract.values(), ports, read_signing_key(settings))
-    gate = AccessCheck(forwarder)
     push = GrpcPushConfigStore(channel, timeout) if settings.a2a.push.enabled else None
     conversations = A2aRequestHandler(forwarder, gate, GrpcTaskStore(channel, timeout), cards, settings, push)
-    bodies = BodyReader(gate, settings.server)
+    bodies = BodyReader(gate.fetch_access, settings.server)
     return A2aServices(conversations, gate, bodies, forwarder, cards, PublicUrlResolver(settings.server))
 
 

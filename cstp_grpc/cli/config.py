@@ -198,7 +198,7 @@ def check_command(out: Output) -> None:
         "storage": settings.storage_url.partition(":")[0],
         "grpc": f"{settings.grpc.host}:{settings.grpc.port}",
         "bridge": f"{settings.server.host}:{settings.server.port}",
-        "a2a": f"{settings.a2a.grpc_host}:{settings.a2a.grpc_port}",
+        "a2a": f"{settings.a2a.grpc_host}:{settings.a2a.grpc_port}" if settings.a2a.enabled else "left out",
         "embedding": settings.embedding.provider,
         "index": settings.index.mode,
         "ruleSet": rules.version,

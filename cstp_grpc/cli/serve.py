@@ -130,7 +130,8 @@ class StartupMessages:
         self.out.line(f"  gRPC      {stack.server.url if self.settings.grpc.tls else stack.server.target}")
         if bridge := stack.bridge_address:
             self.out.line(f"  JSON-RPC  {bridge.url}/cstp")
-            self.out.line(f"  A2A       {bridge.url}/.well-known/agent-card.json, gRPC {bridge.a2a_target}")
+            if bridge.a2a_target:
+                self.out.line(f"  A2A       {bridge.url}/.well-known/agent-card.json, gRPC {bridge.a2a_target}")
         if (number := count_workers(self.settings.serve)) > 1:
             self.out.line(f"  workers   {number}")
         rules = self.settings.cstp.guardrails.config_path

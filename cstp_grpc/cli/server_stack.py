@@ -37,8 +37,8 @@ class BridgeAddress:
     """The addresses of a bridge."""
 
     url: str
-    a2a_target: str
-    """A2A over gRPC, `host:port`."""
+    a2a_target: str | None
+    """A2A over gRPC, `host:port`; None if A2A is left out."""
 
 
 class BridgeProcesses:
@@ -102,7 +102,10 @@ class BridgeProcesses:
 
     def address(self, report: ReadinessReport) -> BridgeAddress:
         """Return the address that a bridge reported, in a form that can be called from this machine."""
-        return BridgeAddress(f"{self._scheme}://{to_local_address(report['http'])}", to_local_address(report["a2a"]))
+        a2a = report["a2a"]
+        return BridgeAddress(
+            f"{self._scheme}://{to_local_address(report['http'])}", None if a2a is None else to_local_address(a2a)
+        )
 
     def stop(self) -> None:
         """Stop all processes concurrently and wait for them to exit."""
@@ -113,10 +116,12 @@ class BridgeProcesses:
 
     def _reserve(self) -> dict[str, int]:
         server, a2a = self._settings.server, self._settings.a2a
-        self._reserved.append(PortReservation(server.host, server.port, "server.port"))
-        self._reserved.append(PortReservation(a2a.grpc_host, a2a.grpc_port, "a2a.grpc_port"))
-        http, grpc = self._reserved
-        return {"http": http.port, "a2a": grpc.port}
+        reserved = {"http": PortReservation(server.host, server.port, "server.port")}
+        self._reserved.append(reserved["http"])
+        if a2a.enabled:
+            reserved["a2a"] = PortReservation(a2a.grpc_host, a2a.grpc_port, "a2a.grpc_port")
+            self._reserved.append(reserved["a2a"])
+        return {name: reservation.port for name, reservation in reserved.items()}
 
 
 def to_local_address(address: str) -> str:

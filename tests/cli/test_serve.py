@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -192,7 +193,9 @@ def test_a2a_is_found_where_the_server_says(home: Path) -> None:
 
 def bridge_of(pid: int) -> int:
     """Return the process id of a server's bridge."""
-    found = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+    ).stdout
     rows = [line.split(maxsplit=2) for line in found.splitlines()]
     return next(int(child) for child, parent, command in rows if int(parent) == pid and " bridge " in command)
 
@@ -348,8 +351,23 @@ def test_a_bridge_that_listens_everywhere_is_named_by_a_reachable_address(
     try:
         address = bridge.start("127.0.0.1:1", "")
         assert address.url.startswith("http://127.0.0.1:")
+        assert address.a2a_target is not None
         assert address.a2a_target.startswith("127.0.0.1:")
         assert answers(address.a2a_target)
+    finally:
+        bridge.stop()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_bridges_without_a2a_have_one_address(home: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    free_ports(monkeypatch)
+    monkeypatch.setenv("CSTP_A2A__ENABLED", "false")
+    bridge = bridges(number=number)
+    try:
+        address = bridge.start("127.0.0.1:1", "")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            get(f"{address.url}/.well-known/agent-card.json")
+        assert address.a2a_target is None
     finally:
         bridge.stop()
 

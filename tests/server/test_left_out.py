@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.places import SERVICE_MODULES
-from tests.harness import GrpcCaller, JsonRpcCaller, bridging, running, settings
+from tests.harness import GrpcCaller, JsonRpcCaller, bridging, peering, running, settings
 
 LEFT_OUT: dict[str, Any] = {
     "liaison": {"enabled": False},
@@ -78,7 +81,7 @@ def started(folder: Path, switch: str) -> tuple[set[str], set[str]]:
 
 
 def test_what_is_left_out_is_neither_imported_nor_has_threads(tmp_path: Path) -> None:
-    rooms = ("cstp_grpc.tasks", "cstp_grpc.webhooks")
+    rooms = ("cstp_grpc.liaison", "cstp_grpc.intent_layer", "cstp_grpc.tasks", "cstp_grpc.webhooks")
     described = tuple(SERVICE_MODULES[service] for service in sorted(SERVICES))
     modules, threads = started(tmp_path / "off", "off")
     assert not {name for name in modules if name.startswith(rooms + described)}
@@ -98,6 +101,31 @@ def test_a_method_of_what_is_left_out_is_unimplemented(target: str, name: str) -
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_method_of_what_is_left_out_is_not_found_over_json_rpc(bridge_url: str, name: str) -> None:
     assert JsonRpcCaller(bridge_url).call(name, {}).reason == "METHOD_NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/a2a/", "/", "/a2a/v1/tasks", "/.well-known/agent-card.json", "/.well-known/agent.json", "/liaison/events"],
+)
+def test_the_bridge_has_no_routes_of_what_is_left_out(bridge_url: str, path: str) -> None:
+    for method in ("GET", "POST"):
+        request = urllib.request.Request(bridge_url + path, b"{}" if method == "POST" else None, method=method)
+        with pytest.raises(urllib.error.HTTPError) as raised:
+            urllib.request.urlopen(request, timeout=10)
+        with raised.value as answer:
+            assert (answer.code, answer.read()) == (404, b"404: Not Found")
+
+
+def test_the_bridge_does_not_listen_for_a2a_over_grpc(target: str, tmp_path: Path) -> None:
+    with peering(settings(tmp_path, **LEFT_OUT), target) as peers:
+        assert peers.grpc_target == ""
+
+
+def test_the_card_shows_no_skills_of_what_is_left_out(target: str, tmp_path: Path) -> None:
+    wanted = settings(tmp_path, liaison={"enabled": False}, intent_layer={"enabled": False})
+    with bridging(wanted, target) as url, urllib.request.urlopen(f"{url}/.well-known/agent-card.json") as answer:
+        packages = {skill["id"].partition(".")[0] for skill in json.load(answer)["skills"]}
+    assert packages == {"cstp"}
 
 
 def test_the_health_service_does_not_know_what_is_left_out(target: str) -> None:

@@ -16,6 +16,7 @@ from google.protobuf import any_pb2, json_format
 from google.protobuf.message import Message as ProtoMessage
 from google.rpc import error_details_pb2, status_pb2
 
+from bridge.a2a.access_check import A2aAccessCheck
 from bridge.a2a.agent_card import AdvertisedPorts, AgentCardBuilder
 from bridge.a2a.call_context import A2aCallContext, build_call_context
 from bridge.a2a.request_handler import A2aRequestHandler
@@ -126,7 +127,7 @@ async def conversing(target: str, settings: Settings, calls: str | None = None) 
         forwarder = Forwarder(other, contract, TIMEOUT)
         cards = AgentCardBuilder(settings, "1.2.3", contract.values(), AdvertisedPorts(50051, 50052))
         conversations = A2aRequestHandler(
-            forwarder, AccessCheck(forwarder), GrpcTaskStore(channel, TIMEOUT), cards, settings
+            forwarder, A2aAccessCheck(AccessCheck(forwarder)), GrpcTaskStore(channel, TIMEOUT), cards, settings
         )
         yield conversations
         await conversations.aclose()

@@ -1,0 +1,107 @@
+"""A2A in front of the server: its routes in the bridge's HTTP application, and its own gRPC port."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import grpc
+from aiohttp import web
+
+from bridge.a2a.agent_card import AdvertisedPorts, AgentCardEndpoint
+from bridge.a2a.grpc_server import A2aGrpcServer
+from bridge.a2a.jsonrpc_endpoint import A2aJsonRpcEndpoint
+from bridge.a2a.rest_endpoint import REST_ROUTES, A2aRestEndpoint
+from bridge.a2a.services import build_a2a_services
+from bridge.upstream import Forwarder, Upstream, is_secure_target
+from cstp_grpc.certificates import ServerCertificate
+from cstp_grpc.config import Settings, join_host_port
+
+logger = logging.getLogger(__name__)
+
+CARD_PATH: Final = "/.well-known/agent-card.json"
+OLD_CARD_PATH: Final = "/.well-known/agent.json"
+"""Where the CSTP design has the card, and A2A had it before 0.3."""
+READ_METHODS: Final = ("GET", "HEAD")
+JSONRPC_PATHS: Final = ("/a2a", "/a2a/", "/")
+"""Where A2A is spoken over JSON-RPC; the last is the `url` of the card at the old path."""
+MIN_DRAIN_SECONDS: Final = 0.5
+"""What the work on tasks has to end in any case."""
+
+
+class A2aModule:
+    """A2A over all its transports.
+
+    The constructor binds the gRPC port, so that the agent card can name it; with a certificate it uses TLS, and
+    `reuse_port` shares it with other bridges. Raises ConfigError and CannotListen.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        upstream: Upstream,
+        version: str,
+        channel: grpc.aio.Channel,
+        forwarder: Forwarder,
+        certificate: ServerCertificate | None,
+        *,
+        reuse_port: bool,
+    ) -> None:
+        self._settings = settings
+        self._grpc_server = A2aGrpcServer(settings, certificate, reuse_port=reuse_port)
+        announced = upstream.announced or upstream.target
+        ports = AdvertisedPorts(
+            target_port(announced, settings.grpc.port), self._grpc_server.port, cstp_secure=is_secure_target(announced)
+        )
+        self._services = build_a2a_services(settings, version, channel, forwarder, ports)
+        self._rest = A2aRestEndpoint(self._services)
+
+    @property
+    def grpc_address(self) -> str:
+        """The `host:port` of A2A over gRPC."""
+        return join_host_port(self._settings.a2a.grpc_host, self._grpc_server.port)
+
+    @property
+    def http_paths(self) -> Mapping[str, Iterable[str]]:
+        """The paths of the routes, each with its HTTP methods."""
+        cards = dict.fromkeys((CARD_PATH, OLD_CARD_PATH), READ_METHODS)
+        return {**dict.fromkeys(JSONRPC_PATHS, ("POST",)), **REST_ROUTES, **cards}
+
+    def install_routes(self, app: web.Application) -> None:
+        """Add the routes of A2A and the agent cards to an application."""
+        jsonrpc = A2aJsonRpcEndpoint(self._services, self._settings.server)
+        for path in JSONRPC_PATHS:
+            app.router.add_post(path, jsonrpc.respond)
+        self._rest.install(app)
+        cards = AgentCardEndpoint(self._services.cards, self._services.address)
+        app.router.add_get(CARD_PATH, cards.agent_card)
+        app.router.add_get(OLD_CARD_PATH, cards.agent_json)
+
+    def install_fallback(self, app: web.Application) -> None:
+        """Add A2A error responses for unknown paths and methods; the last routes of an application."""
+        self._rest.install_fallback(app)
+
+    async def start(self, public_url: str) -> None:
+        """Start to answer over gRPC; `public_url` is the address of the bridge on the extended card."""
+        await self._grpc_server.start(self._services, public_url)
+
+    async def stop(self, drain_seconds: float) -> None:
+        """Let the calls over gRPC that are in progress end for up to `drain_seconds`, then cancel them."""
+        await self._grpc_server.stop(drain_seconds)
+
+    async def finish_tasks(self, seconds: float) -> None:
+        """Wait up to this many seconds, and at least MIN_DRAIN_SECONDS, for running tasks."""
+        seconds = max(seconds, MIN_DRAIN_SECONDS)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._services.conversations.aclose()
+        except TimeoutError:
+            logger.warning("some tasks are still at work after %g s; they will be shown as interrupted", seconds)
+
+
+def target_port(target: str, default: int) -> int:
+    """Return the port of a gRPC target, or the default if it names none."""
+    port = target.rpartition(":")[2]
+    return int(port) if port.isdecimal() else default
