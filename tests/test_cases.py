@@ -1,9 +1,10 @@
 """Runs every case under tests/cases over both transports, but those that are about JSON-RPC itself.
 
 A case is one exchange: `requirement` (what it proves), what comes before it (tests/case_setup.py says how), `caller`,
-`call`, `params`, `transports` where it is about one alone, and `expect`: a whole `result` with the placeholders of
+`call`, `params`, `transports` where it is about one alone, and `expect`: a `result` with the placeholders of
 tests/matching.py, or an `error` with its `reason`, the violated `fields`, the blocking `guardrails` and, where they
-are stated, its `details`.
+are stated, its `details`. Of the result and the details a case states what it is about; with `exact: true` nothing
+else may be in them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any
 
 import pytest
 
-from tests.case_servers import CaseRun, CaseServers, assign_servers, read_case, shared_settings
+from cstp_grpc.contract.methods import contract_methods
+from tests.case_servers import Case, CaseRun, CaseServers, assign_servers, read_case, shared_settings
 from tests.case_setup import CASES, plain, prepare, settings_of, token_of
 from tests.harness import TOKENS, GrpcCaller, JsonRpcCaller, Outcome, bridging, running, running_workers
 from tests.matching import differences
@@ -52,21 +54,22 @@ QUERIES = [
 """What is asked of the journal, and how many decisions answer it."""
 
 
-def judge(expect: dict[str, Any], outcome: Outcome) -> None:
+def judge(case: Case, outcome: Outcome) -> None:
+    expect, exact = case["expect"], case.get("exact", False)
     if "error" in expect:
         error = expect["error"]
         assert outcome.reason == error["reason"], outcome
         assert sorted(map(snake, outcome.fields)) == sorted(map(snake, error.get("fields", []))), outcome
         assert list(outcome.guardrails) == error.get("guardrails", []), outcome
         if "details" in error:
-            agree(error["details"], outcome.details, "details")
+            agree(error["details"], outcome.details, "details", exact=exact)
     else:
         assert outcome.reason is None, outcome
-        agree(expect["result"], outcome.result, "result")
+        agree(expect["result"], outcome.result, "result", exact=exact)
 
 
-def agree(expected: Any, actual: Any, path: str) -> None:
-    found = list(differences(expected, actual, path))
+def agree(expected: Any, actual: Any, path: str, *, exact: bool) -> None:
+    found = list(differences(expected, actual, path, exact=exact))
     assert not found, "\n".join(found)
 
 
@@ -96,7 +99,13 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CaseServers]:
 def test_case(run: CaseRun, servers: CaseServers) -> None:
     case, caller = run.case, servers.caller(run)
     prepare(case, caller)
-    judge(case["expect"], caller.call(case["call"], plain(case.get("params", {})), token_of(case)))
+    judge(case, caller.call(case["call"], plain(case.get("params", {})), token_of(case)))
+
+
+def test_every_public_rpc_has_a_case() -> None:
+    called = {run.case["call"] for run in RUNS}
+    public = {name for name, method in contract_methods().items() if method.public and not method.streaming}
+    assert not public - called, "no case under tests/cases calls these"
 
 
 class WorkersCaller:
@@ -137,7 +146,7 @@ def test_case_with_workers(run: CaseRun, tmp_path: Path) -> None:
         caller = opened.enter_context(closing(WorkersCaller(targets, url)))
         prepare(case, caller)
         outcome = caller.call(case["call"], plain(case.get("params", {})), token_of(case))
-    judge(case["expect"], outcome)
+    judge(case, outcome)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,8 @@ in place of its examples, and what HTTP adds to them.
 
 A case is one exchange: `requirement` (the example that it is), what comes before it (tests/case_setup.py says how),
 `caller`, `body` (the text that is sent), `answer`: its HTTP `status` and its `body`, a JSON value with the placeholders
-of tests/matching.py and absent where nothing is answered, and `after`: later calls with their whole `result`.
+of tests/matching.py and absent where nothing is answered, and `after`: later calls with their `result`.
+What must match exactly says `exact: true`.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ def test_exchange(run: CaseRun, servers: CaseServers) -> None:
     judge(case, caller.post(case["body"], token_of(case)))
     for later in case.get("after", []):
         result = caller.call(later["call"], later["params"], token_of(later)).result
-        agree(differences(later["result"], result))
+        agree(differences(later["result"], result, exact=case.get("exact", False)))
 
 
 def judge(case: dict[str, Any], answer: HttpAnswer) -> None:
-    expected = case["answer"]
+    expected, exact = case["answer"], case.get("exact", False)
     assert answer.status == expected["status"], answer
     if "body" not in expected:
         assert answer.content == b""
@@ -49,9 +50,9 @@ def judge(case: dict[str, Any], answer: HttpAnswer) -> None:
     assert answer.content_type == "application/json"
     actual = json.loads(answer.content)
     if isinstance(expected["body"], list) and isinstance(actual, list):
-        agree(batch_differences(expected["body"], actual))
+        agree(batch_differences(expected["body"], actual, exact=exact))
     else:
-        agree(differences(expected["body"], actual, "body"))
+        agree(differences(expected["body"], actual, "body", exact=exact))
     answered = numeric_ids(answer.content)
     assert not answered or answered <= numeric_ids(case["body"]), "a number is not spelled as it was sent"
 
@@ -61,7 +62,7 @@ def agree(found: Iterator[str]) -> None:
     assert not problems, "\n".join(problems)
 
 
-def batch_differences(expected: list[Any], actual: list[Any]) -> Iterator[str]:
+def batch_differences(expected: list[Any], actual: list[Any], *, exact: bool) -> Iterator[str]:
     """Yield where the answers to a batch differ; they may come in any order, several of them with the id null."""
     left = list(actual)
     for wanted in expected:
@@ -69,9 +70,9 @@ def batch_differences(expected: list[Any], actual: list[Any]) -> Iterator[str]:
         if not candidates:
             yield f"nothing is answered for the id {id_of(wanted)}"
             continue
-        best = min(candidates, key=lambda answer: len(list(differences(wanted, answer))))
+        best = min(candidates, key=lambda answer: len(list(differences(wanted, answer, exact=exact))))
         left.remove(best)
-        yield from differences(wanted, best, f"body with the id {id_of(wanted)}")
+        yield from differences(wanted, best, f"body with the id {id_of(wanted)}", exact=exact)
     for answer in left:
         yield f"not expected: {answer!r}"
 
