@@ -24,11 +24,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Run in an empty folder, which is the home folder too, and hear nothing of the developer's environment."""
     folder = tmp_path / "home"
     folder.mkdir()
+    enter_home(monkeypatch, folder)
+    return folder
+
+
+def enter_home(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Make a folder the working and the home folder, and forget the settings in the environment."""
     monkeypatch.chdir(folder)
     for name in [name for name in os.environ if name.startswith("CSTP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(folder))
-    return folder
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from cstp_grpc import config
 from cstp_grpc.cli.process_supervision import MAX_DEATHS, ChildProcessFailed, ChildRestarted
 from cstp_grpc.cli.server_stack import BridgeProcesses
-from tests.cli.conftest import Invoke, Server
+from tests.cli.conftest import Invoke, Server, enter_home
 from tests.cli.test_configuration import DESIGN, DESIGN_TOKENS
 from tests.databases import journal_template
 from tests.waiting import wait_until
@@ -100,6 +100,26 @@ def started(*arguments: str, environment: Mapping[str, str] = ENVIRONMENT) -> It
             reader.join()
 
 
+@pytest.fixture(scope="module")
+def developer_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, Path]]:
+    """A developer's server, and the folder that it was started in."""
+    folder = tmp_path_factory.mktemp("developer")
+    with pytest.MonkeyPatch.context() as patched:
+        enter_home(patched, folder)
+        with started("serve", "--dev") as process:
+            process.wait_for(READY)
+            yield process, folder
+            assert process.end() == 0
+
+
+@pytest.fixture
+def developer(developer_server: tuple[Process, Path], home: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
+    """A developer's server that tests share, in whose folder commands are run."""
+    process, folder = developer_server
+    enter_home(monkeypatch, folder)
+    return process
+
+
 def get(url: str) -> Any:
     with urllib.request.urlopen(url, timeout=BOUND) as answer:
         return json.load(answer)
@@ -165,11 +185,10 @@ def test_the_bridge_is_found_by_name_and_started_again_when_it_dies(home: Path, 
         assert process.end() == 0
 
 
-def test_programs_on_the_machine_of_a_developer_are_notified_of_tasks(home: Path) -> None:
-    with receiving() as receiver, started("serve", "--dev") as process:
-        process.wait_for(READY)
-        token = process.value("token").split()[0]
-        url = process.value("A2A").split("/.well-known")[0]
+def test_programs_on_the_machine_of_a_developer_are_notified_of_tasks(developer: Process) -> None:
+    with receiving() as receiver:
+        token = developer.value("token").split()[0]
+        url = developer.value("A2A").split("/.well-known")[0]
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "Refactor the parser"}]}
         config = {"url": f"{receiver.url}/hook"}
         body = {"message": message, "configuration": {"taskPushNotificationConfig": config}}
@@ -178,17 +197,13 @@ def test_programs_on_the_machine_of_a_developer_are_notified_of_tasks(home: Path
         with urllib.request.urlopen(request, timeout=BOUND) as answer:
             assert answer.status == 200
         wait_until(lambda: len(receiver.received) == 2, "the task is told")
-        assert process.end() == 0
 
 
-def test_a2a_is_found_where_the_server_says(home: Path) -> None:
-    with started("serve", "--dev") as process:
-        process.wait_for(READY)
-        card_url, target = process.value("A2A").split(", gRPC ")
-        interfaces = get(card_url)["supportedInterfaces"]
-        assert [one["protocolVersion"] for one in interfaces if one["url"] == target] == ["1.0", "0.3"]
-        assert answers(target)
-        assert process.end() == 0
+def test_a2a_is_found_where_the_server_says(developer: Process) -> None:
+    card_url, target = developer.value("A2A").split(", gRPC ")
+    interfaces = get(card_url)["supportedInterfaces"]
+    assert [one["protocolVersion"] for one in interfaces if one["url"] == target] == ["1.0", "0.3"]
+    assert answers(target)
 
 
 def bridge_of(pid: int) -> int:
@@ -243,15 +258,12 @@ def test_nothing_is_left_when_the_server_is_killed(invoke: Invoke) -> None:
             process.wait_for("a line that is never printed")
 
 
-def test_a_second_server_on_the_same_folder_is_refused(home: Path, invoke: Invoke) -> None:
-    with started("serve", "--dev") as process:
-        process.wait_for(READY)
-        agents = (home / "var/agents.yaml").read_text()
-        result = invoke("serve", "--dev", env=ENVIRONMENT)
-        assert result.exit_code == 1
-        assert "var: is in use by another cstp process" in result.stderr
-        assert (home / "var/agents.yaml").read_text() == agents
-        assert process.end() == 0
+def test_a_second_server_on_the_same_folder_is_refused(developer: Process, invoke: Invoke) -> None:
+    agents = Path("var/agents.yaml").read_text()
+    result = invoke("serve", "--dev", env=ENVIRONMENT)
+    assert result.exit_code == 1
+    assert "var: is in use by another cstp process" in result.stderr
+    assert Path("var/agents.yaml").read_text() == agents
 
 
 def test_a_configured_server_serves_its_agents_without_a_bridge(home: Path, invoke: Invoke) -> None:
