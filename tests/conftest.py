@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,20 @@ from tests.databases import (
     write_journal,
 )
 from tests.example_counts import register_profiles
+from tests.store_contracts import observe_calls
 
 register_profiles()
 # A shell starts what runs in the background without it, and tests interrupt processes that inherit what this one does.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """See that a test calls the methods of stores whose contract it is marked as."""
+    marker = item.get_closest_marker("contract")
+    with observe_calls(marker.args) if marker else nullcontext():
+        return (yield)
 
 
 @pytest.fixture(scope="session")
