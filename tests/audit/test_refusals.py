@@ -186,6 +186,7 @@ def test_a_stop_ends_also_if_nothing_can_be_written(kit: Kit, caplog: pytest.Log
     assert "2 refused calls are missing from the audit trail" in caplog.text
 
 
+@pytest.mark.contract("SqlAuditTrail.submit")
 def test_entries_are_found_by_their_reason(kit: Kit) -> None:
     kit.counts.add("alice", CHECK, "RATE_LIMITED")
     kit.counts.add("alice", CHECK, "INVALID_ARGUMENT")

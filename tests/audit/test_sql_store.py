@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
@@ -75,6 +76,7 @@ def trail(database: Database, writer: GroupCommitWriter) -> SqlAuditTrail:
     return SqlAuditTrail(database, writer)
 
 
+@pytest.mark.contract("SqlAuditTrail.page", "SqlAuditTrail.record")
 def test_every_entry_comes_back_as_it_was(trail: SqlAuditTrail) -> None:
     @given(ENTRIES | COUNTS)
     def check(entry: AuditEntry) -> None:
@@ -104,6 +106,13 @@ def test_an_entry_is_on_disk_when_its_record_returns(database: Database, trail: 
         assert connection.execute(text("SELECT count(*) FROM audit_entries")).scalar_one() == len((CHECK, CHECK))
 
 
+@pytest.mark.contract("SqlAuditTrail.write")
+def test_an_entry_that_an_event_loop_writes_is_on_disk(trail: SqlAuditTrail) -> None:
+    asyncio.run(trail.write(CHECK))
+    assert [replace(entry, id=None) for entry in trail.page(AuditFilter(), ALL).items] == [CHECK]
+
+
+@pytest.mark.contract("SqlAuditTrail.append")
 def test_an_entry_shares_the_fate_of_its_transaction(trail: SqlAuditTrail, writer: GroupCommitWriter) -> None:
     def job(unit_of_work: UnitOfWork) -> None:
         trail.append(unit_of_work, CHECK)

@@ -60,6 +60,7 @@ def test_an_announcement_is_told_once_of_a_decision(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize(("after", "count"), [(WINDOW - SECOND, 1), (WINDOW, 0), (WINDOW + SECOND, 0)])
+@pytest.mark.contract("SqlCallbackStore.cite", "SqlCallbackStore.claim_citations")
 def test_a_failure_is_told_within_the_window(kit: Kit, after: timedelta, count: int) -> None:
     decision = kit.decision()
     kit.cite(decision)
@@ -131,6 +132,7 @@ def test_a_review_and_what_it_tells_are_on_disk_together(kit: Kit) -> None:
     assert kit.journal.get(decision.id, "carol").outcome is None
 
 
+@pytest.mark.contract("SqlCallbackStore.remove_expired")
 def test_old_citations_are_removed(kit: Kit) -> None:
     decisions = [kit.decision(f"Use {number}") for number in range(3)]
     for number in range(REMOVAL_BATCH):
@@ -146,6 +148,9 @@ def test_old_citations_are_removed(kit: Kit) -> None:
     assert told(kit) == [("alice", "later", HOOK)]
 
 
+@pytest.mark.contract(
+    "SqlCallbackStore.add", "SqlCallbackStore.hold", "SqlCallbackStore.postpone", "SqlCallbackStore.take_due"
+)
 def test_late_answers_are_kept_with_all_they_say(kit: Kit) -> None:
     kit.late("b")
     assert kit.woken.is_set()

@@ -95,6 +95,7 @@ def test_a_late_answer_is_told_as_it_was_and_nothing_else(kit: Kit) -> None:
     }
 
 
+@pytest.mark.contract("SqlCallbackStore.next_due", "SqlCallbackStore.remove")
 def test_what_was_sent_is_in_the_trail(kit: Kit) -> None:
     decision = failed(kit)
     delivered(kit)
@@ -235,6 +236,7 @@ def test_a_decision_that_is_not_shared_any_more_is_not_told(kit: Kit) -> None:
     assert kit.trail.entries == []
 
 
+@pytest.mark.contract("SqlCallbackStore.release_citation")
 def test_sharing_is_looked_at_before_each_attempt(kit: Kit) -> None:
     kit.courier.problems = [WebhookFailed("HTTP 503")]
     decision = failed(kit)

@@ -448,6 +448,7 @@ class TestTogether:
 
 
 class TestTheRest:
+    @pytest.mark.contract("SqlChangeLog.peek")
     def test_what_is_heard_is_what_is_stored(self, kit: JournalKit) -> None:
         key = record(kit, visibility=Visibility.SHARED).id
         kit.journal.review(key, Outcome.SUCCESS, None, "bob", "request-2")
@@ -455,6 +456,7 @@ class TestTheRest:
         assert plain(kit.heard.rows[key]) == plain(row)
         assert row.revision == max(entry.seq for entry in kit.outbox.peek(10))
 
+    @pytest.mark.contract("SqlChangeLog.depth")
     def test_a_change_that_the_trail_does_not_take_is_not_made(
         self, kit: JournalKit, monkeypatch: pytest.MonkeyPatch
     ) -> None:

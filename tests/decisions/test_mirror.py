@@ -34,6 +34,7 @@ def test_a_refresh_takes_over_what_changed_and_nothing_twice(kit: JournalKit) ->
     assert len(matrix.candidates("bob", DecisionFilter())) == 1
 
 
+@pytest.mark.contract("SqlDecisionStore.identity", "SqlDecisionStore.newest_revision")
 def test_catching_up_takes_over_what_is_missing(kit: JournalKit) -> None:
     mirror, matrix = mirror_of(kit)
     mirror.catch_up(-1)

@@ -160,6 +160,14 @@ def meets(decision: Decision, wanted: DecisionFilter) -> bool:
 @given(content=contents)
 @example(content=DecisionContent(title="t", date=datetime.min.replace(tzinfo=UTC)))
 @example(content=DecisionContent(title="t", date=datetime.max.replace(tzinfo=UTC), tags=("b", "a")))
+@pytest.mark.contract(
+    "SqlChangeLog.append",
+    "SqlChangeLog.hold",
+    "SqlDecisionStore.get",
+    "SqlDecisionStore.insert",
+    "SqlDecisionStore.load",
+    "SqlDecisionStore.put_vectors",
+)
 def test_a_decision_comes_back_as_it_was_stored(shelf: Shelf, content: DecisionContent) -> None:
     stored = entry(content=content)
     stored = replace(stored, decision=replace(stored.decision, source=stored.decision.id, reviewed_date=NOW))
@@ -192,6 +200,7 @@ def test_what_is_not_there_is_none(shelf: Shelf) -> None:
 
 @slow
 @given(data=st.data())
+@pytest.mark.contract("SqlDecisionStore.page")
 def test_readable_and_pages_hold_what_an_agent_may_read_and_wants(shelf: Shelf, data: st.DataObject) -> None:
     mark = uuid.uuid4().hex
     agents = [f"{name}-{mark}" for name in ("alice", "bob")]
@@ -216,6 +225,7 @@ def test_readable_and_pages_hold_what_an_agent_may_read_and_wants(shelf: Shelf, 
 
 @slow
 @given(data=st.data())
+@pytest.mark.contract("SqlDecisionStore.get_readable", "SqlDecisionStore.update")
 def test_readable_shows_every_decision_as_it_is_now(shelf: Shelf, data: st.DataObject) -> None:
     """Another server may have changed it, so that a store must not trust what it read before."""
     known = {item.decision.id: item for item in (entry("alice", data.draw(contents)) for _ in range(3))}
@@ -235,6 +245,7 @@ def test_readable_shows_every_decision_as_it_is_now(shelf: Shelf, data: st.DataO
 
 @slow
 @given(data=st.data())
+@pytest.mark.contract("SqlDecisionStore.may_read")
 def test_a_peer_reads_its_own_and_what_is_shared_with_peers(shelf: Shelf, data: st.DataObject) -> None:
     mark = uuid.uuid4().hex
     peer, other = (f"{name}-{mark}" for name in ("peer", "alice"))
@@ -311,6 +322,7 @@ def test_a_page_token_that_nobody_gave_out_is_refused(shelf: Shelf, token: str) 
     assert raised.value.violations[0].field == "page_token"
 
 
+@pytest.mark.contract("SqlDecisionStore.index_rows")
 def test_index_rows_hold_what_a_search_must_know(shelf: Shelf) -> None:
     item = entry(
         category="process",
@@ -346,6 +358,7 @@ def test_index_rows_come_in_the_order_of_changes(shelf: Shelf) -> None:
     assert [plain(row) for row in shelf.store.index_rows_of(MODEL, ids)] == everything
 
 
+@pytest.mark.contract("SqlDecisionStore.changed_rows", "SqlDecisionStore.index_rows_of")
 def test_index_rows_of_more_ids_than_one_statement_takes(shelf: Shelf) -> None:
     items = [entry() for _ in range(1203)]
     shelf.add(*items)
@@ -355,6 +368,7 @@ def test_index_rows_of_more_ids_than_one_statement_takes(shelf: Shelf) -> None:
     assert set(shelf.load(ids)) == set(ids)
 
 
+@pytest.mark.contract("SqlDecisionStore.embedded_texts", "SqlDecisionStore.stale_vectors")
 def test_decisions_without_a_vector_of_the_model_are_stale(shelf: Shelf) -> None:
     long = entry(title="title", context="c" * 5000)
     brief = entry(title="brief")
@@ -384,6 +398,7 @@ def test_the_embedded_text_is_the_title_and_the_beginning_of_the_context() -> No
     assert embedded_text("title", "ü" * 3000) == "title\n" + "ü" * 2000
 
 
+@pytest.mark.contract("SqlDecisionStore.find_recorded")
 def test_a_recorded_decision_is_found_by_agent_and_key(shelf: Shelf) -> None:
     item = replace(entry("alice"), idempotency_key="key")
     other = replace(entry("bob"), idempotency_key="key")
@@ -393,6 +408,7 @@ def test_a_recorded_decision_is_found_by_agent_and_key(shelf: Shelf) -> None:
     assert shelf.find_recorded("alice", "another") is None
 
 
+@pytest.mark.contract("SqlDecisionStore.declare")
 def test_links_are_those_that_any_decision_declares_of_another(shelf: Shelf) -> None:
     first, second = entry(), entry()
     shelf.add(first, second)
@@ -410,6 +426,7 @@ def test_links_are_those_that_any_decision_declares_of_another(shelf: Shelf) -> 
     assert shown.links == stored.links
 
 
+@pytest.mark.contract("SqlDecisionStore.find_superseded")
 def test_declaring_again_replaces_only_what_the_decision_declared(shelf: Shelf) -> None:
     first, second = entry(), entry()
     shelf.add(first, second)

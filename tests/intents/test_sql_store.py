@@ -97,6 +97,7 @@ def remember(store: SqlIntentStore, writer: GroupCommitWriter) -> Remember:
     return remember_on(store, writer)
 
 
+@pytest.mark.contract("SqlIntentStore.insert_or_get")
 def test_every_intent_comes_back_as_it_was(store: SqlIntentStore, remember: Remember) -> None:
     numbers = count()
 
@@ -207,6 +208,15 @@ def test_mixed_announcements_at_once_leave_chains_in_which_each_changes_somethin
         assert all(before.content_hash != after.content_hash for before, after in pairwise(revisions))
 
 
+@pytest.mark.contract("SqlIntentStore.hold")
+def test_revisions_are_held_before_one_is_added(store: SqlIntentStore, writer: GroupCommitWriter) -> None:
+    def add(unit_of_work: UnitOfWork) -> Intent:
+        store.hold(unit_of_work, INTENT)
+        return store.insert_or_get(unit_of_work, INTENT)
+
+    assert [writer.run(add), writer.run(add)] == [INTENT, INTENT]
+
+
 def test_servers_that_add_to_the_same_intents_in_other_orders_do_not_wait_for_each_other(
     store: SqlIntentStore, database: Database, remember: Remember
 ) -> None:
@@ -265,6 +275,7 @@ def test_text_that_a_database_cannot_keep_is_replaced(store: SqlIntentStore, rem
     assert (stored.project, stored.paths) == ("a\ufffdb", ("\ufffd", "\ufffd/a"))
 
 
+@pytest.mark.contract("SqlIntentStore.page")
 def test_large_paths_make_short_pages(store: SqlIntentStore, remember: Remember) -> None:
     paths = tuple(f"{number}/" + "a" * 4000 for number in range(100))
     for number in range(5):

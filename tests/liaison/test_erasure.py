@@ -199,6 +199,7 @@ def test_a_deleted_sessions_delivery_is_not_tried_any_more(house: House) -> None
         assert house.room.store.next_due(unit_of_work) is None
 
 
+@pytest.mark.contract("SqlErasureStore.delete_session", "SqlErasureStore.sessions_of_user")
 def test_more_sessions_of_a_user_go_than_one_transaction_takes(house: House) -> None:
     for number in range(SESSIONS_AT_ONCE + 3):
         house.room.sessions.open(CALLER, "ada", f"s-{number}", {})
@@ -209,6 +210,7 @@ def test_more_sessions_of_a_user_go_than_one_transaction_takes(house: House) -> 
     assert house.room.sessions.get(CALLER, "of-bob", "bob").is_open
 
 
+@pytest.mark.contract("SqlErasureStore.expired_sessions")
 def test_a_session_expires_after_its_last_change(house: House) -> None:
     house.fill("old", "ada")
     house.now += DAY / 2
@@ -244,6 +246,7 @@ def test_messages_expire_and_the_rest_of_the_conversation_is_shared(house: House
     assert [(entry["sequence"], entry["content"]) for entry in history] == [(ROWS_AT_ONCE + 2, "new")]
 
 
+@pytest.mark.contract("SqlErasureStore.delete_messages")
 def test_a_conversation_whose_messages_have_all_expired_is_shared_without_any(house: House) -> None:
     house.room.sessions.open(CALLER, "ada", "s-1", {})
     house.room.sessions.append(CALLER, "s-1", MessageContent(MessageRole.USER, "old"))
@@ -254,6 +257,7 @@ def test_a_conversation_whose_messages_have_all_expired_is_shared_without_any(ho
     assert activation.shared_context["conversation_history"] == []
 
 
+@pytest.mark.contract("SqlErasureStore.delete_shares")
 def test_a_share_expires_unless_somebody_still_needs_it(house: House) -> None:
     house.fill("with-agent", "ada", "content")
     house.fill("to-deliver", "bob", "insights")
@@ -270,6 +274,7 @@ def test_a_share_expires_unless_somebody_still_needs_it(house: House) -> None:
     assert activation.shared_context["about"] == SECRET
 
 
+@pytest.mark.contract("SqlErasureStore.delete_events")
 def test_events_expire_and_sequences_go_on(house: House) -> None:
     house.fill()
     last = len(house.events())
@@ -295,6 +300,7 @@ def test_what_has_no_limit_stays(house: House) -> None:
     assert house.tables_with(SECRET) == before
 
 
+@pytest.mark.contract("SqlChangeLog.clear")
 def test_not_even_the_database_file_has_a_deleted_text(tmp_path: Path) -> None:
     wanted: dict[str, Any] = {"liaison": {"pillars": {"content": {"agent": "alice"}}}}
     with running(settings(tmp_path, **wanted)) as app:

@@ -270,6 +270,7 @@ def test_what_another_server_wrote_is_seen_without_a_word(newsroom: Newsroom) ->
     wait_until(lambda: watching.seen == sequences, "the events of the other server are seen")
 
 
+@pytest.mark.contract("SqlRoutingStore.count_events")
 def test_a_look_wakes_watches_for_events_of_other_servers(newsroom: Newsroom) -> None:
     feed = newsroom.feed()
     watching = newsroom.watching(feed.watch(ACME, None, "alice"))

@@ -121,6 +121,7 @@ def activate(routing: SqlRoutingStore, writer: GroupCommitWriter, tenant: str, a
     writer.run(job)
 
 
+@pytest.mark.contract("SqlRoutingStore.activation", "SqlRoutingStore.add_activation")
 def test_every_activation_comes_back_as_it_was(
     routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:
@@ -153,6 +154,7 @@ def test_a_key_activates_once_in_its_tenant(
 # Shares
 
 
+@pytest.mark.contract("SqlRoutingStore.add_share", "SqlRoutingStore.share")
 def test_every_share_comes_back_as_it_was(
     routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:
@@ -209,6 +211,7 @@ def test_what_became_of_a_delivery_is_written_once(
     assert share_of(routing, reader) == ended
 
 
+@pytest.mark.contract("SqlRoutingStore.update_delivery")
 def test_the_delivery_alone_is_written(
     routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:
@@ -218,6 +221,7 @@ def test_the_delivery_alone_is_written(
     assert share_of(routing, reader) == replace(SHARE, attempts=1)
 
 
+@pytest.mark.contract("SqlRoutingStore.take_due")
 def test_due_shares_are_taken_once_and_the_longest_due_first(
     routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:
@@ -235,6 +239,7 @@ def test_due_shares_are_taken_once_and_the_longest_due_first(
     assert len(take_due(routing, writer, NOON + MINUTE)) == len(waits) + 1
 
 
+@pytest.mark.contract("SqlRoutingStore.next_due")
 def test_what_was_delivered_is_due_no_more(
     routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:
@@ -276,6 +281,7 @@ def test_servers_never_take_the_same_share(
 # Events
 
 
+@pytest.mark.contract("SqlRoutingStore.add_event", "SqlRoutingStore.events", "SqlRoutingStore.last_sequence")
 def test_every_event_comes_back_as_it_was(
     routing: SqlRoutingStore, reader: SqlSessionStore, writer: GroupCommitWriter
 ) -> None:

@@ -88,6 +88,9 @@ def say(
 # Sessions
 
 
+@pytest.mark.contract(
+    "SqlSessionStore.active", "SqlSessionStore.add", "SqlSessionStore.get", "SqlSessionStore.read_snapshot"
+)
 def test_every_session_comes_back_as_it_was(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     numbers = count()
 
@@ -100,6 +103,16 @@ def test_every_session_comes_back_as_it_was(sessions: SqlSessionStore, writer: G
         assert active(sessions, session.user_id) == (session if session.is_open else None)
 
     check()
+
+
+@pytest.mark.contract("SqlSessionStore.get_small")
+def test_a_session_with_a_large_context_is_not_small(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
+    add(sessions, writer)
+    with sessions.read_snapshot() as unit_of_work:
+        for session_id, user_id in ((SESSION.id, ""), (None, SESSION.user_id)):
+            assert sessions.get_small(unit_of_work, TENANT, session_id, user_id, 1000) == SESSION
+            assert sessions.get_small(unit_of_work, TENANT, session_id, user_id, 10) is None
+        assert sessions.get_small(unit_of_work, TENANT, None, "nobody", 1000) is None
 
 
 def test_what_is_not_there_is_none(sessions: SqlSessionStore) -> None:
@@ -115,6 +128,7 @@ def test_a_taken_identifier_is_not_given_again(sessions: SqlSessionStore, writer
     assert active(sessions, "bob") is None
 
 
+@pytest.mark.contract("SqlSessionStore.replace")
 def test_a_user_has_one_active_session(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     assert add(sessions, writer)
     second = replace(SESSION, id="s-2")
@@ -293,6 +307,7 @@ GIVEN = replace(
 
 
 @pytest.mark.parametrize("with_messages", [False, True])
+@pytest.mark.contract("SqlSessionStore.hand_over")
 def test_a_session_is_given_to_another_agent(
     sessions: SqlSessionStore, writer: GroupCommitWriter, with_messages: bool
 ) -> None:
@@ -381,6 +396,7 @@ def test_who_has_a_session_keeps_it_by_claiming_again(
 
 
 @pytest.mark.parametrize("other", [{"version": 1}, {"version": 3}, {"active_agent": GUIDE}, {"routing_epoch": 0}])
+@pytest.mark.contract("SqlSessionStore.claim")
 def test_a_session_that_went_on_is_not_claimed(
     sessions: SqlSessionStore, writer: GroupCommitWriter, routed: Session, other: dict[str, object]
 ) -> None:
@@ -421,6 +437,7 @@ def test_of_many_claimants_one_gets_the_session(
 # Messages
 
 
+@pytest.mark.contract("SqlSessionStore.append", "SqlSessionStore.history", "SqlSessionStore.message")
 def test_every_message_comes_back_as_it_was(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     expected: list[ChatMessage] = []
     add(sessions, writer)
@@ -544,6 +561,7 @@ def test_pages_hold_every_message_once_and_in_order(sessions: SqlSessionStore, w
     check()
 
 
+@pytest.mark.contract("SqlSessionStore.messages")
 def test_large_messages_make_short_pages(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     add(sessions, writer)
     for _ in range(5):
@@ -555,6 +573,7 @@ def test_large_messages_make_short_pages(sessions: SqlSessionStore, writer: Grou
         assert len(walk(lambda request: sessions.messages(unit_of_work, TENANT, SESSION.id, request), [50])) == 5
 
 
+@pytest.mark.contract("SqlSessionStore.page")
 def test_large_contexts_make_short_pages(sessions: SqlSessionStore, writer: GroupCommitWriter) -> None:
     for number in range(5):
         add(sessions, writer, replace(SESSION, id=f"s-{number}", user_id=f"u-{number}", context={"a": "a" * 400_000}))

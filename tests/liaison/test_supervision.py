@@ -186,6 +186,15 @@ def test_an_agent_that_leaves_is_told_of_with_each_session_that_it_has(serve: Ro
         assert alarms(here) == ["session_agent_absent"] * 2
 
 
+@pytest.mark.contract(
+    "SqlPresenceStore.due_holds",
+    "SqlPresenceStore.lapsed_agents",
+    "SqlPresenceStore.lock_order",
+    "SqlPresenceStore.next_due",
+    "SqlPresenceStore.presence",
+    "SqlPresenceStore.update_hold",
+    "SqlPresenceStore.write_presence",
+)
 def test_an_agent_that_comes_back_in_time_is_not_told_of_with_its_sessions(serve: Rooms, clock: Clock) -> None:
     with serve() as (here, there):
         leave(there)
@@ -349,6 +358,7 @@ class Remote:
             raise LiaisonAgentUnavailable(f"not available: {self.reason}", metadata={"reason": self.reason})
 
 
+@pytest.mark.contract("SqlPresenceStore.held_sessions", "SqlPresenceStore.presences")
 def test_agents_are_listed_with_what_they_have(database: Database, writer: GroupCommitWriter, clock: Clock) -> None:
     remote = {"journey": Remote(), "solution": Remote("not reachable")}
     with two_rooms(database, writer, clock, remote=remote) as (here, there):
@@ -392,6 +402,23 @@ def test_a_session_is_not_looked_at_before_its_first_alarm_may_come(
         with database.read_snapshot() as unit_of_work:
             assert store.due_holds(unit_of_work, first - timedelta(microseconds=1), 10) == []
             assert [hold.session_id for hold in store.due_holds(unit_of_work, first, 10)] == ["s-1"]
+
+
+@pytest.mark.contract("SqlPresenceStore.delete_hold")
+def test_a_session_that_no_agent_has_is_not_looked_at(
+    database: Database, writer: GroupCommitWriter, clock: Clock
+) -> None:
+    with two_rooms(database, writer, clock, limits=LIMITS) as rooms:
+        here = rooms[0]
+        beat(here)
+        here.sessions.open(THE_GUIDE, "ada", "s-1", {})
+        route(here)
+        store, at = SqlPresenceStore(database), session(here).updated_at + ABSENT
+        with database.read_snapshot() as unit_of_work:
+            (hold,) = store.due_holds(unit_of_work, at, 10)
+        writer.run(lambda unit_of_work: store.delete_hold(unit_of_work, hold))
+        with database.read_snapshot() as unit_of_work:
+            assert store.due_holds(unit_of_work, at, 10) == []
 
 
 def test_servers_that_look_at_the_same_time_tell_and_move_each_session_once(

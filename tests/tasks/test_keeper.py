@@ -47,6 +47,7 @@ def rows(database: Database) -> int:
         return connection.execute(select(func.count()).select_from(tasks)).scalar_one()
 
 
+@pytest.mark.contract("SqlTaskStore.add", "SqlTaskStore.get")
 def test_a_task_comes_back_as_it_was_saved(kit: KeeperKit) -> None:
     kit.clock.now += timedelta(microseconds=1999)
     saved = kit.save(content=b"\0\xff", context_id="é")
@@ -75,6 +76,7 @@ def test_another_version_than_the_stored_one_is_a_conflict(kit: KeeperKit, versi
 
 
 @pytest.mark.parametrize("state", sorted(set(TaskState) - set(OPEN)))
+@pytest.mark.contract("SqlTaskStore.replace")
 def test_a_task_that_ended_does_not_change(kit: KeeperKit, state: TaskState) -> None:
     stored = kit.save(state=state)
     for version in (0, 1):
@@ -257,6 +259,7 @@ def test_expired_tasks_are_removed_in_batches(kit: KeeperKit, database: Database
     assert rows(database) == 1
 
 
+@pytest.mark.contract("SqlTaskStore.remove_expired")
 def test_the_remover_does_not_pause_while_there_is_more(kit: KeeperKit, database: Database) -> None:
     for number in range(REMOVAL_BATCH * 2 + 1):
         kit.save(f"t-{number}")
@@ -320,6 +323,7 @@ def rename(database: Database, old: str, new: str) -> None:
 # Paging
 
 
+@pytest.mark.contract("SqlTaskStore.page")
 def test_a_page_holds_at_most_a_hundred(kit: KeeperKit) -> None:
     for number in range(MAX_PAGE + 1):
         kit.save(f"t-{number}")

@@ -68,6 +68,15 @@ def listed(pushing: PushKit, task_id: str = "t-1") -> list[str]:
 # Configurations
 
 
+@pytest.mark.contract(
+    "SqlPushStore.config",
+    "SqlPushStore.configs",
+    "SqlPushStore.hold",
+    "SqlPushStore.put",
+    "SqlPushStore.put_config",
+    "SqlPushStore.read_snapshot",
+    "SqlTaskStore.load",
+)
 def test_a_configuration_comes_back_as_it_was_made(pushing: PushKit) -> None:
     pushing.save()
     given = config(token="secret-1", scheme="Bearer", credentials="secret-2", format=PushFormat.A2A_0_3)
@@ -113,6 +122,7 @@ def test_configurations_are_listed_by_id_page_by_page(pushing: PushKit) -> None:
         pushing.keeper.page_push_configs("bob", "t-1", PageRequest(2, first.next_token))
 
 
+@pytest.mark.contract("SqlPushStore.remove_config")
 def test_a_configuration_is_removed_once_and_again(pushing: PushKit) -> None:
     pushing.save()
     pushing.create(config())
@@ -193,6 +203,7 @@ def test_without_push_notifications_nothing_is_taken(kit: KeeperKit) -> None:
 # What is told
 
 
+@pytest.mark.contract("SqlPushStore.keep_snapshot")
 def test_every_change_is_told_in_its_order(pushing: PushKit) -> None:
     pushing.save(push=config(token="t", scheme="Bearer", credentials="c"), content="one")
     pushing.save(version=1, content="two")
@@ -238,6 +249,7 @@ def test_what_is_configured_afterwards_is_told_at_once_how_the_task_ended(pushin
     assert [body[:3] for body in pushing.told] == [["t-1", 1, "completed"]]
 
 
+@pytest.mark.contract("SqlPushStore.remove")
 def test_of_a_task_whose_time_runs_out_it_is_told(pushing: PushKit) -> None:
     pushing.save(push=config(), time_left=MINUTE)
     with pushing.sending() as dispatcher:
@@ -331,6 +343,7 @@ def test_failures_are_logged_without_secrets(pushing: PushKit, caplog: pytest.Lo
     assert "secret" not in caplog.text
 
 
+@pytest.mark.contract("SqlPushStore.next_due", "SqlPushStore.postpone", "SqlPushStore.take_due")
 def test_what_was_deleted_is_not_sent(pushing: PushKit) -> None:
     pushing.client.problems = [WebhookFailed("HTTP 503")]
     pushing.save(COMPLETED, push=config())
@@ -351,6 +364,7 @@ def test_nothing_is_sent_for_agents_that_are_not_known_any_more(pushing: PushKit
     assert [entry.error for entry in pushing.trail.entries] == ["UNAVAILABLE"]
 
 
+@pytest.mark.contract("SqlPushStore.count_due")
 def test_what_is_too_much_for_an_agent_is_on_record(
     pushing: PushKit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

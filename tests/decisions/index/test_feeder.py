@@ -62,6 +62,7 @@ def test_every_index_of_several_servers_gets_everything(journal: IndexedJournal)
     assert titles(journal, ours) == titles(journal, theirs) == {"a", "b"}
 
 
+@pytest.mark.contract("SqlChangeLog.acknowledge")
 def test_an_empty_index_gets_the_whole_journal(journal: IndexedJournal) -> None:
     first, second = MemoryIndex(), MemoryIndex()
     journal.record("a", "b")
