@@ -20,16 +20,11 @@ class Caller:
     """An authenticated agent and its request."""
 
     agent: str
+    reader: str
+    """The name used for read permission: the agent, or RELAYED_READER if a peer asks for its own caller."""
     permissions: frozenset[Permission] = field(default=frozenset())
     request_id: str = ""
     tenant: str = ""
-    relayed: bool = False
-    """Whether it asks for a caller of another agent."""
-
-    @property
-    def reader(self) -> str:
-        """The name used for read permission: the agent, or RELAYED if a peer asks for its own caller."""
-        return RELAYED_READER if self.relayed else self.agent
 
 
 current_caller: ContextVar[Caller] = ContextVar("current_caller")

@@ -164,6 +164,7 @@ def build_verdict(violations: Iterable[Violation], warnings: Iterable[Violation]
         tuple(warning[key] for key in sorted(warning.keys() - blocking.keys())),
         evaluated,
         rule_set_version="",
+        allowed=not blocking,
     )
 
 

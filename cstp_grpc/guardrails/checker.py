@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.enums import Severity
@@ -31,7 +31,6 @@ from cstp_grpc.guardrails.model import (
     Action,
     CodeFacts,
     Guardrail,
-    InputDeclaration,
     MissingInput,
     RuleSet,
     Verdict,
@@ -48,6 +47,9 @@ BATCH_CHARACTERS = 50_000
 
 ReadVariable = Callable[[Action], object]
 """Returns a variable's value, or None if it is absent. Raises InputValueError."""
+
+InputReader: TypeAlias = tuple[str, str, object, Callable[[object], object]]
+"""The variable of an input, its name in the context, its converted default, and what converts a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,11 @@ class GuardrailEvaluator:
         self._inputs = rule_set.inputs
         self._environment = CelEnvironment({name: declared.type for name, declared in self._inputs.items()})
         guardrails = rule_set.guardrails
-        self._clear = Verdict((), (), len(guardrails), rule_set.version)
+        self._clear = Verdict((), (), len(guardrails), rule_set.version, allowed=True)
         self._chunks = [self._compile_batch(part) for part in batch_guardrails(guardrails)]
         read = sorted({name for guardrail in guardrails for name in guardrail.when.values})
-        self._readers = [(name, self._reader(name)) for name in read if not name.startswith("stakes.")]
+        self._readers = [(name, self._reader(name)) for name in read if name.startswith(("action.", "code."))]
+        self._input_readers = [self._input_reader(name) for name in read if name.startswith(CONTEXT_PREFIX)]
         self._light_size = min(
             (rule.predicate.light_size for chunk in self._chunks for rule in chunk.rules), default=LARGEST_SIZE
         )
@@ -100,7 +103,8 @@ class GuardrailEvaluator:
         self._fixed_size = 2 + sum(measure_size(declared.default).total for declared in self._inputs.values())
         self._code_names = [name for name in read if name in CODE_READERS]
         tested = sorted({name for guardrail in guardrails for name in guardrail.when.presences})
-        self._tested = [(presence_variable(name), presence_reader(name)) for name in tested]
+        self._tested = [(presence_variable(name), *name.partition(".")[::2]) for name in tested]
+        """The variable, root and last part of each name that is tested for presence."""
 
     def evaluate(self, action: Action) -> Verdict:
         """Return the verdict on an action.
@@ -114,7 +118,9 @@ class GuardrailEvaluator:
             + self._fixed_size
         )
         values = self._read_variables(action)
-        size += sum(measure_size(values[name]).total for name in self._code_names if name in values)
+        for name in self._code_names:
+            if name in values:
+                size += measure_size(values[name]).total
         heavy = self._find_heavy_rules(values, size) if size > self._light_size else {}
         bound = self._environment.bind(values)
         found: list[Violation] = []
@@ -126,13 +132,19 @@ class GuardrailEvaluator:
                     violation for rule in chunk.rules for violation in self._evaluate_alone(rule, bound, action, heavy)
                 ]
             elif holding:
-                matching = [chunk.rules[position] for position in holding]
-                found += [rule.with_missing_inputs(rule.violation, action) for rule in matching]
+                for position in holding:
+                    rule = chunk.rules[position]
+                    found.append(rule.with_missing_inputs(rule.violation, action) if rule.inputs else rule.violation)
         if not found:
             return self._clear
-        violations = [violation for violation in found if violation.severity is Severity.BLOCK]
-        warnings = [violation for violation in found if violation.severity is not Severity.BLOCK]
-        return Verdict(tuple(violations), tuple(warnings), self._clear.evaluated, self._clear.rule_set_version)
+        violations: list[Violation] = []
+        warnings: list[Violation] = []
+        for violation in found:
+            (violations if violation.severity is Severity.BLOCK else warnings).append(violation)
+        known = self._clear
+        return Verdict(
+            tuple(violations), tuple(warnings), known.evaluated, known.rule_set_version, allowed=not violations
+        )
 
     def _compile_batch(self, guardrails: Sequence[Guardrail]) -> GuardrailBatch:
         rules = [
@@ -160,8 +172,23 @@ class GuardrailEvaluator:
                 continue
             if value is not None:
                 values[name] = value
-        for name, is_given in self._tested:
-            values[name] = is_given(action)
+        # Rulebooks declare many inputs, of which a call gives few: a function for each would be most of this time.
+        context = action.context
+        for name, key, default, convert in self._input_readers:
+            value = context.get(key)
+            if value is None:
+                value = default
+            else:
+                try:
+                    value = convert(value)
+                except InputValueError:
+                    continue
+            if value is not None:
+                values[name] = value
+        for variable, root, last in self._tested:
+            # Present and not null, valid or not.
+            given = context.get(last) if root == "context" else getattr(action, last)
+            values[variable] = given is not None
         return values
 
     def _find_heavy_rules(self, values: Mapping[str, object], size: int) -> Mapping[str, int]:
@@ -205,7 +232,12 @@ class GuardrailEvaluator:
     def _fault(self, name: str, action: Action) -> str:
         """Return why a variable has no value."""
         try:
-            self._reader(name)(action)
+            if name.startswith(CONTEXT_PREFIX):
+                declared = self._inputs[name.removeprefix(CONTEXT_PREFIX)]
+                if (value := action.context.get(declared.name)) is not None:
+                    CONVERTERS[declared.type](value)
+            else:
+                self._reader(name)(action)
         except InputValueError as error:
             return str(error)
         return "is missing and has no default" if name.startswith("context.") else "is missing"
@@ -220,11 +252,12 @@ class GuardrailEvaluator:
         return f"Provide {name} as a {declared.type}{about}"
 
     def _reader(self, name: str) -> ReadVariable:
-        if name in ACTION_READERS:
-            return ACTION_READERS[name]
-        if name in CODE_READERS:
-            return CODE_READERS[name]
-        return input_reader(self._inputs[name.removeprefix("context.")])
+        return ACTION_READERS[name] if name in ACTION_READERS else CODE_READERS[name]
+
+    def _input_reader(self, name: str) -> InputReader:
+        declared = self._inputs[name.removeprefix(CONTEXT_PREFIX)]
+        convert = CONVERTERS[declared.type]
+        return name, declared.name, None if declared.default is None else convert(declared.default), convert
 
 
 def batch_guardrails(guardrails: Sequence[Guardrail]) -> Iterator[Sequence[Guardrail]]:
@@ -244,26 +277,6 @@ def batch_guardrails(guardrails: Sequence[Guardrail]) -> Iterator[Sequence[Guard
 def violation_of_guardrail(guardrail: Guardrail) -> Violation:
     """Return the violation that a matching guardrail causes."""
     return Violation(guardrail.id, guardrail.name, guardrail.message, guardrail.severity, guardrail.suggestion)
-
-
-def input_reader(declared: InputDeclaration) -> ReadVariable:
-    """Return a function that reads an input from an action's context."""
-    name, convert = declared.name, CONVERTERS[declared.type]
-    default = None if declared.default is None else convert(declared.default)
-
-    def read(action: Action) -> object:
-        value = action.context.get(name)
-        return default if value is None else convert(value)
-
-    return read
-
-
-def presence_reader(name: str) -> Callable[[Action], bool]:
-    """Return a function that tells whether a variable is present and not null, valid or not."""
-    root, _, last = name.partition(".")
-    if root == "context":
-        return lambda action: action.context.get(last) is not None
-    return lambda action: getattr(action, last) is not None
 
 
 def read_category(action: Action) -> object:

@@ -80,11 +80,8 @@ class Verdict:
     warnings: tuple[Violation, ...]
     evaluated: int
     rule_set_version: str
-
-    @property
-    def allowed(self) -> bool:
-        """Whether nothing blocks."""
-        return not self.violations
+    allowed: bool
+    """Whether nothing blocks, that is, whether there are no violations."""
 
 
 MAX_NAMED_RULEBOOKS = 5

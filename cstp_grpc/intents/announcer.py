@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Protocol
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
@@ -98,6 +99,18 @@ NODE_DECISIONS = DecisionFilter(agent=INTENT_LAYER_AGENT)
 """What nodes of projects say."""
 CONFIRMED_CHECKS_KEY = "confirmedChecks"
 """Where metadata lists the texts of the checks that were made."""
+HASHED_JSON = json.JSONEncoder(sort_keys=True)
+"""Writes the content that is hashed, the same in every version."""
+
+
+@lru_cache(maxsize=256)
+def preferred_decisions(category: str | None) -> tuple[DecisionFilter, ...]:
+    """Return what is searched for an announcement: decisions of its category first, others if there are too few.
+
+    Nodes of projects come last: they have no outcome, and must not displace decisions that have one.
+    """
+    others = (RECORDED_DECISIONS, NODE_DECISIONS)
+    return others if category is None else (replace(RECORDED_DECISIONS, category=category), *others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +139,7 @@ class Announcement:
         content = [self.intent, self.context, self.category, self.stakes, self.confidence, self.metadata]
         # Announcements about no code have the hash that they had before they could be about any.
         about = [self.project, self.paths] if self.project is not None or self.paths else []
-        return hashlib.sha256(json.dumps(content + about, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(HASHED_JSON.encode(content + about).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,18 +271,9 @@ class Announcer:
         return Feedback(received_at, tuple(similar), verdict, tuple(suggestions), code)
 
     async def _find_similar(self, announcement: Announcement, reader: str) -> list[Match]:
-        """Return similar decisions: those of the given category first, others if there are too few.
-
-        Nodes of projects come last: they have no outcome, and must not displace decisions that have one.
-        """
+        """Return similar decisions, in the order of `preferred_decisions`."""
         text = f"{announcement.intent}\n{announcement.context}" if announcement.context else announcement.intent
-        preferences: tuple[DecisionFilter, ...] = (RECORDED_DECISIONS, NODE_DECISIONS)
-        if announcement.category is not None:
-            preferences = (
-                replace(RECORDED_DECISIONS, category=announcement.category),
-                RECORDED_DECISIONS,
-                NODE_DECISIONS,
-            )
+        preferences = preferred_decisions(announcement.category)
         run = self._lane.run_short if self._search.is_short(text, preferences, MAX_SIMILAR) else self._lane.run
         return await run(self._search.search_by_preference, text, preferences, reader, MAX_SIMILAR, self._min_score)
 

@@ -24,7 +24,7 @@ from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.lanes import ObservedLane
 
 NOW = datetime(2026, 2, 4, 21, tzinfo=UTC)
-CLEAR = Verdict((), (), 5, "rules@1")
+CLEAR = Verdict((), (), 5, "rules@1", allowed=True)
 CODE = CodeContext(
     "shop",
     ("src/api",),

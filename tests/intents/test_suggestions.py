@@ -37,6 +37,7 @@ def verdict(blocking: list[str | None] | None = None, warning: list[str | None] 
         tuple(violation(text, Severity.WARN) for text in warning or []),
         3,
         "v",
+        allowed=not blocking,
     )
 
 

@@ -30,7 +30,7 @@ CLAIM = timedelta(seconds=60)
 ABSENT = timedelta(seconds=10)
 LEASE = timedelta(seconds=60)
 ABSENCE_ALONE = AlarmLimits(None, None, ABSENT)
-ALLOWED = Verdict((), (), 0, "test")
+ALLOWED = Verdict((), (), 0, "test", allowed=True)
 
 
 class MemoryTrail:

@@ -63,7 +63,7 @@ def test_a_large_context_is_cut() -> None:
 def test_an_entry_has_the_verdict_and_why_it_failed() -> None:
     violation = Violation("no-solution", "No Solution", "not now", Severity.BLOCK)
     warning = Violation("look-again", "Look Again", "hm", Severity.WARN)
-    verdict = Verdict((violation,), (warning,), 7, "default@1")
+    verdict = Verdict((violation,), (warning,), 7, "default@1", allowed=False)
 
     entry = taken_down(replace(ROUTED, verdict=verdict, error="PERMISSION_DENIED"))
 

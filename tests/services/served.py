@@ -36,7 +36,7 @@ from tests.guardrails.rulebooks import rule, rule_set
 from tests.lanes import ObservedLane
 
 NAME = "cstp-test"
-CALLER = Caller("alice", request_id="req-1")
+CALLER = Caller("alice", "alice", request_id="req-1")
 LIMITS = QueryLimits(max_results=12, min_score=0.3)
 RULES = rule_set(
     [

@@ -46,7 +46,7 @@ class Told:
 
 @pytest.fixture(autouse=True)
 def alice() -> Iterator[None]:
-    token = current_caller.set(Caller("alice"))
+    token = current_caller.set(Caller("alice", "alice"))
     yield
     current_caller.reset(token)
 

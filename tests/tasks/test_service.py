@@ -19,7 +19,7 @@ ANY_CONTEXT: Any = None
 
 
 async def begin_and_read(service: TaskService) -> list[object]:
-    current_caller.set(Caller("ada"))
+    current_caller.set(Caller("ada", "ada"))
     found = await service.FindTask(tasks_pb2.FindTaskRequest(key="m-1"), ANY_CONTEXT)
     saved = await service.SaveTask(tasks_pb2.SaveTaskRequest(task=KEPT), ANY_CONTEXT)
     kept = await service.GetTask(tasks_pb2.GetTaskRequest(id="t-1"), ANY_CONTEXT)
@@ -43,7 +43,7 @@ def test_saving_does_not_hold_the_event_loop(kit: KeeperKit, writer: GroupCommit
         assert released.wait(30)
 
     async def save_beside_another() -> int:
-        current_caller.set(Caller("ada"))
+        current_caller.set(Caller("ada", "ada"))
         held = asyncio.ensure_future(asyncio.to_thread(writer.run, hold))
         await asyncio.to_thread(begun.wait, 30)
         saving = asyncio.ensure_future(service.SaveTask(tasks_pb2.SaveTaskRequest(task=KEPT), ANY_CONTEXT))

@@ -61,6 +61,7 @@ class DecisionSearch:
         self._exact_limit = exact_limit
         self._overfetch = overfetch
         self._revisions = revisions
+        self._reads_are_short = store.is_local
         self._outage = OutageLog()
 
     def require_revision(self, token: str) -> None:
@@ -126,10 +127,12 @@ class DecisionSearch:
         It is if the text's vector is cached, few rows are scanned and the journal is a file of this machine.
         """
         size = self._matrix.size
-        work = sum(size * (1 + len(filters.tags)) for filters in preferences) + WORK_PER_RESULT * limit
+        work = WORK_PER_RESULT * limit
+        for filters in preferences:
+            work += size * (1 + len(filters.tags))
         # From SPLIT_FROM rows on, scoring waits for another thread.
         exact = size < MIN_ROWS_TO_SPLIT and (self._index is None or size <= self._exact_limit)
-        return work <= MAX_SHORT_WORK and exact and self._store.is_local and self._embedder.is_cached(text)
+        return work <= MAX_SHORT_WORK and exact and self._reads_are_short and self._embedder.is_cached(text)
 
     def rank(self, inquiry: EmbeddedQuery, candidates: CandidateRows, limit: int) -> list[ScoredDecision]:
         """Return the top candidates, by the data of the matrix."""
@@ -185,12 +188,11 @@ class Ranking:
         self._inquiry = inquiry
         self._limit = limit
         self._candidates = search.candidates(inquiry)
-        self._passes = build_predicate(inquiry.filters)
         self.ranked = search.rank(inquiry, self._candidates, limit)
 
     def best(self, wanted: int, record: DecisionLoader) -> list[Match]:
         """Return the top matches that the journal confirms, at most `wanted`."""
-        while True:
+        while self.ranked:
             record.read(item.decision_id for item in self.ranked)
             matches = self._readable_matches(record)
             if len(matches) >= wanted or len(self.ranked) < self._limit:
@@ -198,10 +200,12 @@ class Ranking:
             # The journal knows of changes that the matrix has not seen yet; the next best take their places.
             self._limit *= 2
             self.ranked = self._search.rank(self._inquiry, self._candidates, self._limit)
+        return []
 
     def _readable_matches(self, record: DecisionLoader) -> list[Match]:
+        passes = build_predicate(self._inquiry.filters)
         found = ((record.found.get(item.decision_id), item.score) for item in self.ranked)
-        return [Match(decision, score) for decision, score in found if decision is not None and self._passes(decision)]
+        return [Match(decision, score) for decision, score in found if decision is not None and passes(decision)]
 
 
 class OutageLog:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 import grpc
 
-from cstp_grpc.caller import ANONYMOUS, Caller, current_caller
+from cstp_grpc.caller import ANONYMOUS, RELAYED_READER, Caller, current_caller
 from cstp_grpc.config import TokenSettings
 from cstp_grpc.contract.hop_limit import HOP_METADATA_KEY
 from cstp_grpc.contract.methods import RpcMethod, missing_permission_error, required_permissions
@@ -112,8 +112,8 @@ class Authenticator:
         needed = self._required[call.method.name]
         if needed is not None and needed not in agent.permissions:
             raise missing_permission_error(call.method.name, needed, agent.name)
-        relayed = HOP_METADATA_KEY in call.metadata
-        current_caller.set(Caller(agent.name, agent.permissions, call.request_id, agent.tenant, relayed))
+        reader = RELAYED_READER if HOP_METADATA_KEY in call.metadata else agent.name
+        current_caller.set(Caller(agent.name, reader, agent.permissions, call.request_id, agent.tenant))
 
     def _identify(self, header: str | bytes | None) -> TokenIdentity:
         if self._agents is None:
