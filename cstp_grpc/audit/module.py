@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from cstp_grpc.audit.model import AuditSink, NullAuditSink
 from cstp_grpc.audit.refused_calls import RefusalCounter, RefusalRecorder
-from cstp_grpc.audit.servicer import AuditService
+from cstp_grpc.audit.servicer import AuditService, IntentLister
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.gen.cstp.v1 import audit_pb2_grpc
-from cstp_grpc.intents.model import IntentStore
 from cstp_grpc.server_module import Module, SharedParts
 
 
@@ -21,10 +20,10 @@ class AuditParts:
     sink: AuditSink
 
 
-def build_audit_module(shared: SharedParts, refusals: RefusalCounter, intents: IntentStore) -> AuditParts:
-    """Build the audit trail; `refusals` counts refused calls, and `intents` are listed beside the entries."""
+def build_audit_module(shared: SharedParts, refusals: RefusalCounter, list_intents: IntentLister) -> AuditParts:
+    """Build the audit trail; `refusals` counts refused calls, `list_intents` lists announced intents."""
     trail = SqlAuditTrail(shared.database, shared.writer)
-    servicers = [(audit_pb2_grpc.add_AuditServiceServicer_to_server, AuditService(trail, intents))]
+    servicers = [(audit_pb2_grpc.add_AuditServiceServicer_to_server, AuditService(trail, list_intents))]
     if not shared.settings.audit.enabled:
         return AuditParts(Module(servicers=servicers), NullAuditSink())
     recorder = RefusalRecorder(refusals, trail, shared.clock)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cstp_grpc.decisions import messages
+from cstp_grpc.contract import proto_values
 from cstp_grpc.decisions.model import ImportRecord
 from cstp_grpc.gen.cstp.v1 import journal_pb2
 
@@ -16,16 +16,16 @@ def import_request(record: ImportRecord) -> journal_pb2.ImportDecisionsRequest:
             title=content.title,
             context=content.context,
             category=content.category,
-            stakes=messages.STAKES.number(content.stakes),
+            stakes=proto_values.STAKES.number(content.stakes),
             confidence=content.confidence,
-            status=messages.STATUS.number(content.status),
-            outcome=messages.OUTCOME.number(content.outcome),
-            date=messages.optional_timestamp(content.date),
+            status=proto_values.STATUS.number(content.status),
+            outcome=proto_values.OUTCOME.number(content.outcome),
+            date=proto_values.optional_timestamp(content.date),
             notes=content.notes,
             reasons=[journal_pb2.Reason(type=r.type, text=r.text, strength=r.strength) for r in content.reasons],
             tags=content.tags,
             project=content.project,
-            visibility=messages.VISIBILITY.number(content.visibility),
+            visibility=proto_values.VISIBILITY.number(content.visibility),
         ),
         links=journal_pb2.SourceLinks(
             supersedes=links.supersedes,

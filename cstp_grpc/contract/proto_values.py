@@ -1,10 +1,14 @@
-"""Build messages of the contract from plain Python values."""
+"""Conversion between plain Python values and messages of the contract, for servicers and clients.
+
+The words of enums, aware datetimes and JSON objects stand for enums, Timestamps and Structs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from google.protobuf import struct_pb2, timestamp_pb2
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
@@ -12,10 +16,102 @@ from google.protobuf.message import Message
 
 from cstp_grpc.contract.calls import Json
 from cstp_grpc.contract.json_values import ROUNDED_INTEGER_TEXT, find_rounded_integer
+from cstp_grpc.enums import DecisionStatus, Outcome, PeerStatus, Severity, Stakes, Visibility
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.gen.cstp.v1 import types_pb2
 
+if TYPE_CHECKING:
+    from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
+
 MessageT = TypeVar("MessageT", bound=Message)
+NumberT = TypeVar("NumberT", bound=int)
+WordT = TypeVar("WordT", bound=StrEnum)
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+SECONDS_A_DAY: Final = 86_400
+
+
+class EnumMapping(Generic[NumberT, WordT]):
+    """Maps an enum of the contract to an enum of the domain, whose names lack the prefix."""
+
+    def __init__(self, wrapper: _EnumTypeWrapper[NumberT], words: type[WordT]) -> None:
+        unspecified = wrapper.DESCRIPTOR.values_by_number[0].name
+        prefix = unspecified.removesuffix("UNSPECIFIED")
+        self._unspecified = wrapper.Value(unspecified)
+        self._numbers = {word: wrapper.Value(prefix + word.name) for word in words}
+        self._words = {number: word for word, number in self._numbers.items()}
+
+    def word(self, number: NumberT) -> WordT | None:
+        """Return the domain value of a number, or None for unspecified."""
+        return self._words.get(number)
+
+    def required_word(self, number: NumberT) -> WordT:
+        """Return the domain value of a number that is not unspecified."""
+        return self._words[number]
+
+    def words(self, numbers: Iterable[NumberT]) -> tuple[WordT, ...]:
+        """Return the domain values of numbers."""
+        return tuple(self._words[number] for number in numbers)
+
+    def number(self, word: WordT | None) -> NumberT:
+        """Return the number of a domain value, unspecified for None."""
+        return self._unspecified if word is None else self._numbers[word]
+
+
+STAKES: Final = EnumMapping(types_pb2.Stakes, Stakes)
+OUTCOME: Final = EnumMapping(types_pb2.Outcome, Outcome)
+STATUS: Final = EnumMapping(types_pb2.DecisionStatus, DecisionStatus)
+SEVERITY: Final = EnumMapping(types_pb2.Severity, Severity)
+VISIBILITY: Final = EnumMapping(types_pb2.Visibility, Visibility)
+PEER_STATUS: Final = EnumMapping(types_pb2.PeerStatus, PeerStatus)
+
+
+def optional_field(message: Any, field: str) -> Any:
+    """Return a field with presence, or None if it is absent."""
+    return getattr(message, field) if message.HasField(field) else None
+
+
+def datetime_field(message: Any, field: str) -> datetime | None:
+    """Return a timestamp field as an aware datetime in UTC, or None if it is absent."""
+    stamp: timestamp_pb2.Timestamp | None = optional_field(message, field)
+    return None if stamp is None else stamp.ToDatetime(UTC)
+
+
+def timestamp_message(moment: datetime) -> timestamp_pb2.Timestamp:
+    """Convert an aware datetime to a Timestamp."""
+    # Several times as fast as Timestamp.FromDatetime, and on the way of every call.
+    since = moment - EPOCH
+    return timestamp_pb2.Timestamp(seconds=since.days * SECONDS_A_DAY + since.seconds, nanos=since.microseconds * 1000)
+
+
+def optional_timestamp(moment: datetime | None) -> timestamp_pb2.Timestamp | None:
+    """Convert an aware datetime to a Timestamp, None to None."""
+    return None if moment is None else timestamp_message(moment)
+
+
+def struct_to_dict(struct: struct_pb2.Struct) -> dict[str, Any]:
+    """Convert a Struct to a JSON object; whole numbers become integers."""
+    return {key: value_to_json(value) for key, value in struct.fields.items()}
+
+
+def value_to_json(value: struct_pb2.Value) -> Any:
+    """Convert a Value to a JSON value."""
+    kind = value.WhichOneof("kind")
+    if kind == "number_value":
+        number = value.number_value
+        return int(number) if number.is_integer() else number
+    if kind == "struct_value":
+        return struct_to_dict(value.struct_value)
+    if kind == "list_value":
+        return [value_to_json(item) for item in value.list_value.values]
+    return getattr(value, kind) if kind not in (None, "null_value") else None
+
+
+def dict_to_struct(content: Mapping[str, Any]) -> struct_pb2.Struct:
+    """Convert a JSON object to a Struct."""
+    struct = struct_pb2.Struct()
+    struct.update(dict(content))
+    return struct
 
 
 def decision_filters(

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import grpc
 
 from cstp_grpc.caller import current_caller
+from cstp_grpc.contract import proto_values
 from cstp_grpc.decisions import messages
 from cstp_grpc.decisions.journal import Journal
 from cstp_grpc.decisions.model import DecisionContent, ImportRecord, ImportResult, Links, SourceLinks
@@ -36,7 +37,7 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
             parse_links(request.links),
             caller.agent,
             caller.request_id,
-            messages.optional_field(request, "request_id"),
+            proto_values.optional_field(request, "request_id"),
         )
         return journal_pb2.RecordDecisionResponse(decision=messages.decision_message(recorded, self._journal.revision))
 
@@ -67,8 +68,8 @@ class JournalService(journal_pb2_grpc.JournalServiceServicer):
         caller = current_caller.get()
         reviewed = self._journal.review(
             request.id,
-            messages.OUTCOME.required_word(request.outcome),
-            messages.optional_field(request, "notes"),
+            proto_values.OUTCOME.required_word(request.outcome),
+            proto_values.optional_field(request, "notes"),
             caller.agent,
             caller.request_id,
         )
@@ -122,18 +123,18 @@ def parse_decision_content(message: journal_pb2.DecisionContent) -> DecisionCont
     """Parse the content of a decision."""
     return DecisionContent(
         title=message.title,
-        context=messages.optional_field(message, "context"),
-        category=messages.optional_field(message, "category"),
-        stakes=messages.STAKES.word(message.stakes),
-        confidence=messages.optional_field(message, "confidence"),
-        status=messages.STATUS.word(message.status),
-        outcome=messages.OUTCOME.word(message.outcome),
-        date=messages.datetime_field(message, "date"),
-        notes=messages.optional_field(message, "notes"),
+        context=proto_values.optional_field(message, "context"),
+        category=proto_values.optional_field(message, "category"),
+        stakes=proto_values.STAKES.word(message.stakes),
+        confidence=proto_values.optional_field(message, "confidence"),
+        status=proto_values.STATUS.word(message.status),
+        outcome=proto_values.OUTCOME.word(message.outcome),
+        date=proto_values.datetime_field(message, "date"),
+        notes=proto_values.optional_field(message, "notes"),
         reasons=messages.parse_reasons(message.reasons),
         tags=tuple(message.tags),
-        project=messages.optional_field(message, "project"),
-        visibility=messages.VISIBILITY.word(message.visibility) or Visibility.PRIVATE,
+        project=proto_values.optional_field(message, "project"),
+        visibility=proto_values.VISIBILITY.word(message.visibility) or Visibility.PRIVATE,
     )
 
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from cstp_grpc.callbacks.outbox import CallbackOutbox
 from cstp_grpc.caller import current_caller
+from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.json_codec import to_json
-from cstp_grpc.decisions import messages
 from cstp_grpc.enums import PeerStatus
 from cstp_grpc.federation.fan_out import PeerReply
 from cstp_grpc.federation.peer import Peer
@@ -42,7 +42,7 @@ class LateAnswerForwarder:
         """
         # Read here: late answers arrive on threads of the peers, which have no caller.
         agent, correlation_id = current_caller.get().agent, request.correlation_id
-        url: str | None = messages.optional_field(request.agent, "url")
+        url: str | None = proto_values.optional_field(request.agent, "url")
         if url is None or not self._callbacks.is_allowed(url):
             return None
 

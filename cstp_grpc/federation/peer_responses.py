@@ -9,8 +9,8 @@ from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.untrusted_text import append_reason, to_single_line
-from cstp_grpc.decisions import messages
 from cstp_grpc.enums import PeerStatus, Severity
 from cstp_grpc.errors import DeadlineExceeded, InternalError, PermissionDenied, Unavailable
 from cstp_grpc.federation.fan_out import PeerReply
@@ -33,6 +33,7 @@ from cstp_grpc.federation.merge import (
 from cstp_grpc.federation.peer import Peer
 from cstp_grpc.federation.response_validation import MAX_AGENT_CHARACTERS, MAX_DECISIONS, MAX_SUGGESTIONS
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
+from cstp_grpc.guardrails.messages import violation_message
 from cstp_grpc.guardrails.model import MissingInput, Violation
 
 
@@ -287,7 +288,7 @@ def write_verdict(
 def violation_messages(violations: Mapping[ViolationKey, Violation]) -> Iterator[types_pb2.Violation]:
     """Yield violations as messages that name the agent, in their order."""
     for (agent, _), violation in violations.items():
-        message = messages.violation_message(violation)
+        message = violation_message(violation)
         message.agent = agent
         yield message
 
@@ -310,7 +311,7 @@ def write_responses(
 def agent_response_message(peer: PeerResponse) -> cstp_pb2.AgentResponse:
     """Return a peer's response as a message."""
     response = cstp_pb2.AgentResponse(
-        agent=peer.agent, status=messages.PEER_STATUS.number(peer.status), latency_ms=round(peer.latency_ms, 3)
+        agent=peer.agent, status=proto_values.PEER_STATUS.number(peer.status), latency_ms=round(peer.latency_ms, 3)
     )
     if peer.failure is not None:
         response.error.reason = peer.failure.reason

@@ -13,8 +13,8 @@ import grpc
 
 from cstp_grpc.audit.model import AuditedPeer, AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.caller import current_caller
+from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.hop_limit import HOP_METADATA_KEY
-from cstp_grpc.decisions import messages
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.enums import Stakes
 from cstp_grpc.federation.fan_out_plan import CallSubject, FanOutLimiter, FanOutPlan, InboundHop
@@ -37,7 +37,7 @@ from cstp_grpc.federation.peer_responses import (
     write_query,
 )
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, types_pb2
-from cstp_grpc.intents.servicer import CstpService, QueryLimits, query_limit
+from cstp_grpc.intents.servicer import CstpService, QueryLimits, claimed_agent_name, query_limit
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
     ) -> cstp_pb2.AnnounceIntentResponse:
         """Announce an intent here, then to peers."""
         subject = CallSubject(
-            messages.optional_field(request, "category"), messages.STAKES.word(request.stakes) or Stakes.MEDIUM
+            proto_values.optional_field(request, "category"), proto_values.STAKES.word(request.stakes) or Stakes.MEDIUM
         )
         if self._limiter.is_local(request.scope, request.agents, subject):
             return await self._local.AnnounceIntent(request, context)
@@ -124,7 +124,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         self, request: cstp_pb2.QueryDecisionsRequest, context: grpc.ServicerContext
     ) -> cstp_pb2.QueryDecisionsResponse:
         """Search the decisions of this agent and its peers."""
-        subject = CallSubject(messages.optional_field(request.filters, "category"))
+        subject = CallSubject(proto_values.optional_field(request.filters, "category"))
         if self._limiter.is_local(request.scope, request.agents, subject) or self._is_narrowed():
             request.ClearField("agents")
             return await self._local.QueryDecisions(request, context)
@@ -150,7 +150,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         """Evaluate guardrails here and at peers, and merge the verdicts."""
         action = request.action
         subject = CallSubject(
-            messages.optional_field(action, "category"), messages.STAKES.word(action.stakes) or Stakes.MEDIUM
+            proto_values.optional_field(action, "category"), proto_values.STAKES.word(action.stakes) or Stakes.MEDIUM
         )
         if self._limiter.is_local(request.scope, request.agents, subject):
             return await self._local.CheckGuardrails(request, context)
@@ -200,7 +200,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             event=AuditEvent.VERDICTS_MERGED,
             requesting_agent=caller.agent,
             request_id=caller.request_id,
-            claimed_agent=messages.claimed_agent_name(request),
+            claimed_agent=claimed_agent_name(request),
             action=action,
             allowed=verdict.allowed if verdict else None,
             violations=self._guardrail_names(merged.violations),

@@ -9,7 +9,7 @@ import grpc
 from google.protobuf.message import Message
 
 from cstp_grpc.caller import current_caller
-from cstp_grpc.decisions import messages
+from cstp_grpc.contract import proto_values
 from cstp_grpc.errors import InvalidArgument
 from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2 as pb2
 from cstp_grpc.gen.intent_layer.v1 import intent_layer_pb2_grpc as pb2_grpc
@@ -41,10 +41,10 @@ MessageT = TypeVar("MessageT", bound=Message)
 MAX_ANSWER_BYTES = 3 * 1024 * 1024
 """Maximum size of a response; gRPC clients accept messages of 4 MiB by default."""
 
-LEARNING_TYPE = messages.EnumMapping(pb2.LearningType, LearningType)
-LEARNING_STATE = messages.EnumMapping(pb2.LearningState, LearningState)
-REVIEW_VERDICT = messages.EnumMapping(pb2.ReviewVerdict, ReviewVerdict)
-FINDING_SEVERITY = messages.EnumMapping(pb2.FindingSeverity, FindingSeverity)
+LEARNING_TYPE = proto_values.EnumMapping(pb2.LearningType, LearningType)
+LEARNING_STATE = proto_values.EnumMapping(pb2.LearningState, LearningState)
+REVIEW_VERDICT = proto_values.EnumMapping(pb2.ReviewVerdict, ReviewVerdict)
+FINDING_SEVERITY = proto_values.EnumMapping(pb2.FindingSeverity, FindingSeverity)
 
 
 class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
@@ -98,7 +98,7 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
         self, request: pb2.ReportLearningRequest, context: grpc.ServicerContext
     ) -> pb2.ReportLearningResponse:
         """File a learning."""
-        by = current_call(messages.optional_field(request, "agent_id"))
+        by = current_call(proto_values.optional_field(request, "agent_id"))
         filed = self._projects.get(request.project).report(parse_new_learning(request, by), by)
         return pb2.ReportLearningResponse(learning=learning_message(filed))
 
@@ -115,7 +115,7 @@ class IntentLayerService(pb2_grpc.IntentLayerServiceServicer):
         self, request: pb2.ReviewLearningRequest, context: grpc.ServicerContext
     ) -> pb2.ReviewLearningResponse:
         """Review a learning."""
-        by = current_call(messages.optional_field(request, "reviewer"))
+        by = current_call(proto_values.optional_field(request, "reviewer"))
         outcome = self._projects.get(request.project).review(parse_review_request(request, by), by)
         return pb2.ReviewLearningResponse(
             learning=learning_message(outcome.learning),
@@ -145,7 +145,7 @@ def parse_context_request(message: pb2.ResolveContextRequest) -> ContextRequest:
         sections=tuple(message.sections),
         compact=message.compact,
         with_pending=message.with_pending,
-        max_tokens=messages.optional_field(message, "max_tokens"),
+        max_tokens=proto_values.optional_field(message, "max_tokens"),
     )
 
 
@@ -215,8 +215,8 @@ def parse_new_learning(message: pb2.ReportLearningRequest, by: ProjectCall) -> N
         title=message.title,
         detail=message.detail,
         agent_id=by.claimed_agent or by.caller,
-        evidence=messages.optional_field(message, "evidence"),
-        operation=messages.optional_field(message, "operation"),
+        evidence=proto_values.optional_field(message, "evidence"),
+        operation=proto_values.optional_field(message, "operation"),
     )
 
 
@@ -225,7 +225,7 @@ def parse_learning_query(message: pb2.ListLearningsRequest) -> LearningQuery:
     return LearningQuery(
         states=frozenset(LEARNING_STATE.words(message.states)),
         types=frozenset(LEARNING_TYPE.words(message.types)),
-        path=messages.optional_field(message, "path"),
+        path=proto_values.optional_field(message, "path"),
     )
 
 
@@ -235,7 +235,7 @@ def learning_message(item: Learning) -> pb2.Learning:
         id=item.id,
         type=LEARNING_TYPE.number(item.type),
         state=LEARNING_STATE.number(item.state),
-        timestamp=messages.timestamp_message(item.at),
+        timestamp=proto_values.timestamp_message(item.at),
         paths=item.paths,
         title=item.title,
         detail=item.detail,
@@ -268,7 +268,7 @@ def review_message(item: LearningReview) -> pb2.Review:
         verdict=REVIEW_VERDICT.number(item.verdict),
         reviewer=item.reviewer,
         reason=item.reason,
-        timestamp=messages.timestamp_message(item.at),
+        timestamp=proto_values.timestamp_message(item.at),
     )
 
 
@@ -282,9 +282,9 @@ def parse_review_request(message: pb2.ReviewLearningRequest, by: ProjectCall) ->
         claimed_reviewer=by.claimed_agent,
         reason=message.reason,
         edits=LearningEdits(
-            title=messages.optional_field(edits, "title"),
-            detail=messages.optional_field(edits, "detail"),
-            section=messages.optional_field(edits, "section"),
+            title=proto_values.optional_field(edits, "title"),
+            detail=proto_values.optional_field(edits, "detail"),
+            section=proto_values.optional_field(edits, "section"),
         ),
         force=message.force,
         dry_run=message.dry_run,

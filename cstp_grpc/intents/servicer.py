@@ -9,18 +9,21 @@ from dataclasses import dataclass
 import grpc
 
 from cstp_grpc.caller import current_caller
+from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.call_scope import asks_peers, reject_unknown_agents
 from cstp_grpc.decisions import messages
 from cstp_grpc.decisions.model import Match
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.enums import Stakes
-from cstp_grpc.gen.cstp.v1 import code_pb2, cstp_pb2, cstp_pb2_grpc
+from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, cstp_pb2_grpc, types_pb2
 from cstp_grpc.guardrails.checker import GuardrailChecker
+from cstp_grpc.guardrails.messages import violation_message
 from cstp_grpc.guardrails.model import Action, Verdict
 from cstp_grpc.intents.announcer import Announcement, Announcer
-from cstp_grpc.intents.model import CodeContext, CodeNote
+from cstp_grpc.intents.model import CodeContext, CodeNote, Intent, IntentFilter, IntentStore
 from cstp_grpc.storage.background_work import WorkPool
+from cstp_grpc.storage.pagination import PageRequest
 
 DEFAULT_LIMIT = 10
 
@@ -71,7 +74,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         return cstp_pb2.AnnounceIntentResponse(
             received=True,
             correlation_id=announced.correlation_id,
-            received_at=messages.timestamp_message(feedback.received_at),
+            received_at=proto_values.timestamp_message(feedback.received_at),
             similar_decisions=[similar_decision_message(match) for match in feedback.similar],
             guardrail_status=guardrail_status_message(feedback.verdict) if feedback.verdict else None,
             suggestions=feedback.suggestions,
@@ -102,7 +105,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             current_caller.get().reader,
             limit,
             request.min_score if request.HasField("min_score") else self._limits.min_score,
-            messages.optional_field(request, "min_journal_revision"),
+            proto_values.optional_field(request, "min_journal_revision"),
         )
         return cstp_pb2.QueryDecisionsResponse(
             decisions=[decision_summary(match, request.include_reasons) for match in matches],
@@ -120,14 +123,14 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
             reject_agents(request)
         caller = current_caller.get()
         check = await self._checks.judge_and_record(
-            parse_action(request.action), caller.agent, messages.claimed_agent_name(request), caller.request_id
+            parse_action(request.action), caller.agent, claimed_agent_name(request), caller.request_id
         )
         return cstp_pb2.CheckGuardrailsResponse(
             allowed=check.verdict.allowed,
-            violations=[messages.violation_message(v) for v in check.verdict.violations],
-            warnings=[messages.violation_message(v) for v in check.verdict.warnings],
+            violations=[violation_message(v) for v in check.verdict.violations],
+            warnings=[violation_message(v) for v in check.verdict.warnings],
             evaluated=check.verdict.evaluated,
-            evaluated_at=messages.timestamp_message(check.evaluated_at),
+            evaluated_at=proto_values.timestamp_message(check.evaluated_at),
             agent=self._name,
         )
 
@@ -155,10 +158,10 @@ def parse_action(message: cstp_pb2.Action) -> Action:
     """Parse an action."""
     return Action(
         description=message.description,
-        category=messages.optional_field(message, "category"),
-        stakes=messages.STAKES.word(message.stakes) or Stakes.MEDIUM,
-        confidence=messages.optional_field(message, "confidence"),
-        context=messages.struct_to_dict(message.context),
+        category=proto_values.optional_field(message, "category"),
+        stakes=proto_values.STAKES.word(message.stakes) or Stakes.MEDIUM,
+        confidence=proto_values.optional_field(message, "confidence"),
+        context=proto_values.struct_to_dict(message.context),
     )
 
 
@@ -166,17 +169,17 @@ def parse_announcement(message: cstp_pb2.AnnounceIntentRequest) -> Announcement:
     """Parse an announcement, with a new correlation id if it has none."""
     return Announcement(
         intent=message.intent,
-        correlation_id=messages.optional_field(message, "correlation_id") or str(uuid.uuid4()),
-        context=messages.optional_field(message, "context"),
-        category=messages.optional_field(message, "category"),
-        stakes=messages.STAKES.word(message.stakes) or Stakes.MEDIUM,
-        confidence=messages.optional_field(message, "confidence"),
-        metadata=messages.struct_to_dict(message.metadata),
-        claimed_id=messages.claimed_agent_name(message),
-        claimed_url=messages.optional_field(message.agent, "url"),
-        project=messages.optional_field(message, "project"),
+        correlation_id=proto_values.optional_field(message, "correlation_id") or str(uuid.uuid4()),
+        context=proto_values.optional_field(message, "context"),
+        category=proto_values.optional_field(message, "category"),
+        stakes=proto_values.STAKES.word(message.stakes) or Stakes.MEDIUM,
+        confidence=proto_values.optional_field(message, "confidence"),
+        metadata=proto_values.struct_to_dict(message.metadata),
+        claimed_id=claimed_agent_name(message),
+        claimed_url=proto_values.optional_field(message.agent, "url"),
+        project=proto_values.optional_field(message, "project"),
         paths=tuple(message.paths),
-        min_journal_revision=messages.optional_field(message, "min_journal_revision"),
+        min_journal_revision=proto_values.optional_field(message, "min_journal_revision"),
     )
 
 
@@ -185,8 +188,8 @@ def similar_decision_message(match: Match) -> cstp_pb2.SimilarDecision:
     return cstp_pb2.SimilarDecision(
         id=match.decision.id,
         title=match.decision.title,
-        outcome=messages.OUTCOME.number(match.decision.outcome),
-        date=messages.timestamp_message(match.decision.date),
+        outcome=proto_values.OUTCOME.number(match.decision.outcome),
+        date=proto_values.timestamp_message(match.decision.date),
         distance=match.distance,
         score=match.score,
         notes=match.decision.notes,
@@ -201,10 +204,10 @@ def decision_summary(match: Match, include_reasons: bool) -> cstp_pb2.DecisionSu
         title=item.title,
         category=item.category,
         confidence=item.confidence,
-        stakes=messages.STAKES.number(item.stakes),
-        status=messages.STATUS.number(item.status),
-        outcome=messages.OUTCOME.number(item.outcome),
-        date=messages.timestamp_message(item.date),
+        stakes=proto_values.STAKES.number(item.stakes),
+        status=proto_values.STATUS.number(item.status),
+        outcome=proto_values.OUTCOME.number(item.outcome),
+        date=proto_values.timestamp_message(item.date),
         distance=match.distance,
         notes=item.notes,
         # None for an empty list, which takes as long to be set as the other fields together.
@@ -219,8 +222,8 @@ def guardrail_status_message(verdict: Verdict) -> cstp_pb2.GuardrailStatus:
     """Convert a verdict to the status in an announcement's response."""
     return cstp_pb2.GuardrailStatus(
         allowed=verdict.allowed,
-        violations=[messages.violation_message(v) for v in verdict.violations],
-        warnings=[messages.violation_message(v) for v in verdict.warnings],
+        violations=[violation_message(v) for v in verdict.violations],
+        warnings=[violation_message(v) for v in verdict.warnings],
         evaluated=verdict.evaluated,
     )
 
@@ -249,3 +252,49 @@ def code_context_message(code: CodeContext) -> code_pb2.CodeContext:
 def code_note_message(note: CodeNote) -> code_pb2.CodeNote:
     """Convert a note to a message."""
     return code_pb2.CodeNote(file=note.file, text=note.text, line=note.line)
+
+
+def claimed_agent_name(request: cstp_pb2.CheckGuardrailsRequest | cstp_pb2.AnnounceIntentRequest) -> str | None:
+    """Return the agent name that the request claims, or None."""
+    return proto_values.optional_field(request.agent, "id") if request.HasField("agent") else None
+
+
+def list_intents(store: IntentStore, request: audit_pb2.ListIntentsRequest) -> audit_pb2.ListIntentsResponse:
+    """List announced intents, for AuditService."""
+    page = store.page(parse_intent_filter(request), PageRequest(request.page_size, request.page_token))
+    return audit_pb2.ListIntentsResponse(
+        intents=[intent_message(intent) for intent in page.items], next_page_token=page.next_token
+    )
+
+
+def parse_intent_filter(message: audit_pb2.ListIntentsRequest) -> IntentFilter:
+    """Parse the conditions of a listing of intents."""
+    return IntentFilter(
+        agent=proto_values.optional_field(message, "agent"),
+        correlation_id=proto_values.optional_field(message, "correlation_id"),
+        category=proto_values.optional_field(message, "category"),
+        stakes=proto_values.STAKES.words(message.stakes),
+        after=proto_values.datetime_field(message, "after"),
+        before=proto_values.datetime_field(message, "before"),
+    )
+
+
+def intent_message(intent: Intent) -> audit_pb2.IntentRecord:
+    """Convert an intent to a message."""
+    claimed = intent.claimed_id is not None or intent.claimed_url is not None
+    return audit_pb2.IntentRecord(
+        correlation_id=intent.correlation_id,
+        agent=intent.agent,
+        claimed_agent=types_pb2.AgentInfo(id=intent.claimed_id, url=intent.claimed_url) if claimed else None,
+        received_at=proto_values.timestamp_message(intent.received_at),
+        intent=intent.intent,
+        context=intent.context,
+        category=intent.category,
+        stakes=proto_values.STAKES.number(intent.stakes),
+        confidence=intent.confidence,
+        metadata=None if intent.metadata is None else proto_values.dict_to_struct(intent.metadata),
+        project=intent.project,
+        paths=intent.paths,
+        revision=intent.revision,
+        previous_revision=intent.previous_revision,
+    )

@@ -10,7 +10,7 @@ import grpc
 from google.protobuf import struct_pb2
 
 from cstp_grpc.caller import current_caller
-from cstp_grpc.decisions import messages
+from cstp_grpc.contract import proto_values
 from cstp_grpc.enums import Permission
 from cstp_grpc.gen.liaison.v1 import liaison_pb2, liaison_pb2_grpc
 from cstp_grpc.liaison.context_sharing import ContextSharing, ShareRequest
@@ -38,9 +38,9 @@ from cstp_grpc.liaison.sessions import SessionService
 from cstp_grpc.storage.background_work import RunBlocking, WorkPool
 from cstp_grpc.storage.pagination import PageRequest
 
-SESSION_STATUS = messages.EnumMapping(liaison_pb2.SessionStatus, SessionStatus)
-MESSAGE_ROLE = messages.EnumMapping(liaison_pb2.MessageRole, MessageRole)
-DELIVERY_STATE = messages.EnumMapping(liaison_pb2.DeliveryState, DeliveryState)
+SESSION_STATUS = proto_values.EnumMapping(liaison_pb2.SessionStatus, SessionStatus)
+MESSAGE_ROLE = proto_values.EnumMapping(liaison_pb2.MessageRole, MessageRole)
+DELIVERY_STATE = proto_values.EnumMapping(liaison_pb2.DeliveryState, DeliveryState)
 
 AGENT_KINDS = {
     "local": liaison_pb2.LIAISON_AGENT_KIND_LOCAL,
@@ -88,8 +88,8 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
         session, created = self._liaison.sessions.open(
             caller,
             requested_user(request, caller),
-            messages.optional_field(request, "chat_session_id"),
-            messages.struct_to_dict(request.context),
+            proto_values.optional_field(request, "chat_session_id"),
+            proto_values.struct_to_dict(request.context),
         )
         return liaison_pb2.OpenSessionResponse(chat_session=session_message(session), created=created)
 
@@ -98,7 +98,7 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
     ) -> liaison_pb2.GetSessionResponse:
         """Read a session."""
         caller = current_tenant_caller()
-        session_id = messages.optional_field(request, "chat_session_id")
+        session_id = proto_values.optional_field(request, "chat_session_id")
         session = self._liaison.sessions.get(caller, session_id, requested_user(request, caller))
         return liaison_pb2.GetSessionResponse(chat_session=session_message(session))
 
@@ -108,8 +108,8 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
         """List sessions."""
         conditions = SessionFilter(
             tenant=current_tenant_caller().tenant,
-            user_id=messages.optional_field(request, "user_id"),
-            active_agent=messages.optional_field(request, "active_agent"),
+            user_id=proto_values.optional_field(request, "user_id"),
+            active_agent=proto_values.optional_field(request, "active_agent"),
             status=SESSION_STATUS.word(request.status),
         )
         page = self._liaison.sessions.page(conditions, PageRequest(request.page_size, request.page_token))
@@ -144,9 +144,9 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
         session = self._liaison.sessions.update_context(
             current_tenant_caller(),
             request.chat_session_id,
-            messages.struct_to_dict(request.context),
-            messages.optional_field(request, "version"),
-            messages.optional_field(request, "claim_number"),
+            proto_values.struct_to_dict(request.context),
+            proto_values.optional_field(request, "version"),
+            proto_values.optional_field(request, "claim_number"),
         )
         return liaison_pb2.UpdateContextResponse(chat_session=session_message(session))
 
@@ -154,7 +154,7 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
         self, request: liaison_pb2.CloseSessionRequest, context: grpc.ServicerContext
     ) -> liaison_pb2.CloseSessionResponse:
         """Close a session."""
-        version = messages.optional_field(request, "version")
+        version = proto_values.optional_field(request, "version")
         session = self._liaison.sessions.close(current_tenant_caller(), request.chat_session_id, version)
         return liaison_pb2.CloseSessionResponse(chat_session=session_message(session))
 
@@ -197,8 +197,8 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
             current_tenant_caller(),
             request.chat_session_id,
             request.reason,
-            messages.optional_field(request, "version"),
-            messages.optional_field(request, "claim_number"),
+            proto_values.optional_field(request, "version"),
+            proto_values.optional_field(request, "claim_number"),
         )
         events = [] if event is None else [event_message(event)]
         return liaison_pb2.ReturnToGuideResponse(chat_session=session_message(session), events=events)
@@ -212,8 +212,8 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
             source_agent=request.source_agent,
             target_agent=request.target_agent,
             shared_context=optional_json(request, "shared_context"),
-            conversation_id=messages.optional_field(request, "conversation_id"),
-            idempotency_key=messages.optional_field(request, "idempotency_key"),
+            conversation_id=proto_values.optional_field(request, "conversation_id"),
+            idempotency_key=proto_values.optional_field(request, "idempotency_key"),
         )
         share = self._liaison.sharing.share(caller, wanted)
         return liaison_pb2.ShareContextToAgentResponse(share=share_message(share), execution_id=share.execution_id)
@@ -233,7 +233,8 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
             current_tenant_caller(), request.target_pillar, leaving=request.leaving
         )
         return liaison_pb2.HeartbeatResponse(
-            liaison_agent_id=liaison_agent(request.target_pillar), available_until=messages.optional_timestamp(until)
+            liaison_agent_id=liaison_agent(request.target_pillar),
+            available_until=proto_values.optional_timestamp(until),
         )
 
     def ListLiaisonAgents(
@@ -241,7 +242,7 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
     ) -> liaison_pb2.ListLiaisonAgentsResponse:
         """List liaison agents."""
         found = self._liaison.directory.list_agents(
-            current_tenant_caller(), messages.optional_field(request, "target_pillar")
+            current_tenant_caller(), proto_values.optional_field(request, "target_pillar")
         )
         return liaison_pb2.ListLiaisonAgentsResponse(liaison_agents=map(agent_message, found))
 
@@ -250,7 +251,7 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
     ) -> liaison_pb2.ClaimSessionResponse:
         """Claim a session."""
         caller = current_tenant_caller()
-        claimant = messages.optional_field(request, "claimant") or caller.agent
+        claimant = proto_values.optional_field(request, "claimant") or caller.agent
         session, activation = self._liaison.presence.claim(caller, request.chat_session_id, claimant)
         answer = liaison_pb2.ClaimSessionResponse(
             chat_session=session_message(session),
@@ -273,7 +274,7 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
         self, request: liaison_pb2.WatchEventsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncGenerator[liaison_pb2.WatchEventsResponse, None]:
         """Stream events."""
-        after = messages.optional_field(request, "after")
+        after = proto_values.optional_field(request, "after")
         watch = await self._run_blocking(
             self._liaison.feed.watch, parse_event_filter(request), after, current_tenant_caller().agent
         )
@@ -289,18 +290,18 @@ def current_tenant_caller() -> TenantCaller:
 
 def requested_user(request: Any, caller: TenantCaller) -> str:
     """Return the user of a request, by default the calling agent."""
-    return messages.optional_field(request, "user_id") or caller.agent
+    return proto_values.optional_field(request, "user_id") or caller.agent
 
 
 def optional_json(request: Any, field: str) -> dict[str, Any] | None:
     """Return the JSON object of a field, or None if it is absent."""
-    value: struct_pb2.Struct | None = messages.optional_field(request, field)
-    return None if value is None else messages.struct_to_dict(value)
+    value: struct_pb2.Struct | None = proto_values.optional_field(request, field)
+    return None if value is None else proto_values.struct_to_dict(value)
 
 
 def optional_struct(value: Mapping[str, Any] | None) -> struct_pb2.Struct | None:
     """Convert a JSON object to a Struct, None to None."""
-    return None if value is None else messages.dict_to_struct(value)
+    return None if value is None else proto_values.dict_to_struct(value)
 
 
 def parse_append_request(
@@ -311,9 +312,9 @@ def parse_append_request(
         role=MESSAGE_ROLE.required_word(request.role),
         content=request.content,
         metadata=optional_json(request, "metadata"),
-        message_id=messages.optional_field(request, "message_id"),
+        message_id=proto_values.optional_field(request, "message_id"),
     )
-    return current_tenant_caller(), request.chat_session_id, said, messages.optional_field(request, "claim_number")
+    return current_tenant_caller(), request.chat_session_id, said, proto_values.optional_field(request, "claim_number")
 
 
 def append_response(message: ChatMessage) -> liaison_pb2.AppendMessageResponse:
@@ -326,7 +327,7 @@ def parse_routing_request(request: liaison_pb2.RouteToLiaisonAgentRequest, calle
     return RoutingRequest(
         target_pillar=request.target_pillar,
         user_id=requested_user(request, caller),
-        session_id=messages.optional_field(request, "chat_session_id"),
+        session_id=proto_values.optional_field(request, "chat_session_id"),
         reason=request.routing_reason,
         context=optional_json(request, "context_to_share"),
     )
@@ -346,8 +347,8 @@ def parse_event_filter(request: liaison_pb2.ListEventsRequest | liaison_pb2.Watc
     """Parse the conditions of a listing or watch of events."""
     return EventFilter(
         tenant=current_tenant_caller().tenant,
-        session_id=messages.optional_field(request, "chat_session_id"),
-        agent=messages.optional_field(request, "agent"),
+        session_id=proto_values.optional_field(request, "chat_session_id"),
+        agent=proto_values.optional_field(request, "agent"),
         types=tuple(request.types),
     )
 
@@ -360,15 +361,15 @@ def session_message(session: Session) -> liaison_pb2.ChatSession:
         user_id=session.user_id,
         active_agent=session.active_agent,
         status=SESSION_STATUS.number(session.status),
-        context=messages.dict_to_struct(session.context),
+        context=proto_values.dict_to_struct(session.context),
         message_count=session.message_count,
         version=session.version,
         routing_epoch=session.routing_epoch,
         claimed_by=session.claimed_by,
-        claimed_until=messages.optional_timestamp(session.claimed_until),
-        created_at=messages.timestamp_message(session.created_at),
-        updated_at=messages.timestamp_message(session.updated_at),
-        closed_at=messages.optional_timestamp(session.closed_at),
+        claimed_until=proto_values.optional_timestamp(session.claimed_until),
+        created_at=proto_values.timestamp_message(session.created_at),
+        updated_at=proto_values.timestamp_message(session.updated_at),
+        closed_at=proto_values.optional_timestamp(session.closed_at),
         activation_key=session.activation_key,
     )
 
@@ -383,10 +384,10 @@ def agent_message(agent: ListedAgent) -> liaison_pb2.LiaisonAgent:
         kind=AGENT_KINDS[agent.kind],
         present=present,
         reason=agent.reason,
-        since=messages.optional_timestamp(agent.since),
+        since=proto_values.optional_timestamp(agent.since),
         served_by=told.agent if told else None,
-        last_heartbeat=messages.optional_timestamp(told.beaten_at if told else None),
-        available_until=messages.optional_timestamp(told.available_until if told and present else None),
+        last_heartbeat=proto_values.optional_timestamp(told.beaten_at if told else None),
+        available_until=proto_values.optional_timestamp(told.available_until if told and present else None),
         chat_sessions=agent.sessions,
     )
 
@@ -402,7 +403,7 @@ def chat_message(message: ChatMessage) -> liaison_pb2.ChatMessage:
         metadata=optional_struct(said.metadata),
         active_agent=message.active_agent,
         author=message.author,
-        sent_at=messages.timestamp_message(message.sent_at),
+        sent_at=proto_values.timestamp_message(message.sent_at),
     )
 
 
@@ -414,8 +415,8 @@ def event_message(event: Event) -> liaison_pb2.Event:
         chat_session_id=event.session_id,
         user_id=event.user_id,
         agent=event.agent,
-        occurred_at=messages.timestamp_message(event.occurred_at),
-        data=messages.dict_to_struct(event.data),
+        occurred_at=proto_values.timestamp_message(event.occurred_at),
+        data=proto_values.dict_to_struct(event.data),
     )
 
 
@@ -426,13 +427,13 @@ def share_message(share: Share) -> liaison_pb2.Share:
         source_agent=share.source_agent,
         target_agent=share.target_agent,
         conversation_id=share.conversation_id,
-        shared_context=messages.dict_to_struct(share.shared_context),
+        shared_context=proto_values.dict_to_struct(share.shared_context),
         context_hash=share.context_hash,
-        shared_at=messages.timestamp_message(share.shared_at),
+        shared_at=proto_values.timestamp_message(share.shared_at),
         delivery=DELIVERY_STATE.number(share.delivery),
         attempts=share.attempts,
         task_id=share.task_id,
-        delivered_at=messages.optional_timestamp(share.delivered_at),
+        delivered_at=proto_values.optional_timestamp(share.delivered_at),
     )
 
 
@@ -444,7 +445,7 @@ def activation_message(activation: Activation) -> liaison_pb2.LiaisonAgentActiva
         semantic_payload=liaison_pb2.ActivationPayload(
             target_pillar=activation.pillar,
             liaison_agent_id=decision.to_agent,
-            shared_context=messages.dict_to_struct(activation.shared_context),
+            shared_context=proto_values.dict_to_struct(activation.shared_context),
             routing_reason=decision.reason,
             routing_decision=decision_message(decision),
             active_agent_updated=True,
@@ -459,6 +460,6 @@ def decision_message(decision: RoutingDecision) -> liaison_pb2.RoutingDecision:
         from_agent=decision.from_agent,
         to_agent=decision.to_agent,
         reason=decision.reason,
-        decided_at=messages.timestamp_message(decision.decided_at),
+        decided_at=proto_values.timestamp_message(decision.decided_at),
         idempotency_key=decision.idempotency_key,
     )

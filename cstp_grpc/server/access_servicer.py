@@ -8,7 +8,7 @@ import grpc
 
 from cstp_grpc.caller import current_caller
 from cstp_grpc.config import Settings
-from cstp_grpc.decisions.messages import EnumMapping
+from cstp_grpc.contract.proto_values import EnumMapping
 from cstp_grpc.enums import Permission
 from cstp_grpc.gen.cstp.v1 import access_pb2, access_pb2_grpc, options_pb2
 from cstp_grpc.guardrails.rulebook import RuleSet

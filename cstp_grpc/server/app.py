@@ -24,6 +24,7 @@ from cstp_grpc.guardrails.model import RuleSet
 from cstp_grpc.guardrails.rulebook import load_rule_set
 from cstp_grpc.intents.model import CodeContextReader, NoProjects
 from cstp_grpc.intents.module import build_intents_module
+from cstp_grpc.intents.servicer import list_intents
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.server.access_servicer import AccessService
 from cstp_grpc.server.call_handlers import CallPolicy
@@ -206,7 +207,7 @@ def build_modules(
 ) -> Sequence[Module]:
     """Build the modules of the rooms that are not left out, in the order in which they start."""
     read_policy, intent_store = build_read_policy(shared.settings), SqlIntentStore(shared.database)
-    audit = build_audit_module(shared, inputs.refusals, intent_store)
+    audit = build_audit_module(shared, inputs.refusals, partial(list_intents, intent_store))
     modules = [audit.module]
     outbox: CallbackOutbox | None = None
     if inputs.callback_urls is not None:

@@ -9,8 +9,8 @@ import grpc
 from google.protobuf import duration_pb2
 
 from cstp_grpc.caller import current_caller
+from cstp_grpc.contract import proto_values
 from cstp_grpc.contract.methods import missing_permission_error
-from cstp_grpc.decisions import messages
 from cstp_grpc.enums import Permission, PushFormat, TaskState
 from cstp_grpc.gen.cstp.v1 import tasks_pb2, tasks_pb2_grpc
 from cstp_grpc.storage.background_work import WorkPool
@@ -18,8 +18,8 @@ from cstp_grpc.storage.pagination import PageRequest
 from cstp_grpc.tasks.model import PushConfig, Task, TaskFilter
 from cstp_grpc.tasks.repository import TaskContent, TaskRepository
 
-PUSH_FORMAT = messages.EnumMapping(tasks_pb2.PushFormat, PushFormat)
-TASK_STATE = messages.EnumMapping(tasks_pb2.TaskState, TaskState)
+PUSH_FORMAT = proto_values.EnumMapping(tasks_pb2.PushFormat, PushFormat)
+TASK_STATE = proto_values.EnumMapping(tasks_pb2.TaskState, TaskState)
 
 
 class TaskService(tasks_pb2_grpc.TaskServiceServicer):
@@ -46,7 +46,7 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
             caller.agent, parse_task_content(request.task), request.version, read_time_left(request), config
         )
         return tasks_pb2.SaveTaskResponse(
-            version=saved.version, updated_at=messages.timestamp_message(saved.updated_at)
+            version=saved.version, updated_at=proto_values.timestamp_message(saved.updated_at)
         )
 
     async def FindTask(
@@ -137,7 +137,7 @@ def parse_task_content(message: tasks_pb2.Task) -> TaskContent:
 
 def read_time_left(message: tasks_pb2.SaveTaskRequest) -> timedelta | None:
     """Return how long a task may stay at work, or None."""
-    duration: duration_pb2.Duration | None = messages.optional_field(message, "time_left")
+    duration: duration_pb2.Duration | None = proto_values.optional_field(message, "time_left")
     return None if duration is None else duration.ToTimedelta()
 
 
@@ -145,9 +145,9 @@ def parse_task_filter(message: tasks_pb2.ListTasksRequest, agent: str) -> TaskFi
     """Parse the conditions of a listing of an agent's tasks."""
     return TaskFilter(
         agent=agent,
-        context_id=messages.optional_field(message, "context_id"),
+        context_id=proto_values.optional_field(message, "context_id"),
         states=TASK_STATE.words(message.states),
-        updated_after=messages.datetime_field(message, "updated_after"),
+        updated_after=proto_values.datetime_field(message, "updated_after"),
     )
 
 
@@ -159,5 +159,5 @@ def task_message(task: Task) -> tasks_pb2.Task:
         state=TASK_STATE.number(task.state),
         content=task.content,
         version=task.version,
-        updated_at=messages.timestamp_message(task.updated_at),
+        updated_at=proto_values.timestamp_message(task.updated_at),
     )

@@ -18,7 +18,7 @@ import uvloop
 
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.contract.methods import contract_methods
-from cstp_grpc.decisions.messages import struct_to_dict
+from cstp_grpc.contract.proto_values import struct_to_dict
 from cstp_grpc.guardrails.checker import GuardrailChecker, GuardrailEvaluator
 from cstp_grpc.guardrails.rulebook import load_rule_set
 from cstp_grpc.intents.servicer import parse_action

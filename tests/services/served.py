@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -27,7 +28,7 @@ from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2
 from cstp_grpc.guardrails.checker import GuardrailChecker, GuardrailEvaluator
 from cstp_grpc.intent_layer.code_context_reader import ProjectCodeReader
 from cstp_grpc.intents.announcer import Announcer
-from cstp_grpc.intents.servicer import CstpService, QueryLimits
+from cstp_grpc.intents.servicer import CstpService, QueryLimits, list_intents
 from cstp_grpc.intents.sql_store import SqlIntentStore
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.writer import GroupCommitWriter
@@ -98,7 +99,7 @@ class Served:
                 NAME, announcer, search, checks, LIMITS, SHARE_WITH_ALL, queries=lane
             ),
             journal_pb2.DESCRIPTOR.services_by_name["JournalService"]: JournalService(journal, asyncio.to_thread),
-            audit_pb2.DESCRIPTOR.services_by_name["AuditService"]: AuditService(trail, intents),
+            audit_pb2.DESCRIPTOR.services_by_name["AuditService"]: AuditService(trail, partial(list_intents, intents)),
         }
         self._methods = {method.name: method for service in servicers for method in service.methods}
         self._server = grpc_testing.server_from_dictionary(
