@@ -30,6 +30,7 @@ from bridge.call_errors import (
 )
 from cstp_grpc.contract.error_details import make_error_details, pack_any
 from cstp_grpc.contract.error_reasons import INTERNAL, REASON_CODES
+from cstp_grpc.contract.json_codec import json_path
 from cstp_grpc.errors import REQUEST_ID, CstpError, FieldViolation
 
 A2A_DOMAIN: Final = "a2a-protocol.org"
@@ -58,6 +59,13 @@ def invalid_params(message: str, *violations: FieldViolation) -> InvalidParamsEr
 def violations_error(found: Sequence[FieldViolation]) -> InvalidParamsError:
     """Return the error for invalid fields, whose message names them all."""
     return invalid_params(violation_text(found), *found)
+
+
+def with_json_names(error: InvalidParamsError, kind: type[Message]) -> InvalidParamsError:
+    """Return an error about a request of a type with its fields named as in JSON."""
+    fields = [replace(each, field=json_path(kind, each.field)) for each in read_violations(error)]
+    # The SDK's own text says only that something is wrong.
+    return violations_error(fields) if fields else error
 
 
 def read_violations(error: A2AError) -> list[FieldViolation]:

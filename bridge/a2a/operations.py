@@ -14,11 +14,12 @@ from google.protobuf import empty_pb2, message_factory
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
-from bridge.a2a import proto_json
 from bridge.a2a.call_context import A2aCallContext
-from bridge.a2a.proto_json import to_json
+from bridge.a2a.errors import violations_error, with_json_names
 from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.a2a.task_store import TaskEvent
+from cstp_grpc.contract.json_codec import PROTO_JSON, CodecError, from_json, to_proto_json
+from cstp_grpc.errors import FieldViolation
 
 A2A_SERVICE: Final[ServiceDescriptor] = a2a_pb2.DESCRIPTOR.services_by_name["A2AService"]
 
@@ -110,12 +111,12 @@ def build_json_operations(handler: A2aRequestHandler) -> OperationTable:
 
 def render_message(_request: Message, response: Message) -> object:
     """Return a response as ProtoJSON."""
-    return to_json(response)
+    return to_proto_json(response)
 
 
 def render_task_page(request: a2a_pb2.ListTasksRequest, page: a2a_pb2.ListTasksResponse) -> object:
     """Return a page of tasks, whose own members are all required; artifacts are included only on request."""
-    tasks = [to_json(task) for task in page.tasks]
+    tasks = [to_proto_json(task) for task in page.tasks]
     for task in tasks:
         if not request.include_artifacts:
             task.pop("artifacts", None)
@@ -129,17 +130,27 @@ def render_task_page(request: a2a_pb2.ListTasksRequest, page: a2a_pb2.ListTasksR
     }
 
 
+def params_error(error: CodecError | InvalidParamsError, kind: type[Message]) -> InvalidParamsError:
+    """Return the error for params of a request type, with the fields named as in JSON."""
+    if isinstance(error, InvalidParamsError):
+        return with_json_names(error, kind)
+    # Only the params themselves have no path.
+    return violations_error(
+        [each if each.field else FieldViolation("", f"params {each.description}") for each in error.violations]
+    )
+
+
 def unary_json_operation(
     kind: type[Message], perform: UnaryMessageOperation, render: Callable[[Any, Any], object]
 ) -> UnaryOperation:
     """Build an operation with a single result."""
 
     async def answer(given: object, context: A2aCallContext) -> object:
-        request = proto_json.parse_request(given, kind)
         try:
+            request = from_json(given, kind, PROTO_JSON)
             return render(request, await perform(request, context))
-        except InvalidParamsError as error:
-            raise proto_json.with_json_names(error, kind) from error
+        except (CodecError, InvalidParamsError) as error:
+            raise params_error(error, kind) from error
 
     return answer
 
@@ -148,12 +159,12 @@ def streaming_json_operation(kind: type[Message], perform: StreamingMessageOpera
     """Build an operation with a stream of results."""
 
     async def stream(given: object, context: A2aCallContext) -> AsyncGenerator[object, None]:
-        request = proto_json.parse_request(given, kind)
         try:
+            request = from_json(given, kind, PROTO_JSON)
             async with aclosing(perform(request, context)) as responses:
                 async for response in responses:
-                    yield to_json(response)
-        except InvalidParamsError as error:
-            raise proto_json.with_json_names(error, kind) from error
+                    yield to_proto_json(response)
+        except (CodecError, InvalidParamsError) as error:
+            raise params_error(error, kind) from error
 
     return stream

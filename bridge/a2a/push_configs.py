@@ -18,9 +18,9 @@ from a2a.types.a2a_pb2 import (
 from a2a.utils.errors import PushNotificationNotSupportedError
 from google.protobuf.message import Message
 
-from bridge.a2a import proto_json
 from bridge.a2a.call_context import V0_3, V1_0, A2aCallContext, call_metadata, call_version
 from bridge.a2a.errors import INLINE_CONFIG_PATH, push_error, violations_error
+from bridge.a2a.message_parsing import check_required_fields
 from bridge.a2a.task_store import invoke_rpc
 from bridge.upstream import Metadata
 from cstp_grpc.errors import CstpError, FieldViolation
@@ -114,7 +114,7 @@ class PushConfigOperations:
         """Store a push configuration of a task and return it with its id."""
         await self._check_access(context, params)
         push = self._required_push()
-        proto_json.check_required_fields(params)
+        check_required_fields(params)
         if not params.task_id:
             raise violations_error([FieldViolation("task_id", "is required")])
         kept = await push.create(params.task_id, to_stored_config(params, context), call_metadata(context))
@@ -127,7 +127,7 @@ class PushConfigOperations:
         await self._check_access(context, params)
         push = self._required_push()
         if call_version(context) != V0_3:
-            proto_json.check_required_fields(params)
+            check_required_fields(params)
         return to_a2a_config(params.task_id, await push.get(params.task_id, params.id, call_metadata(context)))
 
     async def list(
@@ -136,7 +136,7 @@ class PushConfigOperations:
         """Return a page of the configurations of a task."""
         await self._check_access(context, params)
         push = self._required_push()
-        proto_json.check_required_fields(params)
+        check_required_fields(params)
         page = await push.list(params.task_id, params.page_size, params.page_token, call_metadata(context))
         return ListTaskPushNotificationConfigsResponse(
             configs=[to_a2a_config(params.task_id, each) for each in page.push_configs],
@@ -147,7 +147,7 @@ class PushConfigOperations:
         """Delete a configuration of a task, if it exists."""
         await self._check_access(context, params)
         push = self._required_push()
-        proto_json.check_required_fields(params)
+        check_required_fields(params)
         await push.delete(params.task_id, params.id, call_metadata(context))
 
     def _required_push(self) -> GrpcPushConfigStore:

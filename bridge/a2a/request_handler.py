@@ -30,7 +30,7 @@ from a2a.utils.errors import (
 from a2a.utils.task import apply_history_length, validate_history_length, validate_page_size
 from google.protobuf.message import Message
 
-from bridge.a2a import proto_json, task_results
+from bridge.a2a import task_results
 from bridge.a2a.access_check import A2aAccessCheck
 from bridge.a2a.agent_card import AgentCardBuilder
 from bridge.a2a.call_context import (
@@ -41,6 +41,7 @@ from bridge.a2a.call_context import (
     is_extension_activated,
 )
 from bridge.a2a.errors import UpstreamError
+from bridge.a2a.message_parsing import check_required_fields
 from bridge.a2a.push_configs import GrpcPushConfigStore, PushConfigOperations
 from bridge.a2a.task_runner import FIRST_DELAY_SECONDS, PendingTask, PendingTaskBuilder, TaskRunner
 from bridge.a2a.task_store import (
@@ -99,7 +100,7 @@ class A2aRequestHandler:
 
     async def on_message_send(self, params: SendMessageRequest, context: A2aCallContext) -> Task:
         """Return the finished task of a message, or the submitted task if the caller does not wait."""
-        proto_json.check_required_fields(params)
+        check_required_fields(params)
         await self.check_access(context, params)
         metadata = call_metadata(context)
         if params.configuration.return_immediately:
@@ -115,7 +116,7 @@ class A2aRequestHandler:
         self, params: SendMessageRequest, context: A2aCallContext
     ) -> AsyncGenerator[TaskEvent, None]:
         """Yield the working task, then its final events; for a repeated message, those of its stored task."""
-        proto_json.check_required_fields(params)
+        check_required_fields(params)
         await self.check_access(context, params)
         metadata = call_metadata(context)
         begun = await self._start(params, context, self._worker.start)
@@ -134,14 +135,14 @@ class A2aRequestHandler:
 
     async def on_get_task(self, params: GetTaskRequest, context: A2aCallContext) -> Task:
         """Return a task of the caller."""
-        proto_json.check_required_fields(params)
+        check_required_fields(params)
         await self.check_access(context, params)
         validate_history_length(params)
         return apply_history_length((await self._store.get(params.id, call_metadata(context))).task, params)
 
     async def on_list_tasks(self, params: ListTasksRequest, context: A2aCallContext) -> ListTasksResponse:
         """Return a page of the caller's tasks, last changed first."""
-        proto_json.check_required_fields(params)
+        check_required_fields(params)
         await self.check_access(context, params)
         validate_history_length(params)
         if params.HasField("page_size"):
@@ -175,7 +176,7 @@ class A2aRequestHandler:
         A working task is awaited for CANCEL_SECONDS: it may come to wait for input, or else the error can name its
         final state.
         """
-        proto_json.check_required_fields(params)
+        check_required_fields(params)
         await self.check_access(context, params)
         metadata = call_metadata(context)
         stored = await self._store.get(params.id, metadata)
@@ -199,7 +200,7 @@ class A2aRequestHandler:
         self, params: SubscribeToTaskRequest, context: A2aCallContext
     ) -> AsyncGenerator[TaskEvent, None]:
         """Yield a task that has not ended, then its events, whichever bridge runs it."""
-        proto_json.check_required_fields(params)
+        check_required_fields(params)
         await self.check_access(context, params)
         metadata = call_metadata(context)
         stored = await self._store.get(params.id, metadata)

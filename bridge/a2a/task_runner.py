@@ -20,7 +20,6 @@ from bridge.a2a import message_parsing, task_results
 from bridge.a2a.call_context import EXTENSION_URI, metadata_request_id
 from bridge.a2a.errors import UpstreamError
 from bridge.a2a.message_parsing import ANNOUNCE_METHOD, MessageRequest, Params, ParsedMessage, announced_params
-from bridge.a2a.proto_json import to_json
 from bridge.a2a.task_results import TaskResult
 from bridge.a2a.task_store import (
     MAX_TASK_BYTES,
@@ -38,6 +37,7 @@ from bridge.a2a.task_store import (
 from bridge.call_errors import missing_permission, retry_seconds, unexpected_failure
 from bridge.upstream import Forwarder, Metadata
 from cstp_grpc.contract import json_values
+from cstp_grpc.contract.json_codec import to_proto_json
 from cstp_grpc.errors import CstpError, InternalError
 from cstp_grpc.gen.cstp.v1 import tasks_pb2
 
@@ -170,7 +170,7 @@ def message_key(message: Message) -> str:
     In a context that the sender names, that is the message id. A message that begins a context of its own is also
     identified by its content, since senders count their messages from the beginning in each.
     """
-    content = None if message.context_id else to_json(message)
+    content = None if message.context_id else to_proto_json(message)
     text = json.dumps([message.context_id, message.message_id, content], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -16,9 +16,9 @@ from google.protobuf.message import Message
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from bridge.a2a import proto_json
 from bridge.a2a.call_context import A2aCallContext
-from bridge.a2a.errors import violations_error
+from bridge.a2a.errors import violations_error, with_json_names
+from bridge.a2a.message_parsing import MAX_ITEMS, TOO_MANY
 from bridge.a2a.operations import OperationTable, StreamingOperation, UnaryOperation
 from bridge.a2a.request_handler import A2aRequestHandler
 from bridge.a2a.task_store import TaskEvent
@@ -142,7 +142,7 @@ def unary_operation(
         try:
             return to_json_value(show(await perform(request, with_named_tenant(context, given))))
         except InvalidParamsError as error:
-            raise proto_json.with_json_names(error, type(request)) from error
+            raise with_json_names(error, type(request)) from error
 
     return answer
 
@@ -161,7 +161,7 @@ def streaming_operation(
                 async for event in events:
                     yield to_json_value(to_event_v0_3(event))
         except InvalidParamsError as error:
-            raise proto_json.with_json_names(error, type(request)) from error
+            raise with_json_names(error, type(request)) from error
 
     return stream
 
@@ -230,8 +230,8 @@ def check_list_lengths(given: object, path: str) -> None:
             if name not in FREE_FORM:
                 check_list_lengths(value, f"{path}.{printable_key(name)}" if path else printable_key(name))
     elif isinstance(given, list):
-        if len(given) > proto_json.MAX_ITEMS:
-            raise violations_error([FieldViolation(path, proto_json.TOO_MANY)])
+        if len(given) > MAX_ITEMS:
+            raise violations_error([FieldViolation(path, TOO_MANY)])
         for position, item in enumerate(given):
             check_list_lengths(item, f"{path}[{position}]")
 

@@ -1,7 +1,10 @@
-"""Convert messages of the contract to JSON and back, from their descriptors.
+"""Convert messages to JSON and back, from their descriptors, in two profiles.
 
-Names are lowerCamelCase and enums plain words. Fields without presence are always printed; unspecified enums and
-absent fields are omitted. On input, null means absent, and every unknown or invalid field is reported with its path.
+In both, names are lowerCamelCase, null means absent, and every invalid field is reported with its path. In
+CONTRACT_JSON enums are plain words, fields without presence are always printed, and unspecified enums and absent
+fields are omitted; unknown fields are reported. PROTO_JSON is what protobuf makes of messages: enums have their full
+names, and fields are printed if they are set; the proto's own names are taken too, and unknown fields ignored. It
+prints what protobuf's printer prints in a third of the time, but whole numbers of free-form data as such.
 The codec of a message type is compiled once, on first use.
 """
 
@@ -9,15 +12,16 @@ from __future__ import annotations
 
 import functools
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeGuard, TypeVar, cast
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from cstp_grpc.contract import json_values
 from cstp_grpc.contract.json_values import (
+    INT32_CODEC,
     OMITTED,
     InvalidValue,
     MessageCodec,
@@ -34,6 +38,9 @@ RenderValue = Callable[[Any], object]
 
 PROTO_PATH_PART: Final = re.compile(r'\[(?:"(?:[^"\\]|\\.)*"|[^\]"]*)\]|[^.\[\]]+')
 """A name, or a bracketed index or key, in a field path as the contract writes it."""
+DECIMAL: Final = re.compile(r"-?[0-9]{1,10}", re.ASCII)
+URL_SAFE: Final = str.maketrans("-_", "+/")
+NOT_AN_OBJECT: Final = "must be an object"
 
 
 class CodecError(Exception):
@@ -44,22 +51,113 @@ class CodecError(Exception):
         self.violations = list(violations)
 
 
+@dataclass(frozen=True, slots=True, eq=False)  # looked up by identity, for each message
+class JsonProfile:
+    """The rules by which messages are written in JSON."""
+
+    scalar_codec: Callable[[FieldDescriptor], ScalarCodec]
+    """Returns how the values of a field that are no messages are written."""
+    takes_proto_names: bool = False
+    """Whether a member may have the name of its field in the proto too."""
+    ignores_unknown: bool = False
+    """Whether members that no field has are ignored."""
+    max_items: int | None = None
+    """How many items a list may have, free-form data aside; None for any number."""
+
+
+def proto_scalar_codec(field: FieldDescriptor) -> ScalarCodec:
+    """Return the codec of a field's scalar value as ProtoJSON has it."""
+    if field.enum_type is not None:
+        return proto_enum_codec(field.enum_type)
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return ScalarCodec(parse_any_base64, json_values.render_bytes)
+    if field.type == FieldDescriptor.TYPE_INT32:
+        return ScalarCodec(parse_decimal)
+    return scalar_codec(field)
+
+
+def proto_enum_codec(enum: EnumDescriptor) -> ScalarCodec:
+    """Return the codec of an enum by the names or numbers of its values; a number without a name stays one."""
+    # Protobuf's own look-up raises for text without UTF-8.
+    numbers = {value.name: int(value.number) for value in enum.values}
+    names = {number: name for name, number in numbers.items()}
+    expected = "must be one of " + ", ".join(f'"{name}"' for name in numbers)
+
+    def parse(value: object) -> int:
+        if isinstance(value, str) and value in numbers:
+            return numbers[value]
+        if isinstance(value, int) and not isinstance(value, bool) and value in names:
+            return value
+        raise InvalidValue(expected)
+
+    return ScalarCodec(parse, lambda number: names.get(number, number))
+
+
+def parse_any_base64(value: object) -> bytes:
+    """Decode base64 text of either alphabet, padded or not."""
+    if isinstance(value, str):
+        text = value.translate(URL_SAFE).rstrip("=")
+        value = text + "=" * (-len(text) % 4)
+    return json_values.parse_bytes(value)
+
+
+def parse_decimal(value: object) -> int:
+    """Return a 32-bit integer, which may be given as decimal text."""
+    number = int(value) if isinstance(value, str) and DECIMAL.fullmatch(value) else value
+    return int(INT32_CODEC.parse(number))
+
+
+CONTRACT_JSON: Final = JsonProfile(scalar_codec)
+"""How the contract is written."""
+PROTO_JSON: Final = JsonProfile(proto_scalar_codec, takes_proto_names=True, ignores_unknown=True, max_items=1000)
+"""How A2A is written. To judge an item of a list takes time that is everybody's."""
+
+
 def to_json(message: Message) -> dict[str, Any]:
-    """Return a message as a JSON object.
+    """Return a message as a JSON object, as the contract is written.
 
     Raises ValueError for values that JSON cannot express: NaN, infinity, a timestamp after the year 9999.
     """
-    rendered = message_codec(message.DESCRIPTOR).render(message)
+    rendered = message_codec(message.DESCRIPTOR, CONTRACT_JSON).render(message)
     if not isinstance(rendered, dict):
         raise TypeError(f"{message.DESCRIPTOR.full_name} is not an object in JSON")
     return rendered
 
 
-def from_json(data: object, message_class: type[MessageT]) -> MessageT:
+def to_proto_json(message: Message) -> dict[str, Any]:
+    """Return a message as the JSON object that ProtoJSON makes of it. Raises ValueError as `to_json` does."""
+    rendered: dict[str, Any] = {}
+    # Messages within messages wait here, each with the empty object that it fills: the stack does not grow with them.
+    pending: list[tuple[Message, dict[str, Any]]] = [(message, rendered)]
+    for each, members in pending:
+        codecs = object_codec(each.DESCRIPTOR, PROTO_JSON).by_number
+        for field, value in each.ListFields():
+            codec = codecs[field.number]
+            render = codec.render_item
+            if codec.is_map:
+                entries = members[codec.json_name] = {key: {} for key in value}
+                for key in entries:
+                    if codec.has_fields:
+                        pending.append((value[key], entries[key]))
+                    else:
+                        entries[key] = value[key] if render is None else render(value[key])
+            elif codec.has_fields:
+                items = value if codec.is_list else (value,)
+                objects: list[dict[str, Any]] = [{} for _ in items]
+                pending.extend(zip(items, objects, strict=True))
+                members[codec.json_name] = objects if codec.is_list else objects[0]
+            elif codec.is_list:
+                members[codec.json_name] = list(value) if render is None else list(map(render, value))
+            else:
+                members[codec.json_name] = value if render is None else render(value)
+    return rendered
+
+
+def from_json(data: object, message_class: type[MessageT], profile: JsonProfile = CONTRACT_JSON) -> MessageT:
     """Parse a JSON value into a message. Raises CodecError."""
     message = message_class()
     problems = ViolationCollector()
-    message_codec(message_class.DESCRIPTOR).fill(message, data, "", problems)
+    message_codec(message_class.DESCRIPTOR, profile).fill(message, data, "", problems)
     if problems.found:
         raise CodecError(problems.found)
     return message
@@ -85,43 +183,56 @@ def json_path(message_class: type[Message], proto_path: str) -> str:
 
 
 @functools.cache
-def message_codec(descriptor: Descriptor) -> MessageCodec:
+def message_codec(descriptor: Descriptor, profile: JsonProfile) -> MessageCodec:
     """Return the JSON codec of a message type. Raises TypeError for an unsupported well-known type."""
     known = json_values.WELL_KNOWN_CODECS.get(descriptor.full_name)
     if known is not None:
         return known
     if json_values.UNSUPPORTED_WELL_KNOWN.fullmatch(descriptor.full_name):
         raise TypeError(f"{descriptor.full_name} has no JSON form here")
-    return ObjectCodec(descriptor)
+    return object_codec(descriptor, profile)
+
+
+@functools.cache
+def object_codec(descriptor: Descriptor, profile: JsonProfile) -> ObjectCodec:
+    """Return the JSON codec of a message type that has fields."""
+    return ObjectCodec(descriptor, profile)
 
 
 class ObjectCodec:
     """The codec of a message that is a JSON object."""
 
-    def __init__(self, descriptor: Descriptor) -> None:
+    def __init__(self, descriptor: Descriptor, profile: JsonProfile) -> None:
         self._descriptor = descriptor
+        self._profile = profile
 
     @functools.cached_property
-    def _fields(self) -> dict[str, FieldCodec]:
-        """The field codecs by JSON name; compiled lazily, since messages may be recursive."""
-        return {field.json_name: compile_field(field) for field in self._descriptor.fields}
+    def by_number(self) -> Mapping[int, FieldCodec]:
+        """The field codecs by field number; compiled lazily, since messages may be recursive."""
+        return {field.number: FieldCodec(field, self._profile) for field in self._descriptor.fields}
+
+    @functools.cached_property
+    def _by_name(self) -> Mapping[str, FieldCodec]:
+        """The field codecs by the names of members."""
+        return {name: field for field in self.by_number.values() for name in field.names}
 
     @functools.cached_property
     def _rows(self) -> tuple[tuple[str, str, bool, RenderValue | None], ...]:
         """What rendering needs of each field: proto name, JSON name, presence, render function."""
-        return tuple((field.name, key, field.has_presence, field.render) for key, field in self._fields.items())
+        fields = self.by_number.values()
+        return tuple((field.name, field.json_name, field.has_presence, render_function(field)) for field in fields)
 
     @functools.cached_property
-    def _choices(self) -> tuple[tuple[str, ...], ...]:
-        """The JSON names of the members of each oneof."""
+    def _choices(self) -> tuple[tuple[FieldCodec, ...], ...]:
+        """The members of each oneof; an optional field is one of its own to protobuf."""
         return tuple(
-            tuple(field.json_name for field in oneof.fields)
+            tuple(self.by_number[field.number] for field in oneof.fields)
             for oneof in self._descriptor.oneofs
             if len(oneof.fields) > 1
         )
 
     def render(self, message: Message) -> dict[str, object]:
-        """Return a message as a JSON object."""
+        """Return a message as a JSON object, as the contract is written."""
         rendered: dict[str, object] = {}
         for name, key, has_presence, render in self._rows:
             if has_presence and not message.HasField(name):
@@ -137,156 +248,135 @@ class ObjectCodec:
     def fill(self, message: Message, value: object, path: str, problems: ViolationCollector) -> None:
         """Set the fields of a message from a JSON object."""
         if not isinstance(value, dict):
-            problems.add(path, "must be an object")
+            problems.add(path, NOT_AN_OBJECT)
             return
         prefix = f"{path}." if path else ""
-        fields = self._fields
-        for key, item in value.items():
+        fields = self._by_name
+        # Where unknown members are ignored, the fields are asked for in their own order, which violations have then.
+        known = (
+            [(name, value[name]) for name in fields if name in value]
+            if self._profile.ignores_unknown
+            else value.items()
+        )
+        for key, item in known:
             field = fields.get(key)
             if field is None:
                 problems.add(prefix + printable_key(key), "is not a known field")
-            elif item is not None or field.takes_null:
-                field.read(message, item, prefix + key, problems)
+            elif item is None and not field.takes_null:
+                continue
+            elif key != field.json_name and field.is_given(value, field.json_name):
+                problems.add(prefix + key, f'cannot be set beside "{field.json_name}"')
+            elif field.codec is None or field.is_map:
+                field.fill_values(message, item, prefix + field.json_name, problems)
+            elif not field.is_list:
+                # Messages are filled here, so that there is one frame for each level of them.
+                child = getattr(message, field.name)
+                child.SetInParent()
+                field.codec.fill(child, item, prefix + field.json_name, problems)
+            elif field.is_fitting_list(item, prefix + field.json_name, problems):
+                children = getattr(message, field.name)
+                for position, each in enumerate(item):
+                    field.codec.fill(children.add(), each, f"{prefix}{field.json_name}[{position}]", problems)
         if self._choices:
             self._check_choices(value, prefix, problems)
 
     def _check_choices(self, value: dict[str, object], prefix: str, problems: ViolationCollector) -> None:
-        """Report a second member of a oneof."""
-        for names in self._choices:
-            first, *others = [name for name in names if value.get(name) is not None] or [""]
-            for other in others:
-                problems.add(prefix + other, f'cannot be set beside "{first}"')
+        """Report each further member of a oneof."""
+        for fields in self._choices:
+            given = [field.json_name for field in fields if any(field.is_given(value, name) for name in field.names)]
+            for other in given[1:]:
+                problems.add(prefix + other, f'cannot be set beside "{given[0]}"')
 
 
-class FieldCodec(ABC):
-    """Base class of the codecs of single fields."""
+class FieldCodec:
+    """The codec of a field. Raises TypeError if its type has no JSON form."""
 
-    takes_null = False
-    """Whether null is a value of the field instead of meaning absent."""
-    render: RenderValue | None
-
-    def __init__(self, field: FieldDescriptor) -> None:
+    def __init__(self, field: FieldDescriptor, profile: JsonProfile) -> None:
         self.name = field.name
+        self.json_name = field.json_name
+        self.names = tuple(
+            dict.fromkeys((field.json_name, field.name) if profile.takes_proto_names else (field.json_name,))
+        )
+        """Of its members in JSON."""
         self.has_presence = field.has_presence
-
-    @abstractmethod
-    def read(self, message: Message, value: object, path: str, problems: ViolationCollector) -> None:
-        """Set the field from a JSON value that is not absent."""
-
-
-class ScalarFieldCodec(FieldCodec):
-    """The codec of a singular scalar field."""
-
-    def __init__(self, field: FieldDescriptor, form: ScalarCodec) -> None:
-        super().__init__(field)
-        self.render = form.render
-        self._parse = form.parse
-
-    def read(self, message: Message, value: object, path: str, problems: ViolationCollector) -> None:
-        """Parse the value and set the field."""
-        try:
-            setattr(message, self.name, self._parse(value))
-        except InvalidValue as refusal:
-            problems.add(path, str(refusal))
-
-
-class RepeatedScalarCodec(FieldCodec):
-    """The codec of a repeated scalar field."""
-
-    def __init__(self, field: FieldDescriptor, form: ScalarCodec) -> None:
-        super().__init__(field)
-        self.render = functools.partial(render_values, form.render) if form.render else list
-        self._parse = form.parse
-
-    def read(self, message: Message, value: object, path: str, problems: ViolationCollector) -> None:
-        """Parse the items and append them."""
-        if not isinstance(value, list):
-            problems.add(path, "must be a list")
-            return
-        container = getattr(message, self.name)
-        for position, item in enumerate(value):
-            try:
-                container.append(self._parse(item))
-            except InvalidValue as refusal:
-                problems.add(f"{path}[{position}]", str(refusal))
-
-
-class MessageFieldCodec(FieldCodec):
-    """The codec of a singular message field."""
-
-    def __init__(self, field: FieldDescriptor, form: MessageCodec) -> None:
-        super().__init__(field)
-        self.takes_null = form is json_values.VALUE_CODEC
-        self.render = form.render
-        self._form = form
-
-    def read(self, message: Message, value: object, path: str, problems: ViolationCollector) -> None:
-        """Parse the value into the field's message."""
-        child = getattr(message, self.name)
-        child.SetInParent()
-        self._form.fill(child, value, path, problems)
-
-
-class RepeatedMessageCodec(FieldCodec):
-    """The codec of a repeated message field."""
-
-    def __init__(self, field: FieldDescriptor, form: MessageCodec) -> None:
-        super().__init__(field)
-        self.render = functools.partial(render_values, form.render)
-        self._form = form
-
-    def read(self, message: Message, value: object, path: str, problems: ViolationCollector) -> None:
-        """Parse the items and append them."""
-        if not isinstance(value, list):
-            problems.add(path, "must be a list")
-            return
-        container = getattr(message, self.name)
-        for position, item in enumerate(value):
-            self._form.fill(container.add(), item, f"{path}[{position}]", problems)
-
-
-class MapFieldCodec(FieldCodec):
-    """The codec of a map field with string keys; entries are printed in key order."""
-
-    def __init__(self, field: FieldDescriptor, entry: Descriptor) -> None:
-        super().__init__(field)
-        key, value = entry.fields_by_name["key"], entry.fields_by_name["value"]
-        if key.type != FieldDescriptor.TYPE_STRING:
+        kind = field.message_type
+        self.is_map = kind is not None and kind.GetOptions().map_entry
+        self.is_list = field.is_repeated and not self.is_map
+        if kind is not None and self.is_map and kind.fields_by_name["key"].type != FieldDescriptor.TYPE_STRING:
             raise TypeError(f"{field.full_name} must have keys of type string")
-        self._form = message_codec(value.message_type) if value.message_type else None
-        self._value = None if value.message_type else scalar_codec(value)
-        render_item = self._form.render if self._form else self._value.render if self._value else None
-        self.render = functools.partial(render_map, render_item)
+        item = kind.fields_by_name["value"] if kind is not None and self.is_map else field
+        self.codec = None if item.message_type is None else message_codec(item.message_type, profile)
+        """How its messages are written; None for scalars."""
+        self.has_fields = isinstance(self.codec, ObjectCodec)
+        self.takes_null = self.codec is json_values.VALUE_CODEC and not field.is_repeated
+        """Whether null is a value of the field instead of meaning absent."""
+        self._scalar = profile.scalar_codec(item) if item.message_type is None else None
+        form = self.codec or self._scalar
+        self.render_item: RenderValue | None = form.render if form else None
+        """Returns the JSON of one value; None if a value is its own JSON."""
+        self._max_items = profile.max_items
 
-    def read(self, message: Message, value: object, path: str, problems: ViolationCollector) -> None:
-        """Parse the entries and set them."""
-        if not isinstance(value, dict):
-            problems.add(path, "must be an object")
+    def is_given(self, members: Mapping[str, object], name: str) -> bool:
+        """Return whether an object sets the field by one of its names."""
+        return name in members and (self.takes_null or members[name] is not None)
+
+    def fill_values(self, message: Message, value: object, path: str, problems: ViolationCollector) -> None:
+        """Set a map, a scalar or a list of scalars from a JSON value."""
+        if self.is_map:
+            self._fill_map(getattr(message, self.name), value, path, problems)
             return
-        container = getattr(message, self.name)
+        assert self._scalar is not None, "messages are filled by ObjectCodec"
+        if not self.is_list:
+            try:
+                setattr(message, self.name, self._scalar.parse(value))
+            except InvalidValue as refusal:
+                problems.add(path, str(refusal))
+        elif self.is_fitting_list(value, path, problems):
+            container = getattr(message, self.name)
+            for position, item in enumerate(value):
+                try:
+                    container.append(self._scalar.parse(item))
+                except InvalidValue as refusal:
+                    problems.add(f"{path}[{position}]", str(refusal))
+
+    def is_fitting_list(self, value: object, path: str, problems: ViolationCollector) -> TypeGuard[list[object]]:
+        """Return whether a value is a list that is not too long; add a violation if it is not."""
+        if not isinstance(value, list):
+            problems.add(path, "must be a list")
+            return False
+        if self._max_items is not None and len(value) > self._max_items:
+            problems.add(path, too_many_items(self._max_items))
+            return False
+        return True
+
+    def _fill_map(self, container: Any, value: object, path: str, problems: ViolationCollector) -> None:
+        """Parse the entries of a map and set them."""
+        if not isinstance(value, dict):
+            problems.add(path, NOT_AN_OBJECT)
+            return
         for key, item in value.items():
             place = f"{path}.{printable_key(key)}"
             try:
-                if self._form:
-                    self._form.fill(container[parse_text(key)], item, place, problems)
-                elif self._value:
-                    container[parse_text(key)] = self._value.parse(item)
+                if self.codec:
+                    self.codec.fill(container[parse_text(key)], item, place, problems)
+                elif self._scalar:
+                    container[parse_text(key)] = self._scalar.parse(item)
             except InvalidValue as refusal:
                 problems.add(place, str(refusal))
 
 
-def compile_field(field: FieldDescriptor) -> FieldCodec:
-    """Return the codec of a field. Raises TypeError if its type has no JSON form."""
-    if field.message_type is None:
-        return (
-            RepeatedScalarCodec(field, scalar_codec(field))
-            if field.is_repeated
-            else ScalarFieldCodec(field, scalar_codec(field))
-        )
-    if field.message_type.GetOptions().map_entry:
-        return MapFieldCodec(field, field.message_type)
-    form = message_codec(field.message_type)
-    return RepeatedMessageCodec(field, form) if field.is_repeated else MessageFieldCodec(field, form)
+def too_many_items(most: int) -> str:
+    """Return the description of a list that is too long."""
+    return f"must have at most {most} items"
+
+
+def render_function(field: FieldCodec) -> RenderValue | None:
+    """Return what renders a whole field as the contract is written, or None if its value is its own JSON."""
+    if field.is_map:
+        return functools.partial(render_map, field.render_item)
+    if field.is_list:
+        return functools.partial(render_values, field.render_item) if field.render_item else list
+    return field.render_item
 
 
 def render_values(render: RenderValue, values: Sequence[object]) -> list[object]:

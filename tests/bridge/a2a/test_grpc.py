@@ -28,7 +28,7 @@ from grpc_status import rpc_status
 
 from bridge.a2a.errors import grpc_error, invalid_params
 from bridge.a2a.grpc_server import truncate_status
-from bridge.a2a.proto_json import MAX_ITEMS
+from bridge.a2a.message_parsing import MAX_ITEMS
 from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, tasks_pb2
 from tests.bridge.support import Scripted

@@ -10,8 +10,8 @@ from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from bridge.a2a.proto_json import to_json
 from cstp_grpc.contract import json_values
+from cstp_grpc.contract.json_codec import to_proto_json
 
 KINDS = sorted(a2a_pb2.DESCRIPTOR.message_types_by_name)
 FREE_FORM = {"whole": 3.0, "half": 0.5, "none": None, "text": "ü", "no": False, "list": [1.0, [], {}], "object": {}}
@@ -64,18 +64,18 @@ def fill(message: Message, field: FieldDescriptor, skipped: int, depth: int) -> 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_message_is_rendered_as_protobuf_does(kind: str, skipped: int) -> None:
     message = filled(a2a_pb2.DESCRIPTOR.message_types_by_name[kind], skipped)
-    assert to_json(message) == json_values.restore_integers(json_format.MessageToDict(message))
+    assert to_proto_json(message) == json_values.restore_integers(json_format.MessageToDict(message))
 
 
 def test_an_enum_value_of_a_later_contract_is_its_number() -> None:
     status = a2a_pb2.TaskStatus.FromString(b"\x08\x63")
-    assert to_json(status) == {"state": 99} == json_format.MessageToDict(status)
+    assert to_proto_json(status) == {"state": 99} == json_format.MessageToDict(status)
 
 
 def test_whole_numbers_are_integers() -> None:
     part = a2a_pb2.Part()
     part.data.struct_value.update({"count": 3, "share": 0.5})
-    data = to_json(part)["data"]
+    data = to_proto_json(part)["data"]
     assert [repr(data["count"]), repr(data["share"])] == ["3", "0.5"]
 
 
@@ -83,4 +83,4 @@ def test_what_json_cannot_express_is_refused() -> None:
     part = a2a_pb2.Part()
     part.data.number_value = float("nan")
     with pytest.raises(ValueError, match="no form in JSON"):
-        to_json(part)
+        to_proto_json(part)

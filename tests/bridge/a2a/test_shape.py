@@ -14,8 +14,7 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.a2a import proto_json
-from bridge.a2a.proto_json import MAX_ITEMS
+from bridge.a2a.message_parsing import MAX_ITEMS, check_required_fields
 
 text = st.sampled_from(["", "x"])
 parts = st.fixed_dictionaries({}, optional={"text": text, "metadata": st.just({"a": {"b": [1]}})})
@@ -63,9 +62,7 @@ def test_what_the_sdk_requires_is_required(
     kind: type[Message], documents: st.SearchStrategy[Any], data: st.DataObject
 ) -> None:
     request = json_format.ParseDict(data.draw(documents), kind())
-    assert refused_fields(proto_json.check_required_fields, request) == refused_fields(
-        validate_proto_required_fields, request
-    )
+    assert refused_fields(check_required_fields, request) == refused_fields(validate_proto_required_fields, request)
 
 
 @pytest.mark.parametrize("place", ["message.parts", "message.extensions", "configuration.accepted_output_modes"])
@@ -78,6 +75,6 @@ def test_lists_have_an_end(place: str) -> None:
     items = getattr(getattr(request, owner), name)
     item = a2a_pb2.Part(text="x") if name == "parts" else "x"
     items.extend([item] * (MAX_ITEMS - len(items)))
-    assert not refused_fields(proto_json.check_required_fields, request)
+    assert not refused_fields(check_required_fields, request)
     items.append(item)
-    assert refused_fields(proto_json.check_required_fields, request) == {place}
+    assert refused_fields(check_required_fields, request) == {place}
