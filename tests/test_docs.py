@@ -21,6 +21,13 @@ from tests.intent_layer.repositories import needs_git
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 README = (ROOT / "README.md").read_text()
+SOURCES = [
+    f"/{path.relative_to(ROOT)}"
+    for folder in ("bridge", "cstp_grpc", "examples", "proto", "scripts", "tests", "third_party")
+    for path in (ROOT / folder).rglob("*.*")
+]
+ELSEWHERE = {"scripted_inputs.py", "cstp_kit.py", "grpc_urls.py"}
+"""Modules that documents name and that are not ours: plugins of A2A's test kits, which the document shows."""
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -29,6 +36,14 @@ def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose):
         if not target.startswith(("http://", "https://")):
             assert (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_modules_that_documents_name_exist(document: Path) -> None:
+    prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    named = set(re.findall(r"`((?:[\w-]+/)*\w+\.(?:py|proto))`", prose))
+    # A document may leave out the package, or name a module alone below its folder.
+    assert {name for name in named if not any(path.endswith(f"/{name}") for path in SOURCES)} <= ELSEWHERE
 
 
 def test_every_rpc_is_documented() -> None:
