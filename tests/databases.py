@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import pwd
 import secrets
@@ -17,12 +18,20 @@ from pathlib import Path
 
 import psycopg
 
+import cstp_grpc
 from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.file_locks import ProcessWriteLock
 from cstp_grpc.storage.migration import migrate_database
+from cstp_grpc.storage.schema import metadata
 from cstp_grpc.storage.writer import GroupCommitWriter
 
 POOL_SIZE = 4
+
+for module in (Path(cstp_grpc.__file__).parent).glob("*/sql_tables.py"):
+    importlib.import_module(f"cstp_grpc.{module.parent.name}.sql_tables")
+ALL_TABLES = metadata
+"""The tables of all rooms."""
+
 TEMPLATE = "template_journal"
 STARTUP_SECONDS = "60"
 

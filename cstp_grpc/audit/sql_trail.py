@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from sqlalchemy import Column, ColumnElement, Row, Select, TextClause, desc, insert, select, text, tuple_
+from sqlalchemy import Column, ColumnElement, RowMapping, Select, TextClause, desc, insert, select, text, tuple_
 
 from cstp_grpc.audit.model import AuditedPeer, AuditEntry, AuditEvent, AuditFilter
+from cstp_grpc.audit.sql_tables import BLOCKED, NOT_A_CHECK, audit_entries, audit_guardrails
 from cstp_grpc.enums import PeerStatus
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import (
@@ -22,7 +23,6 @@ from cstp_grpc.storage.pagination import (
     to_microseconds,
 )
 from cstp_grpc.storage.storable_text import replace_unstorable
-from cstp_grpc.storage.tables import BLOCKED, NOT_A_CHECK, audit_entries, audit_guardrails
 from cstp_grpc.storage.unit_of_work import (
     CompiledStatement,
     Parameters,
@@ -92,7 +92,7 @@ class SqlAuditTrail:
         """
         query = page_query(conditions, request).limit(request.limit + 1)
         with self._database.read_snapshot() as unit_of_work:
-            entries = [entry_from_row(row) for row in unit_of_work.execute(query)]
+            entries = [entry_from_row(row) for row in unit_of_work.execute(query).mappings()]
         items = tuple(entries[: request.limit])
         items = items[: count_within_budget(items, estimate_entry_size)]
         return Page(items, next_page_token(items[-1], conditions) if len(entries) > len(items) else "")
@@ -198,9 +198,9 @@ def entry_to_row(entry: AuditEntry) -> dict[str, object]:
     }
 
 
-def entry_from_row(row: Row[tuple[object, ...]]) -> AuditEntry:
+def entry_from_row(row: RowMapping) -> AuditEntry:
     """Convert a row of `audit_entries` to an entry."""
-    values = dict(row._mapping)
+    values = dict(row)
     values["event"] = AuditEvent(values["event"])
     values["violations"] = tuple(values["violations"] or ())
     values["warnings"] = tuple(values["warnings"] or ())

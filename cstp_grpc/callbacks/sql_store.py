@@ -6,14 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Row, delete, insert, select, tuple_, update
+from sqlalchemy import RowMapping, delete, insert, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.callbacks.model import Citation, Notification, NotificationKind
+from cstp_grpc.callbacks.sql_tables import callbacks, citations
 from cstp_grpc.storage.database import Database
-from cstp_grpc.storage.tables import callbacks, citations
 from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork
 
 citation_columns = citations.c
@@ -57,7 +56,7 @@ class SqlCallbackStore:
             .values(told_at=at)
             .returning(*KEY, citation_columns.url, citation_columns.expires_at)
         )
-        found = [Citation(**row._mapping) for row in unit_of_work.execute(told)]
+        found = [Citation(**row) for row in unit_of_work.execute(told).mappings()]
         return sorted(found, key=lambda citation: (citation.agent, citation.correlation_id))
 
     def release_citation(self, unit_of_work: UnitOfWork, notification: Notification) -> None:
@@ -96,7 +95,9 @@ class SqlCallbackStore:
             .order_by(callback_columns.next_attempt_at, callback_columns.id)
             .limit(limit)
         )
-        taken = [replace(notification_from_row(row), next_attempt_at=until) for row in unit_of_work.execute(due)]
+        taken = [
+            replace(notification_from_row(row), next_attempt_at=until) for row in unit_of_work.execute(due).mappings()
+        ]
         for notification in taken:
             self.postpone(unit_of_work, notification)
         return taken
@@ -123,9 +124,9 @@ def notification_to_row(notification: Notification) -> dict[str, object]:
     return row | {"kind": notification.kind.value, "response": None if response is None else json.dumps(dict(response))}
 
 
-def notification_from_row(row: Row[Any]) -> Notification:
+def notification_from_row(row: RowMapping) -> Notification:
     """Convert a row of `callbacks` to a notification."""
-    values = dict(row._mapping)
+    values = dict(row)
     values["kind"] = NotificationKind(values["kind"])
     values["response"] = None if values["response"] is None else json.loads(values["response"])
     return Notification(**values)

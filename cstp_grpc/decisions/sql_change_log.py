@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Integer, bindparam, delete, func, insert, select
 
+from cstp_grpc.decisions.sql_tables import outbox
 from cstp_grpc.storage.database import Database
-from cstp_grpc.storage.tables import outbox
 from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 

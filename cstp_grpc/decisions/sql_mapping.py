@@ -13,11 +13,11 @@ from sqlalchemy import BindParameter, ColumnElement, Row, Text, and_, bindparam,
 
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Links, Reason
 from cstp_grpc.decisions.read_policy import ReadPolicy
+from cstp_grpc.decisions.sql_tables import decision_tags, decision_vectors, decisions
 from cstp_grpc.decisions.store import IndexRow, JournalEntry, Vector
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 from cstp_grpc.storage.pagination import decode_page_token, encode_page_token, from_microseconds, to_microseconds
 from cstp_grpc.storage.storable_text import replace_unstorable
-from cstp_grpc.storage.tables import decision_tags, decision_vectors, decisions
 
 T = TypeVar("T")
 AnyRow = Row[*tuple[Any, ...]]

@@ -33,11 +33,11 @@ from cstp_grpc.decisions.sql_mapping import (
     split_into_chunks,
     summary_from_row,
 )
+from cstp_grpc.decisions.sql_tables import decision_links, decision_tags, decision_vectors, decisions, journal_identity
 from cstp_grpc.decisions.store import MAX_EMBEDDED_CONTEXT, DeclaredLinks, IndexRow, JournalEntry, Vector, embedded_text
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import Page, PageRequest, count_within_budget, estimate_message_bytes
 from cstp_grpc.storage.storable_text import replace_unstorable
-from cstp_grpc.storage.tables import decision_links, decision_tags, decision_vectors, decisions, journal_identity
 from cstp_grpc.storage.unit_of_work import CompiledStatement, DriverConnection, UnitOfWork
 
 SUPERSEDES = "supersedes"

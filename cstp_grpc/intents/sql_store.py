@@ -7,11 +7,12 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Insert, Integer, Row, Select, bindparam, cast, desc, func, select, tuple_
+from sqlalchemy import Insert, Integer, RowMapping, Select, bindparam, cast, desc, func, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.enums import Stakes
 from cstp_grpc.intents.model import Intent, IntentContended, IntentFilter
+from cstp_grpc.intents.sql_tables import intents
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import (
     Page,
@@ -24,7 +25,6 @@ from cstp_grpc.storage.pagination import (
     to_microseconds,
 )
 from cstp_grpc.storage.storable_text import replace_unstorable
-from cstp_grpc.storage.tables import intents
 from cstp_grpc.storage.unit_of_work import CompiledStatement, UnitOfWork, bind_parameters
 
 IDENTITY = ("agent", "correlation_id", "revision")
@@ -83,7 +83,11 @@ class SqlIntentStore:
     def _latest(self, unit_of_work: UnitOfWork, intent: Intent) -> Intent | None:
         table = intents.c
         same = (table.agent == intent.agent, table.correlation_id == intent.correlation_id)
-        row = unit_of_work.execute(select(intents).where(*same).order_by(desc(table.revision)).limit(1)).first()
+        row = (
+            unit_of_work.execute(select(intents).where(*same).order_by(desc(table.revision)).limit(1))
+            .mappings()
+            .first()
+        )
         return None if row is None else intent_from_row(row)
 
     def page(self, conditions: IntentFilter, request: PageRequest) -> Page[Intent]:
@@ -94,7 +98,7 @@ class SqlIntentStore:
         """
         query = page_query(conditions, request).limit(request.limit + 1)
         with self._database.read_snapshot() as unit_of_work:
-            rows = unit_of_work.execute(query).all()
+            rows = unit_of_work.execute(query).mappings().all()
         found = [intent_from_row(row) for row in rows[: request.limit]]
         items = tuple(found[: count_within_budget(found, estimate_intent_size)])
         more = len(rows) > len(items)
@@ -171,18 +175,18 @@ def intent_to_row(intent: Intent) -> dict[str, object]:
     }
 
 
-def intent_from_row(row: Row[Any]) -> Intent:
+def intent_from_row(row: RowMapping) -> Intent:
     """Convert a row of `intents` to an intent."""
-    values = dict(row._mapping)
+    values = dict(row)
     del values["id"]
     values["stakes"] = Stakes(values["stakes"])
     values["paths"] = tuple(values["paths"] or ())
     return Intent(**values)
 
 
-def next_page_token(last: Row[Any], conditions: IntentFilter) -> str:
+def next_page_token(last: RowMapping, conditions: IntentFilter) -> str:
     """Return the token of the page after a row."""
-    return encode_page_token(conditions, (to_microseconds(last.received_at), last.id))
+    return encode_page_token(conditions, (to_microseconds(last["received_at"]), last["id"]))
 
 
 def estimate_intent_size(intent: Intent) -> int:

@@ -9,9 +9,7 @@ from sqlalchemy import Select, Table, and_, delete, exists, or_, select, tuple_
 
 from cstp_grpc.liaison.model import Session, SessionStatus
 from cstp_grpc.liaison.sql_rows import session_from_row
-from cstp_grpc.storage.database import Database
-from cstp_grpc.storage.storable_text import replace_unstorable
-from cstp_grpc.storage.tables import (
+from cstp_grpc.liaison.sql_tables import (
     chat_messages,
     chat_sessions,
     liaison_activations,
@@ -20,6 +18,8 @@ from cstp_grpc.storage.tables import (
     liaison_holds,
     liaison_shares,
 )
+from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.unit_of_work import GlobalWriteLock, UnitOfWork
 
 activations = liaison_activations.c

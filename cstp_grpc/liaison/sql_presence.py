@@ -10,9 +10,9 @@ from sqlalchemy import bindparam, case, delete, func, or_, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from cstp_grpc.liaison.model import AgentPresence, AlarmKind, SessionHold, liaison_agent
+from cstp_grpc.liaison.sql_tables import DUE_HOLD, liaison_heartbeats, liaison_holds
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.storable_text import replace_unstorable
-from cstp_grpc.storage.tables import DUE_HOLD, liaison_heartbeats, liaison_holds
 from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork, bind_parameters
 
 heartbeats = liaison_heartbeats.c

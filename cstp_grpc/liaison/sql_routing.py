@@ -20,15 +20,15 @@ from cstp_grpc.liaison.sql_rows import (
     share_from_row,
     share_row,
 )
-from cstp_grpc.storage.database import Database
-from cstp_grpc.storage.storable_text import replace_unstorable
-from cstp_grpc.storage.tables import (
+from cstp_grpc.liaison.sql_tables import (
     TO_DELIVER,
     liaison_activations,
     liaison_event_counters,
     liaison_events,
     liaison_shares,
 )
+from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.storable_text import replace_unstorable
 from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork, bind_parameters
 
 PENDING = DeliveryState.PENDING.value

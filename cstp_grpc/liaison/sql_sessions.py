@@ -22,6 +22,7 @@ from cstp_grpc.liaison.sql_rows import (
     session_row,
     session_values,
 )
+from cstp_grpc.liaison.sql_tables import OPEN_SESSION, chat_messages, chat_sessions, liaison_holds
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import (
     Page,
@@ -34,7 +35,6 @@ from cstp_grpc.storage.pagination import (
     to_microseconds,
 )
 from cstp_grpc.storage.storable_text import replace_unstorable
-from cstp_grpc.storage.tables import OPEN_SESSION, chat_messages, chat_sessions, liaison_holds
 from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, UnitOfWork, bind_parameters
 
 T = TypeVar("T")

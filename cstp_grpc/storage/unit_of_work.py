@@ -84,6 +84,9 @@ class CompiledStatement:
 
     def __init__(self, statement: Select[Any] | Insert | Update | Delete, dialect: Dialect) -> None:
         """Compile a statement; its `bindparam` names are the names of the values it is run with."""
+        # A copy, because a statement that was compiled keeps its columns, and one derived from it later, such as with
+        # RETURNING, would take them over.
+        statement = statement.execution_options()
         compiled: Any = statement.compile(dialect=dialect)
         found = {name: parameter for parameter, name in compiled.bind_names.items()}
         self._sql: str = compiled.string
@@ -94,8 +97,7 @@ class CompiledStatement:
         self._constants = {name: known.value for name, known in found.items() if not known.required}
         types = [found[name].type.dialect_impl(dialect) for name in self._names]
         self._converters = indexed_converters([kind.bind_processor(dialect) for kind in types])
-        # What the statement itself says of its columns may be that of the one it was derived from.
-        self._columns = [column.type.dialect_impl(dialect) for column in compiled._result_columns]
+        self._columns = [column.type.dialect_impl(dialect) for column in statement.exported_columns]
         self._readers: list[tuple[int, Any]] | None = None
         """How what the driver returns becomes Python's; the first answer tells."""
 

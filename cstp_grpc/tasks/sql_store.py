@@ -35,7 +35,6 @@ from cstp_grpc.storage.pagination import (
     to_microseconds,
 )
 from cstp_grpc.storage.storable_text import replace_unstorable
-from cstp_grpc.storage.tables import tasks
 from cstp_grpc.storage.unit_of_work import CompiledStatement, Row, UnitOfWork, bind_parameters
 from cstp_grpc.tasks.model import (
     STATE_AFTER_TIMEOUT,
@@ -46,6 +45,7 @@ from cstp_grpc.tasks.model import (
     TaskRecord,
     states_that_may_become,
 )
+from cstp_grpc.tasks.sql_tables import tasks
 
 task_columns = tasks.c
 

@@ -15,6 +15,7 @@ from cstp_grpc.audit.model import NullAuditSink
 from cstp_grpc.callbacks.model import Notification
 from cstp_grpc.callbacks.outbox import CallbackOutbox, CallbackQueue
 from cstp_grpc.callbacks.sql_store import SqlCallbackStore
+from cstp_grpc.callbacks.sql_tables import callbacks, citations
 from cstp_grpc.decisions.journal import CitationNotifier, Journal
 from cstp_grpc.decisions.model import Decision, DecisionContent, Links
 from cstp_grpc.decisions.read_policy import SHARE_WITH_ALL
@@ -24,7 +25,6 @@ from cstp_grpc.embedding.lexical_embedder import LexicalEmbedder
 from cstp_grpc.enums import Outcome, Visibility
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
-from cstp_grpc.storage.tables import callbacks, citations
 from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.webhooks.delivery import WebhookOutbox
 from cstp_grpc.webhooks.url_allow_list import UrlAllowList, parse_webhook_url

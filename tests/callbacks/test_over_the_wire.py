@@ -13,11 +13,11 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 from sqlalchemy import Table, func, select
 
+from cstp_grpc.callbacks.sql_tables import callbacks, citations
 from cstp_grpc.config import Settings
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc
 from cstp_grpc.server.app import App
 from cstp_grpc.storage.database import open_database
-from cstp_grpc.storage.tables import callbacks, citations
 from tests.federation.agents import PEER_TOKEN, agent_settings, peer
 from tests.grpc_servers import grpc_server
 from tests.harness import GrpcCaller, JsonRpcCaller, bridging, provide_journal

@@ -23,8 +23,8 @@ from cstp_grpc.liaison.routing import RoutingRequest
 from cstp_grpc.liaison.sql_erasure import SqlErasureStore
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import PageRequest
-from cstp_grpc.storage.tables import metadata
 from cstp_grpc.storage.writer import GroupCommitWriter
+from tests.databases import ALL_TABLES
 from tests.harness import TOKENS, GrpcCaller, running, settings
 from tests.liaison.room import Room, build_room
 
@@ -101,7 +101,7 @@ class House:
         with self.database.engine.connect() as connection:
             return {
                 table.name
-                for table in metadata.sorted_tables
+                for table in ALL_TABLES.sorted_tables
                 for row in connection.execute(select(table))
                 if any(text in str(value) for value in row)
             }
@@ -266,8 +266,8 @@ def test_a_share_expires_unless_somebody_still_needs_it(house: House) -> None:
     house.now += 2 * DAY
     house.expire(shares=DAY)
     with house.database.engine.connect() as connection:
-        kept = {row.conversation_id for row in connection.execute(select(metadata.tables["liaison_shares"]))}
-        activations = {row.session_id for row in connection.execute(select(metadata.tables["liaison_activations"]))}
+        kept = {row.conversation_id for row in connection.execute(select(ALL_TABLES.tables["liaison_shares"]))}
+        activations = {row.session_id for row in connection.execute(select(ALL_TABLES.tables["liaison_activations"]))}
     assert kept == activations == {"with-agent", "to-deliver"}
     # The agent that has the session still gets its context.
     _, activation = house.room.presence.claim(CALLER_OF_CONTENT, "with-agent", "instance")

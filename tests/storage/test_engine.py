@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from sqlalchemy import Column, Integer, MetaData, Table, insert, select, text
 from sqlalchemy.exc import IntegrityError, StatementError
 
+from cstp_grpc.decisions.sql_tables import decision_tags
 from cstp_grpc.storage.database import Database, UnsuitableDatabase, open_database
-from cstp_grpc.storage.tables import UtcDateTime, decision_tags
+from cstp_grpc.storage.schema import UtcDateTime
 from tests.databases import PostgresServer
 
 instants = Table("instants", MetaData(), Column("id", Integer, primary_key=True), Column("at", UtcDateTime))

@@ -28,9 +28,8 @@ from cstp_grpc.storage.migration import (
     newest_revision,
 )
 from cstp_grpc.storage.pagination import PageRequest
-from cstp_grpc.storage.tables import metadata
 from cstp_grpc.storage.unit_of_work import UnitOfWork
-from tests.databases import POOL_SIZE
+from tests.databases import ALL_TABLES, POOL_SIZE
 
 
 @pytest.fixture
@@ -43,9 +42,9 @@ def empty(empty_database_url: str) -> Iterator[Database]:
 def test_the_migrated_schema_is_that_of_the_tables(database: Database) -> None:
     with database.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
-        assert compare_metadata(context, metadata) == []
+        assert compare_metadata(context, ALL_TABLES) == []
     assert partial_indexes(database) == {
-        index.name for table in metadata.tables.values() for index in table.indexes if where(index.kwargs, database)
+        index.name for table in ALL_TABLES.tables.values() for index in table.indexes if where(index.kwargs, database)
     }
 
 
@@ -54,7 +53,7 @@ def partial_indexes(database: Database) -> set[str | None]:
     inspector = inspect(database.engine)
     return {
         index["name"]
-        for table in metadata.tables
+        for table in ALL_TABLES.tables
         for index in inspector.get_indexes(table)
         if where(index.get("dialect_options", {}), database)
     }
@@ -75,7 +74,7 @@ def test_an_empty_database_is_brought_to_the_newest_migration(empty: Database) -
     assert current_revision(empty) is None
     migrate_database(empty)
     assert current_revision(empty) == newest_revision()
-    assert set(inspect(empty.engine).get_table_names()) == {*metadata.tables, "alembic_version"}
+    assert set(inspect(empty.engine).get_table_names()) == {*ALL_TABLES.tables, "alembic_version"}
 
 
 def test_a_database_that_is_up_to_date_is_left_alone(database: Database) -> None:

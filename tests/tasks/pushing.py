@@ -14,13 +14,13 @@ from sqlalchemy import func, select
 from cstp_grpc.enums import PushFormat, TaskState
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
-from cstp_grpc.storage.tables import push_configs, task_notifications
 from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.tasks.model import PushConfig, Task, TaskNotification
 from cstp_grpc.tasks.push_notifications import PushNotifications, PushUrlPolicy, TaskNotificationQueue
 from cstp_grpc.tasks.repository import TaskContent, TaskRepository
 from cstp_grpc.tasks.sql_push_store import SqlPushStore
 from cstp_grpc.tasks.sql_store import SqlTaskStore
+from cstp_grpc.tasks.sql_tables import push_configs, task_notifications
 from cstp_grpc.webhooks.delivery import WebhookOutbox
 from cstp_grpc.webhooks.url_allow_list import UrlAllowList, parse_webhook_url
 from tests.tasks.keeping import KEPT, Clock

@@ -14,7 +14,6 @@ from cstp_grpc.enums import TaskState
 from cstp_grpc.errors import Conflict, InvalidArgument, NotFound, QueryFailed, Unavailable
 from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.pagination import MAX_BYTES, PageRequest
-from cstp_grpc.storage.tables import tasks
 from cstp_grpc.tasks.model import Task, TaskFilter
 from cstp_grpc.tasks.repository import (
     DEFAULT_WORK_TIME,
@@ -25,6 +24,7 @@ from cstp_grpc.tasks.repository import (
     TaskRepository,
 )
 from cstp_grpc.tasks.sql_store import SqlTaskStore
+from cstp_grpc.tasks.sql_tables import tasks
 from tests.databases import POOL_SIZE, ServerWriter
 from tests.paging import walk
 from tests.tasks.keeping import KEPT, NOON, OPEN, Clock, KeeperKit

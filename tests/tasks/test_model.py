@@ -14,9 +14,9 @@ from cstp_grpc.enums import TaskState
 from cstp_grpc.errors import Conflict, NotFound
 from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.pagination import Page, PageRequest
-from cstp_grpc.storage.tables import tasks
 from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.tasks.model import Task, TaskFilter, TaskPage
+from cstp_grpc.tasks.sql_tables import tasks
 from tests.example_counts import examples
 from tests.paging import walk
 from tests.tasks.keeping import KEPT, NOON, KeeperKit, Shelf

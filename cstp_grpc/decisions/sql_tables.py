@@ -1,0 +1,92 @@
+"""The tables of the journal, as the newest migration leaves them."""
+
+from __future__ import annotations
+
+from sqlalchemy import JSON, BigInteger, Column, Double, ForeignKey, Index, LargeBinary, Table, Text, UniqueConstraint
+
+from cstp_grpc.storage.schema import IDENTIFIER, SERIAL, UtcDateTime, metadata
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("id", IDENTIFIER, primary_key=True),
+    Column("agent", Text, nullable=False),
+    Column("source", Text),
+    Column("idempotency_key", Text),
+    Column("content_hash", Text, nullable=False),
+    Column("title", Text, nullable=False),
+    Column("category", Text),
+    Column("stakes", Text),
+    Column("confidence", Double),
+    Column("stated_status", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("outcome", Text),
+    Column("date", UtcDateTime, nullable=False),
+    Column("reviewed_date", UtcDateTime),
+    Column("notes", Text),
+    Column("reasons", JSON, nullable=False),
+    Column("tags", JSON, nullable=False),
+    Column("project", Text),
+    Column("visibility", Text, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("updated_at", UtcDateTime, nullable=False),
+    # The long texts come last: SQLite walks through all that stands before a column to read it.
+    Column("reason_texts", JSON, nullable=False),
+    Column("context", Text),
+    UniqueConstraint("agent", "idempotency_key"),
+    Index(None, "revision", unique=True),
+    Index(None, "date", "id"),
+    Index(None, "agent", "date", "id"),
+    Index(None, "category", "date", "id"),
+    Index(None, "project", "date", "id"),
+)
+"""The record of decisions.
+
+`tags` is the ordered list of what `decision_tags` holds for filtering; `reasons` lists type and strength of each
+reason, `reason_texts` their private texts; `stated_status` is what the content says, `status` what reviews and links
+made of it; `revision` is the newest number of the outbox for the decision. The id of an imported decision follows from
+agent and source, so the key keeps these unique; an index over them would refuse long sources on PostgreSQL.
+"""
+
+journal_identity = Table("journal_identity", metadata, Column("id", Text, primary_key=True))
+"""One row: the name that the database got when it was made, by which its revisions are known."""
+
+decision_tags = Table(
+    "decision_tags",
+    metadata,
+    Column("decision_id", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
+    Column("tag", Text, primary_key=True),
+    Index(None, "tag", "decision_id"),
+)
+
+decision_links = Table(
+    "decision_links",
+    metadata,
+    Column("declared_by", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
+    Column("from_id", IDENTIFIER, primary_key=True),
+    Column("type", Text, primary_key=True),
+    Column("to_id", IDENTIFIER, primary_key=True),
+    Index(None, "from_id", "type"),
+    Index(None, "to_id", "type"),
+)
+"""How decisions relate; either end may name a decision that is not there yet."""
+
+decision_vectors = Table(
+    "decision_vectors",
+    metadata,
+    Column("decision_id", IDENTIFIER, ForeignKey("decisions.id"), primary_key=True),
+    Column("model", Text, nullable=False),
+    Column("vector", LargeBinary, nullable=False),
+)
+"""The vector of each decision's text: little-endian float32, of one model at a time."""
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("seq", SERIAL, primary_key=True),
+    Column("decision_id", IDENTIFIER, nullable=False),
+    # Without it SQLite would give the number of a removed last row to the next one.
+    sqlite_autoincrement=True,
+)
+"""Changes of decisions that the index has not taken yet."""

@@ -1,0 +1,34 @@
+"""The table of announced intents, as the newest migration leaves it."""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, Double, Index, Integer, Table, Text, UniqueConstraint
+
+from cstp_grpc.storage.schema import OPTIONAL_JSON, SERIAL, UtcDateTime, metadata
+
+intents = Table(
+    "intents",
+    metadata,
+    Column("id", SERIAL, primary_key=True),
+    Column("agent", Text, nullable=False),
+    Column("correlation_id", Text, nullable=False),
+    Column("content_hash", Text, nullable=False),
+    Column("received_at", UtcDateTime, nullable=False),
+    Column("claimed_id", Text),
+    Column("claimed_url", Text),
+    Column("intent", Text),
+    Column("context", Text),
+    Column("category", Text),
+    Column("stakes", Text, nullable=False),
+    Column("confidence", Double),
+    Column("metadata", OPTIONAL_JSON),
+    Column("project", Text),
+    Column("paths", OPTIONAL_JSON),
+    Column("revision", Integer, nullable=False, server_default="1"),
+    UniqueConstraint("agent", "correlation_id", "revision"),
+    Index(None, "received_at", "id"),
+    Index(None, "agent", "received_at", "id"),
+    Index(None, "category", "received_at", "id"),
+    Index(None, "correlation_id"),
+)
+"""The revisions of announced intents, counted from 1 for each agent and correlation id."""
