@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cstp_grpc.enums import PeerStatus
-from cstp_grpc.storage.unit_of_work import UnitOfWork
+
+if TYPE_CHECKING:
+    # Only for its type: commands load this module, and must not load SQLAlchemy.
+    from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 MAX_ACTION: Final = 4000
 """Maximum characters of an action in an entry; a request may name a thousand long paths."""
