@@ -14,8 +14,10 @@ from cstp_grpc.card_keys import PublicKey, SigningKey, UnusableKey, read_public_
 from cstp_grpc.cli.command_decorators import FILE, ca_option, config_option, current_state, with_output
 from cstp_grpc.cli.output import Output, to_printable
 from cstp_grpc.cli.server_choice import AGENTS_FILE, Endpoint, ca_file_of_entry, read_agents, read_ca_file
-from cstp_grpc.client.grpc_transport import target_scheme
-from cstp_grpc.client.jsonrpc_transport import send_http_request, tls_context
+from cstp_grpc.client.grpc_transport import MAX_RESPONSE_BYTES, target_scheme
+from cstp_grpc.client.http_client import HttpClient
+from cstp_grpc.client.jsonrpc_transport import send_http_request
+from cstp_grpc.client.tls import tls_context
 from cstp_grpc.config import ConfigError, Settings, dial_host, join_host_port
 
 CARD_PATH: Final = "/.well-known/agent-card.json"
@@ -142,7 +144,8 @@ def fetch_card(url: str, ca_file: Path | None) -> dict[str, Any]:
         raise click.UsageError(f"{url!r} is not of the form http://HOST:PORT.")
     address = urlsplit(card_url(url))
     tls = tls_context(None if ca_file is None else read_ca_file(ca_file))
-    answer = send_http_request("GET", address, {"accept": "application/json"}, None, CARD_TIMEOUT, tls)
+    client = HttpClient(tls, max_bytes=MAX_RESPONSE_BYTES)
+    answer = send_http_request(client, "GET", address, {"accept": "application/json"}, None, CARD_TIMEOUT)
     if answer.status != 200:
         raise click.ClickException(f"{address.geturl()} answered HTTP {answer.status}.")
     try:

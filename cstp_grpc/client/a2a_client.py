@@ -26,7 +26,7 @@ from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH, TransportProtocol
 from a2a.utils.errors import A2AError, InternalError, InvalidAgentResponseError, MethodNotFoundError
 
 from cstp_grpc.client.grpc_transport import bearer_header
-from cstp_grpc.client.jsonrpc_transport import tls_context
+from cstp_grpc.client.tls import tls_context
 from cstp_grpc.contract.json_values import restore_integers
 from cstp_grpc.contract.untrusted_text import append_reason
 from cstp_grpc.errors import InvalidArgument

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
-from http.client import HTTPException
 from typing import Any, cast
 from urllib.parse import SplitResult
 
@@ -15,9 +13,9 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from cstp_grpc import errors
-from cstp_grpc.client.fetching import HttpResponse, ResponseTooLarge, fetch_response
 from cstp_grpc.client.grpc_transport import MAX_RESPONSE_BYTES, ResponseStream, bearer_header, parse_target
-from cstp_grpc.client.tls import context_for_authorities
+from cstp_grpc.client.http_client import HttpClient, HttpProtocolError, HttpResponse, ResponseTooLarge
+from cstp_grpc.client.tls import tls_context
 from cstp_grpc.contract import json_codec
 from cstp_grpc.contract.error_reasons import (
     error_class_for_http_status,
@@ -42,7 +40,7 @@ MAX_WAIT_MILLISECONDS = 365 * 86_400_000
 
 
 class JsonRpcTransport:
-    """Posts each call to a bridge on its own connection; follows no redirects, uses no proxies. Thread-safe."""
+    """Posts each call to a bridge on its own connection. Thread-safe."""
 
     def __init__(
         self,
@@ -54,15 +52,14 @@ class JsonRpcTransport:
     ) -> None:
         self._url = jsonrpc_url(target)
         self._headers = {"content-type": "application/json", "accept": "application/json"} | dict(bearer_header(token))
-        self._tls = tls_context(root_certificates)
-        self._clock = clock
+        self._http = HttpClient(tls_context(root_certificates), max_bytes=MAX_RESPONSE_BYTES, clock=clock)
         self._ids = itertools.count(1)
 
     def call(self, method: RpcMethod, request: Message, timeout: float) -> Message:
         """Return the response of a unary method within `timeout` seconds. Raises CstpError."""
         call_id = next(self._ids)
         body = encode_call(method, request, call_id)
-        answer = send_http_request("POST", self._url, self._headers, body, timeout, self._tls, self._clock)
+        answer = send_http_request(self._http, "POST", self._url, self._headers, body, timeout)
         result = read_result(answer, call_id, self._url.geturl())
         try:
             return json_codec.from_json(
@@ -124,39 +121,20 @@ def jsonrpc_url(target: str) -> SplitResult:
     return url._replace(path=path if path.endswith(ENDPOINT_PATH) else path + ENDPOINT_PATH)
 
 
-def tls_context(root_certificates: bytes | None) -> ssl.SSLContext:
-    """Return the TLS context that verifies https servers by the given authorities (PEM), or by the system's.
-
-    Raises InvalidArgument.
-    """
-    if root_certificates is None:
-        return ssl.create_default_context()
-    context = context_for_authorities(root_certificates)
-    # What is given is trusted, also where it is the certificate of the server itself; gRPC does likewise.
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return context
-
-
 def send_http_request(
-    verb: str,
-    url: SplitResult,
-    headers: Mapping[str, str],
-    body: bytes | None,
-    timeout: float,
-    tls: ssl.SSLContext,
-    clock: Callable[[], float] = time.monotonic,
+    client: HttpClient, method: str, url: SplitResult, headers: Mapping[str, str], body: bytes | None, timeout: float
 ) -> HttpResponse:
     """Send one HTTP request and return the whole response within `timeout` seconds.
 
     Raises DeadlineExceeded, ServerUnreachable, and InternalError if the response is too large.
     """
     try:
-        return fetch_response(verb, url, headers, body, timeout, tls, MAX_RESPONSE_BYTES, clock)
+        return client.fetch(method, url, headers, body, timeout)
     except TimeoutError as error:
         raise errors.DeadlineExceeded(f"{url.geturl()} did not answer within {timeout:g} s") from error
     except ResponseTooLarge as error:
         raise errors.InternalError(f"The server's answer is larger than {MAX_RESPONSE_BYTES} bytes") from error
-    except (OSError, HTTPException) as error:
+    except (OSError, HttpProtocolError) as error:
         reason = str(error) or type(error).__name__
         raise ServerUnreachable(f"No server answers at {url.geturl()}: {reason}") from error
 

@@ -1,4 +1,4 @@
-"""TLS credentials for gRPC clients."""
+"""TLS credentials for gRPC clients, and TLS contexts for HTTP clients."""
 
 from __future__ import annotations
 
@@ -24,6 +24,19 @@ def channel_credentials(root_certificates: bytes | None) -> grpc.ChannelCredenti
     # gRPC would say that they cannot be used only when it connects, and not clearly.
     context_for_authorities(root_certificates)
     return grpc.ssl_channel_credentials(root_certificates)
+
+
+def tls_context(root_certificates: bytes | None) -> ssl.SSLContext:
+    """Return the TLS context that verifies https servers by the given authorities (PEM), or by the system's.
+
+    Raises InvalidArgument.
+    """
+    if root_certificates is None:
+        return ssl.create_default_context()
+    context = context_for_authorities(root_certificates)
+    # What is given is trusted, also where it is the certificate of the server itself; gRPC does likewise.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
 
 
 def context_for_authorities(root_certificates: bytes) -> ssl.SSLContext:

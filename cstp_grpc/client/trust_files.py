@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cstp_grpc.client.jsonrpc_transport import tls_context
+from cstp_grpc.client.tls import tls_context
 from cstp_grpc.errors import ConfigError, InvalidArgument
 
 if TYPE_CHECKING:

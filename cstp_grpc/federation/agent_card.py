@@ -6,13 +6,13 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, urlsplit
 
-from cstp_grpc.client.fetching import HttpResponse, ResponseTooLarge, fetch_response
 from cstp_grpc.client.grpc_transport import bearer_header, grpc_address, target_scheme
-from cstp_grpc.client.jsonrpc_transport import jsonrpc_url, tls_context
+from cstp_grpc.client.http_client import HttpClient, HttpProtocolError, HttpResponse, ResponseTooLarge
+from cstp_grpc.client.jsonrpc_transport import jsonrpc_url
+from cstp_grpc.client.tls import tls_context
 from cstp_grpc.contract.error_reasons import error_class_for_http_status
 from cstp_grpc.contract.untrusted_text import MAX_REASON_CHARACTERS, to_single_line
 from cstp_grpc.errors import DeadlineExceeded, InternalError, InvalidArgument, ServerUnreachable
@@ -86,16 +86,16 @@ def fetch_card(
     AuthenticationRequired, PermissionDenied, RateLimited, Unavailable, and InvalidAgentCard.
     """
     headers = {"accept": "application/json"} | dict(bearer_header(token))
-    tls = tls_context(root_certificates)
+    client = HttpClient(tls_context(root_certificates), max_bytes=MAX_PEER_RESPONSE_BYTES, clock=clock)
     try:
-        answer = fetch_response("GET", address, headers, None, seconds, tls, MAX_PEER_RESPONSE_BYTES, clock)
+        answer = client.fetch("GET", address, headers, None, seconds)
     except TimeoutError as error:
         raise DeadlineExceeded("the agent card did not come in time") from error
     except OSError as error:
         raise ServerUnreachable("nobody answers where the agent card is") from error
     except ResponseTooLarge as error:
         raise InvalidAgentCard(f"the agent card is too large: {error}") from error
-    except HTTPException as error:
+    except HttpProtocolError as error:
         raise InvalidAgentCard("no HTTP where the agent card is") from error
     return read_card_content(answer)
 

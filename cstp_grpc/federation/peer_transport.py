@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -17,16 +16,15 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 
 from cstp_grpc import errors
-from cstp_grpc.client.fetching import HttpResponse, ResponseTooLarge, fetch_response
 from cstp_grpc.client.grpc_transport import bearer_header, channel_options, grpc_address, target_scheme
+from cstp_grpc.client.http_client import HttpClient, HttpProtocolError, HttpResponse, ResponseTooLarge
 from cstp_grpc.client.jsonrpc_transport import (
     drop_unknown_fields,
     encode_call,
     error_from_jsonrpc,
     jsonrpc_url,
-    tls_context,
 )
-from cstp_grpc.client.tls import channel_credentials
+from cstp_grpc.client.tls import channel_credentials, tls_context
 from cstp_grpc.contract import json_codec
 from cstp_grpc.contract.error_reasons import error_class_for_http_status
 from cstp_grpc.contract.methods import RpcMethod
@@ -190,8 +188,7 @@ class HttpPeerTransport:
     ) -> None:
         self._url = jsonrpc_url(target)
         self._headers = {"content-type": JSON_MEDIA_TYPE, "accept": JSON_MEDIA_TYPE} | dict(bearer_header(token))
-        self._tls = tls_context(root_certificates)
-        self._clock = clock
+        self._http = HttpClient(tls_context(root_certificates), max_bytes=MAX_PEER_RESPONSE_BYTES, clock=clock)
         self._ids = itertools.count(1)
 
     def call(self, method: RpcMethod, request: Message, seconds: float, metadata: CallMetadata) -> PeerCallResult:
@@ -199,16 +196,14 @@ class HttpPeerTransport:
         call_id = next(self._ids)
         body, headers = encode_call(method, request, call_id), self._headers | dict(metadata)
         try:
-            answer = fetch_response(
-                "POST", self._url, headers, body, seconds, self._tls, MAX_PEER_RESPONSE_BYTES, self._clock
-            )
+            answer = self._http.fetch("POST", self._url, headers, body, seconds)
         except TimeoutError:
             return TIMED_OUT_RESULT
         except OSError as error:
             return no_connection_result(str(error))
         except ResponseTooLarge as error:
             return unreadable_result(str(error))
-        except HTTPException as error:
+        except HttpProtocolError as error:
             return unreadable_result("no HTTP", repr(error))
         return result_of_http_response(answer, call_id, method)
 

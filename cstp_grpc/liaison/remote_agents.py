@@ -15,9 +15,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cstp_grpc import errors
 from cstp_grpc.client import CstpClient, RetryPolicy
-from cstp_grpc.client.grpc_transport import channel_options, grpc_address, target_scheme
-from cstp_grpc.client.jsonrpc_transport import ENDPOINT_PATH, jsonrpc_url, send_http_request, tls_context
-from cstp_grpc.client.tls import channel_credentials
+from cstp_grpc.client.grpc_transport import MAX_RESPONSE_BYTES, channel_options, grpc_address, target_scheme
+from cstp_grpc.client.http_client import HttpClient
+from cstp_grpc.client.jsonrpc_transport import ENDPOINT_PATH, jsonrpc_url, send_http_request
+from cstp_grpc.client.tls import channel_credentials, tls_context
 from cstp_grpc.client.trust_files import raise_config_errors, read_ca_file
 from cstp_grpc.config import LiaisonSettings, PillarSettings
 from cstp_grpc.contract.untrusted_text import append_reason, to_single_line
@@ -197,12 +198,12 @@ class HttpHealthProbe:
     def __init__(self, settings: PillarSettings) -> None:
         url = jsonrpc_url(agent_address(settings))
         self._url = url._replace(path=url.path.removesuffix(ENDPOINT_PATH) + "/health")
-        self._tls = tls_context(read_ca_file(settings.ca_file))
+        self._http = HttpClient(tls_context(read_ca_file(settings.ca_file)), max_bytes=MAX_RESPONSE_BYTES)
 
     def probe(self, seconds: float) -> None:
         """Check that the bridge and its server are healthy. Raises AgentUnreachable."""
         try:
-            answer = send_http_request("GET", self._url, {"accept": "application/json"}, None, seconds, self._tls)
+            answer = send_http_request(self._http, "GET", self._url, {"accept": "application/json"}, None, seconds)
         except CstpError as error:
             raise AgentUnreachable(public_failure_text(error)) from error
         if answer.status != 200:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from functools import cache, partial
-from http.client import HTTPException
 from typing import Final
 from urllib.parse import SplitResult
 
 from cstp_grpc.caller import ANONYMOUS
-from cstp_grpc.client.addresses import AddressNotAllowed, PinnedAddressDialer
-from cstp_grpc.client.posting import post_json
+from cstp_grpc.client.addresses import AddressNotAllowed
+from cstp_grpc.client.http_client import HttpClient, HttpProtocolError
 from cstp_grpc.config import ConfigError, Settings
 from cstp_grpc.webhooks.delivery import WebhookFailed, WebhookRejected, WebhookRequest
 from cstp_grpc.webhooks.url_allow_list import UrlAllowList, WebhookUrl, parse_webhook_url
@@ -48,20 +47,21 @@ class HttpWebhookClient:
         self._seconds = seconds
 
     def post(self, request: WebhookRequest) -> None:
-        """Post a JSON document and return when it was accepted. Raises NotSent, Refused, and GivenUp from the
-        body.
+        """Post a JSON document and return once it was accepted.
+
+        Raises WebhookFailed, WebhookRejected, and WebhookAbandoned as the body does.
         """
         body, address = request.body(), request.address
         path, _, query = address.target.partition("?")
         url = SplitResult(address.scheme, address.netloc, path, query, "")
-        dial = PinnedAddressDialer(partial(self._permits, address))
+        client = HttpClient(self._tls(), permitted=partial(self._permits, address))
         try:
-            status = post_json(url, body, request.headers, self._seconds, self._tls(), dial)
+            status = client.post(url, {"accept": "application/json", **request.headers}, body, self._seconds)
         except AddressNotAllowed as error:
             raise WebhookRejected(str(error)) from error
         except TimeoutError as error:
             raise WebhookFailed(f"no answer within {self._seconds:g} s") from error
-        except (OSError, HTTPException) as error:
+        except (OSError, HttpProtocolError) as error:
             raise WebhookFailed(str(error) or type(error).__name__) from error
         if 200 <= status < 300:
             return

@@ -14,6 +14,7 @@ import pytest
 
 from cstp_grpc.cli.main import COMMANDS, command_stub, main
 from tests.cli.conftest import Server
+from tests.client.scripted import HttpReply, http_server
 from tests.harness import TOKENS
 
 PROGRAM = """
@@ -29,7 +30,7 @@ LIGHT_MODULES = {"cstp_grpc", "cstp_grpc.cli", "cstp_grpc.cli.main", "cstp_grpc.
 """What is loaded of this project to tell which commands exist."""
 SETTINGS_LIBRARIES = {"pydantic", "pydantic_settings", "pydantic_core"}
 SERVER_LIBRARIES = {"sqlalchemy", "alembic", "numpy", "onnxruntime", "cel_expr_python", "protovalidate", "chromadb"}
-OTHER_PROTOCOLS = {"aiohttp", "httpx", "a2a", "cryptography", "http.client"}
+OTHER_PROTOCOLS = {"aiohttp", "httpx", "httpcore", "h11", "a2a", "cryptography", "http.client"}
 CALLING_LIBRARIES = {"grpc", "google", "asyncio", "ssl", "tenacity"}
 PRINTING_LIBRARIES = {"rich"}
 METADATA = {"importlib.metadata"}
@@ -121,6 +122,21 @@ def test_a_call_over_grpc_loads_only_what_it_needs(
     assert "cstp_grpc.config.settings" not in modules
     if style:
         assert not modules & PRINTING_LIBRARIES
+
+
+def test_a_call_over_http_loads_the_small_part_of_httpx_only(tmp_path: Path) -> None:
+    reply = HttpReply(lambda call: {"jsonrpc": "2.0", "id": call["id"], "result": {"agent": "cstp"}})
+    with http_server(reply) as server:
+        modules, printed = modules_loaded(tmp_path, ["call", "cstp.getAccess", "--agent", server.url, "--json"])
+    assert "cstp" in printed
+    assert not modules & (SETTINGS_LIBRARIES | SERVER_LIBRARIES | PRINTING_LIBRARIES | METADATA)
+    assert modules & OTHER_PROTOCOLS == {"httpcore", "h11"}
+
+
+def test_building_a_server_loads_no_http_client() -> None:
+    program = "import sys, cstp_grpc.server.app; print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not set(result.stdout.split()) & {"httpx", "httpcore", "h11", "a2a", "aiohttp"}
 
 
 def test_a_call_of_the_described_server_judges_no_settings(server: Server, tmp_path: Path) -> None:
