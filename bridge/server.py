@@ -58,7 +58,7 @@ async def run_bridge(
         forwarder = Forwarder(channel, contract_methods(settings.disabled_services), settings.server.timeout_seconds)
         a2a: A2aModule | None = None
         if settings.a2a.enabled:
-            # Not loaded if it is left out: the SDK of A2A takes half of the bridge's time to start.
+            # Not loaded if it is left out, and the SDK of A2A neither.
             from bridge.a2a.module import A2aModule
 
             a2a = A2aModule(settings, upstream, version, channel, forwarder, certificate, reuse_port=reuse_ports)

@@ -33,8 +33,8 @@ from cstp_grpc.federation.merge import (
 from cstp_grpc.federation.peer import Peer
 from cstp_grpc.federation.response_validation import MAX_AGENT_CHARACTERS, MAX_DECISIONS, MAX_SUGGESTIONS
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
-from cstp_grpc.guardrails.messages import violation_message
 from cstp_grpc.guardrails.model import MissingInput, Violation
+from cstp_grpc.intents.servicer import violation_message
 
 
 def read_verdict(

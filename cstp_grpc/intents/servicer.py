@@ -18,8 +18,7 @@ from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.enums import Stakes
 from cstp_grpc.gen.cstp.v1 import audit_pb2, code_pb2, cstp_pb2, cstp_pb2_grpc, types_pb2
 from cstp_grpc.guardrails.checker import GuardrailChecker
-from cstp_grpc.guardrails.messages import violation_message
-from cstp_grpc.guardrails.model import Action, Verdict
+from cstp_grpc.guardrails.model import Action, Verdict, Violation
 from cstp_grpc.intents.announcer import Announcement, Announcer
 from cstp_grpc.intents.model import CodeContext, CodeNote, Intent, IntentFilter, IntentStore
 from cstp_grpc.storage.background_work import WorkPool
@@ -225,6 +224,22 @@ def guardrail_status_message(verdict: Verdict) -> cstp_pb2.GuardrailStatus:
         violations=[violation_message(v) for v in verdict.violations],
         warnings=[violation_message(v) for v in verdict.warnings],
         evaluated=verdict.evaluated,
+    )
+
+
+def violation_message(item: Violation) -> types_pb2.Violation:
+    """Convert a violation to a message."""
+    return types_pb2.Violation(
+        guardrail_id=item.guardrail_id,
+        name=item.name,
+        message=item.message,
+        severity=proto_values.SEVERITY.number(item.severity),
+        suggestion=item.suggestion,
+        code=item.code,
+        missing_inputs=[
+            types_pb2.MissingInput(name=each.name, type=each.type, description=each.description)
+            for each in item.missing_inputs
+        ],
     )
 
 

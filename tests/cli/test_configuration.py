@@ -100,6 +100,18 @@ def test_mistakes_are_named(content: str, problem: str, invoke: Invoke, home: Pa
     assert problem in result.stderr
 
 
+def test_mistakes_in_what_is_left_out_do_not_matter(invoke: Invoke, home: Path) -> None:
+    (home / "cstp.yaml").write_text(
+        "intent_layer: {enabled: false, projects: [{name: shop, root: nowhere}]}\n"
+        "liaison: {enabled: false, pillars: {content: {agent: adda}}, redaction: [{path: shared_intent}]}\n"
+        "a2a: {enabled: false}\n"
+        "auth: {tokens: [{name: ada, token: a-long-secret, permissions: [announce, record, admin]}]}\n"
+    )
+    result = invoke("config", "check", "--config", "cstp.yaml")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "a2a            left out" in result.stdout
+
+
 @pytest.mark.parametrize("word", ["off", "Off", "OFF", "'off'"])
 def test_words_that_older_yaml_takes_for_truth_values_are_words(word: str, home: Path) -> None:
     (home / "cstp.yaml").write_text(f"index: {{mode: {word.lower()}}}\nagent: {{name: {word}, description: no}}\n")

@@ -81,12 +81,15 @@ def started(folder: Path, switch: str) -> tuple[set[str], set[str]]:
 
 
 def test_what_is_left_out_is_neither_imported_nor_has_threads(tmp_path: Path) -> None:
+    unused = ("cstp_grpc.federation", "cstp_grpc.callbacks")
     rooms = ("cstp_grpc.liaison", "cstp_grpc.intent_layer", "cstp_grpc.tasks", "cstp_grpc.webhooks")
     described = tuple(SERVICE_MODULES[service] for service in sorted(SERVICES))
     modules, threads = started(tmp_path / "off", "off")
-    assert not {name for name in modules if name.startswith(rooms + described)}
+    assert not {name for name in modules if name.startswith(rooms + described + unused)}
     more, with_all = started(tmp_path / "on", "on")
-    assert {name for name in more if name.startswith(rooms)}
+    assert {room for room in rooms if room in more} == set(rooms)
+    # There are no peers and no addresses for callbacks.
+    assert not {name for name in more if name.startswith(unused)}
     # The thread that compiles validation rules ends by itself.
     assert with_all - threads - {"validation"} == {"delivery", "liaison-supervision", "push", "task-removal"}
 
