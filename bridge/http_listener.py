@@ -105,6 +105,8 @@ class HttpListener:
         answer = server.request_handler
 
         async def respond(request: web.BaseRequest) -> web.StreamResponse:
+            # aiohttp passes the request on to the connection only with its answer, and would repeat an unknown
+            # expectation in an error.
             request.protocol.request = request  # type: ignore[attr-defined] # a Connection
             if request.headers.get(hdrs.EXPECT, CONTINUE_EXPECTATION).lower() != CONTINUE_EXPECTATION:
                 return expectation_failed_response()
@@ -180,6 +182,8 @@ class HttpListener:
 
     def _close_waiting(self) -> bool:
         """Close the oldest connection that waits for a request, and return whether there was one."""
+        # The oldest is the least likely to send anything yet; closing the newest would let whoever opened all the
+        # others first keep everybody else out.
         for connection in self._open:
             if connection.is_waiting:
                 # It is forgotten at once: that its socket is closed is noticed later.

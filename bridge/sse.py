@@ -109,6 +109,7 @@ async def run_while_connected(
     reading = asyncio.create_task(response.wait())
     leaving = asyncio.create_task(wait_for_disconnect(request))
     tasks = (sending, reading, leaving)
+    # The first to end wins: all is sent, or the reader cannot be reached any more, or it has left.
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

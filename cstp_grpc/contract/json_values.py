@@ -241,7 +241,7 @@ RFC3339_PATTERN: Final = re.compile(
 )
 MIN_TIMESTAMP_SECONDS: Final = -62_135_596_800
 MAX_TIMESTAMP_SECONDS: Final = 253_402_300_799
-DURATION_PATTERN: Final = re.compile(r"(-?)(\d{1,12})(?:\.(\d{1,9}))?s", re.ASCII)
+DURATION_PATTERN: Final = re.compile(r"-?\d{1,12}(?:\.\d{1,9})?s", re.ASCII)
 MAX_DURATION_SECONDS: Final = 315_576_000_000
 """The largest duration of protobuf, 10,000 years."""
 INTEGER_LIMIT: Final = 1e21
@@ -264,14 +264,12 @@ class TimestampCodec:
     """The codec of timestamps: RFC 3339 text."""
 
     def render(self, message: Timestamp) -> str:
-        """Return the timestamp in UTC with 0, 3, 6 or 9 fractional digits, as ProtoJSON does."""
-        if not MIN_TIMESTAMP_SECONDS <= message.seconds <= MAX_TIMESTAMP_SECONDS or not 0 <= message.nanos < 10**9:
-            raise ValueError("an instant outside the years 1 to 9999 has no form in JSON")
-        text = (EPOCH + timedelta(seconds=message.seconds)).isoformat()[:19]
-        return f"{text}{render_fraction(message.nanos)}Z"
+        """Return the timestamp in UTC. Raises ValueError outside the years 1 to 9999."""
+        return message.ToJsonString()
 
     def fill(self, message: Timestamp, value: object, path: str, problems: ViolationCollector) -> None:
         """Parse RFC 3339 text with an offset."""
+        # Protobuf's own parser takes 2026-1-31 too, and does not tell a day that does not exist from one too early.
         match = RFC3339_PATTERN.fullmatch(value) if isinstance(value, str) else None
         if match is None:
             problems.add(path, 'must be an RFC 3339 instant such as "2026-01-31T08:00:00Z"')
@@ -296,35 +294,18 @@ class DurationCodec:
     """The codec of durations: decimal seconds followed by `s`."""
 
     def render(self, message: Duration) -> str:
-        """Return the seconds with 0, 3, 6 or 9 digits of fractions, as ProtoJSON does."""
-        seconds, nanos = message.seconds, message.nanos
-        if abs(seconds) > MAX_DURATION_SECONDS or abs(nanos) >= 10**9 or seconds * nanos < 0:
-            raise ValueError("a length of time beyond 10,000 years, or of two signs, has no form in JSON")
-        sign = "-" if seconds < 0 or nanos < 0 else ""
-        return f"{sign}{abs(seconds)}{render_fraction(abs(nanos))}s"
+        """Return the seconds. Raises ValueError beyond 10,000 years, and for a length of two signs."""
+        return message.ToJsonString()
 
     def fill(self, message: Duration, value: object, path: str, problems: ViolationCollector) -> None:
         """Parse decimal seconds."""
-        match = DURATION_PATTERN.fullmatch(value) if isinstance(value, str) else None
-        if match is None:
+        if not isinstance(value, str) or not DURATION_PATTERN.fullmatch(value):
             problems.add(path, 'must be a length of time in seconds such as "1.5s"')
             return
-        sign, seconds, fraction = match.groups()
-        if int(seconds) > MAX_DURATION_SECONDS:
+        try:
+            message.FromJsonString(value)
+        except ValueError:
             problems.add(path, f"must be a length of time from -{MAX_DURATION_SECONDS}s to {MAX_DURATION_SECONDS}s")
-            return
-        direction = -1 if sign else 1
-        message.seconds = direction * int(seconds)
-        message.nanos = direction * parse_fraction(fraction)
-
-
-def render_fraction(nanos: int) -> str:
-    """Return nanoseconds as 0, 3, 6 or 9 digits after a point."""
-    if not nanos:
-        return ""
-    if nanos % 1_000_000 == 0:
-        return f".{nanos // 1_000_000:03}"
-    return f".{nanos // 1000:06}" if nanos % 1000 == 0 else f".{nanos:09}"
 
 
 def parse_fraction(digits: str | None) -> int:

@@ -393,7 +393,7 @@ def test_what_json_cannot_express_is_not_printed() -> None:
     infinite.data.fields["x"].number_value = math.inf  # type: ignore[attr-defined]
     lengths = [with_length(315_576_000_001, 0), with_length(1, -1), with_length(-1, 1), with_length(0, 10**9)]
     for message in (beyond, infinite, Everything(ratio=math.nan), *lengths):
-        with pytest.raises(ValueError, match="no form in JSON"):
+        with pytest.raises(ValueError, match=r"no form in JSON|is not valid"):
             to_json(message)
 
 
