@@ -30,6 +30,7 @@ from bridge.a2a.errors import grpc_error, invalid_params
 from bridge.a2a.grpc_server import truncate_status
 from bridge.a2a.message_parsing import MAX_ITEMS
 from cstp_grpc.config import Settings
+from cstp_grpc.errors import FieldViolation
 from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, tasks_pb2
 from tests.bridge.support import Scripted
 from tests.harness import TIMEOUT, TOKENS, Peers, peering, running, settings
@@ -548,7 +549,7 @@ def test_what_nobody_foresaw_tells_nothing(core: Scripted, target: str, caplog: 
 
 
 def test_errors_are_cut_to_what_clients_take() -> None:
-    long = invalid_params("ä" * 50_000, *((f"field{number}", "is wrong") for number in range(5000)))
+    long = invalid_params("ä" * 50_000, *(FieldViolation(f"field{number}", "is wrong") for number in range(5000)))
     status = truncate_status(grpc_error(long, "r-1"))
     assert len(quote(status.message)) + len(b64encode(status.SerializeToString())) < 8192
     assert status.message.startswith("ää")
@@ -557,8 +558,8 @@ def test_errors_are_cut_to_what_clients_take() -> None:
     info = error_details_pb2.ErrorInfo()
     assert only.Unpack(info)
     assert info.metadata["requestId"] == "r-1"
-    short = grpc_error(invalid_params("x", ("field", "is wrong")), "r-1")
-    assert truncate_status(grpc_error(invalid_params("x", ("field", "is wrong")), "r-1")) == short
+    short = grpc_error(invalid_params("x", FieldViolation("field", "is wrong")), "r-1")
+    assert truncate_status(grpc_error(invalid_params("x", FieldViolation("field", "is wrong")), "r-1")) == short
 
 
 def test_health_and_reflection_are_open(wire: Wire) -> None:
