@@ -27,7 +27,7 @@ from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.enums import Permission
 from cstp_grpc.server.app import App
 from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
-from cstp_grpc.server.interceptors.rate_limits import create_shared_memory
+from cstp_grpc.server.interceptors.call_limits import create_shared_memory
 from cstp_grpc.storage.file_locks import DataDirLock
 from tests.databases import write_journal
 

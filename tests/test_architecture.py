@@ -20,7 +20,7 @@ ONLY = {
     "chromadb_rust_bindings": {"cstp_grpc/decisions/search/chroma_main.py"},
     "cel_expr_python": {"cstp_grpc/guardrails/cel_engine.py"},
     "httpcore": {"cstp_grpc/client/http_client.py"},
-    "limits": {"cstp_grpc/server/interceptors/rate_limits.py"},
+    "limits": {"cstp_grpc/server/interceptors/call_limits.py"},
     "protovalidate": {"cstp_grpc/server/interceptors/validation.py", "cstp_grpc/cli/import_command.py"},
 }
 

@@ -25,7 +25,7 @@ from cstp_grpc.cli.process_supervision import (
 from cstp_grpc.config import Settings, count_bridges, count_workers, dial_host, join_host_port
 from cstp_grpc.guardrails.rulebook_files import RulebookFile, read_rulebook_files
 from cstp_grpc.server.deployment import INDEX_FOLDER, Deployment, WorkerTask, rulebook_path
-from cstp_grpc.server.interceptors.rate_limits import create_shared_memory
+from cstp_grpc.server.interceptors.call_limits import create_shared_memory
 from cstp_grpc.storage.file_locks import DataDirLock
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ from google.protobuf.message import Message
 from cstp_grpc.contract.methods import RpcMethod
 from cstp_grpc.contract.rpc_errors import REQUEST_ID_KEY
 from cstp_grpc.errors import DeadlineExceeded, InvalidArgument
-from cstp_grpc.server.concurrency_limits import CallsInProgress, OpenStreams
 from cstp_grpc.server.execution import SHORT_METHODS, CallPools
 from cstp_grpc.server.interceptors.admission import (
     AdmissionStep,
@@ -30,6 +29,7 @@ from cstp_grpc.server.interceptors.admission import (
     choose_request_id,
     find_repeated_keys,
 )
+from cstp_grpc.server.interceptors.call_limits import CallsInProgress, OpenStreams
 from cstp_grpc.server.interceptors.error_status import ErrorReporter
 from cstp_grpc.server.interceptors.validation import RequestValidator
 

@@ -18,12 +18,11 @@ from cstp_grpc.contract.methods import RpcMethod, contract_methods
 from cstp_grpc.contract.reflection import SERVICE_NAMES, SymbolPool, build_reflection_handlers
 from cstp_grpc.errors import CannotListen
 from cstp_grpc.server.call_handlers import CallHandlers, CallPolicy, RegisteredHandlers, ServicerRegistration
-from cstp_grpc.server.concurrency_limits import CallsInProgress, OpenStreams
 from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
 from cstp_grpc.server.execution import CallPools, EventLoopThread
 from cstp_grpc.server.interceptors.admission import AdmissionStep, Authenticator, refuse_expired
+from cstp_grpc.server.interceptors.call_limits import CallsInProgress, OpenStreams, RateLimiter
 from cstp_grpc.server.interceptors.error_status import ErrorReporter, RefusalSink
-from cstp_grpc.server.interceptors.rate_limits import RateLimiter
 from cstp_grpc.server.interceptors.validation import RequestValidator
 from cstp_grpc.server.open_services import MAX_OPEN_STREAMS, HealthService, OpenHandlers
 

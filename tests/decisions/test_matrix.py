@@ -18,7 +18,7 @@ from cstp_grpc.decisions.search.row_vectors import SharedVectorPool
 from cstp_grpc.decisions.search.vector_matrix import CandidateRows, ScoredDecision, VectorMatrix
 from cstp_grpc.decisions.store import IndexRow, Vector
 from cstp_grpc.enums import Visibility
-from cstp_grpc.server.interceptors.rate_limits import create_shared_memory
+from cstp_grpc.server.interceptors.call_limits import create_shared_memory
 from tests.decisions.rows import AGENTS, IDS, SlowMatrix, filters, row, rows, unit, vectors
 from tests.decisions.strategies import sharings
 

@@ -12,7 +12,7 @@ import pytest
 
 from cstp_grpc.decisions.search.row_vectors import FIRST_SLOTS, SharedVectorPool
 from cstp_grpc.decisions.store import Vector
-from cstp_grpc.server.interceptors.rate_limits import create_shared_memory
+from cstp_grpc.server.interceptors.call_limits import create_shared_memory
 
 DIMENSIONS = 8
 NUMBERS = FIRST_SLOTS + 500

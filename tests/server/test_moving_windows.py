@@ -15,14 +15,14 @@ from limits import parse
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 
-from cstp_grpc.server.interceptors.rate_limits import MovingWindows, create_shared_memory, window_value_count
+from cstp_grpc.server.interceptors.call_limits import MovingWindows, create_shared_memory, window_value_count
 
 RATE = parse("4/10 seconds")
 START = 1_000_000.0
 
 TAKE = """
 import sys
-from cstp_grpc.server.interceptors.rate_limits import MovingWindows, window_value_count
+from cstp_grpc.server.interceptors.call_limits import MovingWindows, window_value_count
 
 descriptor, most, tries = map(int, sys.argv[1:])
 windows = MovingWindows(window_value_count(most), descriptor)
