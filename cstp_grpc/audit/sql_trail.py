@@ -193,7 +193,7 @@ def entry_to_row(entry: AuditEntry) -> dict[str, object]:
         "correlation_id": replace_unstorable(entry.correlation_id),
         "decision_id": entry.decision_id,
         "error": entry.error,
-        "peers": [[peer.agent, peer.status, peer.allowed] for peer in entry.peers] or None,
+        "peers": [[peer.agent, peer.status, peer.allowed] for peer in entry.peers] if entry.peers else None,
         "intent_revision": entry.intent_revision,
     }
 

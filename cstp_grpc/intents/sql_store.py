@@ -170,7 +170,7 @@ def intent_to_row(intent: Intent) -> dict[str, object]:
         "confidence": intent.confidence,
         "metadata": None if intent.metadata is None else dict(intent.metadata),
         "project": replace_unstorable(intent.project),
-        "paths": [replace_unstorable(path) for path in intent.paths] or None,
+        "paths": [replace_unstorable(path) for path in intent.paths] if intent.paths else None,
         "revision": intent.revision,
     }
 

@@ -15,7 +15,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from cstp_grpc.storage.database_errors import translate_read_errors
 from cstp_grpc.storage.sqlite_files import DatabaseFiles
-from cstp_grpc.storage.unit_of_work import DriverConnection, UnitOfWork, get_driver_connection
+from cstp_grpc.storage.unit_of_work import DriverConnection, UnitOfWork, begin_sqlite_transaction
 
 RESERVED_CONNECTIONS = 3
 """Connections beyond those for reading: the writer's, that of `ChangeWatch`, and one for migrations and the like."""
@@ -202,16 +202,6 @@ def open_database_path(connection: DBAPIConnection) -> str:
     paths = {name: path for _, name, path in cursor.execute("PRAGMA database_list")}
     cursor.close()
     return str(paths["main"])
-
-
-def begin_sqlite_transaction(connection: Connection) -> None:
-    """Begin a transaction explicitly, since the driver would begin it only at the first change.
-
-    A writing transaction takes its lock at once (see `Database.open_write_connection`), because SQLite does not wait
-    for one taken later.
-    """
-    writes = connection.get_execution_options().get("writes", False)
-    get_driver_connection(connection).execute("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def create_postgresql_engine(url: URL, pool_size: int) -> Engine:

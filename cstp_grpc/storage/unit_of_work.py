@@ -69,6 +69,16 @@ def get_driver_connection(connection: Connection) -> DriverConnection:
     return cast(DriverConnection, connection.connection.driver_connection)
 
 
+def begin_sqlite_transaction(connection: Connection) -> None:
+    """Begin a transaction explicitly, since the driver would begin it only at the first change.
+
+    A writing transaction takes its lock at once (see `Database.open_write_connection`), because SQLite does not wait
+    for one taken later.
+    """
+    writes = connection.get_execution_options().get("writes", False)
+    get_driver_connection(connection).execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
 Values = Mapping[str, Any]
 Row = Sequence[Any]
 Parameters: TypeAlias = list[Any] | dict[str, Any]

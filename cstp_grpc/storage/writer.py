@@ -166,7 +166,9 @@ class GroupCommitWriter:
         self._files = database.files
         self._unit_of_work: UnitOfWork | None = None
         """The unit of work of the open connection, which all its transactions share."""
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        """Guards the fields below. It is entered itself, as the methods of the condition on it are slow Python."""
+        self._changed = threading.Condition(self._lock)
         self._waiting: list[PendingJob[Any]] = []
         self._arrivals: dict[asyncio.AbstractEventLoop, list[PendingAsyncJob[Any]]] = {}
         """Tickets of this turn of each loop, which only that loop touches."""
@@ -217,14 +219,14 @@ class GroupCommitWriter:
 
     def close(self) -> None:
         """Refuse new jobs and wait until all queued ones are done."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify()
         self._thread.join()
 
     def _enqueue_or_claim(self, ticket: PendingJob[Any], *, may_commit: bool) -> bool:
         """Return True if the caller owns the connection and must release it; else queue the job."""
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise stopping_error()
             if may_commit and not self._busy and not self._waiting:
@@ -247,7 +249,7 @@ class GroupCommitWriter:
 
     def _flush_arrivals(self, loop: asyncio.AbstractEventLoop) -> None:
         arrivals = self._arrivals.pop(loop)
-        with self._changed:
+        with self._lock:
             if not self._closed:
                 self._waiting += arrivals
                 if not self._busy:
@@ -259,7 +261,7 @@ class GroupCommitWriter:
 
     def _release_connection(self) -> None:
         """Release the connection to the next job."""
-        with self._changed:
+        with self._lock:
             self._busy = False
             if self._waiting or self._closed:
                 self._changed.notify()
@@ -272,7 +274,7 @@ class GroupCommitWriter:
 
     def _wait_for_jobs(self) -> bool:
         """Wait for jobs and claim the connection; return False if the writer is closed and idle."""
-        with self._changed:
+        with self._lock:
             while self._busy or not self._waiting:
                 if self._closed and not self._busy:
                     return False
@@ -282,7 +284,7 @@ class GroupCommitWriter:
 
     def _take_batch(self) -> list[PendingJob[Any]]:
         """Return the jobs of the next transaction, without those whose callers gave up."""
-        with self._changed:
+        with self._lock:
             count = batch_size(self._waiting)
             taken, self._waiting = self._waiting[:count], self._waiting[count:]
         return [ticket for ticket in taken if not ticket.abandoned]
@@ -382,12 +384,18 @@ def batch_size(waiting: Sequence[PendingJob[Any]]) -> int:
     """Return how many of the first jobs run in one transaction."""
     if waiting[0].alone:
         return 1
-    first_alone = (position for position, ticket in enumerate(waiting[:MAX_BATCH]) if ticket.alone)
-    return next(first_alone, MAX_BATCH)
+    for position, ticket in enumerate(waiting):
+        if ticket.alone or position == MAX_BATCH:
+            return position
+    return len(waiting)
 
 
 def group_insertions(batch: Sequence[PendingJob[Any]]) -> Iterator[list[PendingJob[Any]]]:
     """Yield the jobs of a batch in their order: neighbouring insertions together, each other job alone."""
+    if len(batch) == 1:
+        # Most batches are of one job unless the server is busy.
+        yield [batch[0]]
+        return
     for together, tickets in groupby(batch, key=lambda ticket: isinstance(ticket.job, RowInsertion)):
         if together:
             yield list(tickets)
