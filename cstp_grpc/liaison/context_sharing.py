@@ -214,7 +214,7 @@ def new_share(caller: TenantCaller, request: ShareRequest, redacted: RedactedCon
     # As they will be read again, so that a repetition is known by them.
     source_agent, conversation_id = (
         replace_unstorable(request.source_agent),
-        replace_unstorable(request.conversation_id),
+        request.conversation_id and replace_unstorable(request.conversation_id),
     )
     identity = [source_agent, request.target_agent, conversation_id, redacted.context_hash]
     return Share(

@@ -58,7 +58,7 @@ def session_values(session: Session) -> RowValues:
         "message_count": session.message_count,
         "opened_hash": session.opened_hash,
         "activation_key": session.activation_key,
-        "claimed_by": replace_unstorable(session.claimed_by),
+        "claimed_by": session.claimed_by and replace_unstorable(session.claimed_by),
         "claimed_until": session.claimed_until,
         "claim_number": session.claim_number,
         "created_at": session.created_at,
@@ -138,7 +138,7 @@ def message_row(tenant: str, session_id: str, message: ChatMessage) -> RowValues
         "tenant": tenant,
         "session_id": replace_unstorable(session_id),
         "sequence": message.sequence,
-        "message_id": replace_unstorable(said.message_id),
+        "message_id": said.message_id and replace_unstorable(said.message_id),
         "role": said.role.value,
         "active_agent": message.active_agent,
         "author": message.author,
@@ -164,7 +164,7 @@ def share_row(share: Share) -> RowValues:
         "id": replace_unstorable(share.id),
         "source_agent": replace_unstorable(share.source_agent),
         "target_agent": replace_unstorable(share.target_agent),
-        "conversation_id": replace_unstorable(share.conversation_id),
+        "conversation_id": share.conversation_id and replace_unstorable(share.conversation_id),
         "context_hash": share.context_hash,
         "shared_by": share.shared_by,
         "shared_at": share.shared_at,
@@ -180,7 +180,7 @@ def delivery_values(share: Share) -> RowValues:
         "delivery": share.delivery.value,
         "attempts": share.attempts,
         "next_attempt_at": share.next_attempt_at,
-        "task_id": replace_unstorable(share.task_id),
+        "task_id": share.task_id and replace_unstorable(share.task_id),
         "delivered_at": share.delivered_at,
     }
 
@@ -233,8 +233,8 @@ def event_values(event: Event) -> RowValues:
     return {
         "tenant": event.tenant,
         "type": event.type.value,
-        "session_id": replace_unstorable(event.session_id),
-        "user_id": replace_unstorable(event.user_id),
+        "session_id": event.session_id and replace_unstorable(event.session_id),
+        "user_id": event.user_id and replace_unstorable(event.user_id),
         "agent": replace_unstorable(event.agent),
         "occurred_at": event.occurred_at,
     }

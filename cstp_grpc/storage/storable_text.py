@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import overload
+from collections.abc import Callable
+from functools import partial
 
 UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 """Characters that a database does not keep: NUL, and halves of surrogate pairs."""
@@ -14,14 +15,8 @@ def is_storable(text: str) -> bool:
     return UNSTORABLE.search(text) is None
 
 
-@overload
-def replace_unstorable(text: str) -> str: ...
+replace_unstorable: Callable[[str], str] = partial(UNSTORABLE.sub, "\ufffd")
+"""Return a text with U+FFFD for every character that a database cannot store.
 
-
-@overload
-def replace_unstorable(text: str | None) -> str | None: ...
-
-
-def replace_unstorable(text: str | None) -> str | None:
-    """Return a text with U+FFFD for every character that a database cannot store; None stays None."""
-    return None if text is None else UNSTORABLE.sub("\ufffd", text)
+A partial and not a function, because a row has several texts, and every call writes rows.
+"""
