@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.places import SERVICE_MODULES
@@ -139,6 +140,13 @@ def test_the_health_service_does_not_know_what_is_left_out(target: str) -> None:
             with pytest.raises(grpc.RpcError) as raised:
                 stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
             assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_reflection_does_not_list_what_is_left_out(target: str) -> None:
+    with grpc.insecure_channel(target) as channel:
+        shown = ProtoReflectionDescriptorDatabase(channel).get_services()
+    assert "cstp.v1.CstpService" in shown
+    assert not SERVICES & set(shown)
 
 
 def test_the_core_serves_as_before(target: str, bridge_url: str) -> None:
