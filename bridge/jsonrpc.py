@@ -204,19 +204,19 @@ CallHandler = Callable[[JsonRpcEntry], Awaitable[JsonRpcOutcome]]
 
 
 async def respond_to_body(
-    body: JsonRpcBody, answer: CallHandler, request_id: str, marks: Mapping[str, str] | None = None
+    body: JsonRpcBody, answer: CallHandler, request_id: str, extra_headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """Execute the calls of a body with `answer` and return the HTTP response with the headers `marks`."""
+    """Execute the calls of a body with `answer` and return the HTTP response with `extra_headers`."""
     if body.is_batch:
         outcomes = await answer_batch(body.calls, answer)
         responses = [outcome.response for outcome in outcomes if outcome.response is not None]
         if responses:
-            return json_response(encode_utf8(f"[{','.join(responses)}]"), request_id, marks=marks)
-        return respond_without_body(outcomes, request_id, marks)
+            return json_response(encode_utf8(f"[{','.join(responses)}]"), request_id, extra_headers=extra_headers)
+        return respond_without_body(outcomes, request_id, extra_headers)
     outcome = await answer(body.calls[0])
     if outcome.response is None:
-        return respond_without_body([outcome], request_id, marks)
-    return json_response(encode_utf8(outcome.response), request_id, outcome.failure, marks)
+        return respond_without_body([outcome], request_id, extra_headers)
+    return json_response(encode_utf8(outcome.response), request_id, outcome.failure, extra_headers)
 
 
 async def answer_batch(calls: Sequence[JsonRpcEntry], answer: CallHandler) -> list[JsonRpcOutcome]:
@@ -231,22 +231,25 @@ async def answer_batch(calls: Sequence[JsonRpcEntry], answer: CallHandler) -> li
 
 
 def respond_without_body(
-    outcomes: Sequence[JsonRpcOutcome], request_id: str, marks: Mapping[str, str] | None
+    outcomes: Sequence[JsonRpcOutcome], request_id: str, extra_headers: Mapping[str, str] | None
 ) -> web.Response:
     """Respond to notifications without a body, with HTTP 401 if the server does not know the caller."""
     strangers = [found.failure for found in outcomes if found.failure and error_codes(found.failure).http_status == 401]
-    return json_response(None, request_id, strangers[0] if strangers else None, marks)
+    return json_response(None, request_id, strangers[0] if strangers else None, extra_headers)
 
 
 def json_response(
-    content: bytes | None, request_id: str, failure: CstpError | None = None, marks: Mapping[str, str] | None = None
+    content: bytes | None,
+    request_id: str,
+    failure: CstpError | None = None,
+    extra_headers: Mapping[str, str] | None = None,
 ) -> web.Response:
     """Return a response; `failure` sets its HTTP status, and content None leaves the body out.
 
-    `marks` are further headers.
+    `extra_headers` are further headers.
     """
     status = error_codes(failure).http_status if failure else 200
-    headers = {REQUEST_ID_HEADER: request_id, **(marks or {})}
+    headers = {REQUEST_ID_HEADER: request_id, **(extra_headers or {})}
     if status == 415:
         headers["Accept-Post"] = APPLICATION_JSON
     elif failure:

@@ -52,8 +52,8 @@ class LiaisonEventEndpoint:
             error = await self._gate.visible_failure(failure, metadata)
             return failure_response(error, request_id)
         async with aclosing(events):
-            marks = {http_request.REQUEST_ID_HEADER: request_id}
-            response = await sse.start_event_stream(request, marks, sse.PING_SECONDS)
+            headers = {http_request.REQUEST_ID_HEADER: request_id}
+            response = await sse.start_event_stream(request, headers, sse.PING_SECONDS)
             self._open.add(response)
             async with response:
                 await sse.run_while_connected(request, response, send_events(response, params["after"], events))
@@ -118,5 +118,7 @@ def invalid_parameter(name: str, description: str) -> CstpError:
 def failure_response(failure: CstpError, request_id: str) -> web.Response:
     """Return the error response as HTTP+JSON defines it: a google.rpc.Status."""
     status, body = failure_status(failure, request_id)
-    marks = {http_request.REQUEST_ID_HEADER: request_id, hdrs.CACHE_CONTROL: "no-store"}
-    return web.json_response(body, status=status, headers={**marks, **http_response.challenge_headers(status, failure)})
+    headers = {http_request.REQUEST_ID_HEADER: request_id, hdrs.CACHE_CONTROL: "no-store"}
+    return web.json_response(
+        body, status=status, headers={**headers, **http_response.challenge_headers(status, failure)}
+    )

@@ -40,7 +40,7 @@ async def stream_events(
     request: web.Request,
     first: object,
     events: AsyncGenerator[object, None],
-    wording: EventEncoder,
+    encoder: EventEncoder,
     headers: Mapping[str, str],
     ping_seconds: float = PING_SECONDS,
 ) -> web.StreamResponse:
@@ -52,7 +52,7 @@ async def stream_events(
     async with aclosing(events):
         response = await start_event_stream(request, headers, ping_seconds)
         async with response:
-            await run_while_connected(request, response, send_events(response, encode_events(first, events, wording)))
+            await run_while_connected(request, response, send_events(response, encode_events(first, events, encoder)))
     return response
 
 
@@ -89,15 +89,15 @@ async def send_events(response: EventSourceResponse, texts: AsyncIterable[tuple[
 
 
 async def encode_events(
-    first: object, events: AsyncGenerator[object, None], wording: EventEncoder
+    first: object, events: AsyncGenerator[object, None], encoder: EventEncoder
 ) -> AsyncGenerator[tuple[str, str | None], None]:
     """Yield the text and the name of each event."""
     try:
-        yield wording.encode_event(first), None
+        yield encoder.encode_event(first), None
         async for event in events:
-            yield wording.encode_event(event), None
+            yield encoder.encode_event(event), None
     except Exception as error:  # noqa: BLE001 - whatever it is, the transport words it for the reader
-        yield await wording.encode_error(error), wording.error_name
+        yield await encoder.encode_error(error), encoder.error_name
 
 
 async def run_while_connected(

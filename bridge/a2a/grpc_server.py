@@ -234,9 +234,9 @@ class A2aGrpcServer:
         `address` is the public HTTP URL of the bridge, for the extended card: unlike HTTP, gRPC does not tell a
         servicer by which host name it was called.
         """
-        services = [A2aGrpcService(dialect, peer, address, self._timeout) for dialect in GRPC_BINDINGS]
+        services = [A2aGrpcService(binding, peer, address, self._timeout) for binding in GRPC_BINDINGS]
         self._server.add_generic_rpc_handlers([*services, self._health.handlers()])
-        names = [dialect.service.full_name for dialect in GRPC_BINDINGS]
+        names = [binding.service.full_name for binding in GRPC_BINDINGS]
         shown = StreamLimitedReflection([*names, health.SERVICE_NAME, *SERVICE_NAMES], self._open_streams)
         self._server.add_generic_rpc_handlers(build_reflection_handlers(shown))
         await self._server.start()
@@ -274,15 +274,15 @@ class A2aGrpcCall:
 class A2aGrpcService(grpc.GenericRpcHandler):
     """Answer the calls of one version of A2A. Their requests have `timeout` seconds to arrive."""
 
-    def __init__(self, dialect: GrpcBinding, peer: A2aServices, address: str, timeout: float) -> None:
-        self._dialect = dialect
+    def __init__(self, binding: GrpcBinding, peer: A2aServices, address: str, timeout: float) -> None:
+        self._binding = binding
         self._peer = peer
         self._address = address
         self._timeout = timeout
         self._operations: MessageOperationTable | None = None
         """Those of the version, once they were asked for."""
-        self._prefix = f"/{dialect.service.full_name}/"
-        self._handlers = {self._prefix + rpc.name: self._handler(rpc) for rpc in dialect.service.methods}
+        self._prefix = f"/{binding.service.full_name}/"
+        self._handlers = {self._prefix + rpc.name: self._handler(rpc) for rpc in binding.service.methods}
         self._unknown: grpc.RpcMethodHandler[Any, Any] = grpc.stream_unary_rpc_method_handler(self._refuse)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
@@ -318,7 +318,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         call = self._open_call("a call", context)
         async with self._abort_on_error(call):
             await self._peer.gate.fetch_access(call.metadata)
-            raise UpstreamError(MethodNotFound(f"{self._dialect.service.full_name} has no such method"))
+            raise UpstreamError(MethodNotFound(f"{self._binding.service.full_name} has no such method"))
 
     def _open_call(self, rpc: str, context: Context) -> A2aGrpcCall:
         """Return the call with its metadata and A2A context."""
@@ -326,8 +326,8 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         context.set_trailing_metadata(((REQUEST_ID_KEY, request_id),))
         metadata = http_request.forwarded_metadata(lambda name: metadata_values(context, name), request_id)
         extensions = [*metadata_values(context, EXTENSIONS_HEADER), *metadata_values(context, EXTENSIONS_HEADER_V0_3)]
-        told = build_call_context(metadata, self._address, extensions, self._dialect.version)
-        return A2aGrpcCall(rpc, context, request_id, metadata, told)
+        call_context = build_call_context(metadata, self._address, extensions, self._binding.version)
+        return A2aGrpcCall(rpc, context, request_id, metadata, call_context)
 
     async def _read_request(self, call: A2aGrpcCall, kind: type[Message]) -> Message:
         """Read and decode the request of a call, after sending the activated extension.
@@ -344,8 +344,8 @@ class A2aGrpcService(grpc.GenericRpcHandler):
             await call.context.send_initial_metadata([(name.lower(), EXTENSION_URI) for name in names])
         require_version(
             ", ".join(metadata_values(call.context, VERSION_HEADER)),
-            self._dialect.version,
-            self._dialect.service.full_name,
+            self._binding.version,
+            self._binding.service.full_name,
         )
         return decode_request(data, kind)
 
@@ -354,11 +354,11 @@ class A2aGrpcService(grpc.GenericRpcHandler):
 
         Raises A2AError.
         """
-        arrival = RequestReader(call.context)
-        data = await arrival.read_within(ANONYMOUS_READ_SECONDS)
+        reader = RequestReader(call.context)
+        data = await reader.read_within(ANONYMOUS_READ_SECONDS)
         if data is None:
             await self._peer.gate.fetch_access(call.metadata)
-            data = await arrival.read_within(self._timeout)
+            data = await reader.read_within(self._timeout)
         if data is None:
             raise UpstreamError(DeadlineExceeded(LATE_REQUEST))
         await self._peer.gate.check_large(data, call.metadata)
@@ -367,7 +367,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
     async def _load(self) -> MessageOperationTable:
         """Return the operations of this version, loaded at the first call."""
         if self._operations is None:
-            self._operations = await self._dialect.load(self._peer.conversations)
+            self._operations = await self._binding.load(self._peer.conversations)
         return self._operations
 
     @asynccontextmanager
@@ -383,7 +383,7 @@ class A2aGrpcService(grpc.GenericRpcHandler):
         except Exception:
             logger.exception("%s %s failed in the bridge", call.request_id, call.rpc)
             failure = unexpected_error()
-        await call.abort(failure, self._dialect.text(failure))
+        await call.abort(failure, self._binding.text(failure))
 
 
 def server_options(settings: Settings, *, reuse_port: bool = False) -> list[tuple[str, int]]:

@@ -69,15 +69,15 @@ class A2aJsonRpcEndpoint:
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
         """Answer a JSON-RPC body."""
-        exchange = A2aHttpCall.from_request(request, self._peer)
+        http_call = A2aHttpCall.from_request(request, self._peer)
         try:
-            content = await self._peer.bodies.read(request, exchange.metadata)
+            content = await self._peer.bodies.read(request, http_call.metadata)
             body = jsonrpc.parse_body(content, self._max_batch)
-            context = exchange.build_context()
+            context = http_call.build_context()
         except CstpError as failure:
-            return await body_error_response(exchange, unreadable_body_error(failure), failure)
+            return await body_error_response(http_call, unreadable_body_error(failure), failure)
         except A2AError as error:
-            return await body_error_response(exchange, error)
+            return await body_error_response(http_call, error)
         first = body.calls[0]
         if (
             not body.is_batch
@@ -85,28 +85,28 @@ class A2aJsonRpcEndpoint:
             and first.id
             and first.method in self._streaming
         ):
-            return await self._stream(first, first.id, exchange, context)
+            return await self._stream(first, first.id, http_call, context)
 
-        answer = functools.partial(self._answer, exchange, context)
-        return await jsonrpc.respond_to_body(body, answer, exchange.request_id, exchange.response_headers)
+        answer = functools.partial(self._answer, http_call, context)
+        return await jsonrpc.respond_to_body(body, answer, http_call.request_id, http_call.response_headers)
 
-    async def _answer(self, exchange: A2aHttpCall, context: A2aCallContext, call: JsonRpcEntry) -> JsonRpcOutcome:
+    async def _answer(self, http_call: A2aHttpCall, context: A2aCallContext, call: JsonRpcEntry) -> JsonRpcOutcome:
         """Execute a call that does not stream and return its outcome."""
         if isinstance(call, jsonrpc.MalformedJsonRpcRequest):
-            return await failed_outcome(call.id, unreadable_body_error(call.failure), exchange, "a call")
+            return await failed_outcome(call.id, unreadable_body_error(call.failure), http_call, "a call")
         if call.method in self._streaming:
-            return await self._refuse_stream(call, exchange)
+            return await self._refuse_stream(call, http_call)
         try:
-            self._require_version(call.method, exchange)
+            self._require_version(call.method, http_call)
             if call.method in self._versions:
                 known = await self._load_operations(self._versions[call.method])
                 value = await known.answers[call.method](call.params, context)
             else:
                 self._require_extension(call.method, context)
-                value = await self._peer.forwarder.call(call.method, call.params, exchange.metadata)
+                value = await self._peer.forwarder.call(call.method, call.params, http_call.metadata)
             return JsonRpcOutcome(None if call.id is None else jsonrpc.encode_result(call.id, value))
         except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
-            return await failed_outcome(call.id, error, exchange, call.method)
+            return await failed_outcome(call.id, error, http_call, call.method)
 
     def _require_extension(self, method: str, context: A2aCallContext) -> None:
         """Raise MethodNotFoundError unless a method is one of CSTP's, and the extension is activated."""
@@ -116,11 +116,11 @@ class A2aJsonRpcEndpoint:
             hint = f"send {EXTENSIONS_HEADER}: {EXTENSION_URI} to call methods of CSTP"
             raise MethodNotFoundError(f"Method not found; {hint}")
 
-    def _require_version(self, method: str, exchange: A2aHttpCall) -> None:
+    def _require_version(self, method: str, http_call: A2aHttpCall) -> None:
         """Raise VersionNotSupportedError unless the method belongs to the requested version."""
-        parse_version(exchange.version)
+        parse_version(http_call.version)
         if method in self._versions:
-            require_version(exchange.version, self._versions[method], method)
+            require_version(http_call.version, self._versions[method], method)
 
     async def _load_operations(self, version: str) -> OperationTable:
         """Return the operations of a version of A2A, loaded if necessary."""
@@ -132,60 +132,64 @@ class A2aJsonRpcEndpoint:
             found = self._operations[version] = v0_3_json.build_json_operations_v0_3(self._peer.conversations)
         return found
 
-    async def _refuse_stream(self, call: jsonrpc.JsonRpcRequest, exchange: A2aHttpCall) -> JsonRpcOutcome:
+    async def _refuse_stream(self, call: jsonrpc.JsonRpcRequest, http_call: A2aHttpCall) -> JsonRpcOutcome:
         """Refuse a streaming call in a batch or a notification, where no stream can be sent."""
         if call.id is None:
             error: A2AError = InvalidRequestError(f"{call.method} answers with a stream and needs an id")
         else:
             error = UnsupportedOperationError(f"{call.method} answers with a stream and cannot be part of a batch")
-        return await failed_outcome(call.id or "null", error, exchange, call.method)
+        return await failed_outcome(call.id or "null", error, http_call, call.method)
 
     async def _stream(
-        self, call: jsonrpc.JsonRpcRequest, call_id: str, exchange: A2aHttpCall, context: A2aCallContext
+        self, call: jsonrpc.JsonRpcRequest, call_id: str, http_call: A2aHttpCall, context: A2aCallContext
     ) -> web.StreamResponse:
         """Answer a call with a stream, or with a plain error if it fails before the first event."""
 
         async def error_text(error: Exception) -> str:
-            judged = await exchange.visible_error(error, call.method)
+            visible = await http_call.visible_error(error, call.method)
             return jsonrpc.encode_utf8(
-                jsonrpc.encode_error(call_id, jsonrpc_error(judged, exchange.request_id))
+                jsonrpc.encode_error(call_id, jsonrpc_error(visible, http_call.request_id))
             ).decode()
 
         def event_text(event: object) -> str:
             return jsonrpc.encode_utf8(jsonrpc.encode_result(call_id, event)).decode()
 
-        marks = {http_request.REQUEST_ID_HEADER: exchange.request_id, **exchange.response_headers}
+        headers = {http_request.REQUEST_ID_HEADER: http_call.request_id, **http_call.response_headers}
         try:
-            self._require_version(call.method, exchange)
+            self._require_version(call.method, http_call)
             known = await self._load_operations(self._versions[call.method])
             events = known.streams[call.method](call.params, context)
             first = await anext(events)
         except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
-            outcome = await failed_outcome(call_id, error, exchange, call.method)
+            outcome = await failed_outcome(call_id, error, http_call, call.method)
             content = jsonrpc.encode_utf8(outcome.response or "")
             status = error_codes(outcome.failure).http_status if outcome.failure else 200
             if status == 200 and self._wants_stream_of_error(call.method, error):
-                return await sse.send_single_event(exchange.request, content.decode(), marks)
-            return jsonrpc.json_response(content, exchange.request_id, outcome.failure, exchange.response_headers)
-        return await sse.stream_events(exchange.request, first, events, sse.EventEncoder(event_text, error_text), marks)
+                return await sse.send_single_event(http_call.request, content.decode(), headers)
+            return jsonrpc.json_response(content, http_call.request_id, outcome.failure, http_call.response_headers)
+        return await sse.stream_events(
+            http_call.request, first, events, sse.EventEncoder(event_text, error_text), headers
+        )
 
     def _wants_stream_of_error(self, method: str, error: Exception) -> bool:
         """Return whether an early error must be a stream of one event, as clients of 0.3 expect."""
         return self._versions[method] == V0_3 and not isinstance(error, VersionNotSupportedError)
 
 
-async def failed_outcome(call_id: str | None, error: Exception, exchange: A2aHttpCall, what: str) -> JsonRpcOutcome:
+async def failed_outcome(call_id: str | None, error: Exception, http_call: A2aHttpCall, what: str) -> JsonRpcOutcome:
     """Return the outcome of a failed call; a notification has no response."""
-    judged = await exchange.visible_error(error, what)
-    failure = jsonrpc_failure(judged)
+    visible = await http_call.visible_error(error, what)
+    failure = jsonrpc_failure(visible)
     if call_id is None:
         return JsonRpcOutcome(None, failure)
-    return JsonRpcOutcome(jsonrpc.encode_error(call_id, jsonrpc_error(judged, exchange.request_id)), failure)
+    return JsonRpcOutcome(jsonrpc.encode_error(call_id, jsonrpc_error(visible, http_call.request_id)), failure)
 
 
-async def body_error_response(exchange: A2aHttpCall, error: A2AError, failure: CstpError | None = None) -> web.Response:
+async def body_error_response(
+    http_call: A2aHttpCall, error: A2AError, failure: CstpError | None = None
+) -> web.Response:
     """Respond to a body that cannot be read; `failure` sets the HTTP status for known callers."""
-    judged = await exchange.visible_error(error, "a body")
-    content = jsonrpc.encode_utf8(jsonrpc.encode_error("null", jsonrpc_error(judged, exchange.request_id)))
-    shown = judged.failure if isinstance(judged, UpstreamError) else failure
-    return jsonrpc.json_response(content, exchange.request_id, shown, exchange.response_headers)
+    visible = await http_call.visible_error(error, "a body")
+    content = jsonrpc.encode_utf8(jsonrpc.encode_error("null", jsonrpc_error(visible, http_call.request_id)))
+    shown = visible.failure if isinstance(visible, UpstreamError) else failure
+    return jsonrpc.json_response(content, http_call.request_id, shown, http_call.response_headers)

@@ -233,15 +233,15 @@ class A2aRequestHandler:
         if params.configuration.HasField("task_push_notification_config"):
             push_config = self.push_configs.read_inline_config(params, context)
         for _ in range(MAX_START_ATTEMPTS):
-            turn = await self._turns.prepare(params, metadata)
-            if isinstance(turn, StoredTask):
+            pending = await self._turns.prepare(params, metadata)
+            if isinstance(pending, StoredTask):
                 if push_config is not None:
                     await self.push_configs.add_inline_config(
-                        turn.task.id, params.message.message_id, push_config, metadata
+                        pending.task.id, params.message.message_id, push_config, metadata
                     )
-                return turn
+                return pending
             with suppress(TaskVersionConflict):
-                return await start(replace(turn, push_config=push_config), metadata)
+                return await start(replace(pending, push_config=push_config), metadata)
             # The same message came by another way at the same time, and its task is kept now.
         raise UpstreamError(Conflict("The task of this message cannot be kept: its id is taken"))
 

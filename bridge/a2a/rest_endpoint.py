@@ -109,23 +109,23 @@ class A2aRestEndpoint:
         """Build the handler of an operation."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            exchange = A2aHttpCall.from_request(request, self._peer)
+            http_call = A2aHttpCall.from_request(request, self._peer)
             try:
-                body = await self._read(exchange)
+                body = await self._read(http_call)
             except CstpError as failure:
                 return await respond_with_error(
-                    exchange, unreadable_body_error(failure), name, own_http_status(failure)
+                    http_call, unreadable_body_error(failure), name, own_http_status(failure)
                 )
             except UpstreamError as refused:
-                return await respond_with_error(exchange, refused, name)
+                return await respond_with_error(http_call, refused, name)
             try:
-                require_version(exchange.version, V1_0, BINDING)
-                value, events = await self._begin(name, request_params(request, body), request_context(exchange))
+                require_version(http_call.version, V1_0, BINDING)
+                value, events = await self._begin(name, request_params(request, body), request_context(http_call))
             except Exception as error:  # noqa: BLE001 - what is not foreseen goes to the log there
-                return await respond_with_error(exchange, error, name)
+                return await respond_with_error(http_call, error, name)
             if events is not None:
-                return await respond_with_stream(value, events, exchange, name)
-            answer = build_response(200, value, exchange)
+                return await respond_with_stream(value, events, http_call, name)
+            answer = build_response(200, value, http_call)
             answer.headers.update(CACHE_HEADERS.get(name, {}))
             return answer
 
@@ -141,20 +141,20 @@ class A2aRestEndpoint:
         events = self._operations.streams[name](given, context)
         return await anext(events), events
 
-    async def _read(self, exchange: A2aHttpCall) -> object:
+    async def _read(self, http_call: A2aHttpCall) -> object:
         """Parse the JSON body; a request without one has an empty object. Raises CstpError and UpstreamError."""
-        if not exchange.request.can_read_body:
+        if not http_call.request.can_read_body:
             return {}
-        return jsonrpc.parse_json(await self._peer.bodies.read(exchange.request, exchange.metadata, ACCEPTED_TYPES))
+        return jsonrpc.parse_json(await self._peer.bodies.read(http_call.request, http_call.metadata, ACCEPTED_TYPES))
 
     async def _answer_unrouted(self, request: web.Request) -> web.StreamResponse:
         """Answer a request for an unknown path or method with an error of this binding."""
-        exchange = A2aHttpCall.from_request(request, self._peer)
+        http_call = A2aHttpCall.from_request(request, self._peer)
         allowed = await allowed_methods(request)
         if not allowed:
-            return await respond_with_error(exchange, MethodNotFoundError("There is no such resource"), request.path)
+            return await respond_with_error(http_call, MethodNotFoundError("There is no such resource"), request.path)
         refusal = UnsupportedOperationError(f"{request.method} is not possible here")
-        answer = await respond_with_error(exchange, refusal, request.path, HTTPStatus.METHOD_NOT_ALLOWED)
+        answer = await respond_with_error(http_call, refusal, request.path, HTTPStatus.METHOD_NOT_ALLOWED)
         answer.headers[hdrs.ALLOW] = ",".join(sorted(allowed))
         return answer
 
@@ -179,9 +179,9 @@ def request_params(request: web.Request, body: object) -> dict[str, object]:
     return given | {name: value for name, value in request.match_info.items() if name != TENANT}
 
 
-def request_context(exchange: A2aHttpCall) -> A2aCallContext:
+def request_context(http_call: A2aHttpCall) -> A2aCallContext:
     """Build the call context with the tenant that the path names. Raises InvalidRequestError."""
-    return replace(exchange.build_context(), tenant=exchange.request.match_info.get(TENANT, ""))
+    return replace(http_call.build_context(), tenant=http_call.request.match_info.get(TENANT, ""))
 
 
 def query_params(request: web.Request) -> dict[str, object]:
@@ -195,42 +195,42 @@ def query_params(request: web.Request) -> dict[str, object]:
 
 
 async def respond_with_stream(
-    first: object, events: AsyncGenerator[object, None], exchange: A2aHttpCall, what: str
+    first: object, events: AsyncGenerator[object, None], http_call: A2aHttpCall, what: str
 ) -> web.StreamResponse:
     """Answer with a stream of events."""
 
     async def error_text(error: Exception) -> str:
-        return encode_json(rest_error(await exchange.visible_error(error, what), exchange.request_id)[1])
+        return encode_json(rest_error(await http_call.visible_error(error, what), http_call.request_id)[1])
 
     # To clients of this binding an event without a name is a StreamResponse.
-    wording = sse.EventEncoder(encode_json, error_text, error_name="error")
-    return await sse.stream_events(exchange.request, first, events, wording, common_headers(exchange))
+    encoder = sse.EventEncoder(encode_json, error_text, error_name="error")
+    return await sse.stream_events(http_call.request, first, events, encoder, common_headers(http_call))
 
 
 async def respond_with_error(
-    exchange: A2aHttpCall, error: Exception, what: str, status: int | None = None
+    http_call: A2aHttpCall, error: Exception, what: str, status: int | None = None
 ) -> web.Response:
     """Answer with an error; `status` is a more specific HTTP status for known callers."""
-    judged = await exchange.visible_error(error, what)
-    usual, body = rest_error(judged, exchange.request_id)
-    if status is None or judged is not error:
+    visible = await http_call.visible_error(error, what)
+    usual, body = rest_error(visible, http_call.request_id)
+    if status is None or visible is not error:
         status = usual
     body["error"]["code"] = status
-    answer = build_response(status, body, exchange)
-    if isinstance(judged, UpstreamError):
-        answer.headers.update(http_response.challenge_headers(status, judged.failure))
+    answer = build_response(status, body, http_call)
+    if isinstance(visible, UpstreamError):
+        answer.headers.update(http_response.challenge_headers(status, visible.failure))
     if status == 415:
         answer.headers["Accept-Post"] = ", ".join(ACCEPTED_TYPES)
     return answer
 
 
-def build_response(status: int, value: object, exchange: A2aHttpCall) -> web.Response:
+def build_response(status: int, value: object, http_call: A2aHttpCall) -> web.Response:
     """Return a response in the media type that the caller prefers."""
     return web.Response(
         body=encode_json(value).encode(),
         status=status,
-        headers={**common_headers(exchange), hdrs.VARY: hdrs.ACCEPT},
-        content_type=media_type_for(exchange.request),
+        headers={**common_headers(http_call), hdrs.VARY: hdrs.ACCEPT},
+        content_type=media_type_for(http_call.request),
     )
 
 
@@ -242,9 +242,9 @@ def media_type_for(request: web.Request) -> str:
     return http_request.APPLICATION_JSON if only_stream else accept.prefer(ACCEPTED_TYPES) or A2A_JSON
 
 
-def common_headers(exchange: A2aHttpCall) -> dict[str, str]:
+def common_headers(http_call: A2aHttpCall) -> dict[str, str]:
     """Return the headers of every response."""
-    return {http_request.REQUEST_ID_HEADER: exchange.request_id, **exchange.response_headers}
+    return {http_request.REQUEST_ID_HEADER: http_call.request_id, **http_call.response_headers}
 
 
 def encode_json(value: object) -> str:

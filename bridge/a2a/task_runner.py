@@ -90,9 +90,9 @@ class PendingTaskBuilder:
         task_id, kept = await self._store.find(message_key(params.message), metadata)
         if kept is not None:
             return require_same_message(params.message, kept)
-        footing = await self._resolve_context(params.message, content, metadata)
-        task = new_task(params.message, task_id, footing.context_id)
-        request = with_correlation_id(task, message_parsing.build_request(content, footing.earlier))
+        conversation = await self._resolve_context(params.message, content, metadata)
+        task = new_task(params.message, task_id, conversation.context_id)
+        request = with_correlation_id(task, message_parsing.build_request(content, conversation.earlier))
         return PendingTask(record_announcement(task, request), request, media_types)
 
     async def _continue(
@@ -275,7 +275,7 @@ class TaskRunner:
         while self._work:
             await asyncio.wait(set(self._work))
 
-    async def run(self, turn: PendingTask, metadata: Metadata) -> Task:
+    async def run(self, pending: PendingTask, metadata: Metadata) -> Task:
         """Run a task and return it ended; only the final state is stored if a retry is harmless.
 
         Otherwise, and if its owner is to be notified, it is stored as working before the call, and returned in that
@@ -283,40 +283,40 @@ class TaskRunner:
         elsewhere at the same time.
         """
         if (
-            turn.version == 0
-            and turn.push_config is None
-            and self._forwarder.is_repeatable(turn.request.name, turn.request.params)
+            pending.version == 0
+            and pending.push_config is None
+            and self._forwarder.is_repeatable(pending.request.name, pending.request.params)
         ):
-            return await asyncio.shield(self._spawn(self._run_unsaved(turn, metadata)))
-        task, work = await self.start(turn, metadata)
+            return await asyncio.shield(self._spawn(self._run_unsaved(pending, metadata)))
+        task, work = await self.start(pending, metadata)
         try:
             return await asyncio.shield(work)
         except UpstreamError:
             return task
 
-    async def start(self, turn: PendingTask, metadata: Metadata) -> tuple[Task, asyncio.Task[Task]]:
+    async def start(self, pending: PendingTask, metadata: Metadata) -> tuple[Task, asyncio.Task[Task]]:
         """Store a task as working, start it, and return it with the work that returns its final state.
 
         Raises A2AError and TaskVersionConflict, as `run` does.
         """
-        begun = await self._save_started(turn, TaskState.TASK_STATE_WORKING, metadata)
-        return begun.task, self._spawn(self._finish(turn, begun, metadata))
+        begun = await self._save_started(pending, TaskState.TASK_STATE_WORKING, metadata)
+        return begun.task, self._spawn(self._finish(pending, begun, metadata))
 
-    async def submit(self, turn: PendingTask, metadata: Metadata) -> Task:
+    async def submit(self, pending: PendingTask, metadata: Metadata) -> Task:
         """Store a task as submitted and return it; it starts later unless it is canceled first.
 
         Raises A2AError and TaskVersionConflict, as `run` does.
         """
-        kept = await self._save_started(turn, TaskState.TASK_STATE_SUBMITTED, metadata)
-        self._spawn(self._run_submitted(turn, kept, metadata))
+        kept = await self._save_started(pending, TaskState.TASK_STATE_SUBMITTED, metadata)
+        self._spawn(self._run_submitted(pending, kept, metadata))
         return kept.task
 
-    async def _save_started(self, turn: PendingTask, state: TaskState, metadata: Metadata) -> StoredTask:
+    async def _save_started(self, pending: PendingTask, state: TaskState, metadata: Metadata) -> StoredTask:
         """Store a task in its first state. Raises A2AError, also if the caller lacks the permission."""
-        name = turn.request.name
+        name = pending.request.name
         method = name if name in self._forwarder.names else ""
-        task = with_state(turn.task, state)
-        return await self._store.save(task, turn.version, metadata, self.seconds, method, turn.push_config)
+        task = with_state(pending.task, state)
+        return await self._store.save(task, pending.version, metadata, self.seconds, method, pending.push_config)
 
     async def follow(
         self, stored: StoredTask, metadata: Metadata, first_pause: float = FIRST_DELAY_SECONDS
@@ -349,29 +349,29 @@ class TaskRunner:
         if error is not None and not isinstance(error, (A2AError, TaskVersionConflict)):
             logger.error("answering a message failed", exc_info=error)
 
-    async def _run_unsaved(self, turn: PendingTask, metadata: Metadata) -> Task:
+    async def _run_unsaved(self, pending: PendingTask, metadata: Metadata) -> Task:
         """Run a task and store it in its final state."""
         try:
-            answer = await self._call_method(turn, metadata)
+            answer = await self._call_method(pending, metadata)
         except CstpError as failure:
             if failure.reason in PROTOCOL_REASONS or missing_permission(failure):
                 raise UpstreamError(failure) from failure
-            answer = failure_result(turn, failure, metadata)
-        task = finish_task(turn, answer, metadata)
+            answer = failure_result(pending, failure, metadata)
+        task = finish_task(pending, answer, metadata)
         return (await retry_upstream(lambda: self._store.save(task, 0, metadata), self._timeout)).task
 
-    async def _run_submitted(self, turn: PendingTask, kept: StoredTask, metadata: Metadata) -> Task:
+    async def _run_submitted(self, pending: PendingTask, kept: StoredTask, metadata: Metadata) -> Task:
         """Run a task that is stored as submitted, unless it was canceled or its time is over."""
         try:
-            begun = await self._mark_working(turn.task, kept.version, metadata)
+            begun = await self._mark_working(pending.task, kept.version, metadata)
         except UpstreamError as refused:
-            logger.warning("%s task %s was not begun: %s", metadata_request_id(metadata), turn.task.id, refused)
+            logger.warning("%s task %s was not begun: %s", metadata_request_id(metadata), pending.task.id, refused)
             raise
         # Nobody else takes up a task from this version, so a task at work in the next one is ours. Only then may
         # anything be sent for it.
         if begun.version != kept.version + 1 or begun.task.status.state != TaskState.TASK_STATE_WORKING:
             return begun.task
-        return await self._finish(turn, begun, metadata)
+        return await self._finish(pending, begun, metadata)
 
     async def _mark_working(self, task: Task, version: int, metadata: Metadata) -> StoredTask:
         """Store a task as working and return it as stored. Raises UpstreamError."""
@@ -384,13 +384,13 @@ class TaskRunner:
             # It has changed, perhaps by an earlier attempt of which nobody heard that it succeeded.
             return await retry_upstream(lambda: self._store.get(task.id, metadata), self.seconds)
 
-    async def _finish(self, turn: PendingTask, started: StoredTask, metadata: Metadata) -> Task:
+    async def _finish(self, pending: PendingTask, started: StoredTask, metadata: Metadata) -> Task:
         """Run a task that is stored as working, and store its result."""
         try:
-            answer = await self._call_method(turn, metadata)
+            answer = await self._call_method(pending, metadata)
         except CstpError as failure:
-            answer = failure_result(turn, failure, metadata)
-        task = finish_task(turn, answer, metadata)
+            answer = failure_result(pending, failure, metadata)
+        task = finish_task(pending, answer, metadata)
         try:
             return await self._save_ended(task, started.version, metadata, self.seconds - self._timeout)
         except UpstreamError as refused:
@@ -405,12 +405,12 @@ class TaskRunner:
             # Its time ran out, or an earlier attempt kept it and nobody heard so: it has ended as everybody is told.
             return (await retry_upstream(lambda: self._store.get(task.id, metadata), seconds)).task
 
-    async def _call_method(self, turn: PendingTask, metadata: Metadata) -> TaskResult:
+    async def _call_method(self, pending: PendingTask, metadata: Metadata) -> TaskResult:
         """Call the method of a request and return the result. Raises CstpError."""
-        request = turn.request
+        request = pending.request
         try:
             result = await self._forwarder.call(request.name, request.params, metadata)
-            return task_results.result_of_call(request.name, result, turn.media_types)
+            return task_results.result_of_call(request.name, result, pending.media_types)
         except CstpError:
             raise
         except Exception as error:
@@ -418,19 +418,19 @@ class TaskRunner:
             raise unexpected_failure() from error
 
 
-def failure_result(turn: PendingTask, failure: CstpError, metadata: Metadata) -> TaskResult:
+def failure_result(pending: PendingTask, failure: CstpError, metadata: Metadata) -> TaskResult:
     """Return the result for a failure, with fields named as in the message."""
-    task_results.name_message_fields(failure, turn.request)
+    task_results.name_message_fields(failure, pending.request)
     return task_results.result_of_failure(failure, metadata_request_id(metadata))
 
 
-def finish_task(turn: PendingTask, answer: TaskResult, metadata: Metadata) -> Task:
+def finish_task(pending: PendingTask, answer: TaskResult, metadata: Metadata) -> Task:
     """Return the task with its result, or with a failure if the result is larger than a task may be."""
-    task = task_results.with_result(turn.task, answer)
+    task = task_results.with_result(pending.task, answer)
     if task.ByteSize() <= MAX_TASK_BYTES:
         return task
     failure = InternalError("The answer is larger than a task holds; ask for less")
-    return task_results.with_result(turn.task, failure_result(turn, failure, metadata))
+    return task_results.with_result(pending.task, failure_result(pending, failure, metadata))
 
 
 async def retry_upstream(attempt: Callable[[], Awaitable[ResultT]], seconds: float) -> ResultT:
