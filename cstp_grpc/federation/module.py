@@ -3,48 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 
 from cstp_grpc.audit.model import AuditSink
 from cstp_grpc.callbacks.outbox import CallbackOutbox
-from cstp_grpc.client.trust_files import raise_config_errors, read_ca_file, read_card_keys
-from cstp_grpc.config import FederationSettings, PeerSettings
+from cstp_grpc.config import FederationSettings
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.federation.fan_out_plan import FanOutLimiter, PeerPolicy, SubjectFilter
 from cstp_grpc.federation.late_answers import LateAnswerForwarder
-from cstp_grpc.federation.peer import CircuitBreaker, Peer, open_peer
+from cstp_grpc.federation.peer import Peer
 from cstp_grpc.federation.servicer import FederatedCstpService
 from cstp_grpc.gen.cstp.v1 import cstp_pb2_grpc
 from cstp_grpc.intents.module import IntentParts
 from cstp_grpc.server_module import Module, SharedParts
-
-
-def open_peers(opened: ExitStack, settings: FederationSettings) -> list[Peer]:
-    """Open the configured peers without calling them; `opened` closes them. Raises ConfigError."""
-    peers = []
-    for number, configured in enumerate(settings.peers):
-        peer = open_configured_peer(configured, settings, f"federation.peers.{number}")
-        opened.callback(peer.close)
-        peers.append(peer)
-    return peers
-
-
-def open_configured_peer(configured: PeerSettings, settings: FederationSettings, key: str) -> Peer:
-    """Open a configured peer, which the caller must close; `key` names it in messages. Raises ConfigError."""
-    card_keys = read_card_keys(configured.card_key, key)
-    with raise_config_errors(key, configured.ca_file):
-        return open_peer(
-            configured.name,
-            configured.url,
-            configured.token.get_secret_value() if configured.token else None,
-            required=configured.role == "required",
-            trust=configured.trust,
-            timeout=min(configured.timeout_seconds, settings.timeout_seconds),
-            categories=frozenset(configured.categories),
-            root_certificates=read_ca_file(configured.ca_file),
-            card_keys=card_keys,
-            breaker=CircuitBreaker(settings.breaker_failures, settings.breaker_seconds),
-        )
 
 
 def build_federation_module(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -34,7 +34,6 @@ from cstp_grpc.federation.peer import Peer
 from cstp_grpc.federation.response_validation import MAX_AGENT_CHARACTERS, MAX_DECISIONS, MAX_SUGGESTIONS
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, types_pb2
 from cstp_grpc.guardrails.model import MissingInput, Violation
-from cstp_grpc.intents.servicer import violation_message
 
 
 def read_verdict(
@@ -44,27 +43,31 @@ def read_verdict(
 
     `itself` is the agent's own name, which distinguishes its own guardrails from those of its peers.
     """
-    found: dict[str, tuple[list[Violation], list[Violation]]] = {agent: ([], [])}
-    for kind, violations in enumerate((message.violations, message.warnings)):
-        for each in violations:
-            by = qualified_agent_name(agent, each.agent, itself)
-            found.setdefault(by, ([], []))[kind].append(read_violation(each, blocks=kind == 0))
-    # The agent counts the guardrails of its own peers as well; nothing says how many each of them evaluated.
+    violations, warnings = defaultdict[str, list[Violation]](list), defaultdict[str, list[Violation]](list)
+    for each in message.violations:
+        by = qualified_agent_name(agent, each.agent, itself)
+        violations[by].append(read_violation(each, Severity.BLOCK))
+    for each in message.warnings:
+        by = qualified_agent_name(agent, each.agent, itself)
+        severity = Severity.BLOCK if each.severity == types_pb2.SEVERITY_BLOCK else Severity.WARN
+        warnings[by].append(read_violation(each, severity))
+    # The agent counts the guardrails of its own peers with its own; nothing says how many each of them evaluated.
+    evaluated = {agent: message.evaluated}
     return MergedVerdict(
         {
-            by: build_verdict(*violations, evaluated=message.evaluated if by == agent else 0)
-            for by, violations in found.items()
+            by: build_verdict(violations[by], warnings[by], evaluated=evaluated.get(by, 0))
+            for by in {agent, *violations, *warnings}
         }
     )
 
 
-def read_violation(message: types_pb2.Violation, *, blocks: bool) -> Violation:
-    """Read a violation or warning, whose severity is to block if it `blocks`, whatever it states."""
+def read_violation(message: types_pb2.Violation, severity: Severity) -> Violation:
+    """Read a violation or warning with the severity that follows from where it stands."""
     return Violation(
         guardrail_id=message.guardrail_id,
         name=message.name,
         message=message.message,
-        severity=Severity.BLOCK if blocks or message.severity == types_pb2.SEVERITY_BLOCK else Severity.WARN,
+        severity=severity,
         suggestion=message.suggestion or None,
         code=message.code or None,
         missing_inputs=tuple(
@@ -287,10 +290,21 @@ def write_verdict(
 
 def violation_messages(violations: Mapping[ViolationKey, Violation]) -> Iterator[types_pb2.Violation]:
     """Yield violations as messages that name the agent, in their order."""
-    for (agent, _), violation in violations.items():
-        message = violation_message(violation)
-        message.agent = agent
-        yield message
+    # Not by the conversion of the servicer of the three methods: importing it loads all of the server into clients.
+    for (agent, guardrail_id), violation in violations.items():
+        yield types_pb2.Violation(
+            guardrail_id=guardrail_id,
+            name=violation.name,
+            message=violation.message,
+            severity=proto_values.SEVERITY.number(violation.severity),
+            suggestion=violation.suggestion,
+            code=violation.code,
+            agent=agent,
+            missing_inputs=[
+                types_pb2.MissingInput(name=each.name, type=each.type, description=each.description)
+                for each in violation.missing_inputs
+            ],
+        )
 
 
 def quorum_message(vote: QuorumVote) -> cstp_pb2.Quorum:
