@@ -10,9 +10,11 @@ from urllib.parse import quote, unquote
 HOP_METADATA_KEY: Final = "x-cstp-federation"
 """The name of the gRPC metadata key and of the HTTP header."""
 MAX_HOP_METADATA_CHARACTERS: Final = 1536
-"""Maximum length of the value; a bridge drops longer ones."""
+"""Maximum length of the value; a bridge drops longer ones. All metadata of a call share 8 KiB by gRPC's default."""
 MAX_HOPS: Final = 64
+"""Far beyond `federation.max_hops`, which is 8 at most: callers of other software may begin with more."""
 MAX_PATH_AGENTS: Final = 64
+"""As many as there may be hops."""
 QUOTED_CHARACTER: Final = r"(?:[A-Za-z0-9_.~-]|%[0-9A-F]{2})"
 HOP_METADATA_PATTERN: Final = re.compile(
     rf"id=(?P<id>{QUOTED_CHARACTER}*);hops=(?P<hops>[0-9]{{1,2}});path=(?P<path>(?:{QUOTED_CHARACTER}+(?:,{QUOTED_CHARACTER}+)*)?)"
@@ -44,6 +46,7 @@ class HopContext:
             return None
         match = HOP_METADATA_PATTERN.fullmatch(text) if len(text) <= MAX_HOP_METADATA_CHARACTERS else None
         if match is None:
+            # Not None: a call without metadata has all hops left.
             return NO_HOPS_LEFT
         names = match["path"].split(",") if match["path"] else []
         try:
@@ -57,8 +60,9 @@ class HopContext:
         """Return the context for the calls that `agent` makes; without further hops if it would exceed a limit."""
         path = (*self.path, agent)
         further = HopContext(self.id, self.hops - 1, path)
-        told = self.hops > 0 and len(path) <= MAX_PATH_AGENTS and len(further.encode()) <= MAX_HOP_METADATA_CHARACTERS
-        return further if told else HopContext(self.id, 0, self.path)
+        fits = len(path) <= MAX_PATH_AGENTS and len(further.encode()) <= MAX_HOP_METADATA_CHARACTERS
+        # A path that lacks an agent cannot end a loop through it, so that the hops must.
+        return further if self.hops > 0 and fits else HopContext(self.id, 0, self.path)
 
 
 NO_HOPS_LEFT: Final = HopContext("", 0)

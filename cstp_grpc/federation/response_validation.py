@@ -14,18 +14,26 @@ from cstp_grpc.gen.cstp.v1 import access_pb2, cstp_pb2, options_pb2, types_pb2
 MAX_PEER_RESPONSE_BYTES: Final = 4 * 1024 * 1024
 """The largest response that is read from a peer: the default of gRPC, and of the setting `grpc.max_message_bytes`."""
 MAX_AGENT_CHARACTERS: Final = 500
+"""The names of agents on the way to the one that said it, joined by `/`; each has at most 200 characters."""
+
+# The contract allows as much in requests, so that whoever keeps to it has nothing longer to answer.
 MAX_IDENTIFIER_CHARACTERS: Final = 200
 MAX_TITLE_CHARACTERS: Final = 500
-MAX_NAME_CHARACTERS: Final = 2_000
 MAX_TEXT_CHARACTERS: Final = 20_000
 MAX_TAGS: Final = 100
 MAX_DECISIONS: Final = 50
+
+# The contract sets no limit on these; they are far beyond what rulebooks hold, and keep a hostile peer within bounds.
+MAX_NAME_CHARACTERS: Final = 2_000
 MAX_VIOLATIONS: Final = 1_000
 MAX_MISSING_INPUTS: Final = 1_000
-MAX_SUGGESTIONS: Final = 5
 MAX_EVALUATED: Final = 1_000_000
+
+MAX_SUGGESTIONS: Final = 5
+"""As many as an agent gives by itself."""
 MAX_FORWARDED_BYTES: Final = 256 * 1024
-"""How much of one peer's response is forwarded, so that those of several peers fit into one message."""
+"""How much of one peer's response is forwarded: that of 16 peers, the default of `federation.max_peers`, is as much as
+`grpc.max_message_bytes` by default."""
 ROUNDING_TOLERANCE: Final = 1e-5
 """Tolerance for distances and scores: other agents may store single-precision vectors."""
 TIMESTAMP_SECONDS: Final = range(-62_135_596_800, 253_402_300_800)
