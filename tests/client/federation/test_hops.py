@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from cstp_grpc.contract.hop_limit import MAX_HOP_METADATA_CHARACTERS, MAX_HOPS, MAX_PATH_AGENTS, HopContext
 
-SHOWN = st.characters(blacklist_categories=("Cs",)).filter(str.isprintable)
+SHOWN = st.characters(exclude_categories=("C", "Z"), include_characters=" ")
+"""What can be printed, without a filter: with one, long lists fail a health check of Hypothesis now and then."""
 IDS = st.text(SHOWN, max_size=40)
 NAMES = st.text(SHOWN, min_size=1, max_size=12)
 JOURNEYS = st.builds(HopContext, IDS, st.integers(0, MAX_HOPS), st.lists(NAMES, max_size=MAX_PATH_AGENTS).map(tuple))
