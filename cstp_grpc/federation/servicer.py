@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -39,8 +38,6 @@ from cstp_grpc.federation.peer_responses import (
 from cstp_grpc.gen.cstp.v1 import cstp_pb2, cstp_pb2_grpc, types_pb2
 from cstp_grpc.intents.servicer import CstpService, QueryLimits, claimed_agent_name, query_limit
 
-logger = logging.getLogger(__name__)
-
 RequestT = TypeVar(
     "RequestT", cstp_pb2.AnnounceIntentRequest, cstp_pb2.QueryDecisionsRequest, cstp_pb2.CheckGuardrailsRequest
 )
@@ -50,8 +47,8 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
     """Serves cstp.v1.CstpService on a server with peers; `name` is the name of this agent.
 
     `local` answers for this agent alone; it refuses requests that name agents, so the names are taken out once the
-    peers are selected. A merged verdict is on disk before the response; `stores_content` False omits
-    the texts of intents from it. `late` forwards what peers answer after the response.
+    peers are selected. A merged verdict is on disk before the response; `stores_content` False omits the texts of
+    intents from it. `late` forwards what peers answer after the response.
     """
 
     def __init__(
@@ -59,8 +56,8 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         name: str,
         local: CstpService,
         limiter: FanOutLimiter,
-        sharing: ReadPolicy,
-        trail: AuditSink,
+        read_policy: ReadPolicy,
+        sink: AuditSink,
         clock: Callable[[], datetime],
         limits: QueryLimits,
         *,
@@ -70,8 +67,8 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         self._name = name
         self._local = local
         self._limiter = limiter
-        self._sharing = sharing
-        self._trail = trail
+        self._read_policy = read_policy
+        self._sink = sink
         self._clock = clock
         self._limits = limits
         self._stores_content = stores_content
@@ -110,12 +107,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             peers = await plan.ask_peers("cstp.announceIntent", forwarded, late)
         if narrowed:
             peers = [without_decisions(peer) for peer in peers]
-        verdict = (
-            self._merge_verdicts(answer.guardrail_status, peers, plan) if answer.HasField("guardrail_status") else None
-        )
-        own = read_similar_decisions(answer, self._name, 1.0)
-        similar = merge_search_results(own, [peer.feedback.similar for peer in peers if peer.feedback])
-        write_announcement(answer, verdict, similar, peers)
+        verdict = self._merge_announcement(answer, peers, plan)
         action = request.intent if self._stores_content else None
         await self._record(action, request, verdict, peers, answer)
         return answer
@@ -169,10 +161,26 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
         return answer
 
     def _is_narrowed(self) -> bool:
-        """Return whether the caller is a peer that reads only a part of what is shared; it gets no decisions of
-        other peers.
+        """Return whether the caller is a peer that reads only a part of what is shared.
+
+        It gets no decisions of other peers: which of them they share with it is theirs to judge.
         """
-        return self._sharing.is_restricted_peer(current_caller.get().agent)
+        return self._read_policy.is_restricted_peer(current_caller.get().agent)
+
+    def _merge_announcement(
+        self, answer: cstp_pb2.AnnounceIntentResponse, peers: Sequence[PeerResponse], plan: FanOutPlan
+    ) -> FederatedVerdict | None:
+        """Merge what peers say of an intent into our own answer, and return the merged verdict.
+
+        It is None if this agent evaluated no guardrails.
+        """
+        verdict = (
+            self._merge_verdicts(answer.guardrail_status, peers, plan) if answer.HasField("guardrail_status") else None
+        )
+        own = read_similar_decisions(answer, self._name, 1.0)
+        similar = merge_search_results(own, [peer.feedback.similar for peer in peers if peer.feedback])
+        write_announcement(answer, verdict, similar, peers)
+        return verdict
 
     def _merge_verdicts(
         self,
@@ -210,7 +218,7 @@ class FederatedCstpService(cstp_pb2_grpc.CstpServiceServicer):
             intent_revision=announced.revision if announced else None,
             peers=tuple(audited_peer(peer) for peer in peers),
         )
-        await self._trail.write(entry)
+        await self._sink.write(entry)
 
     def _guardrail_names(self, violations: Iterable[ViolationKey]) -> tuple[str, ...]:
         """Return the guardrail ids of violations, prefixed with the agent for those of peers."""

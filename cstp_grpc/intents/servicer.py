@@ -38,7 +38,7 @@ class QueryLimits:
 class CstpService(cstp_pb2_grpc.CstpServiceServicer):
     """Serves cstp.v1.CstpService for this agent alone: it has no peers, and refuses calls that name some.
 
-    `name` is the name of this agent, `sharing` says which callers read only a part of what is shared, and `queries`
+    `name` is the name of this agent, `read_policy` says which callers read only a part of what is shared, and `queries`
     runs searches.
     """
 
@@ -49,7 +49,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         search: DecisionSearch,
         checks: GuardrailChecker,
         limits: QueryLimits,
-        sharing: ReadPolicy,
+        read_policy: ReadPolicy,
         *,
         queries: WorkPool,
     ) -> None:
@@ -58,7 +58,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         self._search = search
         self._checks = checks
         self._limits = limits
-        self._sharing = sharing
+        self._read_policy = read_policy
         self._queries = queries
 
     async def AnnounceIntent(
@@ -88,7 +88,7 @@ class CstpService(cstp_pb2_grpc.CstpServiceServicer):
         """Search decisions."""
         if request.agents:
             # A peer that reads only a part of what is shared gets the answer of this agent alone, whomever it names.
-            reject_agents(request, ignored=self._sharing.is_restricted_peer(current_caller.get().agent))
+            reject_agents(request, ignored=self._read_policy.is_restricted_peer(current_caller.get().agent))
         started = time.perf_counter()
         filters = messages.parse_decision_filter(request.filters)
         limit = query_limit(request, self._limits)
