@@ -8,18 +8,22 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from cstp_grpc.audit.model import AuditSink
-from cstp_grpc.callbacks.outbox import CallbackOutbox, CallbackQueue, ExpiredCitationRemover
+from cstp_grpc.callbacks.outbox import CallbackOutbox, CallbackQueue
 from cstp_grpc.callbacks.sql_store import SqlCallbackStore
 from cstp_grpc.config import Settings
 from cstp_grpc.decisions.read_policy import ReadPolicy
 from cstp_grpc.decisions.sql_store import SqlDecisionStore
 from cstp_grpc.server_module import Module, SharedParts
+from cstp_grpc.storage.background_work import ExpiryTask
 from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
 from cstp_grpc.webhooks.delivery import WebhookOutbox
 from cstp_grpc.webhooks.http_client import LEASE_SECONDS, HttpWebhookClient, authorized_agent_names, parse_allow_list
 from cstp_grpc.webhooks.url_allow_list import UrlAllowList
 
 logger = logging.getLogger(__name__)
+
+REMOVAL_SECONDS = 300.0
+"""How often expired citations are looked for; they do nothing any more, so nothing hurries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,4 +71,7 @@ def build_callbacks_module(
     )
     window = timedelta(days=wanted.window_days)
     outbox = CallbackOutbox(store, decisions, allowed, writer, clock, window, sender.wake)
-    return CallbackParts(Module(background=[sender, ExpiredCitationRemover(store, writer, clock)]), outbox)
+    remover = ExpiryTask(
+        "citation-removal", outbox.remove_expired_citations, REMOVAL_SECONDS, logger, "old citations are not removed"
+    )
+    return CallbackParts(Module(background=[sender, remover]), outbox)

@@ -1,4 +1,4 @@
-"""Callback notifications: how they are queued, what is sent, and how expired citations are removed."""
+"""Callback notifications: how they are queued, what is sent, and which citations have expired."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from cstp_grpc.decisions.model import Decision
 from cstp_grpc.decisions.store import JournalEntry
 from cstp_grpc.enums import Outcome
 from cstp_grpc.errors import CstpError
-from cstp_grpc.storage.background_work import PeriodicTask
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.webhooks.delivery import WebhookAbandoned, WebhookRequest
@@ -26,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 MAX_RESPONSE = 1024 * 1024
 """How many characters of JSON a late answer may have that is told on."""
+REMOVAL_BATCH = 100
+"""Maximum number of citations removed in one transaction, so that announcements do not wait for long."""
 
 
 class CitedDecisions(Protocol):
@@ -134,6 +135,12 @@ class CallbackOutbox:
             self._writer.run(lambda unit_of_work: self._add(unit_of_work, [notification]))
         except CstpError as error:
             logger.warning("%s is not told on: %s", about, error)
+
+    def remove_expired_citations(self) -> bool:
+        """Remove a batch of expired citations and return whether more may have expired. Raises Unavailable."""
+        now = self._clock()
+        removed = self._writer.run(lambda unit_of_work: self._store.remove_expired(unit_of_work, now, REMOVAL_BATCH))
+        return removed == REMOVAL_BATCH
 
     def _add(self, unit_of_work: UnitOfWork, notifications: Sequence[Notification]) -> None:
         self._store.add(unit_of_work, notifications)
@@ -249,43 +256,3 @@ def failed_decision_json(decision: Decision, reviewed_at: datetime) -> dict[str,
 def format_rfc3339(instant: datetime) -> str:
     """Return an aware instant as RFC 3339 text in UTC."""
     return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-REMOVAL_BATCH = 100
-"""Citations removed in one transaction at the most, so that announcements do not wait for long."""
-REMOVAL_SECONDS = 300.0
-"""How often old ones are looked for; they do nothing any more, so nothing hurries."""
-
-
-class ExpiredCitationRemover:
-    """Removes expired citations in a thread, batch by batch."""
-
-    def __init__(
-        self,
-        store: CallbackStore,
-        writer: GroupCommitWriter,
-        clock: Callable[[], datetime],
-        interval: float = REMOVAL_SECONDS,
-    ) -> None:
-        """Look for expired citations every `interval` seconds."""
-        self._store = store
-        self._writer = writer
-        self._clock = clock
-        self._interval = interval
-        self._removal = PeriodicTask(
-            "citation-removal", self._remove, interval, logger, "old citations are not removed"
-        )
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._removal.start()
-
-    def stop(self) -> None:
-        """Stop the thread, and wait for a batch in progress."""
-        self._removal.stop()
-
-    def _remove(self) -> float:
-        """Remove a batch and return the seconds until the next; none after a full batch."""
-        now = self._clock()
-        removed = self._writer.run(lambda unit_of_work: self._store.remove_expired(unit_of_work, now, REMOVAL_BATCH))
-        return 0.0 if removed == REMOVAL_BATCH else self._interval

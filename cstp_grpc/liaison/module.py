@@ -33,7 +33,7 @@ from cstp_grpc.liaison.sql_sessions import SqlSessionStore
 from cstp_grpc.liaison.supervision import AlarmLimits, Fallback, SessionSupervisor, SupervisionTask
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server_module import Module, SharedParts
-from cstp_grpc.storage.background_work import PeriodicTask
+from cstp_grpc.storage.background_work import ExpiryTask
 
 logger = logging.getLogger(__name__)
 
@@ -213,17 +213,15 @@ def build_supervision(shared: SharedParts, core: SessionCore, router: Router) ->
 
 def build_retention(
     shared: SharedParts, core: SessionCore, store: ErasureStore, eraser: SessionEraser
-) -> list[PeriodicTask]:
+) -> list[ExpiryTask]:
     """Build the deletion of expired sessions; an empty list if everything is kept."""
     policy = build_retention_policy(shared.settings.liaison.retention)
     if policy == RetentionPolicy():
         return []
     retention = Retention(store, eraser, core.recorder, shared.clock, policy, shared.settings.agent.name)
-
-    def delete_expired() -> float:
-        return 0.0 if retention.delete_expired() else RETENTION_SECONDS
-
-    return [PeriodicTask("retention", delete_expired, RETENTION_SECONDS, logger, "expired sessions are not deleted")]
+    return [
+        ExpiryTask("retention", retention.delete_expired, RETENTION_SECONDS, logger, "expired sessions are not deleted")
+    ]
 
 
 def build_retention_policy(wanted: RetentionSettings) -> RetentionPolicy:

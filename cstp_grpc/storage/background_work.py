@@ -102,3 +102,15 @@ class PeriodicTask:
             return pause
         self._failing = True
         return self._interval
+
+
+class ExpiryTask(PeriodicTask):
+    """Removes what has expired in a thread, batch by batch, so that other jobs of the writer run in between.
+
+    `remove_batch` returns whether more may have expired; if not, it is called again after `interval` seconds.
+    """
+
+    def __init__(
+        self, name: str, remove_batch: Callable[[], bool], interval: float, logger: logging.Logger, complaint: str
+    ) -> None:
+        super().__init__(name, lambda: 0.0 if remove_batch() else interval, interval, logger, complaint)

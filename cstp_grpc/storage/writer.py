@@ -16,6 +16,7 @@ from sqlalchemy.exc import (
     IntegrityError,
     InterfaceError,
     OperationalError,
+    ProgrammingError,
     SQLAlchemyError,
 )
 from sqlalchemy.exc import InternalError as DatabaseInternalError
@@ -36,8 +37,11 @@ WriteJob = Callable[[UnitOfWork], T]
 MAX_BATCH = 128
 """Jobs in one transaction at the most, so that the first of them does not wait for ever."""
 
-CANNOT_ANSWER = (OperationalError, InterfaceError, DatabaseInternalError, PoolTimeout)
-"""Errors by which the database says that it cannot do what would otherwise be right."""
+CANNOT_ANSWER = (OperationalError, ProgrammingError, InterfaceError, DatabaseInternalError, PoolTimeout)
+"""Errors by which the database says that it cannot do what would otherwise be right.
+
+A missing table or privilege is a ProgrammingError on PostgreSQL and an OperationalError on SQLite.
+"""
 
 
 PRIMARY_CODE = 0xFF

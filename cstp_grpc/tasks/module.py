@@ -14,10 +14,11 @@ from cstp_grpc.enums import PushFormat
 from cstp_grpc.gen.cstp.v1 import tasks_pb2_grpc
 from cstp_grpc.server.execution import PoolName
 from cstp_grpc.server_module import BackgroundPart, Module, SharedParts
+from cstp_grpc.storage.background_work import ExpiryTask
 from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
 from cstp_grpc.tasks.model import Task, TaskNotification, TaskStore
 from cstp_grpc.tasks.push_notifications import PushNotifications, PushUrlPolicy, TaskNotificationQueue
-from cstp_grpc.tasks.repository import ExpiredTaskRemover, TaskRepository
+from cstp_grpc.tasks.repository import TaskRepository
 from cstp_grpc.tasks.servicer import TaskService
 from cstp_grpc.tasks.sql_push_store import SqlPushStore
 from cstp_grpc.tasks.sql_store import SqlTaskStore
@@ -26,6 +27,9 @@ from cstp_grpc.webhooks.http_client import LEASE_SECONDS, HttpWebhookClient, aut
 from cstp_grpc.webhooks.url_allow_list import UrlAllowList
 
 logger = logging.getLogger(__name__)
+
+REMOVAL_SECONDS = 60.0
+"""How often expired tasks are looked for; nobody sees them any more, so nothing hurries."""
 
 
 class A2aTaskRenderer:
@@ -54,7 +58,7 @@ def build_tasks_module(
     push = build_push_notifications(shared, addresses, store, sink) if wanted.push.enabled else None
     notifications = push.notifications if push else None
     tasks = TaskRepository(store, shared.writer, shared.clock, timedelta(days=wanted.task_days), notifications)
-    remover = ExpiredTaskRemover(tasks)
+    remover = ExpiryTask("task-removal", tasks.remove_expired, REMOVAL_SECONDS, logger, "expired tasks are not removed")
     permissions = required_permissions(contract_methods(shared.settings.disabled_services).values())
     servicer = TaskService(tasks, permissions, shared.pools[PoolName.OTHERS])
     return Module(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from datetime import datetime, timedelta
 
 from cstp_grpc.enums import TaskState
 from cstp_grpc.errors import Conflict, MethodNotFound, NotFound
-from cstp_grpc.storage.background_work import PeriodicTask
 from cstp_grpc.storage.pagination import Page, PageRequest
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter, WriteJob
@@ -176,14 +174,12 @@ class TaskRepository:
         """Remove a configuration of a task, if it exists. Raises NotFound, MethodNotFound and Unavailable."""
         self._require_push().delete(agent, task_id, config_id, self._observation_time())
 
-    def remove_expired(self) -> int:
-        """Remove up to REMOVAL_BATCH expired tasks, and return how many.
-
-        Raises Unavailable.
-        """
-        return self._writer.run(
+    def remove_expired(self) -> bool:
+        """Remove a batch of expired tasks and return whether more may have expired. Raises Unavailable."""
+        removed = self._writer.run(
             lambda unit_of_work: self._store.remove_expired(unit_of_work, self._observation_time(), REMOVAL_BATCH)
         )
+        return removed == REMOVAL_BATCH
 
     def _require_push(self) -> PushNotifications:
         if self._push is None:
@@ -217,31 +213,3 @@ def save_conflict_error(task_id: str, version: int) -> Conflict:
     if version:
         return Conflict(f"The task {task_id} cannot change so in version {version}", metadata={"id": task_id})
     return Conflict(f"There is a task {task_id} already", metadata={"id": task_id})
-
-
-logger = logging.getLogger(__name__)
-
-REMOVAL_SECONDS = 60.0
-"""How often expired tasks are looked for; nobody sees them any more, so nothing hurries."""
-
-
-class ExpiredTaskRemover:
-    """Removes expired tasks in a thread, batch by batch, so that saves can run in between."""
-
-    def __init__(self, keeper: TaskRepository, interval: float = REMOVAL_SECONDS) -> None:
-        """Look for expired tasks every `interval` seconds."""
-        self._keeper = keeper
-        self._interval = interval
-        self._removal = PeriodicTask("task-removal", self._remove, interval, logger, "expired tasks are not removed")
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._removal.start()
-
-    def stop(self) -> None:
-        """Stop the thread, and wait for a batch in progress."""
-        self._removal.stop()
-
-    def _remove(self) -> float:
-        """Remove a batch and return the seconds until the next; none after a full batch."""
-        return 0.0 if self._keeper.remove_expired() == REMOVAL_BATCH else self._interval

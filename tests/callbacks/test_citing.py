@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from cstp_grpc.callbacks.outbox import MAX_RESPONSE, REMOVAL_BATCH, ExpiredCitationRemover
+from cstp_grpc.callbacks.outbox import MAX_RESPONSE, REMOVAL_BATCH
 from cstp_grpc.decisions.model import Decision
 from cstp_grpc.enums import Outcome
 from cstp_grpc.errors import Conflict, NotFound
@@ -16,7 +16,6 @@ from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 from tests.callbacks.kit import HOOK, NOON, OTHER_HOOK, WINDOW, Kit
-from tests.waiting import wait_until
 
 SECOND = timedelta(seconds=1)
 
@@ -140,10 +139,8 @@ def test_old_citations_are_removed(kit: Kit) -> None:
     kit.clock.pass_by(days=1)
     kit.cite(decisions[0], correlation_id="later")
     kit.clock.now = NOON + WINDOW
-    remover = ExpiredCitationRemover(kit.store, kit.writer, kit.clock)
-    remover.start()
-    wait_until(lambda: kit.citations() == 1, "old citations are removed")
-    remover.stop()
+    assert [kit.callbacks.remove_expired_citations() for _ in range(4)] == [True, True, True, False]
+    assert kit.citations() == 1
     kit.review(decisions[0])
     assert told(kit) == [("alice", "later", HOOK)]
 

@@ -12,6 +12,7 @@ from sqlalchemy import func, select, text
 
 from cstp_grpc.enums import TaskState
 from cstp_grpc.errors import Conflict, InvalidArgument, NotFound, QueryFailed, Unavailable
+from cstp_grpc.storage.background_work import ExpiryTask
 from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.pagination import MAX_BYTES, PageRequest
 from cstp_grpc.tasks.model import Task, TaskFilter
@@ -19,7 +20,6 @@ from cstp_grpc.tasks.repository import (
     DEFAULT_WORK_TIME,
     MAX_PAGE,
     REMOVAL_BATCH,
-    ExpiredTaskRemover,
     TaskContent,
     TaskRepository,
 )
@@ -29,6 +29,8 @@ from tests.databases import POOL_SIZE, ServerWriter
 from tests.paging import walk
 from tests.tasks.keeping import KEPT, NOON, OPEN, Clock, KeeperKit
 from tests.waiting import wait_until
+
+logger = logging.getLogger(__name__)
 
 SUBMITTED, WORKING, COMPLETED = TaskState.SUBMITTED, TaskState.WORKING, TaskState.COMPLETED
 FAILED, CANCELED = TaskState.FAILED, TaskState.CANCELED
@@ -254,7 +256,7 @@ def test_expired_tasks_are_removed_in_batches(kit: KeeperKit, database: Database
     kit.clock.now += MINUTE
     kit.save("younger")
     kit.clock.now = NOON + KEPT
-    assert [kit.keeper.remove_expired() for _ in range(3)] == [REMOVAL_BATCH, 3, 0]
+    assert [kit.keeper.remove_expired() for _ in range(3)] == [True, False, False]
     assert ids(kit) == ["younger"]
     assert rows(database) == 1
 
@@ -264,7 +266,7 @@ def test_the_remover_does_not_pause_while_there_is_more(kit: KeeperKit, database
     for number in range(REMOVAL_BATCH * 2 + 1):
         kit.save(f"t-{number}")
     kit.clock.now += KEPT
-    remover = ExpiredTaskRemover(kit.keeper, interval=3600)
+    remover = expiry_task(kit, 3600)
     remover.start()
     try:
         wait_until(lambda: rows(database) == 0, "the expired tasks are removed")
@@ -275,7 +277,7 @@ def test_the_remover_does_not_pause_while_there_is_more(kit: KeeperKit, database
 def test_the_remover_removes_what_expires_until_it_is_stopped(kit: KeeperKit, database: Database) -> None:
     kit.save()
     kit.clock.now += KEPT
-    remover = ExpiredTaskRemover(kit.keeper, interval=0.01)
+    remover = expiry_task(kit, 0.01)
     remover.start()
     try:
         wait_until(lambda: rows(database) == 0, "the expired tasks are removed")
@@ -295,8 +297,8 @@ def test_the_remover_goes_on_when_the_database_answers_again(
     kit.save()
     kit.clock.now += KEPT
     rename(database, "tasks", "lost")
-    remover = ExpiredTaskRemover(kit.keeper, interval=0.01)
-    with caplog.at_level(logging.WARNING, "cstp_grpc.tasks.repository"):
+    remover = expiry_task(kit, 0.01)
+    with caplog.at_level(logging.WARNING, logger.name):
         remover.start()
         try:
             wait_until(lambda: bool(warnings(caplog)), "the failure is logged")
@@ -308,11 +310,16 @@ def test_the_remover_goes_on_when_the_database_answers_again(
 
 
 def test_a_remover_that_was_never_started_can_be_stopped(kit: KeeperKit) -> None:
-    ExpiredTaskRemover(kit.keeper).stop()
+    expiry_task(kit, 3600).stop()
+
+
+def expiry_task(kit: KeeperKit, interval: float) -> ExpiryTask:
+    """The task that removes expired tasks."""
+    return ExpiryTask("task-removal", kit.keeper.remove_expired, interval, logger, "expired tasks are not removed")
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    return [record for record in caplog.records if record.name == "cstp_grpc.tasks.repository"]
+    return [record for record in caplog.records if record.name == logger.name]
 
 
 def rename(database: Database, old: str, new: str) -> None:
