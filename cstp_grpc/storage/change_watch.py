@@ -29,11 +29,13 @@ class DatabaseVersion:
     """
 
     def __init__(self, database: Database) -> None:
+        # A connection of its own, which stays open: SQLite's value counts the commits by others since it was opened.
         self._engine = database.engine
         self._query = VERSION_QUERIES[database.dialect.name]
         self._error = database.dialect.loaded_dbapi.Error
         self._connection: Connection | None = None
         self._connections = 0
+        """How many connections were opened; part of the value."""
 
     def read(self) -> tuple[int, object]:
         """Return the current value. Raises SQLAlchemyError."""

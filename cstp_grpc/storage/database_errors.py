@@ -20,14 +20,14 @@ DAMAGED_DATABASE: Final = "the database is damaged and must be restored from a c
 NOT_A_DATABASE: Final = "the file of the database is not a SQLite database"
 
 DATA_CORRUPTED: Final = ("XX001", "XX002")
-"""PostgreSQL's SQLSTATEs for damaged tables and indexes."""
+"""PostgreSQL's SQLSTATEs `data_corrupted` and `index_corrupted`."""
 
 
 def is_damage_error(error: BaseException) -> bool:
     """Return True if the error says that the database's files are damaged or are no database."""
     if getattr(getattr(error, "orig", None), "sqlstate", None) in DATA_CORRUPTED:
         return True
-    # The driver of SQLite has kinds of errors for all else.
+    # SQLite's driver raises the base class itself for SQLITE_CORRUPT and SQLITE_NOTADB, a subclass for nearly all else.
     return type(error) is DatabaseError
 
 

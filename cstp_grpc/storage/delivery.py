@@ -18,22 +18,22 @@ from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.storage.writer import GroupCommitWriter
 
 BATCH = 16
-"""How many items are taken together; each may be large."""
+"""How many items are taken in one transaction; each may be large."""
 MAX_CONCURRENT_PER_RECIPIENT = 4
-"""How many items of one lane are carried out at once; each lane has threads of its own."""
+"""How many items are delivered to one recipient at once; each recipient has threads of its own."""
 MIN_BACKOFF_SECONDS = 1.0
 MAX_BACKOFF_SECONDS = 300.0
 """Seconds between two attempts; the pause grows with each."""
 BUSY_RECHECK_SECONDS = 0.5
-"""Seconds before an item is looked at again whose lane is well and has no thread now."""
+"""Seconds before an item is checked again whose recipient responds but has no free thread now."""
 LEASE_SECONDS = 60.0
-"""How long an item is out of the reach of other servers while it is carried out, unless told otherwise."""
+"""How long no other server takes an item that is being delivered, by default."""
 RECHECK_SPACING = timedelta(milliseconds=20)
-"""How far apart items are put off whose lane has no thread now: so often one is looked at again."""
+"""The distance between postponed items of one recipient: at most 50 of them a second are checked again."""
 STOP_SECONDS = 1.0
-"""How long what goes on when the dispatcher stops is left alone."""
+"""How long attempts in progress may go on when the dispatcher stops, before they are interrupted."""
 RETRY_SECONDS = 5.0
-"""How soon the outbox is looked at again after the database failed."""
+"""How soon the outbox is checked again after the database failed."""
 
 ItemT = TypeVar("ItemT")
 
@@ -51,7 +51,7 @@ class AttemptResult:
 
 
 DeliveryAttempt = Callable[[], AttemptResult]
-"""Carries out an item, outside any transaction. Raises nothing."""
+"""Delivers an item, outside any transaction. Raises nothing."""
 
 
 class DeliveryOutbox(Protocol[ItemT]):
@@ -85,11 +85,11 @@ class RecipientQueue:
 
     pool: ThreadPoolExecutor
     under_way: set[Hashable] = field(default_factory=set)
-    """The keys of the items that are being carried out."""
+    """The keys of the items that are being delivered."""
     failures: int = 0
     """How many attempts have failed since the last that did not."""
     last_slot: datetime | None = None
-    """Until when items have been put off."""
+    """The latest instant to which an item was postponed because no thread was free."""
 
 
 class DeliveryDispatcher(Generic[ItemT]):
@@ -97,10 +97,8 @@ class DeliveryDispatcher(Generic[ItemT]):
 
     If this process ends before it records the result of an item, the item is delivered again when its lease of
     `lease_seconds` has expired; the lease must be longer than any attempt. `refresh_seconds` is how often the outbox
-    is
-    checked without being woken, for outboxes that other servers fill; None if no other does. `reading` opens a
-    snapshot for these checks, so that an empty check delays no writer; without it each check is a transaction of
-    the
+    is checked without being woken, for outboxes that other servers fill; None if no other does. `reading` opens a
+    snapshot for these checks, so that an empty check delays no writer; without it each check is a transaction of the
     writer. `interrupt` makes attempts in progress fail soon.
     """
 
@@ -127,8 +125,11 @@ class DeliveryDispatcher(Generic[ItemT]):
         self._lease = timedelta(seconds=lease_seconds)
         self._interrupt = interrupt
         self._reading = reading
+        # Guards what is inside the queues, which the thread of `_taking` and those of the attempts change. The dict of
+        # queues needs no lock: it is used by the thread of `_taking`, by the writer's thread while that waits for
+        # `_take_due`, and by `stop` when it has ended.
         self._lock = Lock()
-        self._lanes: dict[str, RecipientQueue] = {}
+        self._queues: dict[str, RecipientQueue] = {}
         self._taking = PeriodicTask(name, self._start_due, RETRY_SECONDS, logger, complaint)
 
     def start(self) -> None:
@@ -142,20 +143,22 @@ class DeliveryDispatcher(Generic[ItemT]):
     def stop(self) -> None:
         """Start no more attempts, and wait for those in progress; interrupt them after `STOP_SECONDS`."""
         self._taking.stop()
-        impatient = Timer(STOP_SECONDS, self._interrupt)
-        impatient.start()
-        for lane in self._lanes.values():
-            lane.pool.shutdown(cancel_futures=True)
-        impatient.cancel()
-        impatient.join()
+        interruption = Timer(STOP_SECONDS, self._interrupt)
+        interruption.start()
+        for queue in self._queues.values():
+            queue.pool.shutdown(cancel_futures=True)
+        interruption.cancel()
+        interruption.join()
 
     def _start_due(self) -> float | None:
         """Start the due items, and return the seconds until the next check; None if only a wake-up causes one."""
         due, is_due = self._check_due()
         if is_due:
+            # The leases are on disk before an attempt starts. After a crash between the attempt and `record` the item
+            # is delivered a second time: recipients see the same id.
             begun, due = self._writer.run(self._take_due)
-            for item, errand in begun:
-                self._submit(item, errand)
+            for item, attempt in begun:
+                self._submit(item, attempt)
         pauses = [] if self._refresh_seconds is None else [self._refresh_seconds]
         if due is not None:
             pauses.append(max((due - self._clock()).total_seconds(), 0.0))
@@ -174,26 +177,26 @@ class DeliveryDispatcher(Generic[ItemT]):
         now = self._clock()
         due = self._outbox.next_due(unit_of_work)
         if due is None or due > now:
-            # Other servers are not kept waiting for nothing.
+            # Before `take_due`, which takes the lock of all writers, so that nothing due makes nobody wait.
             return [], due
         begun: list[tuple[ItemT, DeliveryAttempt]] = []
         count: Counter[str] = Counter()
         for item in self._outbox.take_due(unit_of_work, now, now + self._lease, BATCH):
-            lane = self._outbox.recipient_of(item)
-            if not self._has_room(item, count[lane]):
+            recipient = self._outbox.recipient_of(item)
+            if not self._has_room(item, count[recipient]):
                 self._outbox.postpone(unit_of_work, item, self._next_check_at(item, now))
-            elif (errand := self._outbox.prepare(unit_of_work, item)) is not None:
-                count[lane] += 1
-                begun.append((item, errand))
+            elif (attempt := self._outbox.prepare(unit_of_work, item)) is not None:
+                count[recipient] += 1
+                begun.append((item, attempt))
         return begun, self._outbox.next_due(unit_of_work)
 
     def _has_room(self, item: ItemT, begun: int) -> bool:
         """Return True if an item can start now, besides `begun` others of its recipient."""
-        lane = self._queue_for(item)
+        queue = self._queue_for(item)
         with self._lock:
             return (
-                self._outbox.key_of(item) not in lane.under_way
-                and len(lane.under_way) + begun < MAX_CONCURRENT_PER_RECIPIENT
+                self._outbox.key_of(item) not in queue.under_way
+                and len(queue.under_way) + begun < MAX_CONCURRENT_PER_RECIPIENT
             )
 
     def _next_check_at(self, item: ItemT, now: datetime) -> datetime:
@@ -201,43 +204,45 @@ class DeliveryDispatcher(Generic[ItemT]):
 
         However many items wait, only a limited number of them is checked per second.
         """
-        lane = self._queue_for(item)
+        queue = self._queue_for(item)
         with self._lock:
-            pause = max_backoff_seconds(lane.failures) if lane.failures else BUSY_RECHECK_SECONDS
+            pause = max_backoff_seconds(queue.failures) if queue.failures else BUSY_RECHECK_SECONDS
             slot = now + timedelta(seconds=pause)
-            if lane.last_slot is not None:
-                slot = max(slot, lane.last_slot + RECHECK_SPACING)
-            lane.last_slot = slot
+            if queue.last_slot is not None:
+                slot = max(slot, queue.last_slot + RECHECK_SPACING)
+            queue.last_slot = slot
         return slot
 
     def _queue_for(self, item: ItemT) -> RecipientQueue:
         name = self._outbox.recipient_of(item)
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = self._lanes[name] = RecipientQueue(
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = RecipientQueue(
                 ThreadPoolExecutor(MAX_CONCURRENT_PER_RECIPIENT, f"{self._name}-{name}")
             )
-        return lane
+        return queue
 
-    def _submit(self, item: ItemT, errand: DeliveryAttempt) -> None:
-        lane = self._queue_for(item)
+    def _submit(self, item: ItemT, attempt: DeliveryAttempt) -> None:
+        queue = self._queue_for(item)
         with self._lock:
-            lane.under_way.add(self._outbox.key_of(item))
-        lane.pool.submit(self._attempt, item, errand, lane)
+            queue.under_way.add(self._outbox.key_of(item))
+        queue.pool.submit(self._attempt, item, attempt, queue)
 
-    def _attempt(self, item: ItemT, errand: DeliveryAttempt, lane: RecipientQueue) -> None:
+    def _attempt(self, item: ItemT, attempt: DeliveryAttempt, queue: RecipientQueue) -> None:
         """Run the attempt of an item and record its result."""
-        attempted = errand()
+        attempted = attempt()
         with self._lock:
-            lane.failures = lane.failures + 1 if attempted.again else 0
+            queue.failures = queue.failures + 1 if attempted.again else 0
         try:
             self._writer.run(attempted.record)
         except Exception:
             name = self._outbox.name_of(item)
             self._logger.exception("what became of %s is not on disk: it is delivered again", name)
         finally:
+            # Only after the result is on disk: until then `_has_room` keeps the item from being started again here,
+            # even if its lease has expired meanwhile.
             with self._lock:
-                lane.under_way.discard(self._outbox.key_of(item))
+                queue.under_way.discard(self._outbox.key_of(item))
         if attempted.again:
             self.wake()
         else:

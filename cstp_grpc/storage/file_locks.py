@@ -27,6 +27,7 @@ class DataDirLock:
         """Take the lock without waiting, creating the folder for its owner alone. Raises AlreadyRunning."""
         assert self._descriptor is None, "the lock is held already"
         self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # The file is never removed: a process that opened it before would then hold a lock that nobody else sees.
         descriptor = os.open(self._data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -77,12 +78,16 @@ class ProcessWriteLock:
 
     def __init__(self, path: Path) -> None:
         """Create the lock of all processes that use the same path, beside which two empty files are created."""
-        # Whoever waits for `writing` holds `next`, so that who just wrote comes after it and never passes by.
+        # Two locks, because the kernel need not hand `flock` to waiters in their order: a writer that releases one lock
+        # and takes it again could overtake all others. Whoever waits for `writing` holds `next`, so the writer that has
+        # just released `writing` must wait for `next` first, and is at best the one after.
         self._next = open_lock_file(path.with_name(f"{path.name}.next"))
         self._writing = open_lock_file(path.with_name(f"{path.name}.writing"))
 
     def __enter__(self) -> Self:
         """Wait for the lock."""
+        # `flock` and not `lockf`: it belongs to the open file, so that two writers in one process, as in tests, exclude
+        # each other too, and closing another descriptor of the file releases nothing.
         fcntl.flock(self._next, fcntl.LOCK_EX)
         try:
             fcntl.flock(self._writing, fcntl.LOCK_EX)

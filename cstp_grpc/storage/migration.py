@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MIGRATION_LOCK = 0x6373_7470_0001
-"""The PostgreSQL advisory lock that lets one replica migrate at a time."""
+"""The PostgreSQL advisory lock that lets one replica migrate at a time: `cstp` in ASCII, and a number of ours."""
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 VERSION_TABLE: Final = table("alembic_version", column("version_num"))
 """Where Alembic keeps the migration that a database is at."""

@@ -23,12 +23,17 @@ from sqlalchemy.exc import SQLAlchemyError
 from cstp_grpc.storage.background_work import PeriodicTask
 
 WAL_INDEX_HEADER: Final = struct.Struct("=12xBxHI12x8s8x")
-"""The header: whether it is initialized, the page size, the last frame, the salts of the log."""
+"""The wal-index header (WalIndexHdr): whether it is initialized, page size, last frame, and the salts of the log."""
 CHECKPOINT_INFO: Final = struct.Struct("=96xI28xI4x")
-"""What follows the two copies of the header: how many frames a checkpoint put into the database, or set out to."""
+"""After the two copies of the header (WalCkptInfo): how many frames a checkpoint has written to the database, and
+how many it has begun to write.
+"""
 INDEX_BYTES: Final = CHECKPOINT_INFO.size
 LARGEST_PAGE: Final = 65_536
+"""The largest page size of SQLite, which is stored as 1."""
 
+# The log's own layout, from "The WAL File" of the same document: a header, and before each page a frame header; both
+# hold the salts, which change whenever the log is started anew.
 LOG_HEADER_BYTES: Final = 32
 LOG_SALTS: Final = slice(16, 24)
 FRAME_HEADER_BYTES: Final = 24
@@ -62,6 +67,7 @@ def parse_wal_index(content: bytes) -> WalIndex | None:
     """Return the wal-index, or None if it is being written."""
     # SQLite writes the second copy of the header first, so that equal ones are from one commit.
     header = content[: WAL_INDEX_HEADER.size]
+    # A writer updates the second copy, then the first, without a lock that readers know: only equal ones are valid.
     if header != content[WAL_INDEX_HEADER.size : 2 * WAL_INDEX_HEADER.size]:
         return None
     initialized, page_size, last_frame, salts = WAL_INDEX_HEADER.unpack(header)
@@ -73,7 +79,9 @@ def parse_wal_index(content: bytes) -> WalIndex | None:
 
 
 UNUSED_SECONDS: Final = 2.0
-"""How long a file is held after its last connection, which takes a moment to close."""
+"""How long a file is held after its last connection, which takes a moment to close. Too short would be dangerous (see
+`HeldFile`), too long only keeps a descriptor.
+"""
 
 FileIdentity = tuple[int, int]
 """A file's device and inode."""
@@ -82,8 +90,9 @@ FileIdentity = tuple[int, int]
 class HeldFile:
     """A database file that stays open for reading as long as SQLite may hold locks on it.
 
-    POSIX releases all locks of a process on a file when any of its descriptors is closed, so the file is closed only
-    some time after its last connection.
+    POSIX releases all locks of a process on a file when any of its descriptors is closed: SQLite's locks too, without
+    its knowledge (https://sqlite.org/howtocorrupt.html, 2.2). So the file is closed only some time after its last
+    connection.
     """
 
     def __init__(self, path: str) -> None:
@@ -94,6 +103,7 @@ class HeldFile:
 
     def read_mapped(self, count: int) -> bytes:
         """Return the first bytes of a file that is never shortened, without a system call."""
+        # The same memory that SQLite's writers of all processes share, so it shows every commit at once.
         if self._map is None:
             self._map = mmap.mmap(self.descriptor, count, access=mmap.ACCESS_READ)
         return self._map[:count]
@@ -120,6 +130,7 @@ class HeldFiles:
             held = self._files.get(identity)
             if held is None:
                 held = HeldFile(path)
+                # Asked again of the open file: the path may have come to name another one since.
                 identity = file_identity(os.fstat(held.descriptor))
                 held = self._files.setdefault(identity, held)
             held.users += 1
@@ -139,6 +150,7 @@ class HeldFiles:
                 held.close()
 
 
+# One for the process and not for each engine, since POSIX counts locks by process.
 HELD_FILES: Final = HeldFiles()
 
 
@@ -151,12 +163,13 @@ logger = logging.getLogger(__name__)
 
 MISSING_FILE_ERRNOS: Final = {errno.ENOENT, errno.ENOTDIR, errno.ESTALE}
 """Errors that say that a file does not exist any more."""
+# From https://sqlite.org/fileformat2.html#the_database_header.
 DATABASE_HEADER_BYTES: Final = 100
 DATABASE_MAGIC: Final = b"SQLite format 3\0"
 STABLE_ATTEMPTS: Final = 20
 """How often the wal-index is read again because another process commits at that moment."""
 WATCH_SECONDS: Final = 0.5
-"""How often the files are looked at if nothing is written."""
+"""How often the files are checked if nothing is written, so that reads from lost files end soon."""
 
 
 class DatabaseLost(SQLAlchemyError):
@@ -294,6 +307,8 @@ class DatabaseFiles:
     """
 
     def __init__(self) -> None:
+        # Guards all fields, and keeps the descriptors open during a check. Listeners are called without it, because
+        # they may stop the server, which closes connections.
         self._lock = threading.Lock()
         self._files: OpenDatabaseFiles | None = None
         self._connections = 0
@@ -342,6 +357,7 @@ class DatabaseFiles:
 
     def refuse_if_lost(self) -> None:
         """Raise DatabaseLost if a loss of the files was detected."""
+        # Needs no lock: it never becomes false again.
         if self._lost:
             raise DatabaseLost
 
@@ -353,6 +369,7 @@ class DatabaseFiles:
                 loss = None if self._files is None else find_loss(self._files)
             except OSError as error:
                 raise DatabaseNotVisible(str(error)) from error
+            # Only here, under the lock, so that one thread alone reports the loss.
             self._lost = loss is not None
         if loss is None:
             return

@@ -109,7 +109,9 @@ class CompiledStatement:
         self._converters = indexed_converters([kind.bind_processor(dialect) for kind in types])
         self._columns = [column.type.dialect_impl(dialect) for column in statement.exported_columns]
         self._readers: list[tuple[int, Any]] | None = None
-        """How what the driver returns becomes Python's; the first answer tells."""
+        """The converters of result columns; the first result tells the driver's types. Threads that set it at the same
+        time set equal lists.
+        """
 
     def run(self, unit_of_work: UnitOfWork, values: Values) -> int:
         """Run the statement and return how many rows it changed. Raises DBAPIError."""
@@ -239,7 +241,7 @@ def run_insertions(unit_of_work: UnitOfWork, insertions: Sequence[RowInsertion])
 
 
 ORDER_LOCK = 0x6373_7470_0002
-"""The PostgreSQL advisory lock that makes numbers visible in their order."""
+"""The PostgreSQL advisory lock that makes numbers visible in their order: `cstp` in ASCII, and a number of ours."""
 
 
 class GlobalWriteLock:

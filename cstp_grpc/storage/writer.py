@@ -35,7 +35,7 @@ T = TypeVar("T")
 WriteJob = Callable[[UnitOfWork], T]
 
 MAX_BATCH = 128
-"""Jobs in one transaction at the most, so that the first of them does not wait for ever."""
+"""Maximum number of jobs in one transaction: the first of them waits for all others."""
 
 CANNOT_ANSWER = (OperationalError, ProgrammingError, InterfaceError, DatabaseInternalError, PoolTimeout)
 """Errors by which the database says that it cannot do what would otherwise be right.
@@ -43,12 +43,11 @@ CANNOT_ANSWER = (OperationalError, ProgrammingError, InterfaceError, DatabaseInt
 A missing table or privilege is a ProgrammingError on PostgreSQL and an OperationalError on SQLite.
 """
 
-
 PRIMARY_CODE = 0xFF
-"""The part of SQLite's error codes that is not about details."""
+"""The bits of a SQLite result code that hold the primary one (https://sqlite.org/rescode.html)."""
 
 ROLLBACK_SQLSTATE_CLASS = "40"
-"""The class of PostgreSQL's SQLSTATEs for transactions that were undone."""
+"""PostgreSQL's class "Transaction Rollback" (https://www.postgresql.org/docs/current/errcodes-appendix.html)."""
 
 REPEAT_IS_SAFE = "repeating the request with the same identifiers is safe"
 
@@ -70,6 +69,8 @@ class PendingJob(Generic[T]):
         """Whether nobody waits any more; such a job is not begun."""
         self._result: T | None = None
         self._error: BaseException | None = None
+        # Taken here and released by whoever ends the job, which a Lock allows: it serves as an event that is set once.
+        # What was written before the release, `_result` or `_error`, is seen after the acquisition in `wait`.
         self._ended = threading.Lock()
         self._ended.acquire()
 
@@ -88,6 +89,7 @@ class PendingJob(Generic[T]):
     def wait(self, timeout: float) -> T:
         """Return the result or raise the error. Raises Unavailable after `timeout` seconds."""
         if not self._ended.acquire(timeout=timeout):
+            # Set without a lock: a job that was taken a moment ago runs all the same, hence "may still be stored".
             self.abandoned = True
             raise timeout_error(timeout)
         return self.outcome()
@@ -170,14 +172,21 @@ class GroupCommitWriter:
         self._files = database.files
         self._unit_of_work: UnitOfWork | None = None
         """The unit of work of the open connection, which all its transactions share."""
+        # Guards `_waiting`, `_busy` and `_closed`. Never held during a transaction, so that callers can queue jobs
+        # meanwhile, nor while `_turn` is awaited: `_turn` comes first, and `_lock` is taken within it.
         self._lock = threading.Lock()
-        """Guards the fields below. It is entered itself, as the methods of the condition on it are slow Python."""
+        """Entered itself and not by `_changed`, the condition on it, whose methods are slow Python."""
         self._changed = threading.Condition(self._lock)
         self._waiting: list[PendingJob[Any]] = []
         self._arrivals: dict[asyncio.AbstractEventLoop, list[PendingAsyncJob[Any]]] = {}
-        """Tickets of this turn of each loop, which only that loop touches."""
+        """The jobs of the current iteration of each event loop; an entry is used by the thread of its loop alone."""
         self._busy = False
-        """Whether somebody, thread or caller, has the connection."""
+        """Whether a thread owns `_unit_of_work`: the writer's, or one in `run` that found the writer idle.
+
+        It is a flag and no lock, because the owner changes it under `_lock` together with looking at `_waiting`.
+        Whoever sets it, in `_wait_for_jobs` or `_enqueue_or_claim`, must call `_release_connection`, which wakes the
+        writer's thread for the jobs that were queued in between.
+        """
         self._closed = False
         self._thread = threading.Thread(target=self._run_batches, name="writer", daemon=True)
         self._thread.start()
@@ -233,16 +242,19 @@ class GroupCommitWriter:
         with self._lock:
             if self._closed:
                 raise stopping_error()
+            # Jobs that wait go first: the thread was notified of them and is about to claim the connection.
             if may_commit and not self._busy and not self._waiting:
                 self._busy = True
                 return True
             self._waiting.append(ticket)
             if not self._busy:
+                # Otherwise `_release_connection` does it.
                 self._changed.notify()
             return False
 
     def _enqueue_from_loop(self, ticket: PendingAsyncJob[Any]) -> None:
         """Queue a job with all others of this loop iteration, so that the thread is woken once for them."""
+        # Read without the lock; `_flush_arrivals` looks again, with it.
         if self._closed:
             raise stopping_error()
         arrivals = self._arrivals.get(ticket.loop)
@@ -303,9 +315,11 @@ class GroupCommitWriter:
                 if batch:
                     self._run_transaction(batch)
         except BaseException as error:  # noqa: BLE001 - the callers get it, and the thread must live
+            # If waiting for the turn failed, nothing was taken yet, and the jobs would wait for ever.
             batch = batch or take()
             if not isinstance(error, DatabaseLost):
                 log_database_error(logger, f"a transaction failed, and with it {len(batch)} jobs", error)
+            # The connection may be in any state, and in the middle of a transaction.
             self._disconnect()
             for ticket in batch:
                 # An interruption is for the caller that was interrupted while it did its own job.
@@ -318,6 +332,7 @@ class GroupCommitWriter:
             unit_of_work = self._unit_of_work = UnitOfWork(self._database.open_write_connection())
         transaction = unit_of_work.connection.begin()
         if self._files is not None:
+            # Within the transaction, whose lock keeps other processes from writing to the log that is checked.
             self._files.check_log()
         groups = list(group_insertions(batch))
         if len(groups) > 1:
@@ -331,6 +346,8 @@ class GroupCommitWriter:
             transaction = unit_of_work.connection.begin()
             self._run_each(batch, unit_of_work)
         try:
+            # A crash of this process or machine before this returns leaves all jobs or none of them on disk, and no
+            # caller has been told of success. A caller that repeats its request finds what was stored.
             transaction.commit()
         except SQLAlchemyError as error:
             raise error if is_certain_rollback(error) else CommitOutcomeUnknown from error
@@ -348,6 +365,7 @@ class GroupCommitWriter:
 
         If the database ended the transaction itself, the rollback fails, and with it the whole batch.
         """
+        # By the driver, since SQLAlchemy's nested transactions take several times as long as an insertion.
         driver = unit_of_work.driver
         driver.execute("SAVEPOINT job")
         succeeded = self._run(group, unit_of_work)
