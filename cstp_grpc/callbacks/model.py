@@ -84,8 +84,8 @@ class CallbackStore(Protocol):
     def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[Notification]:
         """Return due notifications, the longest due first, leased until `until`."""
 
-    def postpone(self, unit_of_work: UnitOfWork, notification: Notification) -> None:
-        """Store the attempts of a notification and when the next is due, unless it was removed."""
+    def postpone(self, unit_of_work: UnitOfWork, notification: Notification, until: datetime, attempts: int) -> None:
+        """Store when a notification is due and how many attempts failed, unless it was removed."""
 
     def remove(self, unit_of_work: UnitOfWork, notification: Notification) -> bool:
         """Remove a notification and return True if it existed."""

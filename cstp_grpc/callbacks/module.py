@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from cstp_grpc.audit.model import AuditSink
-from cstp_grpc.callbacks.outbox import CallbackOutbox, CallbackQueue
+from cstp_grpc.callbacks.outbox import CallbackBuilder, CallbackOutbox
 from cstp_grpc.callbacks.sql_store import SqlCallbackStore
 from cstp_grpc.config import Settings
 from cstp_grpc.decisions.read_policy import ReadPolicy
@@ -51,7 +51,8 @@ def build_callbacks_module(
     wanted = settings.federation.callbacks
     store, decisions = SqlCallbackStore(database), SqlDecisionStore(database, read_policy)
     notifications = WebhookOutbox(
-        CallbackQueue(store, decisions, allowed, settings.agent.name),
+        store,
+        CallbackBuilder(store, decisions, allowed, settings.agent.name),
         HttpWebhookClient(lambda _, ip: is_permitted_ip(ip)),
         sink,
         clock,

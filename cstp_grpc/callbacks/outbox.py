@@ -6,7 +6,6 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -158,8 +157,8 @@ def new_notification_id() -> str:
     return str(uuid.uuid4())
 
 
-class CallbackQueue:
-    """The queue of callback notifications.
+class CallbackBuilder:
+    """Builds the requests and audit entries of callback notifications.
 
     The content is what the agent may read at the time of sending: a notice about a decision that the agent may no
     longer read, or that did not fail after all, is withdrawn. `responding_agent` is the name of this agent.
@@ -172,22 +171,6 @@ class CallbackQueue:
         self._decisions = decisions
         self._allowed = allowed
         self._responding_agent = responding_agent
-
-    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
-        """Return when the next notification is due; None if there is none."""
-        return self._store.next_due(unit_of_work)
-
-    def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[Notification]:
-        """Return due notifications, the longest due first, leased until `until`."""
-        return self._store.take_due(unit_of_work, now, until, limit)
-
-    def postpone(self, unit_of_work: UnitOfWork, item: Notification, until: datetime, attempts: int) -> None:
-        """Store when a notification is due and how many attempts failed, unless it was removed."""
-        self._store.postpone(unit_of_work, replace(item, next_attempt_at=until, attempts=attempts))
-
-    def remove(self, unit_of_work: UnitOfWork, item: Notification) -> bool:
-        """Remove a notification and return True if it existed."""
-        return self._store.remove(unit_of_work, item)
 
     def build_request(self, unit_of_work: UnitOfWork, item: Notification) -> WebhookRequest | None:
         """Return the request for a notification; None if it was withdrawn.

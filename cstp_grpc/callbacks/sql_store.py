@@ -99,16 +99,16 @@ class SqlCallbackStore:
             replace(notification_from_row(row), next_attempt_at=until) for row in unit_of_work.execute(due).mappings()
         ]
         for notification in taken:
-            self.postpone(unit_of_work, notification)
+            self.postpone(unit_of_work, notification, until, notification.attempts)
         return taken
 
-    def postpone(self, unit_of_work: UnitOfWork, notification: Notification) -> None:
-        """Store the attempts of a notification and when the next is due, unless it was removed."""
+    def postpone(self, unit_of_work: UnitOfWork, notification: Notification, until: datetime, attempts: int) -> None:
+        """Store when a notification is due and how many attempts failed, unless it was removed."""
         self.hold(unit_of_work)
         unit_of_work.execute(
             update(callbacks)
             .where(callback_columns.id == notification.id)
-            .values(attempts=notification.attempts, next_attempt_at=notification.next_attempt_at)
+            .values(attempts=attempts, next_attempt_at=until)
         )
 
     def remove(self, unit_of_work: UnitOfWork, notification: Notification) -> bool:

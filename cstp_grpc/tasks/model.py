@@ -216,8 +216,10 @@ class PushStore(Protocol):
         A notification is left out while one about an earlier version waits for the same configuration.
         """
 
-    def postpone(self, unit_of_work: UnitOfWork, notification: TaskNotification) -> None:
-        """Store the attempts of a notification and when the next is due, unless it was removed."""
+    def postpone(
+        self, unit_of_work: UnitOfWork, notification: TaskNotification, until: datetime, attempts: int
+    ) -> None:
+        """Store when a notification is due and how many attempts failed, unless it was removed."""
 
     def remove(self, unit_of_work: UnitOfWork, notification: TaskNotification) -> bool:
         """Remove a notification and return True if it existed."""

@@ -17,7 +17,7 @@ from cstp_grpc.server_module import BackgroundPart, Module, SharedParts
 from cstp_grpc.storage.background_work import ExpiryTask
 from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
 from cstp_grpc.tasks.model import Task, TaskNotification, TaskStore
-from cstp_grpc.tasks.push_notifications import PushNotifications, PushUrlPolicy, TaskNotificationQueue
+from cstp_grpc.tasks.push_notifications import PushNotifications, PushUrlPolicy, TaskNotificationBuilder
 from cstp_grpc.tasks.repository import TaskRepository
 from cstp_grpc.tasks.servicer import TaskService
 from cstp_grpc.tasks.sql_push_store import SqlPushStore
@@ -82,10 +82,11 @@ def build_push_notifications(
     settings, database, writer, clock = shared.settings, shared.database, shared.writer, shared.clock
     store = SqlPushStore(database)
     kept = timedelta(days=settings.a2a.task_days)
-    queue = TaskNotificationQueue(store, tasks, addresses, A2aTaskRenderer(), clock, kept)
+    builder = TaskNotificationBuilder(store, tasks, addresses, A2aTaskRenderer(), clock, kept)
     sender: DeliveryDispatcher[TaskNotification]
     outbox = WebhookOutbox(
-        queue,
+        store,
+        builder,
         HttpWebhookClient(addresses.permits),
         sink,
         clock,

@@ -272,8 +272,8 @@ class TaskRenderer(Protocol):
         """Return the body of a notification; None if the content is not an A2A task."""
 
 
-class TaskNotificationQueue:
-    """The queue of push notifications about tasks.
+class TaskNotificationBuilder:
+    """Builds the requests and audit entries of push notifications about tasks.
 
     A notification about a version that expired more than `kept` ago is not sent.
     """
@@ -293,24 +293,6 @@ class TaskNotificationQueue:
         self._renderer = renderer
         self._clock = clock
         self._kept = kept
-
-    def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
-        """Return when the next notification is due; None if there is none."""
-        return self._store.next_due(unit_of_work)
-
-    def take_due(
-        self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int
-    ) -> Sequence[TaskNotification]:
-        """Return due notifications, the longest due first, leased until `until`."""
-        return self._store.take_due(unit_of_work, now, until, limit)
-
-    def postpone(self, unit_of_work: UnitOfWork, item: TaskNotification, until: datetime, attempts: int) -> None:
-        """Store when a notification is due and how many attempts failed, unless it was removed."""
-        self._store.postpone(unit_of_work, replace(item, next_attempt_at=until, attempts=attempts))
-
-    def remove(self, unit_of_work: UnitOfWork, item: TaskNotification) -> bool:
-        """Remove a notification and return True if it existed."""
-        return self._store.remove(unit_of_work, item)
 
     def build_request(self, unit_of_work: UnitOfWork, item: TaskNotification) -> WebhookRequest | None:
         """Return the request, or None if it was withdrawn or postponed. Raises WebhookAbandoned."""
@@ -354,7 +336,7 @@ class TaskNotificationQueue:
             self._withdraw(unit_of_work, item)
             return None
         if stored.settles_at > now:
-            self._store.postpone(unit_of_work, replace(item, next_attempt_at=stored.settles_at))
+            self._store.postpone(unit_of_work, item, stored.settles_at, item.attempts)
             return None
         return replace(task, state=STATE_AFTER_TIMEOUT[task.state], updated_at=stored.settles_at)
 

@@ -154,16 +154,18 @@ class SqlPushStore:
         )
         taken = [replace(notification_from_row(row), next_attempt_at=until) for row in unit_of_work.execute(query)]
         for notification in taken:
-            self.postpone(unit_of_work, notification)
+            self.postpone(unit_of_work, notification, until, notification.attempts)
         return taken
 
-    def postpone(self, unit_of_work: UnitOfWork, notification: TaskNotification) -> None:
-        """Store the attempts of a notification and when the next is due, unless it was removed."""
+    def postpone(
+        self, unit_of_work: UnitOfWork, notification: TaskNotification, until: datetime, attempts: int
+    ) -> None:
+        """Store when a notification is due and how many attempts failed, unless it was removed."""
         self.hold(unit_of_work)
         unit_of_work.execute(
             update(task_notifications)
             .where(notification_condition(notification))
-            .values(attempts=notification.attempts, next_attempt_at=notification.next_attempt_at)
+            .values(attempts=attempts, next_attempt_at=until)
         )
 
     def remove(self, unit_of_work: UnitOfWork, notification: TaskNotification) -> bool:

@@ -73,13 +73,11 @@ class PendingNotification(Protocol):
 
 
 ItemT = TypeVar("ItemT", bound=PendingNotification)
+BuiltT = TypeVar("BuiltT", bound=PendingNotification, contravariant=True)
 
 
-class NotificationQueue(Protocol[ItemT]):
-    """A queue of notifications of one kind, and the content of each.
-
-    A method that takes a unit of work belongs to its transaction.
-    """
+class NotificationStore(Protocol[ItemT]):
+    """Stores the queued notifications of one kind, within the transactions of units of work."""
 
     def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
         """Return when the next notification is due; None if there is none."""
@@ -93,17 +91,21 @@ class NotificationQueue(Protocol[ItemT]):
     def remove(self, unit_of_work: UnitOfWork, item: ItemT) -> bool:
         """Remove a notification and return True if it existed."""
 
-    def build_request(self, unit_of_work: UnitOfWork, item: ItemT) -> WebhookRequest | None:
+
+class NotificationBuilder(Protocol[BuiltT]):
+    """Builds the requests and audit entries of notifications of one kind."""
+
+    def build_request(self, unit_of_work: UnitOfWork, item: BuiltT) -> WebhookRequest | None:
         """Return the request for a notification with its current content.
 
-        None if nothing is sent now, which the queue has stored: the notification was withdrawn or postponed. Raises
+        None if nothing is sent now, which was stored: the notification was withdrawn or postponed. Raises
         WebhookAbandoned.
         """
 
-    def audit_entry(self, item: ItemT, at: datetime, error: str | None) -> AuditEntry:
+    def audit_entry(self, item: BuiltT, at: datetime, error: str | None) -> AuditEntry:
         """Return the audit entry for a notification that was delivered, or abandoned with an error."""
 
-    def recipient_of(self, item: ItemT) -> str:
+    def recipient_of(self, item: BuiltT) -> str:
         """Return the recipient whose threads send a notification; the number of recipients must be bounded."""
 
 
@@ -116,7 +118,8 @@ class WebhookOutbox(Generic[ItemT]):
 
     def __init__(
         self,
-        queue: NotificationQueue[ItemT],
+        store: NotificationStore[ItemT],
+        builder: NotificationBuilder[ItemT],
         client: WebhookClient,
         trail: AuditSink,
         clock: Callable[[], datetime],
@@ -124,7 +127,8 @@ class WebhookOutbox(Generic[ItemT]):
         knows: Callable[[str], bool],
         settled: Callable[[], None] = lambda: None,
     ) -> None:
-        self._queue = queue
+        self._store = store
+        self._builder = builder
         self._client = client
         self._trail = trail
         self._clock = clock
@@ -134,15 +138,15 @@ class WebhookOutbox(Generic[ItemT]):
 
     def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
         """Return when the next notification is due; None if there is none."""
-        return self._queue.next_due(unit_of_work)
+        return self._store.next_due(unit_of_work)
 
     def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[ItemT]:
         """Return due notifications, the longest due first, leased until `until`."""
-        return self._queue.take_due(unit_of_work, now, until, limit)
+        return self._store.take_due(unit_of_work, now, until, limit)
 
     def postpone(self, unit_of_work: UnitOfWork, item: ItemT, until: datetime) -> None:
         """Make a notification due at a later instant."""
-        self._queue.postpone(unit_of_work, item, until, item.attempts)
+        self._store.postpone(unit_of_work, item, until, item.attempts)
 
     def prepare(self, unit_of_work: UnitOfWork, item: ItemT) -> DeliveryAttempt | None:
         """Return the delivery attempt of a notification; None if nothing is sent now, which is then recorded."""
@@ -150,7 +154,7 @@ class WebhookOutbox(Generic[ItemT]):
             self._abandon(unit_of_work, item, "the agent is not known any more")
             return None
         try:
-            request = self._queue.build_request(unit_of_work, item)
+            request = self._builder.build_request(unit_of_work, item)
         except WebhookAbandoned as reason:
             self._abandon(unit_of_work, item, str(reason))
             return None
@@ -162,7 +166,7 @@ class WebhookOutbox(Generic[ItemT]):
 
     def recipient_of(self, item: ItemT) -> str:
         """Return the recipient whose threads send a notification."""
-        return self._queue.recipient_of(item)
+        return self._builder.recipient_of(item)
 
     def name_of(self, item: ItemT) -> str:
         """Return the name of a notification for the log."""
@@ -189,7 +193,7 @@ class WebhookOutbox(Generic[ItemT]):
         if due is None:
             return self._abandonment(item, reason)
         logger.info("the notification %s did not arrive and is sent again: %s", item.id, reason)
-        return AttemptResult(lambda unit_of_work: self._queue.postpone(unit_of_work, item, due, attempts), again=True)
+        return AttemptResult(lambda unit_of_work: self._store.postpone(unit_of_work, item, due, attempts), again=True)
 
     def _abandonment(self, item: ItemT, reason: str) -> AttemptResult:
         return AttemptResult(
@@ -203,5 +207,5 @@ class WebhookOutbox(Generic[ItemT]):
 
     def _settle(self, unit_of_work: UnitOfWork, item: ItemT, error: str | None) -> None:
         """Remove a notification and audit its delivery or failure, unless that was done already."""
-        if self._queue.remove(unit_of_work, item):
-            self._trail.append(unit_of_work, self._queue.audit_entry(item, self._clock(), error))
+        if self._store.remove(unit_of_work, item):
+            self._trail.append(unit_of_work, self._builder.audit_entry(item, self._clock(), error))

@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 
 from cstp_grpc.audit.model import NullAuditSink
 from cstp_grpc.callbacks.model import Notification
-from cstp_grpc.callbacks.outbox import CallbackOutbox, CallbackQueue
+from cstp_grpc.callbacks.outbox import CallbackBuilder, CallbackOutbox
 from cstp_grpc.callbacks.sql_store import SqlCallbackStore
 from cstp_grpc.callbacks.sql_tables import callbacks, citations
 from cstp_grpc.decisions.journal import CitationNotifier, Journal
@@ -112,9 +112,9 @@ class Kit:
 
     def dispatcher(self, **given: Any) -> DeliveryDispatcher[Notification]:
         courier = given.pop("courier", self.courier)
-        queue = CallbackQueue(self.store, self.decisions, given.pop("allowed", self.allowed), "house")
+        builder = CallbackBuilder(self.store, self.decisions, given.pop("allowed", self.allowed), "house")
         patience = DeliveryRetryPolicy(timedelta(hours=24), lambda: 1.0)
-        outbox = WebhookOutbox(queue, courier, self.trail, self.clock, patience, self.agents.__contains__)
+        outbox = WebhookOutbox(self.store, builder, courier, self.trail, self.clock, patience, self.agents.__contains__)
         writer = given.pop("writer", self.writer)
         given.setdefault("lease_seconds", LEASE)
         return DeliveryDispatcher("callbacks", outbox, writer, self.clock, logger, "nothing", **given)

@@ -16,7 +16,7 @@ from cstp_grpc.storage.database import Database
 from cstp_grpc.storage.delivery import DeliveryDispatcher, DeliveryRetryPolicy
 from cstp_grpc.storage.writer import GroupCommitWriter
 from cstp_grpc.tasks.model import PushConfig, Task, TaskNotification
-from cstp_grpc.tasks.push_notifications import PushNotifications, PushUrlPolicy, TaskNotificationQueue
+from cstp_grpc.tasks.push_notifications import PushNotifications, PushUrlPolicy, TaskNotificationBuilder
 from cstp_grpc.tasks.repository import TaskContent, TaskRepository
 from cstp_grpc.tasks.sql_push_store import SqlPushStore
 from cstp_grpc.tasks.sql_store import SqlTaskStore
@@ -101,9 +101,10 @@ class PushKit:
 
     @contextmanager
     def sending(self, **given: Any) -> Iterator[DeliveryDispatcher[TaskNotification]]:
-        queue = TaskNotificationQueue(self.store, self.tasks, self.addresses, PlainRenderer(), self.clock, KEPT)
+        builder = TaskNotificationBuilder(self.store, self.tasks, self.addresses, PlainRenderer(), self.clock, KEPT)
         outbox = WebhookOutbox(
-            queue,
+            self.store,
+            builder,
             self.client,
             self.trail,
             self.clock,
