@@ -80,7 +80,8 @@ class A2aClient:
         self._http = IntegerJsonClient(
             # What is read is counted as it comes, so it must not come compressed.
             headers=[("accept-encoding", "identity"), *bearer_header(token)],
-            transport=SizeLimitedTransport(httpx.AsyncHTTPTransport(verify=tls_context(root_certificates))),
+            event_hooks={"response": [limit_body_size]},
+            verify=tls_context(root_certificates),
             # Each call has a bound of its own.
             timeout=None,
             trust_env=False,
@@ -224,26 +225,12 @@ class IntegerJsonClient(httpx.AsyncClient):
         return super().build_request(method, url, json=restore_integers(json), **rest)
 
 
-class SizeLimitedTransport(httpx.AsyncBaseTransport):
-    """An httpx transport that aborts responses larger than MAX_RESPONSE_BYTES."""
-
-    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
-        self._transport = transport
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Return the response to a request. Raises A2aResponseTooLarge."""
-        response = await self._transport.handle_async_request(request)
-        stream = response.stream
-        assert isinstance(stream, httpx.AsyncByteStream), "it comes from the network"
-        if response.headers.get("content-encoding", "identity") != "identity":
-            await stream.aclose()
-            raise A2aResponseTooLarge("the answer is compressed, though that was not asked for")
-        response.stream = SizeLimitedStream(stream)
-        return response
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._transport.aclose()
+async def limit_body_size(response: httpx.Response) -> None:
+    """Make a response that is larger than MAX_RESPONSE_BYTES fail while it is read. Raises A2aResponseTooLarge."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise A2aResponseTooLarge("the answer is compressed, though that was not asked for")
+    assert isinstance(response.stream, httpx.AsyncByteStream), "it comes from the network"
+    response.stream = SizeLimitedStream(response.stream)
 
 
 class SizeLimitedStream(httpx.AsyncByteStream):
