@@ -87,7 +87,7 @@ class HttpClient:
         self, method: str, url: SplitResult, headers: Mapping[str, str], body: bytes | None, seconds: float
     ) -> Iterator[httpcore.Response]:
         """Send a request and yield the response, whose body was not read yet."""
-        # Not loaded before it is needed: it takes 30 ms, and most commands and many servers send no HTTP requests.
+        # Not loaded before it is needed: it takes 25 ms, and most commands and many servers send no HTTP requests.
         import httpcore
 
         if seconds <= 0:
