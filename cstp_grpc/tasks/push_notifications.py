@@ -168,8 +168,6 @@ class PushNotifications:
         """Queue the notifications about a version that was just stored. Raises InvalidArgument for the config."""
         if config is not None:
             self._put_config(unit_of_work, agent, stored.task.id, config, now)
-        elif stored.task.version == 1:
-            return
         configs = self._store.configs(unit_of_work, agent, stored.task.id)
         if configs:
             self._queue_notifications(unit_of_work, agent, configs, stored, now, is_new=True)

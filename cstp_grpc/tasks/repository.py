@@ -115,7 +115,8 @@ class TaskRepository:
             put = self._store.replace if version else self._store.add
             if not put(unit_of_work, agent, task, settles_at, moment):
                 raise save_conflict_error(content.id, version)
-            if push is not None:
+            # Of a new task without a configuration nobody is notified, which is what nearly all of them are.
+            if push is not None and (version or config is not None):
                 push.record_change(unit_of_work, agent, TaskRecord(task, settles_at), config, moment.now)
             return task
 
