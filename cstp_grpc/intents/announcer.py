@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from cstp_grpc.audit.model import AuditEntry, AuditEvent, AuditSink
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match
+from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.enums import INTENT_LAYER_AGENT, Outcome, Stakes
 from cstp_grpc.errors import error_reason
 from cstp_grpc.guardrails.checker import GuardrailChecker, verdict_audit_fields
@@ -157,27 +158,6 @@ class Feedback:
     revision: int = 1
 
 
-class SimilarDecisionSearch(Protocol):
-    """Searches for similar decisions."""
-
-    def require_revision(self, token: str) -> None:
-        """Wait until searches can find everything up to a journal revision, whichever server wrote it.
-
-        Raises InvalidArgument, Unavailable and QueryFailed.
-        """
-
-    def search_by_preference(
-        self, text: str, preferences: Sequence[DecisionFilter], caller: str, limit: int, min_score: float
-    ) -> list[Match]:
-        """Return matches that the caller may read: the best of the first filter, then of the next, and so on.
-
-        They are at most `limit` together, each once. Raises QueryFailed.
-        """
-
-    def is_short(self, text: str, preferences: Sequence[DecisionFilter], limit: int) -> bool:
-        """Return True if that search does not block and takes less than a millisecond."""
-
-
 class CitationRecorder(Protocol):
     """Records which decisions an agent was given, so that it can be notified if one of them fails."""
 
@@ -200,7 +180,7 @@ class Announcer:
 
     def __init__(
         self,
-        search: SimilarDecisionSearch,
+        search: DecisionSearch,
         judge: GuardrailChecker,
         code: CodeContextReader,
         intents: IntentStore,

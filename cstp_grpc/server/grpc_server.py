@@ -11,6 +11,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from cstp_grpc.audit.refused_calls import RefusalCounter
 from cstp_grpc.caller import ANONYMOUS
 from cstp_grpc.certificates import ServerCertificate
 from cstp_grpc.config import GrpcSettings, Settings, join_host_port
@@ -22,7 +23,7 @@ from cstp_grpc.server.deployment import SINGLE_PROCESS, Deployment
 from cstp_grpc.server.execution import CallPools, EventLoopThread
 from cstp_grpc.server.interceptors.admission import AdmissionStep, Authenticator, refuse_expired
 from cstp_grpc.server.interceptors.call_limits import CallsInProgress, OpenStreams, RateLimiter
-from cstp_grpc.server.interceptors.error_status import ErrorReporter, RefusalSink
+from cstp_grpc.server.interceptors.error_status import ErrorReporter
 from cstp_grpc.server.interceptors.validation import RequestValidator
 from cstp_grpc.server.open_services import MAX_OPEN_STREAMS, HealthService, OpenHandlers
 
@@ -185,7 +186,9 @@ def channel_options(settings: GrpcSettings, *, reuse_port: bool) -> list[tuple[s
     ]
 
 
-def build_call_policy(settings: Settings, refusals: RefusalSink, deployment: Deployment = SINGLE_PROCESS) -> CallPolicy:
+def build_call_policy(
+    settings: Settings, refusals: RefusalCounter, deployment: Deployment = SINGLE_PROCESS
+) -> CallPolicy:
     """Build the policy of all calls; refused calls are counted in `refusals`. Raises ConfigError."""
     methods = contract_methods(settings.disabled_services)
     return CallPolicy(

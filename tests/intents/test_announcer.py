@@ -12,8 +12,10 @@ import pytest
 from cstp_grpc.audit.model import AuditEntry, AuditFilter
 from cstp_grpc.audit.sql_trail import SqlAuditTrail
 from cstp_grpc.decisions.model import Decision, DecisionFilter, Match, passes_filter
+from cstp_grpc.decisions.search.decision_search import DecisionSearch
 from cstp_grpc.enums import DecisionStatus, Stakes, Visibility
 from cstp_grpc.errors import GuardrailEvalFailed, InvalidArgument, NotFound, QueryFailed
+from cstp_grpc.guardrails.checker import GuardrailChecker
 from cstp_grpc.guardrails.model import NO_CODE, Action, CodeFacts, Verdict
 from cstp_grpc.intents.announcer import Announcement, Announcer, Feedback
 from cstp_grpc.intents.model import CodeContext, Intent, IntentFilter
@@ -49,7 +51,7 @@ def match(number: int, category: str | None, agent: str = "alice") -> Match:
 
 
 @dataclass
-class Memory:
+class Memory(DecisionSearch):
     """Finds its matches by their category and agent, best first, or raises."""
 
     matches: list[Match] = field(default_factory=list)
@@ -69,7 +71,7 @@ class Memory:
 
 
 @dataclass
-class Rules:
+class Rules(GuardrailChecker):
     """Finds nothing wrong, or raises; remembers what it was asked about."""
 
     error: Exception | None = None

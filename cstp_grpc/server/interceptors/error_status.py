@@ -6,12 +6,12 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import grpc
 from google.rpc import code_pb2, status_pb2
 
 from cstp_grpc import errors
+from cstp_grpc.audit.refused_calls import RefusalCounter
 from cstp_grpc.contract.error_details import make_error_details, pack_any
 from cstp_grpc.contract.error_reasons import RETRIED_GRPC_CODES, codes_for_error
 from cstp_grpc.contract.rpc_errors import PUSHBACK_KEY, REQUEST_ID_KEY, STATUS_KEY
@@ -96,17 +96,10 @@ REFUSAL_ERRORS = (AuthenticationRequired, PermissionDenied, InvalidArgument, Rat
 """Errors that mean that a call was refused, in contrast to one that failed."""
 
 
-class RefusalSink(Protocol):
-    """Counts refused calls."""
-
-    def add(self, agent: str | None, method: str, reason: str) -> None:
-        """Count a refused call; `agent` is None if it is unknown. Does no I/O."""
-
-
 class ErrorReporter:
     """Returns the status of a failed call, logs the error, and counts refused calls."""
 
-    def __init__(self, refusals: RefusalSink) -> None:
+    def __init__(self, refusals: RefusalCounter) -> None:
         self._refusals = refusals
 
     def status_for(self, call: InboundCall, error: Exception) -> RichStatus:
