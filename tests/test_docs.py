@@ -19,7 +19,11 @@ from cstp_grpc.contract.methods import contract_methods
 from tests.intent_layer.repositories import needs_git
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DOCUMENTS = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "clients/*/README.md", "[bct]*/**/AGENTS.md")
+    for path in ROOT.glob(pattern)
+)
 README = (ROOT / "README.md").read_text()
 SOURCES = [
     f"/{path.relative_to(ROOT)}"
