@@ -48,7 +48,7 @@ def build_callbacks_module(
 ) -> CallbackParts:
     """Build callback delivery to the allowed URLs, as far as their hosts have permitted IP addresses."""
     settings, database, writer, clock = shared.settings, shared.database, shared.writer, shared.clock
-    wanted = settings.federation.callbacks
+    callbacks = settings.federation.callbacks
     store, decisions = SqlCallbackStore(database), SqlDecisionStore(database, read_policy)
     notifications = WebhookOutbox(
         store,
@@ -56,7 +56,7 @@ def build_callbacks_module(
         HttpWebhookClient(lambda _, ip: is_permitted_ip(ip)),
         sink,
         clock,
-        DeliveryRetryPolicy(timedelta(hours=wanted.delivery_hours)),
+        DeliveryRetryPolicy(timedelta(hours=callbacks.delivery_hours)),
         authorized_agent_names(settings).__contains__,
     )
     sender = DeliveryDispatcher(
@@ -70,7 +70,7 @@ def build_callbacks_module(
         lease_seconds=LEASE_SECONDS,
         reading=database.background_snapshot,
     )
-    window = timedelta(days=wanted.window_days)
+    window = timedelta(days=callbacks.window_days)
     outbox = CallbackOutbox(store, decisions, allowed, writer, clock, window, sender.wake)
     remover = ExpiryTask(
         "citation-removal", outbox.remove_expired_citations, REMOVAL_SECONDS, logger, "old citations are not removed"

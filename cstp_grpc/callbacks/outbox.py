@@ -23,9 +23,9 @@ from cstp_grpc.webhooks.url_allow_list import UrlAllowList
 logger = logging.getLogger(__name__)
 
 MAX_RESPONSE = 1024 * 1024
-"""How many characters of JSON a late answer may have that is told on."""
+"""Maximum characters of JSON of a late answer that is queued: 1 Mi. Chosen: the dispatcher loads several at once."""
 REMOVAL_BATCH = 100
-"""Maximum number of citations removed in one transaction, so that announcements do not wait for long."""
+"""Citations that one transaction removes at most. Chosen: announcements wait for it only briefly."""
 
 
 class CitedDecisions(Protocol):
@@ -76,11 +76,14 @@ class CallbackOutbox:
         """
         if url is None or not self.is_allowed(url) or not decisions:
             return
+        # In the transaction of the announcement: after a crash both exist, or neither.
         at = self._clock()
         self._store.cite(
             unit_of_work,
             [Citation(decision.id, agent, correlation_id, url, at + self._window) for decision in decisions],
         )
+        # Read again after citing: a review that committed between the search and this transaction found no citation
+        # to claim, and one that commits later finds this one.
         entries = self._decisions.load(unit_of_work, [decision.id for decision in decisions])
         for decision in decisions:
             entry = entries.get(decision.id)
@@ -89,7 +92,8 @@ class CallbackOutbox:
 
     def queue_failure_notices(self, unit_of_work: UnitOfWork, decision_id: str, at: datetime) -> None:
         """Queue within a transaction a notice to every agent to whom a failed decision was cited."""
-        told = self._store.claim_citations(unit_of_work, decision_id, at)
+        # Claimed in the transaction that queues, so that each agent gets one notice, also after a crash in between.
+        claimed = self._store.claim_citations(unit_of_work, decision_id, at)
         self._add(
             unit_of_work,
             [
@@ -103,7 +107,7 @@ class CallbackOutbox:
                     at,
                     decision_id,
                 )
-                for each in told
+                for each in claimed
             ],
         )
 
@@ -184,6 +188,7 @@ class CallbackBuilder:
         if content is None:
             logger.info("the notification %s for %s is withdrawn: there is nothing to tell now", item.id, item.agent)
             self._store.remove(unit_of_work, item)
+            # The decision may fail again, which is then reported.
             self._store.release_citation(unit_of_work, item)
             return None
         return WebhookRequest(address, lambda: self._build_message(item, content), {"content-type": "application/json"})
@@ -209,7 +214,7 @@ class CallbackBuilder:
     def _build_content(self, unit_of_work: UnitOfWork, item: Notification) -> Mapping[str, Any] | None:
         """Return the current content of a notification; None if there is nothing left to report."""
         if item.kind is NotificationKind.LATE_FEEDBACK:
-            # Those that were noted before revisions were counted are on the first.
+            # Rows that are older than the column intent_revision have NULL; they are about the first revision.
             return {"revision": item.intent_revision or 1, "response": item.response}
         assert item.decision_id is not None, "which decision failed is known"
         entry = self._decisions.load(unit_of_work, [item.decision_id]).get(item.decision_id)
@@ -229,11 +234,11 @@ class CallbackBuilder:
 
 def failed_decision_json(decision: Decision, reviewed_at: datetime) -> dict[str, Any]:
     """Return the JSON of a failed decision, with no more than a query would show."""
-    told: dict[str, Any] = {"id": decision.id, "title": decision.title, "outcome": "failure"}
+    shown: dict[str, Any] = {"id": decision.id, "title": decision.title, "outcome": "failure"}
     if decision.notes is not None:
-        told["notes"] = decision.notes
-    told["date"] = format_rfc3339(decision.date)
-    return {"decision": told, "reviewedAt": format_rfc3339(decision.reviewed_date or reviewed_at)}
+        shown["notes"] = decision.notes
+    shown["date"] = format_rfc3339(decision.date)
+    return {"decision": shown, "reviewedAt": format_rfc3339(decision.reviewed_date or reviewed_at)}
 
 
 def format_rfc3339(instant: datetime) -> str:

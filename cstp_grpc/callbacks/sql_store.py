@@ -46,7 +46,8 @@ class SqlCallbackStore:
     def claim_citations(self, unit_of_work: UnitOfWork, decision_id: str, at: datetime) -> Sequence[Citation]:
         """Mark the unclaimed, unexpired citations of a decision as claimed, and return them."""
         self.hold(unit_of_work)
-        told = (
+        # One statement selects and marks, so that no citation is claimed twice.
+        claim = (
             update(citations)
             .where(
                 citation_columns.decision_id == decision_id,
@@ -56,8 +57,9 @@ class SqlCallbackStore:
             .values(told_at=at)
             .returning(*KEY, citation_columns.url, citation_columns.expires_at)
         )
-        found = [Citation(**row) for row in unit_of_work.execute(told).mappings()]
-        return sorted(found, key=lambda citation: (citation.agent, citation.correlation_id))
+        claimed = [Citation(**row) for row in unit_of_work.execute(claim).mappings()]
+        # RETURNING has no order of its own.
+        return sorted(claimed, key=lambda citation: (citation.agent, citation.correlation_id))
 
     def release_citation(self, unit_of_work: UnitOfWork, notification: Notification) -> None:
         """Mark the citation of a notification as unclaimed again."""
@@ -88,6 +90,8 @@ class SqlCallbackStore:
 
     def take_due(self, unit_of_work: UnitOfWork, now: datetime, until: datetime, limit: int) -> Sequence[Notification]:
         """Return due notifications, the longest due first, leased until `until`."""
+        # Held before the rows are read, so that no other server takes the same ones. The lease is the new time of the
+        # next attempt: if this process is killed while it sends, any server takes them again from then on.
         self.hold(unit_of_work)
         due = (
             select(callbacks)
@@ -119,7 +123,7 @@ class SqlCallbackStore:
 
 def notification_to_row(notification: Notification) -> dict[str, object]:
     """Convert a notification to a row of `callbacks`."""
-    row = {name: getattr(notification, name) for name in callback_columns.keys()}  # noqa: SIM118 - columns, not names, else
+    row = {name: getattr(notification, name) for name in callback_columns.keys()}  # noqa: SIM118 - iterating over a column collection yields columns, not names
     response = notification.response
     return row | {"kind": notification.kind.value, "response": None if response is None else json.dumps(dict(response))}
 

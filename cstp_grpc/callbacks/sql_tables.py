@@ -18,9 +18,9 @@ citations = Table(
     Index(None, "expires_at"),
     sqlite_with_rowid=False,
 )
-"""Decisions that announcements were answered with, where the announcing agent is told at `url` of their failure.
+"""Decisions that answers to announcements contained. Their failure is reported once to the announcing agent at `url`.
 
-That is until `expires_at`, and once: `told_at` is when.
+It is reported until `expires_at`; `told_at` is when the report was queued, NULL before.
 """
 
 callbacks = Table(
@@ -40,7 +40,7 @@ callbacks = Table(
     Index(None, "next_attempt_at"),
     sqlite_with_rowid=False,
 )
-"""Notifications that are to be sent, until they are, or are given up; `response` is JSON.
+"""Queued notifications, until they are delivered or abandoned; `response` is JSON.
 
-Whoever sends sets `next_attempt_at` ahead first, so that no other server does the same.
+A server leases one before it sends it by setting `next_attempt_at` ahead, so that no other server sends it too.
 """

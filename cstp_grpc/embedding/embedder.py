@@ -41,6 +41,8 @@ class CachedEmbedder:
     def __init__(self, inner: Embedder, size: int) -> None:
         self._inner = inner
         self._vectors: LRUCache[bytes, Vectors] = LRUCache(size)
+        # Guards the cache, whose lookups reorder it; held for no computation. Two threads may embed the same text, and
+        # the later of the two equal results stays.
         self._lock = threading.Lock()
 
     @property
@@ -55,6 +57,7 @@ class CachedEmbedder:
 
     def is_cached(self, text: str) -> bool:
         """Return True if the vector of a text is cached."""
+        # Without the lock: `in` does not reorder the cache, and an outdated answer only costs time.
         return cache_key(text) in self._vectors
 
     def embed(self, texts: Sequence[str]) -> Vectors:
@@ -67,6 +70,7 @@ class CachedEmbedder:
         if known is not None:
             return known
         vectors = self._inner.embed(texts)
+        # The cache and all callers share this array.
         vectors.setflags(write=False)
         with self._lock:
             self._vectors[key] = vectors
@@ -75,4 +79,6 @@ class CachedEmbedder:
 
 def cache_key(text: str) -> bytes:
     """Return a fixed-size hash of a text, so that long texts do not fill the cache."""
+    # 128 bits: a collision would give a text the vector of another one. surrogatepass, because a text may contain
+    # lone surrogates, which JSON can express.
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,8 +1,8 @@
 """An embedder that hashes the words of a text: it needs no model and compares spelling only.
 
 Word stems match inflections, trigrams match identifiers and misspellings. Measured on small sets of decisions, pairs
-of
-words added nothing, and fewer than 1024 dimensions caused noticeable collisions.
+of words
+added nothing, and fewer than 1024 dimensions caused noticeable collisions.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import numpy as np
 from cstp_grpc.embedding.embedder import Vectors
 
 DIMENSIONS = 1024
+"""A power of two, because `hash_feature` takes the sign from the next higher bit."""
 MAX_CHARACTERS = 8192
-"""How much of a text is read, which bounds the time it takes."""
+"""Characters of a text that are read, which bounds the time it takes."""
 TRIGRAM_LENGTH = 3
 TRIGRAM_WEIGHT = 0.5
-"""What all pieces of a word weigh beside the word itself, more of them in a longer word."""
+"""Scales the weight of a word's trigrams, relative to the word itself: n of them have together this times sqrt(n)."""
 STOP_WEIGHT = 0.01
-"""Next to nothing, yet a text of nothing else still has a vector."""
+"""The weight of a stop word. Not 0, so that a text of stop words only has a vector."""
 COMMON = """
 a after all also an and any are as at be been before being between but by can could did do does each every for from had
 has have how i if in into is it its many may more most must my no not now of on once one only or our out over own per
@@ -33,10 +34,11 @@ should so some still such than that the their them then there these they this th
 what when where which while who why will with would you your
 """
 STOP_WORDS = frozenset(COMMON.split())
-"""English words that any text may hold."""
+"""Common English words, which say nothing about the subject of a text."""
 ENDINGS = (("ies", "y"), ("ied", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("s", ""), ("e", ""))
-"""Endings of inflected words and what stands in their place, tried in this order."""
+"""Endings of inflected words and their replacements, tried in this order."""
 SHORTEST_STEM = 3
+"""Letters that a stem keeps at least, so that `bus` and `red` stay whole."""
 
 CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
 WORD = re.compile(r"[^\W_]+")
@@ -67,7 +69,7 @@ class LexicalEmbedder:
                 position, sign = hash_feature(feature)
                 vector[position] += sign * weight
             length = np.linalg.norm(vector)
-            # Two features may have met with opposite signs and cancelled all there was.
+            # Features at the same position with opposite signs may have cancelled each other out completely.
             vector /= length or 1.0
             if not length:
                 vector[hash_feature(text)[0]] = 1.0
@@ -116,5 +118,6 @@ def char_trigrams(word: str) -> list[str]:
 
 def hash_feature(feature: str) -> tuple[int, int]:
     """Return the position and the sign of a feature; the same on every machine and in every process."""
+    # CRC-32 and not hash(), which is seeded differently in every process. The vectors are stored.
     code = zlib.crc32(feature.encode("utf-8", "surrogatepass"))
     return code % DIMENSIONS, 1 if code & DIMENSIONS else -1

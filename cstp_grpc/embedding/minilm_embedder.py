@@ -20,12 +20,12 @@ logger = logging.getLogger(__name__)
 
 DIMENSIONS = 384
 MAX_TOKENS = 256
-"""How much of a text the model reads; it was trained with no more."""
+"""Tokens of a text that the model reads: max_seq_length of its published configuration."""
 MAX_CHARACTERS = 8192
-"""How much of a text is tokenised: enough for 256 tokens of any language, and a bound for the time it takes."""
+"""Characters of a text that are tokenised: enough for 256 tokens of any language, and a bound for the time it takes."""
 BATCH_TEXTS = 32
 BATCH_TOKENS = 2048
-"""Tokens of a batch, padding included. Larger batches are no faster and take hundreds of megabytes."""
+"""Tokens of a batch, padding included. Measured: larger batches are no faster and take hundreds of megabytes."""
 
 PROBES = (
     "Orders are kept in a PostgreSQL database.",
@@ -33,8 +33,9 @@ PROBES = (
     "The old CAFÉ by the harbour serves fresh fish.",
 )
 PROBE_COSINES = (0.5231, 0.0987, 0.0717)
-"""What the published model says of the first and second, first and third, second and third probe."""
+"""The published model's similarities of the first and second, first and third, second and third probe."""
 PROBE_TOLERANCE = 1e-3
+"""Chosen: more than the rounding differences between exports of this model, less than another model would differ."""
 
 
 class MiniLmEmbedder:
@@ -110,6 +111,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
         logger.exception("%s cannot be read", path)
         raise WeightsMissing(f"{path}: is not a tokenizer; the log says why.") from error
     tokenizer.enable_truncation(MAX_TOKENS)
+    # Batches are padded in `_run`, to their longest text instead of a length that the file prescribes.
     tokenizer.no_padding()
     return tokenizer
 
@@ -118,7 +120,9 @@ def open_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
     """Return a session that runs one text on `threads` CPU threads. Raises WeightsMissing."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
+    # The graph is a chain of nodes, so that there is nothing to run beside each other.
     options.inter_op_num_threads = 1
+    # 3: errors only. The session is shared by all threads; its `run` is thread-safe.
     options.log_severity_level = 3
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -131,7 +135,7 @@ def batch_by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
     """Yield the positions of texts in batches of similar length, within the batch limits."""
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        # Lengths grow, so that this text is the longest, to which the others are padded.
+        # In order of length, so that this text is the longest so far, to which the others are padded.
         if batch and (len(batch) == BATCH_TEXTS or (len(batch) + 1) * lengths[index] > BATCH_TOKENS):
             yield batch
             batch = []
@@ -143,7 +147,8 @@ def batch_by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
 def mean_pool(hidden: NDArray[np.float32], mask: NDArray[np.int64]) -> Vectors:
     """Return the normalised mean over each text's tokens; `hidden` is (batch, length, dimensions)."""
     weights = mask[:, np.newaxis, :].astype(np.float32)
-    # The sum will do: the mean differs by a factor only, which the division by the length takes away.
+    # A sum instead of a mean: they differ by a factor, which the normalisation removes. As a matrix product it needs no
+    # intermediate array of the size of `hidden`.
     summed: Vectors = np.matmul(weights, hidden)[:, 0, :]
     summed /= np.linalg.norm(summed, axis=1, keepdims=True)
     return summed

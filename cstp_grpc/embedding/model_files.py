@@ -21,7 +21,7 @@ def download_model() -> None:
 
     Raises ModelDownloadFailed.
     """
-    # Chroma takes long to import and is needed for this only where no weights are found.
+    # Chroma takes long to import and is needed only if no weights were found.
     from chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2 import ONNXMiniLM_L6_V2
 
     logger.info("downloading the weights of all-MiniLM-L6-v2 (79 MB)")
@@ -46,7 +46,7 @@ PUBLISHED_SHA256 = {
     SAFETENSORS: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     TOKENIZER: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
-"""The files as the model's authors published them; ONNX exports are by others and are judged by what they compute."""
+"""SHA-256 of the files of the model's authors. ONNX exports have other authors and are verified by probe sentences."""
 
 
 class WeightsMissing(Exception):
@@ -107,7 +107,9 @@ def package_folder() -> Path | None:
     return Path(str(distribution.locate_file(PACKAGE_FOLDER)))
 
 
-def find_model_files(model_path: Path | None, download: bool, places: ModelFileLocations | None = None) -> ModelFiles:
+def find_model_files(
+    model_path: Path | None, download: bool, locations: ModelFileLocations | None = None
+) -> ModelFiles:
     """Return the model files of the first location that has them.
 
     The order is `model_path`, Chroma's cache, the data package, Chroma's download. If `model_path` is given, it is
@@ -116,18 +118,18 @@ def find_model_files(model_path: Path | None, download: bool, places: ModelFileL
     """
     if model_path is not None:
         return files_at_model_path(model_path.expanduser())
-    places = places or default_locations()
-    for folder in (places.chroma_cache, places.package):
+    locations = locations or default_locations()
+    for folder in (locations.chroma_cache, locations.package):
         if folder is not None and (found := files_in_folder(folder)):
             return found
-    absent = f"The weights of {MODEL} are not in {places.chroma_cache}, the package {PACKAGE} is not installed"
+    absent = f"The weights of {MODEL} are not in {locations.chroma_cache}, the package {PACKAGE} is not installed"
     if not download:
         raise WeightsMissing(f"{absent}, and downloading is turned off.")
     try:
-        places.download()
+        locations.download()
     except ModelDownloadFailed as error:
         raise WeightsMissing(f"{absent}, and {error}") from error
-    if found := files_in_folder(places.chroma_cache):
+    if found := files_in_folder(locations.chroma_cache):
         return found
     raise WeightsMissing(f"{absent}, and the download did not bring them.")
 

@@ -26,12 +26,12 @@ from cstp_grpc.embedding.model_files import (
 logger = logging.getLogger(__name__)
 
 GRAPH_VERSION = 2
-"""Raised when onnx_graph writes another graph, so that files converted before are not used."""
+"""Incremented when onnx_graph writes a different graph, so that older converted files are not used."""
 
 WEIGHTS = "model.weights"
 RECEIPT = "receipt.json"
 UNFINISHED = "unfinished-"
-"""How the names of files begin that are still being written."""
+"""The prefix of temporary files."""
 
 Fingerprint = list[str | int]
 """Path, size in bytes and modification time in nanoseconds of a file."""
@@ -52,6 +52,7 @@ def prepare_onnx_model(weights: ModelFiles, cache_dir: Path) -> Path:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             remove_unfinished_files(folder)
+            # The receipt comes last: without one that fits, the next start converts again, whatever a crash left here.
             write_atomically(folder / WEIGHTS, converted_weights)
             write_atomically(model, converted)
             write_atomically(receipt, json.dumps(receipt_content(weights, model)).encode())
@@ -82,7 +83,7 @@ def file_fingerprint(path: Path) -> Fingerprint:
 
 def convert_to_onnx(weights: ModelFiles) -> tuple[bytes, bytes]:
     """Return the ONNX model of verified safetensors, and its external weights. Raises WeightsMissing."""
-    # These are needed once in the life of an installation; every other start is spared them.
+    # Imported here, because only the first start of an installation needs them.
     from safetensors.numpy import load
 
     from cstp_grpc.embedding import onnx_graph
@@ -97,7 +98,7 @@ def convert_to_onnx(weights: ModelFiles) -> tuple[bytes, bytes]:
 
 def remove_unfinished_files(folder: Path) -> None:
     """Remove the files of an interrupted conversion. Raises OSError."""
-    # One process at a time uses a data folder, so that nobody is still writing these.
+    # A data folder is locked by one process at a time, so that no other is still writing these.
     for unfinished in folder.glob(f"{UNFINISHED}*"):
         unfinished.unlink(missing_ok=True)
 

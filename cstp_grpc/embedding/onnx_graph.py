@@ -19,16 +19,19 @@ HIDDEN = 384
 HEADS = 12
 HEAD = HIDDEN // HEADS
 EPSILON = 1e-12
+"""These five are those of the model's published config.json; the last is layer_norm_eps."""
 MASKED_SCORE = -1e9
-"""Added to the attention score of a padded token, so that its softmax is 0."""
+"""Added to the attention score of a padded token, so that its softmax is 0. Finite, because a row of -inf gives NaN."""
 
 OPSET = 20
+"""The first opset with Gelu."""
 IR_VERSION = 10
+"""Chosen: lower than the onnx package's own, so that older versions of ONNX Runtime load the file too."""
 
 MAX_INLINE_BYTES = 1024
-"""Bytes of a constant that stays in the graph itself."""
+"""Maximum bytes of a constant inside the graph; larger ones go to the weights file, where they can be mapped."""
 ALIGNMENT = 4096
-"""The bytes of a page: constants in the file beside the graph begin at one, so that they can be mapped."""
+"""Bytes of a memory page, at which constants in the weights file start: ONNX asks for it where data is to be mapped."""
 
 Tensors = Mapping[str, NDArray[np.float32]]
 
@@ -53,7 +56,7 @@ class BertGraph:
         self._nodes: list[NodeProto] = []
         self._constants: dict[str, TensorProto] = {}
         self.weights = bytearray()
-        """The content of the file beside the model."""
+        """The content of the weights file."""
 
     def build(self) -> ModelProto:
         """Return the model."""
@@ -104,6 +107,7 @@ class BertGraph:
     def _attention(self, hidden: str, bias: str, name: str) -> str:
         """Add scaled dot-product attention over all heads; batch x length x hidden."""
         query = self._heads(hidden, f"{name}query", [0, 2, 1, 3])
+        # Transposed for the product with the queries: batch x heads x feature x length.
         key = self._heads(hidden, f"{name}key", [0, 2, 3, 1])
         value = self._heads(hidden, f"{name}value", [0, 2, 1, 3])
         scale = self._constant("attention_scale", np.array(HEAD**-0.5, np.float32))
@@ -118,6 +122,7 @@ class BertGraph:
         return self._op("Transpose", self._op("Reshape", self._linear(hidden, name), split), perm=order)
 
     def _linear(self, value: str, name: str) -> str:
+        # PyTorch stores the weight of a linear layer as outputs x inputs.
         weight = self._constant(f"{name}.weight", self._tensors[f"{name}.weight"].T)
         return self._op("Add", self._op("MatMul", value, weight), self._tensor(f"{name}.bias"))
 
@@ -138,6 +143,7 @@ class BertGraph:
 
     def _move_out(self, constant: TensorProto) -> None:
         """Move the content of a constant to the external weights."""
+        # Zero bytes up to the next page.
         self.weights += bytes(-len(self.weights) % ALIGNMENT)
         set_external_data(constant, self._weights_file, offset=len(self.weights), length=len(constant.raw_data))
         self.weights += constant.raw_data

@@ -18,16 +18,17 @@ from cstp_grpc.intent_layer.node_document import LINE_END, SOURCE_LINE_PATTERN, 
 from cstp_grpc.intent_layer.project_tree import ProjectTree
 
 WORD_OVERLAP_THRESHOLD = 0.6
-"""From which overlap of words two entries are likely the same.
+"""Word overlap (Jaccard) from which two entries are likely the same.
 
-Of the pairs in the tests, reworded ones share 0.6 to 1 of their words, different ones about the same thing at most 0.5.
+Measured on the pairs in the tests: reworded ones share 0.6 to 1 of their words, different ones about the same thing at
+most 0.5.
 """
 MEANING_THRESHOLD = 0.8
-"""From which likeness of meaning they are; sentence embeddings put different facts about one thing at 0.5 to 0.75."""
+"""Cosine similarity from which they are. Measured: different facts about one subject have 0.5 to 0.75."""
 MAX_DUPLICATES = 20
-"""How many are shown; more tell a reviewer nothing."""
+"""Duplicates in an answer at most. Chosen: a reviewer reads a few."""
 MAX_TEXT = 1000
-"""How many characters of what a node says are shown."""
+"""Characters of a statement in an answer at most."""
 
 WORD = re.compile(r"[^\W_]+")
 CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -90,6 +91,7 @@ def find_duplicates(
     for score, statement in likely:
         if len(chosen) == MAX_DUPLICATES:
             break
+        # Largest similarity first; a statement that contains or lies in a chosen one is the same finding.
         if all(statement.end <= other.line or other.end <= statement.line for _, other in chosen):
             chosen.append((score, statement))
     return tuple(DuplicateMatch(document.file, each.line, _shorten_text(each.text), score) for score, each in chosen)
@@ -111,9 +113,9 @@ def _score_statement(entry: NodeEntry, statement: _Statement, threshold: float, 
     """Return the similarity of an entry and a statement, or None if it is below both thresholds."""
     if entry.mark in statement.text:
         return 1.0
-    said = SOURCE_LINE_REGEX.sub("", statement.text)
+    content = SOURCE_LINE_REGEX.sub("", statement.text)
     words = max(
-        word_overlap(f"{entry.title}\n{entry.detail}", said),
+        word_overlap(f"{entry.title}\n{entry.detail}", content),
         word_overlap(entry.title, BULLET.sub("", statement.head, 1)),
     )
     return max(words, meaning) if words >= threshold or meaning >= MEANING_THRESHOLD else None
@@ -205,6 +207,9 @@ class _LeaderIndex:
         return {other for other in candidates if self._overlap(other, number) >= self._threshold}
 
     def _rarest(self, number: int) -> list[str]:
+        # Prefix filtering: at this threshold two sets share at least ceil(threshold * n) words, so that not all of the
+        # n - ceil(threshold * n) + 1 rarest of one can be missing from the other. Ties are broken by the word, since
+        # both sets must be in the same order.
         words = sorted(self._sets[number], key=lambda word: (self._counts[word], word))
         return words[: len(words) - math.ceil(self._threshold * len(words)) + 1]
 

@@ -18,10 +18,11 @@ from cstp_grpc.intent_layer.model import ROOT
 from cstp_grpc.intent_layer.project_files import ABSENT_ERRNOS, LIST_FLAGS, READ_FLAGS, join_path
 from cstp_grpc.intent_layer.project_tree import MAX_FILE_BYTES, ProjectTree
 
+# O_EXCL refuses an existing name and a symbolic link, so that nothing outside the folder is ever written.
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_MODE = 0o666
 FOLDER_MODE = 0o777
-"""Both are lessened by the process's umask."""
+"""The permissions of new files and folders before the process's umask is applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,9 @@ class FileContent:
 @contextmanager
 def open_folder(tree: ProjectTree, path: str) -> Iterator[int | None]:
     """Open the folder at a located path for listing and fsync; yield None if it is missing."""
-    with tree.open_folder(path) as passing:
-        descriptor = None if passing is None else _open_for_listing(path, passing)
+    # The tree's descriptor may be an O_PATH one, which the kernel neither lists nor syncs; see TRAVERSE_FLAGS.
+    with tree.open_folder(path) as traversed:
+        descriptor = None if traversed is None else _open_for_listing(path, traversed)
     try:
         yield descriptor
     finally:
@@ -65,6 +67,7 @@ def read_file(folder: int, name: str, limit: int = MAX_FILE_BYTES) -> FileConten
     try:
         with open(descriptor, "rb") as file:  # noqa: PTH123
             status = os.fstat(descriptor)
+            # One byte more than allowed shows an oversized file, also one that grew since its size was read.
             data = file.read(limit + 1) if stat.S_ISREG(status.st_mode) else None
     except OSError:
         raise Unavailable(f"{name} cannot be read") from None
@@ -80,6 +83,8 @@ def create_file(folder: int, name: str, data: bytes, temporary: str) -> bool:
 
     `temporary` is the name of the file until it is complete; no other writer may use it.
     """
+    # After a crash the folder holds the temporary file, the final one, or two names of one complete file. Listings
+    # skip the temporary name, which begins with a dot.
     write_temporary(folder, data, None, temporary)
     try:
         if link_new(folder, name, temporary):
@@ -103,6 +108,7 @@ def replace_file(folder: int, name: str, data: bytes, mode: int | None, temporar
 def write_temporary(folder: int, data: bytes, mode: int | None, temporary: str) -> None:
     """Write the temporary file, over one that an earlier attempt left."""
     with _write_errors_as_unavailable(temporary):
+        # Removed rather than truncated: after a crash in link_new it is a second name of a finished file.
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=folder)
         _write_new_file(folder, temporary, data, mode)
@@ -112,6 +118,7 @@ def rename_over(folder: int, name: str, temporary: str) -> None:
     """Rename the temporary file to its final name, replacing an existing file."""
     with _write_errors_as_unavailable(name):
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        # Without this a power failure could bring the old file back after the call returned.
         os.fsync(folder)
 
 
@@ -119,6 +126,7 @@ def link_new(folder: int, name: str, temporary: str) -> bool:
     """Give the temporary file its final name; return False if the name is taken."""
     with _write_errors_as_unavailable(name):
         try:
+            # A link instead of a rename, because rename(2) would replace a file of that name without a word.
             os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
         except FileExistsError:
             return False
@@ -131,6 +139,7 @@ def move_file(source: int, target: int, name: str) -> None:
     """Move a file from one folder to another, replacing an existing file of that name."""
     with _write_errors_as_unavailable(name):
         os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+        # The target first: a power failure between the two may leave the file in both folders, never in neither.
         os.fsync(target)
         os.fsync(source)
 
@@ -157,10 +166,12 @@ def _write_new_file(folder: int, name: str, data: bytes, mode: int | None) -> No
     """Write a new file; remove it again if that fails."""
     descriptor = os.open(name, CREATE_FLAGS, FILE_MODE if mode is None else mode, dir_fd=folder)
     try:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(descriptor, left) :]
+        remaining = memoryview(data)
+        while remaining:
+            # write(2) may write less than it is given.
+            remaining = remaining[os.write(descriptor, remaining) :]
         if mode is not None:
+            # The umask was applied to the mode at creation; a replaced file keeps its exact permissions.
             os.fchmod(descriptor, mode)
         os.fsync(descriptor)
     except OSError:
@@ -186,6 +197,7 @@ def _create_folder(name: str, above: int) -> None:
     with _write_errors_as_unavailable(name):
         with suppress(FileExistsError):
             os.mkdir(name, FOLDER_MODE, dir_fd=above)
+        # Also if it existed: another process may have created it and not have synced it yet.
         os.fsync(above)
 
 

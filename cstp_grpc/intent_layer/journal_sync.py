@@ -34,17 +34,20 @@ ENTRY_CATEGORIES = {
     "patterns": "pattern",
     "context": "insight",
 }
-"""The sections that are found entry by entry, and what their entries are; others are found whole."""
+"""The category of the entries of each section that is split into entries; other sections become one record each."""
 SECTION_CATEGORIES = {"boundaries": "boundary"}
 SKIPPED_SECTIONS = frozenset({"downlinks"})
-"""Sections that only lead on."""
+"""Sections that consist of links only."""
 MAX_TITLE = 200
 MAX_CONTEXT = 20_000
 MAX_CATEGORY = 100
 MAX_SLUG = 80
+"""Maximum characters of a section or title in a source. Chosen: a source stays short enough
+for an index.
+"""
 SLUG_BREAKS = re.compile(r"[\W_]+")
 MARK_AT_END = re.compile(rf"{SOURCE_LINE_PATTERN}\s*\Z")
-"""What a merged learning ends with, which says only where it is from."""
+"""The last line of a merged learning, which names its report and is no part of the statement."""
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 CHECKBOX = re.compile(r"\[[ xX]\][ \t]+")
 LISTS = frozenset({"bullet_list", "ordered_list"})
@@ -66,14 +69,14 @@ def import_records(project: str, node: Node) -> Iterator[ImportRecord]:
     Its source names the project, file, section and title, so it stays the same if only the text changes.
     """
     used: dict[str, int] = {}
-    # What is imported from another node is found as what that node says.
+    # A file of another node is recorded with that node, not once more for each node that imports it.
     imported = [file for file in node.imported if name_of(file.path) not in NODE_FILES]
     for section in (section for file in (*node.files, *imported) for section in file.sections):
         key = section_key(section.name)
         if key in SKIPPED_SECTIONS or not COMMENT.sub("", section.text).strip():
             continue
-        place = project if node.folder == ROOT else node.folder
-        whole = [(f"{section.name} of {place}", section.text)]
+        subject = project if node.folder == ROOT else node.folder
+        whole = [(f"{section.name} of {subject}", section.text)]
         for title, text in (split_entries(section.text) or whole) if key in ENTRY_CATEGORIES else whole:
             source = _unused_source(
                 f"{source_prefix(project)}{section.file}#{_to_slug(section.name)}/{_to_slug(title)}", used
@@ -147,15 +150,15 @@ def _unused_source(source: str, used: dict[str, int]) -> str:
 logger = logging.getLogger(__name__)
 
 BATCH_SIZE = 32
-"""How many entries are embedded and stored together; a stop waits for no more than these."""
+"""Records that are embedded and stored in one transaction. Chosen: stopping the server waits for one batch at most."""
 MAX_RECORDS = 20_000
-"""How many entries of a project are taken over; searches do not find what comes after them."""
+"""Records of a project at most; searches do not find further ones. Chosen: it bounds the memory of a sync."""
 FAILURE_MESSAGE = "searches do not see what changed in nodes"
 
 
 @dataclass(slots=True)
 class _KnownDecision:
-    """A decision in the journal; `record` is the import record it is known to equal."""
+    """A decision in the journal; `record` is the import record it equals, None if that is not known."""
 
     decision_id: str
     shared: bool
@@ -170,6 +173,8 @@ class NodeJournalSync:
         self._tree = tree
         self._journal = journal
         self._max_records = max_records
+        # What the journal has, by source, read once. After a restart every record is imported again, which changes
+        # nothing where the journal has it already; so a batch that a crash interrupted is repeated.
         self._known: dict[str, _KnownDecision] | None = None
         self._read: dict[str, tuple[Node, tuple[ImportRecord, ...]]] = {}
         self._overflowing = False
@@ -182,16 +187,16 @@ class NodeJournalSync:
         """
         known = self._read_known()
         walked = tuple(self._tree.walk())
-        said = {record.source: record for record in self._records(walked)}
+        records = {record.source: record for record in self._records(walked)}
         request_id = str(uuid.uuid4())
-        changed = (record for record in said.values() if not _is_up_to_date(record, known.get(record.source)))
+        changed = (record for record in records.values() if not _is_up_to_date(record, known.get(record.source)))
         count = 0
         while not stopping() and (batch := list(islice(changed, BATCH_SIZE))):
             count += self._import_batch(batch, known, request_id)
-        # What cannot be read now may still say what it said.
+        # Decisions of nodes that cannot be read now stay shared: the nodes may be unchanged.
         unreadable = {each.folder for each in walked if isinstance(each, UnreadableFolder)}
         for source, decision in known.items():
-            gone = decision.shared and source not in said
+            gone = decision.shared and source not in records
             if gone and not stopping() and not _is_below_any(file_of_source(source, self._project), unreadable):
                 self._journal.unshare(decision.decision_id, INTENT_LAYER_AGENT, request_id)
                 decision.shared = False
@@ -236,13 +241,14 @@ class NodeJournalSync:
         read = {}
         for node in walked:
             if isinstance(node, Node):
-                before = self._read.get(node.folder)
-                same = before is not None and before[0] == node
-                read[node.folder] = before if before and same else (node, tuple(import_records(self._project, node)))
+                known = self._read.get(node.folder)
+                unchanged = known is not None and known[0] == node
+                read[node.folder] = known if known and unchanged else (node, tuple(import_records(self._project, node)))
+        # Replaced as a whole, so that nodes that were removed are forgotten.
         self._read = read
-        said = (record for _, of_node in read.values() for record in of_node)
-        yield from islice(said, self._max_records)
-        overflowing = next(said, None) is not None
+        records = (record for _, of_node in read.values() for record in of_node)
+        yield from islice(records, self._max_records)
+        overflowing = next(records, None) is not None
         if overflowing and not self._overflowing:
             logger.warning("searches find the first %d entries of the project %s", self._max_records, self._project)
         self._overflowing = overflowing
@@ -251,9 +257,9 @@ class NodeJournalSync:
 class NodeJournalSyncWorker:
     """Runs the synchronization of all projects in a thread: at the start, when woken, and periodically."""
 
-    def __init__(self, mirrors: Sequence[NodeJournalSync], interval: float) -> None:
+    def __init__(self, syncs: Sequence[NodeJournalSync], interval: float) -> None:
         """Set the interval in seconds."""
-        self._mirrors = mirrors
+        self._syncs = syncs
         self._interval = interval
         self._refreshing = PeriodicTask("node-mirror", self._refresh_all, interval, logger, FAILURE_MESSAGE)
         self._failing: set[NodeJournalSync] = set()
@@ -271,24 +277,24 @@ class NodeJournalSyncWorker:
         self._refreshing.stop()
 
     def _refresh_all(self) -> float:
-        for mirror in self._mirrors:
-            self._refresh(mirror)
+        for sync in self._syncs:
+            self._refresh(sync)
         return self._interval
 
-    def _refresh(self, mirror: NodeJournalSync) -> None:
+    def _refresh(self, sync: NodeJournalSync) -> None:
         try:
-            mirror.refresh(self._refreshing.is_stopping)
+            sync.refresh(self._refreshing.is_stopping)
         except CstpError as error:
-            if mirror not in self._failing:
+            if sync not in self._failing:
                 logger.warning("%s: %s", FAILURE_MESSAGE, error)
-            self._failing.add(mirror)
+            self._failing.add(sync)
         except Exception:
-            # Whatever it is, it must not keep what is to come from being found.
-            if mirror not in self._failing:
+            # An error of one project must end neither the thread nor the synchronization of the others.
+            if sync not in self._failing:
                 logger.exception(FAILURE_MESSAGE)
-            self._failing.add(mirror)
+            self._failing.add(sync)
         else:
-            self._failing.discard(mirror)
+            self._failing.discard(sync)
 
 
 def _is_up_to_date(record: ImportRecord, decision: _KnownDecision | None) -> bool:

@@ -31,7 +31,7 @@ from cstp_grpc.intent_layer.project_tree import NODE_FILES, ProjectTree
 
 WILDCARDS = frozenset("*?")
 ROOT_FILE, CHILD_FILE = NODE_FILES
-"""What a node is called in the root of a project, and below."""
+"""The name of a new node file in the root of a project, and below it."""
 
 
 def place_fact(tree: ProjectTree, paths: Iterable[str]) -> FactPlacement:
@@ -96,7 +96,7 @@ CHECKBOX = re.compile(r"- \[[ xX]\] ")
 CLOSING_HASHES = re.compile(r"(?<=[ \t])#+\Z|\A#+\Z")
 INDENTED = re.compile(r"(?:[ \t]*(?:\r\n?|\n))*[ \t]+[^ \t\r\n]")
 LIST_END = "<!-- -->"
-"""What keeps an indented heading from becoming part of the item before it."""
+"""A comment at the margin ends a list; without it an indented heading would become part of the item before it."""
 DIFF_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 
@@ -172,9 +172,10 @@ def target_files(tree: ProjectTree, node: Node | None, section: str) -> tuple[st
     if node is None:
         return (new_node_file(ROOT),)
     if len(node.files) > 1:
-        having = [file.path for file in node.files if parse_node(file.text, file.path).find(section)]
+        with_section = [file.path for file in node.files if parse_node(file.text, file.path).find(section)]
+        # NODE_FILES have CLAUDE.md first, which belongs in the root; below it AGENTS.md does.
         proper = node.files[0] if node.folder == "." else node.files[-1]
-        return (having[0] if having else proper.path,)
+        return (with_section[0] if with_section else proper.path,)
     names = [join_path(node.folder, name) for name in NODE_FILES]
     documents = {name: tree.document(name) for name in names if name != node.path}
     copies = [name for name, document in documents.items() if document and document.text == node.files[0].text]
@@ -271,6 +272,7 @@ def _insert_lines(
     text = document.text
     start, stop = (span.start_offset, span.end_offset) if span else (0, len(document.preamble))
     if document.closing and stop == len(text):
+        # An open fence or HTML block would swallow the entry, so that it is closed first.
         return _append_after_closing(text, document.closing, lines, end)
     at = _content_end(text, start, stop)
     before, after = text[:at], text[at:]
@@ -312,5 +314,5 @@ def _continues_list(section: str) -> bool:
     block: list[str] = []
     while lines and lines[-1].strip(BLANK):
         block.append(lines.pop())
-    # HTML would go on to the next blank line.
+    # An HTML block in the item would continue to the next blank line and contain the new item.
     return CHECKBOX.match(block[0]) is not None and "<" not in "".join(block)

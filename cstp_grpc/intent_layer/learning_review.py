@@ -1,4 +1,4 @@
-"""Reviews: what was learned goes into a node, or away, and either all of it happens or nothing.
+"""Reviews of learnings: a learning is merged into a node or rejected, and either all of it happens or nothing.
 
 A review changes two files, the node and the report, and a machine may stop between any two steps. They are:
 
@@ -77,17 +77,21 @@ from cstp_grpc.intent_layer.project_tree import MAX_FILE_BYTES, ProjectTree
 from cstp_grpc.intent_layer.report_format import add_review, has_review
 
 LOCK_FILE = ".review.lock"
+"""The file that reviews lock. It is never removed: two processes could then hold locks on two files of that name."""
 JOURNAL_FILE = ".review.journal"
 JOURNAL_TEMPORARY_FILE = ".review.journal.tmp"
 TEMPORARY_FILE = ".intent-layer-review.tmp"
 """The name of a file until it is complete, in the folder where it is going to be."""
 JOURNAL_FORMAT = "review 1"
-"""What a journal holds is under this name; another format gets another one."""
+"""The key of a journal's content, with the version of its format."""
 MAX_REASON = 2000
 MAX_SECTION = 200
 LOCK_TIMEOUT_SECONDS = 10.0
-"""How many seconds a review waits for another one."""
+"""Seconds that a review waits for another one. Chosen: a review takes milliseconds, so that a longer
+wait means a process that hangs.
+"""
 LOCK_POLL_SECONDS = 0.01
+"""Seconds between two attempts to lock; flock(2) has no timeout of its own."""
 
 STATE_AFTER_VERDICT = {ReviewVerdict.ACCEPT: LearningState.INTEGRATED, ReviewVerdict.REJECT: LearningState.REJECTED}
 
@@ -150,13 +154,13 @@ class Reviewer:
         clock: Callable[[], datetime],
         similarity: TextSimilarity | None = None,
         threshold: float = WORD_OVERLAP_THRESHOLD,
-        patience: float = LOCK_TIMEOUT_SECONDS,
+        lock_timeout: float = LOCK_TIMEOUT_SECONDS,
     ) -> None:
         self._tree = tree
         self._clock = clock
         self._similarity = similarity
         self._threshold = threshold
-        self._patience = patience
+        self._lock_timeout = lock_timeout
         self._learnings = LearningStore(tree, clock)
 
     def review(self, request: ReviewRequest, before: Callable[[Learning], None] = lambda _: None) -> ReviewOutcome:
@@ -172,6 +176,7 @@ class Reviewer:
         with self._hold_lock() as mistakes:
             if mistakes is None:
                 raise learning_not_found(request.id)
+            # First, so that a learning whose review was interrupted is judged in the state that the review gave it.
             self._recover(mistakes)
             learning = self._require_pending(request)
             merge_ = self._plan_merge(learning, request.edits) if request.verdict is ReviewVerdict.ACCEPT else None
@@ -180,6 +185,7 @@ class Reviewer:
                     raise LikelyDuplicate(merge_.duplicates)
                 review = LearningReview(request.verdict, _reviewer_signature(request), request.reason, self._clock())
                 self._check_room(learning.id, review)
+                # Nothing was changed yet: a caller that cannot store its audit record prevents the review here.
                 before(learning)
                 self._carry_out(mistakes, learning, review, merge_)
                 learning = self._learnings.get(request.id)
@@ -205,10 +211,12 @@ class Reviewer:
                 yield mistakes
 
     def _wait_for(self, lock: int) -> None:
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._lock_timeout
         pause = threading.Event()
         while True:
             try:
+                # The lock belongs to the open file, so that it also excludes other threads of this process, which open
+                # the file themselves. The kernel releases it if the process is killed.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
@@ -266,13 +274,15 @@ class Reviewer:
         self, mistakes: int, learning: Learning, review: LearningReview, merge_: _PlannedMerge | None
     ) -> None:
         journal = _ReviewJournal(learning.id, review, source_line_for(learning.id), merge_.changes if merge_ else ())
+        # kill -9 up to here leaves at most a temporary file, which the next review removes; from here on the journal is
+        # settled first by whoever reviews next, see `_recover`.
         durable_files.replace_file(mistakes, JOURNAL_FILE, _encode_journal(journal), None, JOURNAL_TEMPORARY_FILE)
         try:
             if merge_ and not self._replace_node(merge_.changes[0], merge_.content):
                 raise Conflict(f"{merge_.node} changed while it was reviewed; try again")
             self._roll_forward(journal)
         except CstpError:
-            # What cannot be settled now will be before the next review; the reason of the failure is what counts.
+            # The journal stays if this fails too, and the next review settles it. The caller gets the first error.
             with suppress(CstpError):
                 self._recover(mistakes)
             raise
@@ -284,6 +294,7 @@ class Reviewer:
             durable_files.remove_file(mistakes, JOURNAL_TEMPORARY_FILE)
             return
         journal = _decode_journal(content.data)
+        # Each step may be repeated: a recovery that is killed leaves the journal, and the next one starts over.
         if self._is_committed(journal):
             self._roll_forward(journal)
         self._remove_temporaries(journal)
@@ -293,6 +304,7 @@ class Reviewer:
         """Return whether a review passed its commit point."""
         if not journal.changes:
             report = self._report(journal.id)
+            # A report that is gone was moved, which is the step after the commit point.
             return report is None or has_review(report.data, journal.review)
         change = journal.changes[0]
         node = self._content(change.file)
@@ -337,8 +349,10 @@ class Reviewer:
             if folder is None:
                 return False
             old = durable_files.read_file(folder, name)
+            # Written before the content is compared, so that little time is left in which an editor may save.
             durable_files.write_temporary(folder, content, old.mode if old else None, TEMPORARY_FILE)
             if change.before is None:
+                # A new node: link_new fails if somebody created one meanwhile.
                 replaced = durable_files.link_new(folder, name, TEMPORARY_FILE)
             else:
                 now = durable_files.read_file(folder, name)
@@ -433,10 +447,10 @@ def _decode_journal(data: bytes) -> _ReviewJournal:
             changes=tuple(_NodeChange(**change) for change in content["changes"]),
         )
         check_id(journal.id)
-        forged = any(is_in_repository(change.file) for change in journal.changes)
+        in_repository = any(is_in_repository(change.file) for change in journal.changes)
     except (ValueError, KeyError, TypeError, AttributeError, InvalidArgument):
         raise Unavailable(f"{REPORTS_FOLDER}/{JOURNAL_FILE} cannot be read; look at it and remove it") from None
-    if forged:
-        # A clone may bring a journal along; it must not change what tells git which programs to run.
+    if in_repository:
+        # A journal may come with a clone of a repository; it must not write the files that name programs git runs.
         raise Unavailable(f"{REPORTS_FOLDER}/{JOURNAL_FILE} is none of a review; look at it and remove it")
     return journal

@@ -41,7 +41,9 @@ from cstp_grpc.storage.pagination import (
 DRIVE = re.compile(r"[A-Za-z]:(?=[\\/])|\\\\")
 """How an absolute path begins on Windows."""
 MAX_NAMES = 64
-"""How many of its last names an absolute path is looked for by."""
+"""Trailing segments of an absolute path that are searched for in the project. Chosen: deeper than source trees are, and
+each suffix costs a lookup on disk.
+"""
 
 
 def place_reported_path(tree: ProjectTree, written: str) -> str | None:
@@ -62,19 +64,19 @@ def place_reported_path(tree: ProjectTree, written: str) -> str | None:
         return _locate_or_none(tree, path[len(root) + 1 :] or ROOT)
     names = [name for name in path.split("/") if name][-MAX_NAMES:]
     for first in range(len(names)):
-        place = _locate_or_none(tree, "/".join(names[first:]))
-        if place is not None and tree.exists(place):
-            return place
+        located = _locate_or_none(tree, "/".join(names[first:]))
+        if located is not None and tree.exists(located):
+            return located
     return ROOT if names and names[-1] == tree.root.name else None
 
 
 def _locate_relative(tree: ProjectTree, path: str) -> str | None:
     """Return a located path; backslashes are read as slashes if only then the path exists."""
-    place = _locate_or_none(tree, path)
-    if "\\" not in path or (place is not None and tree.exists(place)):
-        return place
+    located = _locate_or_none(tree, path)
+    if "\\" not in path or (located is not None and tree.exists(located)):
+        return located
     other = _locate_or_none(tree, path.replace("\\", "/"))
-    return other if other is not None and tree.exists(other) else place
+    return other if other is not None and tree.exists(other) else located
 
 
 def _locate_or_none(tree: ProjectTree, path: str) -> str | None:
@@ -90,14 +92,17 @@ MAX_TITLE = 200
 MAX_OPERATION = 200
 MAX_AGENT_ID = 200
 MAX_TEXT = 20_000
-"""How long a detail may be, and evidence."""
+"""Maximum characters of a detail and of evidence."""
 MAX_PATHS = 101
+"""The path that the contract's ReportLearning takes, and its 100 others."""
 MAX_REPORT_BYTES = 1_048_576
-"""How large a report may be to be read; those that are filed have at most half of that, so that reviews find room."""
+"""Maximum bytes of a report. A new one has at most half of that, so that the sections that reviews append fit."""
 CACHED_CHARACTERS = 16_777_216
+"""Characters of parsed reports in the cache: 16 Mi. Chosen: some thousands of typical reports."""
 CACHED_OVERHEAD = 2048
+"""Characters that a cached report counts in addition to its texts, for its objects; without it empty ones were free."""
 MAX_ID_ATTEMPTS = 16
-"""How many identifiers are tried; two writers hardly ever choose the same."""
+"""Attempts to find an unused identifier; a second one is needed only if 64 random bits collide within one process."""
 
 LEARNING_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,199}")
 CONTROL = re.compile(r"[\0-\x1f\x7f]")
@@ -141,6 +146,8 @@ class LearningStore:
         self._tree = tree
         self._clock = clock
         self._randomness = randomness
+        # Guards the cache only, whose lookups reorder it. Reports are read and parsed without it: two threads may
+        # parse the same one, and the later result replaces an equal one.
         self._lock = threading.Lock()
         self._cache: LRUCache[str, tuple[ReportStamp, Learning]] = LRUCache(
             CACHED_CHARACTERS, lambda cached: len(cached[1].detail) + len(cached[1].evidence or "") + CACHED_OVERHEAD
@@ -162,6 +169,7 @@ class LearningStore:
             content = format_report(learning, directory)
             if len(content) > MAX_REPORT_BYTES // 2:
                 raise InvalidArgument.field("paths", "are too long together")
+            # create_file sees only the folder of pending reports; a reviewed report may have the identifier too.
             if self.find(learning.id):
                 continue
             before(learning)
@@ -177,12 +185,12 @@ class LearningStore:
         """
         check_id(learning_id)
         state = self.find(learning_id)
-        found = None if state is None else self._get(state, learning_id)
-        if found is None:
+        report = None if state is None else self._get(state, learning_id)
+        if report is None:
             raise learning_not_found(learning_id)
-        if isinstance(found, UnreadableReportFile):
-            raise InvalidArgument.field("id", f"{found.file} cannot be read: {found.reason}")
-        return found
+        if isinstance(report, UnreadableReportFile):
+            raise InvalidArgument.field("id", f"{report.file} cannot be read: {report.reason}")
+        return report
 
     def page(self, query: LearningQuery, request: PageRequest) -> LearningPage:
         """Return a page of learnings, latest first. Raises InvalidArgument for a foreign page token."""
@@ -191,8 +199,8 @@ class LearningStore:
         path = None if query.path is None else self._tree.locate(query.path)
         conditions = ("learnings", sorted(states), sorted(types), path)
         after = _parse_sort_key(request.token, conditions) if request.token else None
-        found = list(self._iter_reports(states))
-        learnings = [each for each in found if isinstance(each, Learning) and each.type in types]
+        reports = list(self._iter_reports(states))
+        learnings = [each for each in reports if isinstance(each, Learning) and each.type in types]
         if path is not None:
             learnings = [each for each in learnings if any(_is_inside(about, path) for about in each.paths)]
         learnings.sort(key=_sort_key, reverse=True)
@@ -201,7 +209,7 @@ class LearningStore:
         kept = learnings[: request.limit]
         kept = kept[: count_within_budget(kept, _estimate_size)]
         token = encode_page_token(conditions, _sort_key(kept[-1])) if len(kept) < len(learnings) else ""
-        unreadable = () if after else tuple(each for each in found if isinstance(each, UnreadableReportFile))
+        unreadable = () if after else tuple(each for each in reports if isinstance(each, UnreadableReportFile))
         return LearningPage(tuple(kept), token, unreadable)
 
     def pending_for_paths(self, *paths: str) -> PendingReports:
@@ -212,13 +220,13 @@ class LearningStore:
         """
         above = {folder for path in paths for folder in iter_ancestors(containing_folder(self._tree, path))}
         pending = list(self._iter_reports([LearningState.PENDING]))
-        bearing = [
+        applying = [
             each
             for each in pending
             if isinstance(each, Learning) and any(self._concerns(about, paths, above) for about in each.paths)
         ]
         unreadable = tuple(each for each in pending if isinstance(each, UnreadableReportFile))
-        return PendingReports(tuple(sorted(bearing, key=_sort_key, reverse=True)), unreadable)
+        return PendingReports(tuple(sorted(applying, key=_sort_key, reverse=True)), unreadable)
 
     def folder(self, state: LearningState) -> str:
         """Return the located folder of the reports in a state.
@@ -229,6 +237,8 @@ class LearningStore:
 
     def find(self, learning_id: str) -> LearningState | None:
         """Return the state of a report, also while it is being moved to the next state, or None."""
+        # In the order in which a review moves a report, pending first: one that leaves a folder after it was searched
+        # is then found in the next.
         for state in LearningState:
             if self._tree.exists(f"{self.folder(state)}/{report_file_name(learning_id)}"):
                 return state
@@ -236,6 +246,7 @@ class LearningStore:
 
     def _new_learning(self, new: NewLearning, located: tuple[str, ...]) -> Learning:
         at = self._clock()
+        # The process id keeps processes of one machine apart whatever their randomness, for instance after a fork.
         learning_id = f"{new.type.upper()}-{at:%Y-%m-%d}-{self._randomness()}-{os.getpid()}"
         return Learning(
             id=learning_id,
@@ -263,14 +274,15 @@ class LearningStore:
 
     def _iter_reports(self, states: Iterable[LearningState]) -> Iterator[Learning | UnreadableReportFile]:
         """Yield each report once, also one that is moved to another state meanwhile."""
+        # Folders in the order of LearningState, as in `find`.
         seen: set[str] = set()
         for state in [state for state in LearningState if state in states]:
             with durable_files.open_folder(self._tree, self.folder(state)) as descriptor:
                 for name in _list_report_names(state, descriptor):
-                    found = None if descriptor is None or name in seen else self._read(state, descriptor, name)
-                    if found is not None:
+                    report = None if descriptor is None or name in seen else self._read(state, descriptor, name)
+                    if report is not None:
                         seen.add(name)
-                        yield found
+                        yield report
 
     def _read(self, state: LearningState, folder: int, name: str) -> Learning | UnreadableReportFile | None:
         """Return the learning in a report, or None if the report was moved meanwhile."""
@@ -286,6 +298,7 @@ class LearningStore:
             return UnreadableReportFile(file, "it cannot be read")
         if not stat.S_ISREG(status.st_mode):
             return UnreadableReportFile(file, "it is no regular file")
+        # Taken before the file is read: if it changes in between, the cached stamp is out of date and it is read again.
         stamp = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
         with self._lock:
             cached = self._cache.get(file)
@@ -310,9 +323,9 @@ class LearningStore:
         """Return a learning with its paths located; other tools write them in other forms."""
         if len(learning.paths) > MAX_PATHS:
             raise ReportFormatError(f"it names more than {MAX_PATHS} paths")
-        places = {path: place_reported_path(self._tree, path) for path in learning.paths}
-        located = tuple(dict.fromkeys(place for place in places.values() if place is not None))
-        unplaced = tuple(path for path, place in places.items() if place is None)
+        located_paths = {path: place_reported_path(self._tree, path) for path in learning.paths}
+        located = tuple(dict.fromkeys(path for path in located_paths.values() if path is not None))
+        unplaced = tuple(path for path, located_path in located_paths.items() if located_path is None)
         return replace(learning, paths=located or (ROOT,), unplaced_paths=unplaced)
 
 

@@ -16,12 +16,13 @@ from markdown_it.tree import SyntaxTreeNode
 from cstp_grpc.intent_layer.model import NodeSection
 
 SOURCE_LINE = "_Source: {}_"
-"""How it is written, with the name of the report."""
+"""The last line of a merged learning, with the file name of its report."""
 SOURCE_LINE_PATTERN = SOURCE_LINE.format(r"[^\n]{0,300}")
-"""What takes it for one, whoever wrote it; bounded, so that looking for it takes no longer the more there are."""
+"""Matches source lines. Bounded, so that a search in a text with many underscores stays linear."""
 
 
 CHARACTERS_PER_TOKEN = 4
+"""A usual approximation for English text."""
 
 
 def count_tokens(text: str) -> int:
@@ -34,14 +35,14 @@ def count_tokens(text: str) -> int:
 
 
 MAX_NESTING = 100
-"""How deep lists and quotations may nest; the parser reads what lies deeper as one piece, to its end."""
+"""Levels of lists and quotations that are parsed; deeper ones are one block. It bounds the parser's recursion."""
 
 BOM = "\ufeff"
 LINE_END = re.compile(r"\r\n?|\n")
 FRONT_MATTER_START = re.compile(r"---[ \t]*\n[\w\"'.-][^\n:]*:(?=[ \t\n])")
 FRONT_MATTER_END = re.compile(r"^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.MULTILINE)
 CONTAINER_BREAK = re.compile(r"[-*+] (?:[^\s*+-]|\*\*\w)|#{1,6}(?:[ \t]|\Z)|`{3,}[^`]*\Z|~{3,}")
-"""How a line at the margin begins that ends every paragraph, list and quotation before it."""
+"""Lines at the margin that end every paragraph, list and quotation before them."""
 INERT_LINE = re.compile(r"[ \t]*(?![ \t`~<]|#{1,3}(?!#)|-+[ \t]*\Z|=+[ \t]*\Z)[^>]*\Z")
 """Lines that neither begin nor end code or HTML at the margin, nor are headings of levels 1 to 3 or underline them."""
 FENCE_END = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*")
@@ -56,7 +57,9 @@ HTML_BLOCKS = (
     (re.compile(r" {0,3}<!\[CDATA\["), re.compile(r"\]\]>"), "]]>"),
     (re.compile(r" {0,3}<![A-Za-z]"), re.compile(">"), ">"),
 )
-"""How HTML begins that no blank line ends, what ends it, and what to end it with."""
+"""HTML blocks of the kinds 1 to 5, CommonMark 0.31 section 4.6, which no blank line ends: start, end, and the text that
+closes one.
+"""
 LEVELS = {"h1": 1, "h2": 2, "h3": 3}
 SECTION_LEVEL = 2
 SUBSECTION_LEVEL = 3
@@ -68,11 +71,12 @@ COMMENT_ON_LINE = re.compile(r"<!--.*?-->")
 TITLE = re.compile(r" {0,3}#(?:[ \t]|\Z)")
 UNDERLINE = re.compile(r" {0,3}=+[ \t]*\Z")
 TITLE_LINES = 20
-"""How many lines a title may have; only a title that is underlined has several."""
+"""Lines of a title at most; only an underlined (setext) title has several."""
 DEFINITION = re.compile(r" {0,3}\[[^\]]+\]:")
 DEFINITION_LINES = 200
+"""Lines that are parsed to see whether they are link definitions; more are taken for text."""
 SECTION_KEY_CACHE_SIZE = 4096
-"""How many names of sections are remembered; every context asks for all of its nodes'."""
+"""Names of sections in the cache of `section_key`, which every context calls for all sections of its nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +177,11 @@ def parse_node(text: str, file: str) -> NodeDocument:
     """
     skipped, body = split_front_matter(text)
     lines = body.split("\n")
-    telling = _relevant_lines(lines)
-    source = [lines[number] for number in telling]
+    relevant = _relevant_lines(lines)
+    source = [lines[number] for number in relevant]
     tokens = parse_blocks("\n".join(source))
     headings = [
-        _Heading(level, name, skipped + telling[first], skipped + telling[end - 1] + 1)
+        _Heading(level, name, skipped + relevant[first], skipped + relevant[end - 1] + 1)
         for level, name, first, end in _iter_headings(tokens)
     ]
     starts = _line_starts(text)
@@ -309,7 +313,7 @@ def _relevant_lines(lines: list[str]) -> list[int]:
     margin ends all paragraphs, lists and quotations, inert lines before it can be left out, except one blank line,
     which ends some HTML. The extent of code and HTML is the same without them.
     """
-    telling: list[int] = []
+    relevant: list[int] = []
     held: list[int] = []
     blank: int | None = None
     for number, line in enumerate(lines):
@@ -323,14 +327,15 @@ def _relevant_lines(lines: list[str]) -> list[int]:
         if INERT_LINE.match(line):
             held.append(number)
         else:
-            telling += [*held, number]
+            relevant += [*held, number]
             held, blank = [], None
-    return telling if blank is None else [*telling, blank]
+    return relevant if blank is None else [*relevant, blank]
 
 
 def _build_block_parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"maxNesting": MAX_NESTING})
-    # The rulers compile their chains at first use, which two threads must not do at once.
+    # The rulers of markdown-it compile their chains at first use, which two threads must not do at once. Afterwards
+    # the parser has no state that parsing changes, and all threads share it.
     parser.parse("text")
     return parser
 
@@ -340,6 +345,7 @@ BLOCK_PARSER = _build_block_parser()
 
 def parse_blocks(text: str) -> list[Token]:
     """Parse a text into block tokens, without parsing inline content."""
+    # Not MarkdownIt.parse, which would parse the inline content too, and that takes most of its time.
     tokens: list[Token] = []
     BLOCK_PARSER.block.parse(text, BLOCK_PARSER, {}, tokens)
     return tokens

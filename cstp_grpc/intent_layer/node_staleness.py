@@ -18,7 +18,10 @@ from cstp_grpc.intent_layer.project_files import name_of, parent_of
 from cstp_grpc.intent_layer.project_tree import MAX_FILE_BYTES, NODE_FILES, SKIPPED_FOLDERS
 
 INHERITED_VARIABLES = ("HOME", "PATH", "XDG_CONFIG_HOME")
-"""Where programs and the user's settings are; nothing else of the environment may lead git elsewhere."""
+"""The only variables that git inherits; others, such as GIT_DIR and GIT_CONFIG_*, could direct it to another repository
+or make it start programs.
+"""
+# No network, no prompt and no write: repositories that are validated may come from anybody.
 FIXED_VARIABLES = {
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
@@ -26,16 +29,20 @@ FIXED_VARIABLES = {
     "GIT_TERMINAL_PROMPT": "0",
     "LC_ALL": "C",
 }
-"""What git is told beside that."""
+"""Variables that are set for git."""
 TIMEOUT_SECONDS = 3.0
-"""How long the history may be read; nodes that were last changed before what was read by then count as unknown."""
+"""Time limit of a git process. Chosen: a validation stays interactive. Nodes whose last change lies further back than
+what was read by then count as unknown.
+"""
 COMMIT_MARKER = "\x1e"
-"""Begins a commit in the log, where a file's status would begin with a letter."""
+"""Starts a commit in the log: the ASCII record separator, since the status of a file starts with a letter."""
 CHUNK_BYTES = 65_536
 LINK_MODE = "120000"
+"""The mode of symbolic links in git's trees."""
 SHA1_DIGITS = 40
+"""Hex digits of an object id; repositories with SHA-256 have 64."""
 PLAIN_NAME = re.compile(r"[\w. -]+")
-"""Names that a pattern of git takes literally."""
+"""Names without characters that are special in git's pathspecs."""
 LOG_DIFF_OPTIONS = (*DIFF_OPTIONS, "--no-renames", "--ignore-submodules", "--relative")
 
 
@@ -43,7 +50,7 @@ LOG_DIFF_OPTIONS = (*DIFF_OPTIONS, "--no-renames", "--ignore-submodules", "--rel
 class StaleNode:
     """Commits in a node's folder after the node's last change.
 
-    The date of that, their number, the files sorted.
+    `since` is the date of that change, `commits` their number, `files` the changed files, sorted.
     """
 
     since: str
@@ -170,11 +177,13 @@ class GitHistory:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
+        # Reading its output blocks, so that a timer must end the process; the reader then gets the end of the file.
         timer = threading.Timer(self._timeout, process.kill)
         timer.start()
         try:
             with process:
                 yield process
+                # Before Popen's own exit waits: git blocks on a full pipe if its output is not read to the end.
                 process.kill()
         finally:
             process.kill()
@@ -201,7 +210,7 @@ class _StalenessScan:
         for status, path in commit.changed:
             folder = self._folders.get(path)
             changes = self._pending.pop(folder, None) if folder is not None else None
-            # A node that was deleted, and is here all the same, was never committed again.
+            # A node that the history deleted but that exists was not committed since, and has no last change.
             if folder is not None and changes and changes.files and status != "D":
                 self._behind[folder] = StaleNode(commit.date, changes.commits, tuple(sorted(changes.files)))
         touched = set()

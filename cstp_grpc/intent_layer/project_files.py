@@ -14,9 +14,13 @@ from cstp_grpc.errors import InvalidArgument, Unavailable
 from cstp_grpc.intent_layer.model import ROOT
 
 MAX_PATH_BYTES = 4096
+"""PATH_MAX of Linux."""
 MAX_NAME_BYTES = 255
+"""NAME_MAX of Linux, which its common file systems share."""
 REPOSITORY_FOLDERS = frozenset({".git", ".hg", ".svn"})
-"""Folders of version control: what is in them is no node, by whatever link, and no review writes there."""
+"""Folders of version control. Nothing in them is read as a node, also not through a link, and no review writes there,
+because their files name programs that git runs.
+"""
 
 
 def parent_of(path: str) -> str:
@@ -100,17 +104,22 @@ def is_utf8(text: str) -> bool:
 
 
 MAX_READ_ATTEMPTS = 5
-"""How often a file that changes while it is read is read again."""
+"""Attempts to read a file that changes meanwhile. Chosen: an editor's save takes one, a file that is written all the
+time fails soon."""
 
+# O_NONBLOCK keeps the opening of a FIFO from waiting for a writer, O_NOCTTY a terminal from becoming the process's own;
+# both kinds are rejected by their type, but only after they were opened.
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 LIST_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 TRAVERSE_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
-"""To pass through a folder, which needs no permission to list it where the system can tell the two apart."""
+"""To open a folder on the way to another: with O_PATH (Linux) that needs the permission to search it only."""
 ABSENT_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
-"""What says that there is nothing to read; a link where none is followed is ELOOP or ENOTDIR."""
+"""Errors that mean that there is no such file. O_NOFOLLOW refuses a symbolic link with ELOOP, and with O_DIRECTORY with
+ENOTDIR, open(2).
+"""
 
 FileStamp = tuple[int, int, int, int, int]
-"""What changes when a file does: device, inode, size, and when its content and the file itself changed, in ns."""
+"""Device, inode, size, mtime and ctime in ns. The ctime counts, because programs can set the mtime back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +192,7 @@ def read_at(path: str, folder: int, limit: int) -> tuple[FileStamp, bytes] | Non
             if before.st_size > limit:
                 raise invalid_path_error(path, f"is larger than {limit} bytes")
             content = _read_up_to(path, file, limit)
+            # Compared afterwards: a writer that is at work leaves a mixture of old and new content.
             if len(content) == before.st_size and _is_unchanged(before, os.fstat(descriptor)):
                 return stamp_of(before), content
     raise Unavailable(f"{path} changes while it is read")
@@ -203,7 +213,7 @@ def stamp_of(status: os.stat_result) -> FileStamp:
 def _is_unchanged(before: os.stat_result, after: os.stat_result) -> bool:
     """Return whether the content is unchanged.
 
-    Replacing a file removes its name, which changes only the ctime.
+    Replacing a file removes its name, which changes only the ctime; the open descriptor still reads the old content.
     """
     if after.st_nlink < before.st_nlink:
         return stamp_of(before)[:-1] == stamp_of(after)[:-1]

@@ -110,17 +110,17 @@ class ValidationReport:
 class _AuditedChange:
     """A change to be audited; details are added to its record as they become known."""
 
-    def __init__(self, act: ProjectOperation, trail: AuditSink) -> None:
-        self.act = act
-        self._trail = trail
+    def __init__(self, operation: ProjectOperation, audit: AuditSink) -> None:
+        self.operation = operation
+        self._audit = audit
 
     def begin(self, *, learning_id: str | None = None, paths: tuple[str, ...] | None = None) -> None:
         """Store the record with the given details and return when it is on disk. Raises Unavailable."""
-        known = self.act
-        self.act = replace(
+        known = self.operation
+        self.operation = replace(
             known, learning_id=learning_id or known.learning_id, paths=known.paths if paths is None else paths
         )
-        self._trail.record(self.act.to_audit_entry())
+        self._audit.record(self.operation.to_audit_entry())
 
 
 class ProjectService:
@@ -138,7 +138,7 @@ class ProjectService:
         learnings: LearningStore,
         reviewer: Reviewer,
         history: NodeHistory | None,
-        trail: AuditSink,
+        audit: AuditSink,
         clock: Callable[[], datetime],
         changed: Callable[[], None],
         severities: RuleSeverities = DEFAULT_SEVERITIES,
@@ -152,7 +152,7 @@ class ProjectService:
         self._learnings = learnings
         self._reviewer = reviewer
         self._history = history
-        self._trail = trail
+        self._audit = audit
         self._clock = clock
         self._changed = changed
         self._severities = severities
@@ -215,10 +215,10 @@ class ProjectService:
 
     def report(self, new: NewLearning, call: ProjectCall) -> Learning:
         """File a learning for review and return it."""
-        act = self._new_record(AuditEvent.LEARNING_REPORTED, f"report {new.type}", new.paths, call)
-        with self._audit_change(act) as attempt:
+        operation = self._new_record(AuditEvent.LEARNING_REPORTED, f"report {new.type}", new.paths, call)
+        with self._audit_change(operation) as attempt:
             for number, path in enumerate(new.paths):
-                # Whoever files it gave one path, and others beside it.
+                # A request has one `path` and further `also_paths`; the error names the one that is invalid.
                 self._tree.locate(path, f"also_paths[{number - 1}]" if number else "path")
             return self._learnings.file(new, lambda learning: attempt.begin(learning_id=learning.id))
 
@@ -235,19 +235,19 @@ class ProjectService:
         name = f"{request.verdict} learning"
         if request.dry_run:
             return self._preview_review(request, self._new_record(AuditEvent.CONTEXT_READ, f"show {name}", [], call))
-        act = replace(self._new_record(AuditEvent.LEARNING_REVIEWED, name, [], call), learning_id=request.id)
-        with self._audit_change(act) as attempt:
+        operation = replace(self._new_record(AuditEvent.LEARNING_REVIEWED, name, [], call), learning_id=request.id)
+        with self._audit_change(operation) as attempt:
             outcome = self._reviewer.review(request, lambda learning: attempt.begin(paths=learning.paths))
         if outcome.node:
             self._changed()
         return outcome
 
-    def _preview_review(self, request: ReviewRequest, act: ProjectOperation) -> ReviewOutcome:
+    def _preview_review(self, request: ReviewRequest, operation: ProjectOperation) -> ReviewOutcome:
         """Return the outcome that a review would have."""
-        act = replace(act, learning_id=request.id)
-        with self._audit_failure(act):
+        operation = replace(operation, learning_id=request.id)
+        with self._audit_failure(operation):
             outcome = self._reviewer.review(request)
-        self._trail.record(replace(act, paths=outcome.learning.paths).to_audit_entry())
+        self._audit.record(replace(operation, paths=outcome.learning.paths).to_audit_entry())
         return outcome
 
     def _folder(self, path: str) -> str:
@@ -264,28 +264,29 @@ class ProjectService:
 
     @contextmanager
     def _audit_read(self, name: str, paths: Iterable[str], call: ProjectCall) -> Iterator[None]:
-        act = self._new_record(AuditEvent.CONTEXT_READ, name, paths, call)
-        with self._audit_failure(act):
+        operation = self._new_record(AuditEvent.CONTEXT_READ, name, paths, call)
+        with self._audit_failure(operation):
             yield
-        self._trail.record(act.to_audit_entry())
+        # Before the result is returned: a read whose record cannot be stored fails.
+        self._audit.record(operation.to_audit_entry())
 
     @contextmanager
-    def _audit_change(self, act: ProjectOperation) -> Iterator[_AuditedChange]:
+    def _audit_change(self, operation: ProjectOperation) -> Iterator[_AuditedChange]:
         """Yield the object that stores the record before the change, and store a second one if it fails."""
-        attempt = _AuditedChange(act, self._trail)
+        attempt = _AuditedChange(operation, self._audit)
         try:
             yield attempt
         except Exception as error:
-            self._trail.record(replace(attempt.act, error=error_reason(error)).to_audit_entry())
+            self._audit.record(replace(attempt.operation, error=error_reason(error)).to_audit_entry())
             raise
 
     @contextmanager
-    def _audit_failure(self, act: ProjectOperation) -> Iterator[None]:
+    def _audit_failure(self, operation: ProjectOperation) -> Iterator[None]:
         """Store the record with the reason if the block fails."""
         try:
             yield
         except Exception as error:
-            self._trail.record(replace(act, error=error_reason(error)).to_audit_entry())
+            self._audit.record(replace(operation, error=error_reason(error)).to_audit_entry())
             raise
 
 

@@ -43,9 +43,9 @@ from cstp_grpc.intent_layer.project_files import (
 NODE_FILES = ("CLAUDE.md", "AGENTS.md")
 """The files of a node, in the order in which they are read; the first is for the root."""
 MAX_FILE_BYTES = 262_144
-"""How large a file may be."""
+"""Maximum bytes of a node's file: 256 KiB. Chosen: it bounds what one request makes the server read and parse."""
 MAX_DEPTH = 128
-"""How deep folders are walked; each level keeps a descriptor open."""
+"""Levels of folders that are walked. Chosen: each keeps a descriptor open, and 1024 is a common limit of a process."""
 SKIPPED_FOLDERS = frozenset(
     {
         ".git",
@@ -61,15 +61,18 @@ SKIPPED_FOLDERS = frozenset(
         "venv",
     }
 )
-"""Folders that a walk passes over."""
+"""Folders that a walk skips: version control, our own files, and what tools generate or install."""
 CACHED_CHARACTERS = 67_108_864
-"""How much text the cache keeps; each file counts as somewhat more than its text."""
+"""Characters in the cache: 64 Mi. Chosen: the nodes of large projects fit."""
 CACHED_OVERHEAD = 2048
+"""Characters that a cached file counts in addition to its text, for its parsed form."""
 SECOND_NS = 1_000_000_000
 SETTLING_NS = 100_000_000
-"""A file that changed less than this before it was read is read again: the clocks of file systems tick coarsely."""
+"""A file that changed less than this before it was read is not cached, because a second change in the same tick of the
+file system's clock would leave its stamp unchanged. Linux ticks every 1 to 10 ms; chosen: ten times the longest.
+"""
 COARSE_SETTLING_NS = 2 * SECOND_NS
-"""The same for a file that changed at a whole second, since its file system may count only those."""
+"""The same for a change at a whole second: the file system may store whole seconds, or on FAT every second one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,8 @@ class ProjectTree:
         """Set the project's folder, the size of the cache in characters, and the clock in ns since 1970."""
         self._root = root.absolute()
         self._clock = clock
+        # Guards the cache only. Files are read and parsed without it: two threads may parse the same file, and the
+        # later result replaces an equal one.
         self._lock = threading.Lock()
         self._cache: LRUCache[str, _CachedFile] = LRUCache(cached_characters, _cached_characters)
 
@@ -229,6 +234,7 @@ class ProjectTree:
         try:
             real = os.path.realpath(joined, strict=True)
         except OSError as error:
+            # Only strict mode reports a loop; anything else, such as a missing file, is resolved as far as it exists.
             if error.errno == errno.ELOOP:
                 raise
             real = os.path.realpath(joined)
@@ -247,6 +253,7 @@ class ProjectTree:
         if names is None:
             return
         try:
+            # The root itself may be a link: the operator configured it. Nothing below it is followed.
             descriptor = os.open(self._root, TRAVERSE_FLAGS & ~os.O_NOFOLLOW)
         except OSError:
             raise Unavailable("the project's folder cannot be read") from None
@@ -295,12 +302,12 @@ class ProjectTree:
     def _read_node(self, folder: str, descriptor: int) -> Node | None:
         first, second = (self._read_node_file(join_path(folder, name), descriptor) for name in NODE_FILES)
         if first and second and first.file.text == second.file.text:
-            # A link gives way to the file it leads to, a copy to the one that belongs in the folder.
+            # Two names of one text are one file: the target of a link, or of two copies the name proper to the folder.
             chosen = second if first.linked or (folder != ROOT and not second.linked) else first
             return self._with_imports(folder, [chosen])
         reads = [read for read in (first, second) if read]
         if first and second:
-            # A file that says nothing but where to read is no second one.
+            # A file that only imports the other one, such as a CLAUDE.md with `@AGENTS.md`, is not counted.
             reads = [second] if self._only_imports(first, second) else reads
             reads = [first] if self._only_imports(second, first) and len(reads) > 1 else reads
         return self._with_imports(folder, reads) if reads else None
@@ -354,6 +361,7 @@ class ProjectTree:
             raise invalid_path_error(path, "leads into a folder of version control by a link")
         with self._open_parent(target) as descriptor:
             status = None if descriptor is None else stat_at(target, descriptor)
+            # A link here was put in place after the path was resolved, and could lead anywhere: it is not followed.
             if descriptor is None or status is None or stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):
                 return None
             return self._read_regular_file(path, target, status, descriptor)
@@ -367,6 +375,7 @@ class ProjectTree:
             cached = self._cache.get(path)
         if cached and (cached.stamp, cached.linked) == (stamp_of(status), linked):
             return cached
+        # Before the file is read: a change during the reading must count as one after it.
         begun = self._clock()
         content = read_at(target, descriptor, MAX_FILE_BYTES)
         if content is None:

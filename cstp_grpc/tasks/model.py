@@ -15,13 +15,13 @@ from cstp_grpc.storage.unit_of_work import UnitOfWork
 STATE_AFTER_TIMEOUT: Final[Mapping[TaskState, TaskState]] = {
     TaskState.SUBMITTED: TaskState.FAILED,
     TaskState.WORKING: TaskState.FAILED,
-    # The guardrails' verdict stands if nobody gives what it asks for.
+    # A guardrail asked for input that did not come, so that its verdict stands.
     TaskState.INPUT_REQUIRED: TaskState.REJECTED,
 }
 """The states that can still change, and the state that each becomes when the time of the task has run out."""
 
 CANCELABLE: Final = frozenset({TaskState.SUBMITTED, TaskState.INPUT_REQUIRED})
-"""The states in which nothing of what the task asks for was sent, so that canceling prevents it."""
+"""The states in which the action of the task was not sent yet, so that canceling prevents it."""
 
 
 def states_that_may_become(state: TaskState) -> frozenset[TaskState]:
@@ -34,8 +34,7 @@ class Task:
     """A task in its present state, identified by its agent and id.
 
     `version` counts how often it was saved; `updated_at` is when it entered its state, in whole milliseconds, aware,
-    in
-    UTC. Only bridges interpret `content`.
+    in UTC. Only bridges interpret `content`.
     """
 
     id: str
@@ -58,8 +57,7 @@ class TaskRecord:
 class ObservationTime:
     """The instant at which tasks are read.
 
-    A task that settled by `now` without having ended has failed, since nobody works on it any more; one that settled
-    at
+    A task that settled by `now` without having ended has failed, since nobody works on it any more; one that settled at
     `expired` or before no longer exists.
     """
 
@@ -98,12 +96,12 @@ class TaskStore(Protocol):
         """Whether the database is a file of this machine."""
 
     def add(
-        self, unit_of_work: UnitOfWork, agent: str, task: Task, settles_at: datetime, moment: ObservationTime
+        self, unit_of_work: UnitOfWork, agent: str, task: Task, settles_at: datetime, observed: ObservationTime
     ) -> bool:
         """Insert a task within a transaction, and return False if its id exists."""
 
     def replace(
-        self, unit_of_work: UnitOfWork, agent: str, task: Task, settles_at: datetime, moment: ObservationTime
+        self, unit_of_work: UnitOfWork, agent: str, task: Task, settles_at: datetime, observed: ObservationTime
     ) -> bool:
         """Replace the previous version of a task within a transaction.
 
@@ -116,20 +114,20 @@ class TaskStore(Protocol):
         `lock` makes other changes wait until the transaction ends.
         """
 
-    def get(self, agent: str, task_id: str, moment: ObservationTime) -> Task | None:
+    def get(self, agent: str, task_id: str, observed: ObservationTime) -> Task | None:
         """Return a task in its state at an instant; None if the agent has none of that id.
 
         Raises QueryFailed if the database does not respond.
         """
 
-    def page(self, conditions: TaskFilter, request: PageRequest, moment: ObservationTime) -> TaskPage:
+    def page(self, conditions: TaskFilter, request: PageRequest, observed: ObservationTime) -> TaskPage:
         """Return the tasks that meet all conditions, last changed first, then by falling id.
 
         Raises InvalidArgument if the page token is not one of this listing, QueryFailed if the database does not
         respond.
         """
 
-    def remove_expired(self, unit_of_work: UnitOfWork, moment: ObservationTime, limit: int) -> int:
+    def remove_expired(self, unit_of_work: UnitOfWork, observed: ObservationTime, limit: int) -> int:
         """Remove up to `limit` expired tasks within a transaction, and return how many."""
 
 

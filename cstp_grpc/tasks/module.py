@@ -35,12 +35,12 @@ REMOVAL_SECONDS = 60.0
 class A2aTaskRenderer:
     """Renders tasks in the versions of A2A."""
 
-    def render(self, task: Task, written: PushFormat) -> bytes | None:
+    def render(self, task: Task, push_format: PushFormat) -> bytes | None:
         """Return the body of a notification, or None if the content is not an A2A task."""
         # Not loaded before a notification is due: A2A takes long.
         from cstp_grpc.contract.a2a_tasks import encode_notification
 
-        return encode_notification(task.id, task.context_id, task.content, task.state, task.updated_at, written)
+        return encode_notification(task.id, task.context_id, task.content, task.state, task.updated_at, push_format)
 
 
 def read_push_urls(settings: Settings) -> UrlAllowList:
@@ -52,12 +52,12 @@ def build_tasks_module(
     shared: SharedParts, allowed: UrlAllowList, sink: AuditSink, is_permitted_ip: Callable[[str], bool]
 ) -> Module:
     """Build the storage of A2A tasks; `allowed` are URLs that may be notified wherever they lead."""
-    wanted = shared.settings.a2a
+    a2a = shared.settings.a2a
     store = SqlTaskStore(shared.database)
-    addresses = PushUrlPolicy(allowed, is_permitted_ip, loopback=wanted.push.allow_loopback)
-    push = build_push_notifications(shared, addresses, store, sink) if wanted.push.enabled else None
+    addresses = PushUrlPolicy(allowed, is_permitted_ip, loopback=a2a.push.allow_loopback)
+    push = build_push_notifications(shared, addresses, store, sink) if a2a.push.enabled else None
     notifications = push.notifications if push else None
-    tasks = TaskRepository(store, shared.writer, shared.clock, timedelta(days=wanted.task_days), notifications)
+    tasks = TaskRepository(store, shared.writer, shared.clock, timedelta(days=a2a.task_days), notifications)
     remover = ExpiryTask("task-removal", tasks.remove_expired, REMOVAL_SECONDS, logger, "expired tasks are not removed")
     permissions = required_permissions(contract_methods(shared.settings.disabled_services).values())
     servicer = TaskService(tasks, permissions, shared.pools[PoolName.OTHERS])

@@ -31,6 +31,7 @@ from cstp_grpc.webhooks.delivery import WebhookAbandoned, WebhookRequest
 from cstp_grpc.webhooks.url_allow_list import UrlAllowList, WebhookUrl, is_ip_address, parse_webhook_url
 
 LOCAL_NAMES: Final = ("localhost", ".localhost")
+"""The names that resolve to loopback addresses, RFC 6761, section 6.3."""
 
 
 class PushUrlPolicy:
@@ -59,6 +60,7 @@ class PushUrlPolicy:
 
     def permits(self, address: WebhookUrl, ip: str) -> bool:
         """Return True if a URL may be connected to at this IP address of its host."""
+        # Called for each address that is dialled, so that a name cannot change between check and use.
         if self._allowed.includes(address):
             return True
         if self._loopback and is_loopback(ip):
@@ -74,21 +76,22 @@ def is_loopback(ip: str) -> bool:
 logger = logging.getLogger(__name__)
 
 MAX_CONFIGS: Final = 10
-"""Configurations of one task at the most."""
+"""Configurations of a task at most. Chosen: each change of the task queues a notification for each of them."""
 QUIET_STATES: Final = frozenset({TaskState.SUBMITTED, TaskState.WORKING})
-"""The states in which nobody needs to hear of a task before it changes."""
+"""The states of a task at work; a new configuration is notified of the next change only."""
 DEFAULT_CONFIG: Final = "default"
-"""The id of a configuration that a client of A2A 0.3 sets without naming it."""
+"""The id of a configuration that a client of A2A 0.3 sets without an id."""
 MAX_WAITING: Final = 1000
-"""Notifications that may wait for one agent; what comes beyond them is not told."""
+"""Notifications that may wait for one agent; further ones are dropped and audited. Chosen: it bounds what the database
+keeps for receivers that do not answer.
+"""
 
 
 class PushNotifications:
     """Manages push configurations, and queues notifications when tasks change.
 
     `wake` is called within the transaction when something is queued, which is safe because the reader of the queue
-    has
-    to wait for the same writer.
+    has to wait for the same writer.
     """
 
     def __init__(
@@ -97,17 +100,17 @@ class PushNotifications:
         tasks: TaskStore,
         addresses: PushUrlPolicy,
         writer: GroupCommitWriter,
-        trail: AuditSink,
+        audit: AuditSink,
         wake: Callable[[], None],
     ) -> None:
         self._store = store
         self._tasks = tasks
         self._addresses = addresses
         self._writer = writer
-        self._trail = trail
+        self._audit = audit
         self._wake = wake
 
-    def create(self, agent: str, task_id: str, config: PushConfig, moment: ObservationTime) -> PushConfig:
+    def create(self, agent: str, task_id: str, config: PushConfig, observed: ObservationTime) -> PushConfig:
         """Store a configuration, replacing one of the same id, and return it once on disk.
 
         An empty id is generated. If the task is not at work, its present version is queued at once, so that its owner
@@ -116,38 +119,38 @@ class PushNotifications:
 
         def job(unit_of_work: UnitOfWork) -> PushConfig:
             self._store.hold(unit_of_work)
-            stored = self._require_task(unit_of_work, agent, task_id, moment, lock=True)
-            made = self._put_config(unit_of_work, agent, task_id, config, moment.now)
-            self._queue_notifications(unit_of_work, agent, [made], stored, moment.now, is_new=False)
-            return made
+            stored = self._require_task(unit_of_work, agent, task_id, observed, lock=True)
+            stored_config = self._put_config(unit_of_work, agent, task_id, config, observed.now)
+            self._queue_notifications(unit_of_work, agent, [stored_config], stored, observed.now, is_new=False)
+            return stored_config
 
         return self._writer.run(job)
 
-    def get(self, agent: str, task_id: str, config_id: str | None, moment: ObservationTime) -> PushConfig:
+    def get(self, agent: str, task_id: str, config_id: str | None, observed: ObservationTime) -> PushConfig:
         """Return a configuration of a task; without an id, the one that was set last. Raises NotFound."""
         with self._store.read_snapshot() as unit_of_work:
-            self._require_task(unit_of_work, agent, task_id, moment)
+            self._require_task(unit_of_work, agent, task_id, observed)
             config = self._store.config(unit_of_work, agent, task_id, config_id)
         if config is None:
             raise NotFound(f"the task {task_id} has no such push configuration", metadata={"id": task_id})
         return config
 
-    def page(self, agent: str, task_id: str, request: PageRequest, moment: ObservationTime) -> Page[PushConfig]:
+    def page(self, agent: str, task_id: str, request: PageRequest, observed: ObservationTime) -> Page[PushConfig]:
         """Return a page of the configurations of a task by rising id. Raises NotFound and InvalidArgument."""
         conditions = ("push_configs", agent, task_id)
         after = str(decode_page_token(request.token, conditions, (str,))[0]) if request.token else ""
         with self._store.read_snapshot() as unit_of_work:
-            self._require_task(unit_of_work, agent, task_id, moment)
+            self._require_task(unit_of_work, agent, task_id, observed)
             found = tuple(self._store.configs(unit_of_work, agent, task_id, after))
         items = found[: request.limit]
         return Page(items, encode_page_token(conditions, (items[-1].id,)) if len(found) > len(items) else "")
 
-    def delete(self, agent: str, task_id: str, config_id: str, moment: ObservationTime) -> None:
+    def delete(self, agent: str, task_id: str, config_id: str, observed: ObservationTime) -> None:
         """Remove a configuration with its queued notifications, if it exists. Raises NotFound and Unavailable."""
 
         def job(unit_of_work: UnitOfWork) -> None:
             self._store.hold(unit_of_work)
-            self._require_task(unit_of_work, agent, task_id, moment)
+            self._require_task(unit_of_work, agent, task_id, observed)
             self._store.remove_config(unit_of_work, agent, task_id, config_id)
 
         self._writer.run(job)
@@ -156,10 +159,12 @@ class PushNotifications:
         """Prepare for the next version of a task; `configures` means that a configuration comes with it."""
         if not configures and not self._store.configs(unit_of_work, agent, task_id):
             return
-        # Held before the task's row is locked, which is the order that all who hold it keep.
+        # Lock order: this global lock before the row of a task. `create` and `delete` keep it too; the reverse order
+        # would let two servers deadlock on PostgreSQL.
         self._store.hold(unit_of_work)
         stored = self._tasks.load(unit_of_work, agent, task_id)
         if stored is not None:
+            # Queued notifications are about this version; its content is copied to them before it is overwritten.
             self._store.keep_snapshot(unit_of_work, agent, stored.task)
 
     def record_change(
@@ -173,11 +178,11 @@ class PushNotifications:
             self._queue_notifications(unit_of_work, agent, configs, stored, now, is_new=True)
 
     def _require_task(
-        self, unit_of_work: UnitOfWork, agent: str, task_id: str, moment: ObservationTime, *, lock: bool = False
+        self, unit_of_work: UnitOfWork, agent: str, task_id: str, observed: ObservationTime, *, lock: bool = False
     ) -> TaskRecord:
         """Return a task that has not expired; `lock` makes other changes wait. Raises NotFound."""
         stored = self._tasks.load(unit_of_work, agent, task_id, lock=lock)
-        if stored is None or stored.settles_at <= moment.expired:
+        if stored is None or stored.settles_at <= observed.expired:
             raise NotFound(f"there is no task {task_id}", metadata={"id": task_id})
         return stored
 
@@ -187,12 +192,12 @@ class PushNotifications:
         """Store a configuration and return it with its id. Raises InvalidArgument."""
         if self._addresses.address(config.url) is None:
             raise InvalidArgument.field("push_config.url", "is not an address that is notified here")
-        made = replace(config, id=config.id or new_config_id(config.format))
-        others = [each for each in self._store.configs(unit_of_work, agent, task_id) if each.id != made.id]
+        stored_config = replace(config, id=config.id or new_config_id(config.format))
+        others = [each for each in self._store.configs(unit_of_work, agent, task_id) if each.id != stored_config.id]
         if len(others) >= MAX_CONFIGS:
             raise InvalidArgument.field("push_config", f"is one too many: a task has at most {MAX_CONFIGS}")
-        self._store.put_config(unit_of_work, agent, task_id, made, now)
-        return made
+        self._store.put_config(unit_of_work, agent, task_id, stored_config, now)
+        return stored_config
 
     def _queue_notifications(
         self,
@@ -212,6 +217,8 @@ class PushNotifications:
             notifications += [new_notification(agent, task.id, each.id, task.version, now) for each in configs]
             notifications = self._drop_over_limit(unit_of_work, agent, notifications, now)
         if can_lapse:
+            # Nothing is stored when a task's time runs out, so that the notification about that is queued now, for
+            # then. A next version replaces it, because it has the same number.
             lapsed = task.version + 1
             notifications += [new_notification(agent, task.id, each.id, lapsed, settles_at) for each in configs]
         self._store.put(unit_of_work, notifications)
@@ -224,7 +231,7 @@ class PushNotifications:
         room = max(MAX_WAITING - self._store.count_due(unit_of_work, agent, now), 0)
         for notification in notifications[room:]:
             logger.warning("%s is not sent: %d wait for its agent already", notification, MAX_WAITING)
-            self._trail.append(unit_of_work, push_audit_entry(notification, now, "dropped", RateLimited.reason))
+            self._audit.append(unit_of_work, push_audit_entry(notification, now, "dropped", RateLimited.reason))
         return notifications[:room]
 
 
@@ -246,17 +253,17 @@ def new_notification(agent: str, task_id: str, config_id: str, version: int, cau
     return TaskNotification(str(uuid.uuid4()), agent, task_id, config_id, version, caused_at, caused_at)
 
 
-def new_config_id(written: PushFormat) -> str:
+def new_config_id(push_format: PushFormat) -> str:
     """Return the id of a configuration that has none.
 
     In A2A 0.3 such a configuration is the only one of its task, which the next one replaces.
     """
-    return DEFAULT_CONFIG if written is PushFormat.A2A_0_3 else str(uuid.uuid4())
+    return DEFAULT_CONFIG if push_format is PushFormat.A2A_0_3 else str(uuid.uuid4())
 
 
 TOKEN_HEADER: Final = "x-a2a-notification-token"  # noqa: S105 - the name of a header
 QUEUES_PER_AGENT: Final = 4
-"""How many lanes the notifications for one agent have, so that a slow receiver delays only some of them."""
+"""Queues of notifications for one agent. Chosen: a slow receiver delays only a part, and the threads stay few."""
 CONTENT_TYPES: Final[Mapping[PushFormat, str]] = {
     PushFormat.A2A_1_0: "application/a2a+json",
     PushFormat.A2A_0_3: "application/json",
@@ -266,7 +273,7 @@ CONTENT_TYPES: Final[Mapping[PushFormat, str]] = {
 class TaskRenderer(Protocol):
     """Renders tasks in the formats of receivers."""
 
-    def render(self, task: Task, written: PushFormat) -> bytes | None:
+    def render(self, task: Task, push_format: PushFormat) -> bytes | None:
         """Return the body of a notification; None if the content is not an A2A task."""
 
 
@@ -311,8 +318,8 @@ class TaskNotificationBuilder:
         """Return the queue of a notification: one of a few of its agent, chosen by its task."""
         return f"{item.agent}/{zlib.crc32(item.task_id.encode()) % QUEUES_PER_AGENT}"
 
-    def _render(self, task: Task, written: PushFormat) -> bytes:
-        body = self._renderer.render(task, written)
+    def _render(self, task: Task, push_format: PushFormat) -> bytes:
+        body = self._renderer.render(task, push_format)
         if body is None:
             raise WebhookAbandoned("the task holds what no bridge kept")
         return body

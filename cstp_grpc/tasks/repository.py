@@ -26,19 +26,21 @@ from cstp_grpc.tasks.model import (
 from cstp_grpc.tasks.push_notifications import PushNotifications
 
 DEFAULT_WORK_TIME = timedelta(minutes=5)
-"""How long a task may take to end if its bridge does not say."""
+"""The time limit of a task at work if its bridge sets none. Chosen: longer than any call that a bridge waits for."""
 
 DEFAULT_INPUT_TIME = timedelta(days=1)
-"""How long a task may wait for input if its bridge does not say."""
+"""The time limit of a task that waits for input if its bridge sets none. Chosen: a person may have to answer."""
 
 TASK_ID_NAMESPACE = uuid.UUID("6a3f1d7e-52c4-4c0b-9a57-0d1c9f2e8b64")
-"""What the ids of tasks that keys name are made with; another one would let repeated messages begin new tasks."""
+"""The UUID version 5 namespace of task ids that derive from keys, RFC 9562, section 5.5. Chosen at random. With
+another one repeated messages would create new tasks.
+"""
 
 MAX_PAGE = 100
-"""Tasks on one page at the most."""
+"""Tasks on a page at most, as A2A bounds the page size of ListTasks."""
 
 REMOVAL_BATCH = 100
-"""Tasks removed in one transaction at the most, so that saves do not wait for long."""
+"""Tasks that one transaction removes at most. Chosen: saves wait for it only briefly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,7 @@ class TaskRepository:
     ) -> Task:
         """Store a task and return it once it is on disk: a new one if `version` is 0, else the next version.
 
-        `time_left` is for a task that can still change; None means 5 minutes, or a day if it waits for input.
-        `config`
+        `time_left` is for a task that can still change; None means 5 minutes, or a day if it waits for input. `config`
         is the push configuration from this version on. Raises Conflict if the version is not the stored one;
         MethodNotFound if push notifications are off; Unavailable.
         """
@@ -107,17 +108,19 @@ class TaskRepository:
         push = self._push if config is None else self._require_push()
 
         def job(unit_of_work: UnitOfWork) -> Task:
-            moment = self._observation_time()
+            # Read here and not when the job is created: it may wait in the writer's queue, and the order of instants
+            # must be that of the transactions.
+            observed = self._observation_time()
             if push is not None and version:
                 push.prepare_change(unit_of_work, agent, content.id, configures=config is not None)
-            task = Task(content.id, content.context_id, content.state, content.content, version + 1, moment.now)
+            task = Task(content.id, content.context_id, content.state, content.content, version + 1, observed.now)
             settles_at = compute_settles_at(task, default_time_left(content.state) if time_left is None else time_left)
-            put = self._store.replace if version else self._store.add
-            if not put(unit_of_work, agent, task, settles_at, moment):
+            store_task = self._store.replace if version else self._store.add
+            if not store_task(unit_of_work, agent, task, settles_at, observed):
                 raise save_conflict_error(content.id, version)
-            # Of a new task without a configuration nobody is notified, which is what nearly all of them are.
+            # Nobody is notified of a new task without a configuration, as nearly all are.
             if push is not None and (version or config is not None):
-                push.record_change(unit_of_work, agent, TaskRecord(task, settles_at), config, moment.now)
+                push.record_change(unit_of_work, agent, TaskRecord(task, settles_at), config, observed.now)
             return task
 
         return job
@@ -206,6 +209,7 @@ def compute_settles_at(task: Task, time_left: timedelta) -> datetime:
 
 def truncate_to_milliseconds(instant: datetime) -> datetime:
     """Return an instant truncated to milliseconds."""
+    # The precision of timestamps in A2A: filters and page tokens then compare equal to what callers have seen.
     return instant.replace(microsecond=instant.microsecond // 1000 * 1000)
 
 

@@ -23,26 +23,26 @@ TASK_STATE = proto_values.EnumMapping(tasks_pb2.TaskState, TaskState)
 
 
 class TaskService(tasks_pb2_grpc.TaskServiceServicer):
-    """Serves cstp.v1.TaskService. Tasks are read on `lane`.
+    """Serves cstp.v1.TaskService. Tasks are read on `pool`.
 
     `required` has the permissions that the methods behind tasks require, by name.
     """
 
-    def __init__(self, keeper: TaskRepository, required: Mapping[str, Permission | None], lane: WorkPool) -> None:
-        self._keeper = keeper
+    def __init__(self, repository: TaskRepository, required: Mapping[str, Permission | None], pool: WorkPool) -> None:
+        self._repository = repository
         self._required = required
-        self._read = lane.run_short if keeper.reads_are_short else lane.run
+        self._read = pool.run_short if repository.reads_are_short else pool.run
 
     async def SaveTask(
         self, request: tasks_pb2.SaveTaskRequest, context: grpc.ServicerContext
     ) -> tasks_pb2.SaveTaskResponse:
         """Store a task, or a new state of one."""
         caller = current_caller.get()
-        needed = self._required.get(request.method)
-        if needed is not None and needed not in caller.permissions:
-            raise missing_permission_error(request.method, needed, caller.agent)
+        permission = self._required.get(request.method)
+        if permission is not None and permission not in caller.permissions:
+            raise missing_permission_error(request.method, permission, caller.agent)
         config = parse_push_config(request.push_config) if request.HasField("push_config") else None
-        saved = await self._keeper.write(
+        saved = await self._repository.write(
             caller.agent, parse_task_content(request.task), request.version, read_time_left(request), config
         )
         return tasks_pb2.SaveTaskResponse(
@@ -53,14 +53,14 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
         self, request: tasks_pb2.FindTaskRequest, context: grpc.ServicerContext
     ) -> tasks_pb2.FindTaskResponse:
         """Find the task that a message started."""
-        task_id, task = await self._read(self._keeper.find, current_caller.get().agent, request.key)
+        task_id, task = await self._read(self._repository.find, current_caller.get().agent, request.key)
         return tasks_pb2.FindTaskResponse(id=task_id, task=None if task is None else task_message(task))
 
     async def GetTask(
         self, request: tasks_pb2.GetTaskRequest, context: grpc.ServicerContext
     ) -> tasks_pb2.GetTaskResponse:
         """Read a task."""
-        task = await self._read(self._keeper.get, current_caller.get().agent, request.id)
+        task = await self._read(self._repository.get, current_caller.get().agent, request.id)
         return tasks_pb2.GetTaskResponse(task=task_message(task))
 
     def ListTasks(
@@ -68,7 +68,7 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
     ) -> tasks_pb2.ListTasksResponse:
         """List tasks."""
         conditions = parse_task_filter(request, current_caller.get().agent)
-        page = self._keeper.page(conditions, PageRequest(request.page_size, request.page_token))
+        page = self._repository.page(conditions, PageRequest(request.page_size, request.page_token))
         return tasks_pb2.ListTasksResponse(
             tasks=[task_message(task) for task in page.items], next_page_token=page.next_token, total=page.total
         )
@@ -78,22 +78,22 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
     ) -> tasks_pb2.CreatePushConfigResponse:
         """Subscribe the caller to push notifications of a task."""
         agent = current_caller.get().agent
-        made = self._keeper.create_push_config(agent, request.task_id, parse_push_config(request.push_config))
-        return tasks_pb2.CreatePushConfigResponse(push_config=push_config_message(made))
+        config = self._repository.create_push_config(agent, request.task_id, parse_push_config(request.push_config))
+        return tasks_pb2.CreatePushConfigResponse(push_config=push_config_message(config))
 
     def GetPushConfig(
         self, request: tasks_pb2.GetPushConfigRequest, context: grpc.ServicerContext
     ) -> tasks_pb2.GetPushConfigResponse:
         """Read a push configuration of a task."""
-        config = self._keeper.get_push_config(current_caller.get().agent, request.task_id, request.id or None)
+        config = self._repository.get_push_config(current_caller.get().agent, request.task_id, request.id or None)
         return tasks_pb2.GetPushConfigResponse(push_config=push_config_message(config))
 
     def ListPushConfigs(
         self, request: tasks_pb2.ListPushConfigsRequest, context: grpc.ServicerContext
     ) -> tasks_pb2.ListPushConfigsResponse:
         """List the caller's push configurations of a task."""
-        wanted = PageRequest(request.page_size, request.page_token)
-        page = self._keeper.page_push_configs(current_caller.get().agent, request.task_id, wanted)
+        page_request = PageRequest(request.page_size, request.page_token)
+        page = self._repository.page_push_configs(current_caller.get().agent, request.task_id, page_request)
         return tasks_pb2.ListPushConfigsResponse(
             push_configs=map(push_config_message, page.items), next_page_token=page.next_token
         )
@@ -102,7 +102,7 @@ class TaskService(tasks_pb2_grpc.TaskServiceServicer):
         self, request: tasks_pb2.DeletePushConfigRequest, context: grpc.ServicerContext
     ) -> tasks_pb2.DeletePushConfigResponse:
         """Delete a push configuration of a task."""
-        self._keeper.delete_push_config(current_caller.get().agent, request.task_id, request.id)
+        self._repository.delete_push_config(current_caller.get().agent, request.task_id, request.id)
         return tasks_pb2.DeletePushConfigResponse()
 
 

@@ -60,6 +60,7 @@ class SqlPushStore:
         self._upsert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
         self._order = GlobalWriteLock(database.dialect)
         notification = self._upsert(task_notifications).values(bind_parameters(notification_columns.keys()))
+        # A replacement gets a new id, too: an attempt in progress then neither removes nor postpones it.
         replaced = {name: notification.excluded[name] for name in notification_columns.keys() if name not in KEY_NAMES}  # noqa: SIM118
         self._put = CompiledStatement(notification.on_conflict_do_update(index_elements=KEY, set_=replaced), dialect)
         self._configs = CompiledStatement(CONFIGS, dialect)
@@ -89,6 +90,7 @@ class SqlPushStore:
 
     def remove_config(self, unit_of_work: UnitOfWork, agent: str, task_id: str, config_id: str) -> None:
         """Remove a configuration, if it exists, with its notifications."""
+        # The foreign key removes its notifications.
         unit_of_work.execute(delete(push_configs).where(config_condition(agent, task_id, config_id)))
 
     def configs(self, unit_of_work: UnitOfWork, agent: str, task_id: str, after: str = "") -> Sequence[PushConfig]:
@@ -145,6 +147,8 @@ class SqlPushStore:
 
         A notification is left out while one about an earlier version waits for the same configuration.
         """
+        # Held before the rows are read, so that no other server takes the same ones. If this process is killed while it
+        # sends, the lease expires and any server takes them again.
         self.hold(unit_of_work)
         query = (
             select(task_notifications)
@@ -187,7 +191,7 @@ def config_condition(agent: str, task_id: str, config_id: str) -> ColumnElement[
 
 def notification_condition(notification: TaskNotification) -> ColumnElement[bool]:
     """Return the condition that selects one notification."""
-    # One that took its place in between has another id.
+    # The id besides the key: a notification of the same key that replaced it meanwhile must stay.
     values = (notification.agent, notification.task_id, notification.config_id, notification.version)
     return and_(
         notification_columns.id == notification.id,
@@ -204,13 +208,13 @@ def first_in_line_condition() -> ColumnElement[bool]:
 
 def config_from_row(row: Sequence[Any]) -> PushConfig:
     """Convert a row of `push_configs` to a configuration."""
-    _agent, _task_id, config_id, _set_at, written, url, token, scheme, credentials = row
-    return PushConfig(config_id, PushFormat(written), url, token, scheme, credentials)
+    _agent, _task_id, config_id, _set_at, push_format, url, token, scheme, credentials = row
+    return PushConfig(config_id, PushFormat(push_format), url, token, scheme, credentials)
 
 
 def notification_to_row(notification: TaskNotification) -> dict[str, object]:
     """Convert a notification to a row of `task_notifications`."""
-    shot = notification.snapshot
+    snapshot = notification.snapshot
     return {
         "agent": notification.agent,
         "task_id": notification.task_id,
@@ -220,18 +224,18 @@ def notification_to_row(notification: TaskNotification) -> dict[str, object]:
         "caused_at": notification.caused_at,
         "attempts": notification.attempts,
         "next_attempt_at": notification.next_attempt_at,
-        "context_id": None if shot is None else shot.context_id,
-        "state": None if shot is None else shot.state.value,
-        "changed_at": None if shot is None else shot.updated_at,
-        "content": None if shot is None else shot.content,
+        "context_id": None if snapshot is None else snapshot.context_id,
+        "state": None if snapshot is None else snapshot.state.value,
+        "changed_at": None if snapshot is None else snapshot.updated_at,
+        "content": None if snapshot is None else snapshot.content,
     }
 
 
 def notification_from_row(row: Row[Any]) -> TaskNotification:
     """Convert a row of `task_notifications` to a notification."""
-    shot = None
+    snapshot = None
     if row.content is not None:
-        shot = Task(row.task_id, row.context_id, TaskState(row.state), row.content, row.version, row.changed_at)
+        snapshot = Task(row.task_id, row.context_id, TaskState(row.state), row.content, row.version, row.changed_at)
     return TaskNotification(
         row.id,
         row.agent,
@@ -241,5 +245,5 @@ def notification_from_row(row: Row[Any]) -> TaskNotification:
         row.caused_at,
         row.next_attempt_at,
         row.attempts,
-        shot,
+        snapshot,
     )

@@ -80,24 +80,25 @@ class SqlTaskStore:
         return self._database.is_sqlite
 
     def add(
-        self, unit_of_work: UnitOfWork, agent: str, task: Task, settles_at: datetime, moment: ObservationTime
+        self, unit_of_work: UnitOfWork, agent: str, task: Task, settles_at: datetime, observed: ObservationTime
     ) -> bool:
         """Insert a task within a transaction, and return False if its id exists."""
         row = task_to_row(agent, task, settles_at)
         if self._insert.run(unit_of_work, row) == 1:
             return True
-        # An expired task that was not removed yet makes room for one of the same id, with all that belongs to it.
-        expired = {**task_key_values(agent, task.id), "expired": moment.expired}
+        # An expired task that was not removed yet no longer exists for callers: its id is free. The foreign keys remove
+        # its push configurations and notifications with it.
+        expired = {**task_key_values(agent, task.id), "expired": observed.expired}
         return self._remove_expired.run(unit_of_work, expired) == 1 and self._insert.run(unit_of_work, row) == 1
 
     def replace(
-        self, unit_of_work: UnitOfWork, agent: str, task: Task, settles_at: datetime, moment: ObservationTime
+        self, unit_of_work: UnitOfWork, agent: str, task: Task, settles_at: datetime, observed: ObservationTime
     ) -> bool:
         """Replace the previous version of a task within a transaction.
 
         Returns False if that version does not exist or may not change to the task's state.
         """
-        previous = {**task_key_values(agent, task.id), "previous": task.version - 1, "now": moment.now}
+        previous = {**task_key_values(agent, task.id), "previous": task.version - 1, "now": observed.now}
         return self._replace[task.state].run(unit_of_work, task_to_row(agent, task, settles_at) | previous) == 1
 
     def load(self, unit_of_work: UnitOfWork, agent: str, task_id: str, *, lock: bool = False) -> TaskRecord | None:
@@ -109,36 +110,36 @@ class SqlTaskStore:
         row = statement.first(unit_of_work, task_key_values(agent, task_id))
         return None if row is None else record_from_row(row)
 
-    def get(self, agent: str, task_id: str, moment: ObservationTime) -> Task | None:
+    def get(self, agent: str, task_id: str, observed: ObservationTime) -> Task | None:
         """Return a task in its state at an instant; None if the agent has none of that id.
 
         Raises QueryFailed if the database does not respond.
         """
         with self._database.read_snapshot() as unit_of_work:
-            row = self._get.first(unit_of_work, {**task_key_values(agent, task_id), "expired": moment.expired})
-        return None if row is None else task_from_row(row, moment)
+            row = self._get.first(unit_of_work, {**task_key_values(agent, task_id), "expired": observed.expired})
+        return None if row is None else task_from_row(row, observed)
 
-    def page(self, conditions: TaskFilter, request: PageRequest, moment: ObservationTime) -> TaskPage:
+    def page(self, conditions: TaskFilter, request: PageRequest, observed: ObservationTime) -> TaskPage:
         """Return the tasks that meet all conditions, last changed first, then by falling id.
 
         Raises InvalidArgument if the page token is not one of this listing, QueryFailed if the database does not
         respond.
         """
-        parts = listing_branches(conditions, moment)
+        parts = listing_branches(conditions, observed)
         query = page_query(parts, conditions, request)
         with self._database.read_snapshot() as unit_of_work:
             rows = unit_of_work.execute(query).all()
             total = unit_of_work.execute(count_query(parts)).scalar_one()
-        items = tuple(task_from_row(row, moment) for row in rows)
+        items = tuple(task_from_row(row, observed) for row in rows)
         more = bool(rows) and rows[0].found > len(rows)
         return TaskPage(items, next_page_token(items[-1], conditions) if more else "", total)
 
-    def remove_expired(self, unit_of_work: UnitOfWork, moment: ObservationTime, limit: int) -> int:
+    def remove_expired(self, unit_of_work: UnitOfWork, observed: ObservationTime, limit: int) -> int:
         """Remove up to `limit` expired tasks within a transaction, and return how many."""
-        # Another replica may be removing the same ones, or making room for a new one of the same id.
+        # Locked rows are skipped: another server is removing them, or replacing one by a new task of the same id.
         expired = (
             select(task_columns.agent, task_columns.id)
-            .where(task_columns.settles_at <= moment.expired)
+            .where(task_columns.settles_at <= observed.expired)
             .order_by(task_columns.settles_at)
             .limit(limit)
             .with_for_update(skip_locked=True)
@@ -160,7 +161,7 @@ class ListingBranch:
         return select(*columns).where(*self.conditions)
 
 
-def listing_branches(conditions: TaskFilter, moment: ObservationTime) -> tuple[ListingBranch, ListingBranch]:
+def listing_branches(conditions: TaskFilter, observed: ObservationTime) -> tuple[ListingBranch, ListingBranch]:
     """Return the two branches of a listing, each of which an index returns in order.
 
     These are the tasks that have settled, ordered by that instant, and those that can still change.
@@ -168,8 +169,8 @@ def listing_branches(conditions: TaskFilter, moment: ObservationTime) -> tuple[L
     common = [task_columns.agent == conditions.agent]
     if conditions.context_id is not None:
         common.append(task_columns.context_id == replace_unstorable(conditions.context_id))
-    settled = [*common, task_columns.settles_at > moment.expired, task_columns.settles_at <= moment.now]
-    open_tasks = [*common, task_columns.settles_at > moment.now]
+    settled = [*common, task_columns.settles_at > observed.expired, task_columns.settles_at <= observed.now]
+    open_tasks = [*common, task_columns.settles_at > observed.now]
     if conditions.states:
         settled.append(task_columns.state.in_(stored_states(conditions.states)))
         open_tasks.append(task_columns.state.in_([state.value for state in conditions.states]))
@@ -183,9 +184,9 @@ def listing_branches(conditions: TaskFilter, moment: ObservationTime) -> tuple[L
 
 def stored_states(states: Iterable[TaskState]) -> list[str]:
     """Return the states in which settled tasks of `states` may be stored, since some have lapsed."""
-    wanted = set(states)
-    lapsed = {before for before, after in STATE_AFTER_TIMEOUT.items() if after in wanted}
-    return sorted(wanted - STATE_AFTER_TIMEOUT.keys() | lapsed)
+    requested = set(states)
+    lapsed = {before for before, after in STATE_AFTER_TIMEOUT.items() if after in requested}
+    return sorted(requested - STATE_AFTER_TIMEOUT.keys() | lapsed)
 
 
 def page_query(parts: Iterable[ListingBranch], conditions: TaskFilter, request: PageRequest) -> Select[Any]:
@@ -195,6 +196,7 @@ def page_query(parts: Iterable[ListingBranch], conditions: TaskFilter, request: 
     """
     found = union_all(*(select(branch_query(part, conditions, request).subquery()) for part in parts)).subquery()
     order = (desc(found.c.changed_at), desc(found.c.id))
+    # One row more than the page holds shows that another page follows.
     first = select(found).order_by(*order).limit(request.limit + 1).subquery()
     order = (desc(first.c.changed_at), desc(first.c.id))
     measured = select(
@@ -203,6 +205,7 @@ def page_query(parts: Iterable[ListingBranch], conditions: TaskFilter, request: 
         func.sum(first.c.size + ITEM_BYTES).over(order_by=order).label("bytes"),
         func.count().over().label("found"),
     ).subquery()
+    # The first task is always included, however large: a page without items would end the listing.
     fits = or_(measured.c.place == 1, measured.c.bytes <= MAX_BYTES)
     return (
         select(tasks, measured.c.found)
@@ -263,17 +266,18 @@ def replace_statement(state: TaskState) -> Update:
     )
 
 
-def task_from_row(row: Row, moment: ObservationTime) -> Task:
+def task_from_row(row: Row, observed: ObservationTime) -> Task:
     """Convert a row of `tasks` to the task in its state at an instant."""
     record = record_from_row(row)
     task, settles_at = record.task, record.settles_at
-    if settles_at > moment.now:
+    if settles_at > observed.now:
         return task
     return replace(task, state=STATE_AFTER_TIMEOUT.get(task.state, task.state), updated_at=settles_at)
 
 
 def record_from_row(row: Row) -> TaskRecord:
     """Convert a row of `tasks`, with any further columns, to the task as it was saved."""
+    # By position: rows of a compiled statement are plain tuples, in the order of the columns of the table.
     _agent, task_id, context_id, state, version, updated_at, settles_at, content = row[: len(task_columns)]
     return TaskRecord(Task(task_id, context_id, TaskState(state), content, version, updated_at), settles_at)
 

@@ -16,17 +16,17 @@ tasks = Table(
     Column("version", Integer, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
     Column("settles_at", UtcDateTime, nullable=False),
-    # The content comes last: SQLite walks through all that stands before a column to read it.
+    # Last, because SQLite reads a row from its start: a column behind large content costs reading the content too.
     Column("content", LargeBinary, nullable=False),
     Index(None, "agent", "settles_at", "id"),
     Index(None, "agent", "context_id", "settles_at", "id"),
     Index(None, "settles_at"),
 )
-"""The tasks of conversations, each once for its agent and id.
+"""A2A tasks, one row for each agent and id.
 
-`updated_at` is when the task was saved; `settles_at` is when it cannot change any more: the same instant for one that
-ended, the end of its time for any other. So one index orders what has settled and finds what can still change, and a
-task that is given up needs no writing.
+`updated_at` is when the task was saved. `settles_at` is when it cannot change any more: the same instant for one that
+ended, the end of its time for any other. So one index orders settled tasks and finds those that can still change, and
+nothing is written when the time of a task runs out.
 """
 
 push_configs = Table(
@@ -44,7 +44,7 @@ push_configs = Table(
     ForeignKeyConstraint(["agent", "task_id"], ["tasks.agent", "tasks.id"], ondelete="CASCADE"),
     sqlite_with_rowid=False,
 )
-"""Where the owners of tasks are notified of their changes; `url`, `token` and `credentials` may be secrets."""
+"""The push configurations of tasks; `url`, `token` and `credentials` may be secrets."""
 
 task_notifications = Table(
     "task_notifications",
@@ -68,8 +68,8 @@ task_notifications = Table(
     ),
     Index(None, "next_attempt_at"),
 )
-"""Push notifications that are to be sent, each on a version of a task, until they are, or are given up.
+"""Queued push notifications, each about a version of a task, until they are delivered or abandoned.
 
-The last four columns are those of a version that was replaced before it was told; NULL for the stored one. While a task
-is at work, the version after it waits for the end of its time, so that it is told too when nothing else ends it.
+The last four columns are a snapshot of a version that was replaced before its notification was delivered; NULL for the
+stored version. While a task is at work, a notification about the version after it is queued for the end of its time.
 """

@@ -112,7 +112,7 @@ class NotificationBuilder(Protocol[BuiltT]):
 class WebhookOutbox(Generic[ItemT]):
     """The outbox of a `DeliveryDispatcher` for queued notifications of any kind.
 
-    Nothing is sent to an agent that `knows` does not know. `settled` is called when a notification was delivered or
+    Nothing is sent for an agent that `is_known_agent` rejects. `settled` is called when a notification was delivered or
     abandoned.
     """
 
@@ -121,19 +121,19 @@ class WebhookOutbox(Generic[ItemT]):
         store: NotificationStore[ItemT],
         builder: NotificationBuilder[ItemT],
         client: WebhookClient,
-        trail: AuditSink,
+        audit: AuditSink,
         clock: Callable[[], datetime],
-        patience: DeliveryRetryPolicy,
-        knows: Callable[[str], bool],
+        retry_policy: DeliveryRetryPolicy,
+        is_known_agent: Callable[[str], bool],
         settled: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._builder = builder
         self._client = client
-        self._trail = trail
+        self._audit = audit
         self._clock = clock
-        self._patience = patience
-        self._knows = knows
+        self._retry_policy = retry_policy
+        self._is_known_agent = is_known_agent
         self._settled = settled
 
     def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
@@ -150,7 +150,7 @@ class WebhookOutbox(Generic[ItemT]):
 
     def prepare(self, unit_of_work: UnitOfWork, item: ItemT) -> DeliveryAttempt | None:
         """Return the delivery attempt of a notification; None if nothing is sent now, which is then recorded."""
-        if not self._knows(item.agent):
+        if not self._is_known_agent(item.agent):
             self._abandon(unit_of_work, item, "the agent is not known any more")
             return None
         try:
@@ -158,6 +158,7 @@ class WebhookOutbox(Generic[ItemT]):
         except WebhookAbandoned as reason:
             self._abandon(unit_of_work, item, str(reason))
             return None
+        # The transaction ends before the attempt runs: sending may take seconds, and the writer has one transaction.
         return None if request is None else lambda: self._send(item, request)
 
     def key_of(self, item: ItemT) -> str:
@@ -180,6 +181,7 @@ class WebhookOutbox(Generic[ItemT]):
         except WebhookFailed as error:
             return self._schedule_retry(item, str(error))
         except Exception:
+            # An attempt must raise nothing, or its item would stay under way in the dispatcher.
             logger.exception("the notification %s could not be sent", item.id)
             return self._schedule_retry(item, "an unforeseen failure")
         return AttemptResult(
@@ -189,7 +191,7 @@ class WebhookOutbox(Generic[ItemT]):
     def _schedule_retry(self, item: ItemT, reason: str) -> AttemptResult:
         """Return the result that schedules a retry, or abandons the notification if its time is over."""
         attempts = item.attempts + 1
-        due = self._patience.next_attempt(item.caused_at, attempts, self._clock())
+        due = self._retry_policy.next_attempt(item.caused_at, attempts, self._clock())
         if due is None:
             return self._abandonment(item, reason)
         logger.info("the notification %s did not arrive and is sent again: %s", item.id, reason)
@@ -201,11 +203,12 @@ class WebhookOutbox(Generic[ItemT]):
         )
 
     def _abandon(self, unit_of_work: UnitOfWork, item: ItemT, reason: str) -> None:
-        # The item's own text names no address, which may be a secret.
+        # str(item) contains no URL, which may be a secret.
         logger.warning("%s is given up: %s", item, reason)
         self._settle(unit_of_work, item, Unavailable.reason)
 
     def _settle(self, unit_of_work: UnitOfWork, item: ItemT, error: str | None) -> None:
         """Remove a notification and audit its delivery or failure, unless that was done already."""
+        # It is gone if its lease expired during the attempt and another server delivered it too: one audit entry.
         if self._store.remove(unit_of_work, item):
-            self._trail.append(unit_of_work, self._builder.audit_entry(item, self._clock(), error))
+            self._audit.append(unit_of_work, self._builder.audit_entry(item, self._clock(), error))

@@ -16,11 +16,15 @@ from cstp_grpc.webhooks.delivery import WebhookFailed, WebhookRejected, WebhookR
 from cstp_grpc.webhooks.url_allow_list import UrlAllowList, WebhookUrl, parse_webhook_url
 
 RESPONSE_SECONDS: Final = 10.0
-"""Timeout of a receiver."""
+"""Seconds that a receiver may take to answer. Chosen: receivers should accept first and process later."""
 LEASE_SECONDS: Final = 60.0
-"""Lease of a notification while it is sent, also from other servers; resolving its host may take long too."""
+"""Lease of a notification while it is sent. Chosen: longer than RESPONSE_SECONDS and the resolution of its host,
+so that no other server sends it meanwhile.
+"""
 TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
-"""Statuses below 500 after which a retry may succeed."""
+"""Statuses below 500 after which a retry may succeed: Request Timeout (RFC 9110, 15.5.9), Too Early (RFC 8470, 5.2) and
+Too Many Requests (RFC 6585, 4).
+"""
 
 AddressCheck = Callable[[WebhookUrl, str], bool]
 """Returns whether an address may be connected to at an IP address of its host."""
@@ -54,6 +58,8 @@ class HttpWebhookClient:
         body, address = request.body(), request.address
         path, _, query = address.target.partition("?")
         url = SplitResult(address.scheme, address.netloc, path, query, "")
+        # The addresses are judged when the connection is made, and the judged one is dialled: a name that resolves to a
+        # public address now and to an internal one later (DNS rebinding) leads nowhere.
         client = HttpClient(self._tls(), permitted=partial(self._permits, address))
         try:
             status = client.post(url, {"accept": "application/json", **request.headers}, body, self._seconds)
@@ -62,6 +68,7 @@ class HttpWebhookClient:
         except TimeoutError as error:
             raise WebhookFailed(f"no answer within {self._seconds:g} s") from error
         except (OSError, HttpProtocolError) as error:
+            # Some OSErrors have no text.
             raise WebhookFailed(str(error) or type(error).__name__) from error
         if 200 <= status < 300:
             return

@@ -10,15 +10,16 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 MAX_LENGTH: Final = 2048
+"""Maximum characters of a URL. Chosen: what common servers and proxies accept."""
 URL_CHARACTERS: Final = re.compile(r"[A-Za-z0-9._~:/?\[\]!$&'()*+,;=%-]+")
-"""What a URL may consist of, save for what begins a fragment and what ends a user's name."""
+"""The characters of RFC 3986, section 2, without `#` and `@`: fragments are not sent, user names disguise the host."""
 HOST: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 NUMERIC_LABEL: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
-"""The last part of hosts that systems take for IPv4 addresses, in notations that are not always the same."""
+"""The last label of hosts that inet_aton(3) takes for IPv4 addresses, such as 127.1, 0x7f.1 and 2130706433."""
 PORT: Final = re.compile(r"[0-9]{1,5}")
 ENCODED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
 AMBIGUOUS_CHARACTERS: Final = re.compile(r"[\x00-\x20\x7f/\\%]")
-"""What a segment may not hold once it is decoded, since those that receive it may read it in another way."""
+"""Characters that no decoded segment may contain, because a proxy or receiver may decode or split the path again."""
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -26,8 +27,7 @@ DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 class WebhookUrl:
     """A URL of a webhook; `host` is in lower case, without brackets.
 
-    `segments` are those of the path, decoded; the last is empty if the path ends with a slash. `target` is the path
-    as
+    `segments` are those of the path, decoded; the last is empty if the path ends with a slash. `target` is the path as
     written, with the query.
     """
 
@@ -53,7 +53,7 @@ class WebhookUrl:
         if (self.scheme, self.host, self.port) != (prefix.scheme, prefix.host, prefix.port):
             return False
         folder = prefix.segments[:-1] if prefix.segments[-1] == "" else prefix.segments
-        # What stands below `/a/` is not `/a`.
+        # `/a/` allows `/a/` and what is below it, but not `/a`.
         return self.segments[: len(folder)] == folder and len(self.segments) >= len(prefix.segments)
 
 
@@ -65,8 +65,8 @@ class UrlAllowList:
 
     def address(self, url: str) -> WebhookUrl | None:
         """Parse a URL; return None if it is invalid or not allowed."""
-        found = parse_webhook_url(url)
-        return found if found is not None and self.includes(found) else None
+        address = parse_webhook_url(url)
+        return address if address is not None and self.includes(address) else None
 
     def includes(self, address: WebhookUrl) -> bool:
         """Return True if a URL begins with one of the prefixes."""
@@ -95,6 +95,7 @@ def parse_host(netloc: str) -> str | None:
         if not closed or (rest and not rest.startswith(":")) or "%" in inside:
             return None
         try:
+            # In its canonical form (RFC 5952), so that two notations of one address compare equal.
             return str(ipaddress.IPv6Address(inside))
         except ValueError:
             return None
@@ -126,10 +127,10 @@ def parse_port(parts: SplitResult) -> int | None:
 def parse_path_segments(path: str) -> tuple[str, ...] | None:
     """Return the decoded segments of a path; None if one is ambiguous or leads upwards."""
     segments = []
-    written = (path or "/").split("/")[1:]
-    for number, text in enumerate(written, 1):
+    encoded = (path or "/").split("/")[1:]
+    for number, text in enumerate(encoded, 1):
         segment = decode_segment(text)
-        if segment is None or (segment == "" and number < len(written)):
+        if segment is None or (segment == "" and number < len(encoded)):
             return None
         segments.append(segment)
     return tuple(segments)
@@ -137,12 +138,13 @@ def parse_path_segments(path: str) -> tuple[str, ...] | None:
 
 def decode_segment(text: str) -> str | None:
     """Return a percent-decoded segment; None if it is ambiguous."""
+    # A percent sign without two hex digits: decoders disagree on it.
     if "%" in ENCODED.sub("", text):
         return None
     try:
         segment = unquote(text, errors="strict")
     except UnicodeDecodeError:
         return None
-    # Some servers drop what comes after a semicolon.
-    is_way = segment.partition(";")[0] in {".", ".."}
-    return None if is_way or AMBIGUOUS_CHARACTERS.search(segment) else segment
+    # Some servers drop path parameters, after a semicolon, before they resolve dot segments.
+    is_dot_segment = segment.partition(";")[0] in {".", ".."}
+    return None if is_dot_segment or AMBIGUOUS_CHARACTERS.search(segment) else segment

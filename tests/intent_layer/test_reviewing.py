@@ -303,7 +303,7 @@ def test_a_review_waits_for_another_one_but_not_for_ever(project: Path) -> None:
     learning = filed(project)
     with (project / MISTAKES / ".review.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        reviewer = Reviewer(ProjectTree(project), lambda: AT, patience=0)
+        reviewer = Reviewer(ProjectTree(project), lambda: AT, lock_timeout=0)
         with pytest.raises(Unavailable, match="another review"):
             reviewer.review(ReviewRequest(learning.id, ACCEPT, "alice"))
         with ThreadPoolExecutor(1) as thread:
@@ -533,7 +533,7 @@ def contend(root: str, ids: list[str], start: Callable[[], object], outcomes: mu
     for learning_id in ids:
         try:
             request = ReviewRequest(learning_id, ACCEPT, "alice", force=True)
-            Reviewer(ProjectTree(Path(root)), lambda: AT, patience=60).review(request)
+            Reviewer(ProjectTree(Path(root)), lambda: AT, lock_timeout=60).review(request)
         except Conflict:
             outcomes.put(f"{learning_id} conflict")
         else:
@@ -562,7 +562,7 @@ def test_of_reviewers_at_once_one_wins(project: Path) -> None:
 
 def test_threads_review_one_after_the_other(project: Path) -> None:
     ids = [filed(project, f"Rule {n}").id for n in range(8)]
-    reviewer = Reviewer(ProjectTree(project), lambda: AT, patience=60)
+    reviewer = Reviewer(ProjectTree(project), lambda: AT, lock_timeout=60)
 
     def accept(learning_id: str) -> None:
         with suppress(Conflict):

