@@ -64,21 +64,22 @@ class JournalTransaction:
         unit_of_work: UnitOfWork,
         store: DecisionStore,
         outbox: SqlChangeLog,
-        trail: AuditSink,
-        act: ChangeContext,
+        sink: AuditSink,
+        change: ChangeContext,
         citations: CitationNotifier | None = None,
     ) -> None:
         self._unit_of_work = unit_of_work
         self._citations = citations
         self._store = store
         self._outbox = outbox
-        self._trail = trail
-        self._act = act
+        self._sink = sink
+        self._change = change
+        # Belongs to one transaction, which runs on the writer's thread alone; so no lock.
         self._seen: set[str] = set()
 
     def find_recorded(self, idempotency_key: str) -> JournalEntry | None:
         """Return the decision that the caller recorded under a key; None if there is none."""
-        entry = self._store.find_recorded(self._unit_of_work, self._act.caller, idempotency_key)
+        entry = self._store.find_recorded(self._unit_of_work, self._change.caller, idempotency_key)
         if entry is not None:
             self._seen.add(entry.decision.id)
         return entry
@@ -91,11 +92,11 @@ class JournalTransaction:
 
     def insert(self, entries: Sequence[JournalEntry]) -> None:
         """Insert decisions."""
-        self._store.insert(self._unit_of_work, self._with_new_revisions(entries), self._act.at)
+        self._store.insert(self._unit_of_work, self._with_new_revisions(entries), self._change.at)
 
     def update(self, entries: Sequence[JournalEntry]) -> None:
         """Replace decisions."""
-        self._store.update(self._unit_of_work, self._with_new_revisions(entries), self._act.at)
+        self._store.update(self._unit_of_work, self._with_new_revisions(entries), self._change.at)
 
     def put_vectors(self, model: str, vectors: Sequence[tuple[str, Vector]]) -> None:
         """Store the vectors of decisions by id."""
@@ -104,28 +105,28 @@ class JournalTransaction:
     def declare(self, declarations: Sequence[DeclaredLinks]) -> None:
         """Replace the links that decisions declare, and update the status of all affected decisions."""
         targets = self._store.declare(self._unit_of_work, declarations)
-        concerned = targets.union(declaration.decision_id for declaration in declarations)
-        entries = self.load(concerned)
+        affected = targets.union(declaration.decision_id for declaration in declarations)
+        entries = self.load(affected)
         superseded = self._store.find_superseded(self._unit_of_work, list(entries))
-        settled = [with_status(entry, superseded=entry.decision.id in superseded) for entry in entries.values()]
-        self.update([after for after, before in zip(settled, entries.values(), strict=True) if after != before])
+        updated = [with_status(entry, superseded=entry.decision.id in superseded) for entry in entries.values()]
+        self.update([after for after, before in zip(updated, entries.values(), strict=True) if after != before])
 
     def record_event(self, event: AuditEvent, decision: Decision) -> None:
-        """Write a change of a decision to the audit trail."""
+        """Write a change of a decision to the audit sink."""
         entry = AuditEntry(
-            timestamp=self._act.at,
+            timestamp=self._change.at,
             event=event,
-            requesting_agent=self._act.caller,
-            request_id=self._act.request_id,
+            requesting_agent=self._change.caller,
+            request_id=self._change.request_id,
             action=decision.title,
             decision_id=decision.id,
         )
-        self._trail.append(self._unit_of_work, entry)
+        self._sink.append(self._unit_of_work, entry)
 
     def notify_cited_agents(self, decision: Decision) -> None:
         """Notify every agent to whom a decision was cited, if its outcome is failure."""
         if self._citations is not None and decision.outcome is Outcome.FAILURE:
-            self._citations.queue_failure_notices(self._unit_of_work, decision.id, self._act.at)
+            self._citations.queue_failure_notices(self._unit_of_work, decision.id, self._change.at)
 
     def rows(self, model: str) -> list[IndexRow]:
         """Return the index rows of the decisions that were changed or loaded.
@@ -162,7 +163,7 @@ class Journal:
         outbox: SqlChangeLog,
         writer: GroupCommitWriter,
         embedder: Embedder,
-        trail: AuditSink,
+        sink: AuditSink,
         clock: Callable[[], datetime],
         listener: Callable[[Sequence[IndexRow]], None],
         citations: CitationNotifier | None = None,
@@ -171,10 +172,11 @@ class Journal:
         self._outbox = outbox
         self._writer = writer
         self._embedder = embedder
-        self._trail = trail
+        self._sink = sink
         self._clock = clock
         self._listener = listener
         self._citations = citations
+        # Guards `_revision`, which threads of several calls raise after their commits, in any order.
         self._lock = threading.Lock()
         self._revision = 0
         self._tokens = RevisionTokens(store.identity())
@@ -215,10 +217,12 @@ class Journal:
         Recording the same content under the same key again returns the existing decision in its present state. Raises
         Conflict if the key was used for another content, and QueryFailed if the embedder fails.
         """
-        act = self._change_context(caller, request_id)
+        change = self._change_context(caller, request_id)
         content, links = normalize_content(content), normalize_links(links)
-        entry = new_entry(new_decision_id(), content, hash_content(content, links), caller, act.at)
+        entry = new_entry(new_decision_id(), content, hash_content(content, links), caller, change.at)
         entry = replace(entry, decision=replace(entry.decision, links=links), idempotency_key=idempotency_key)
+        # Before the transaction, since embedding takes milliseconds in which all other writers would wait. For a
+        # repeated request the vector is computed in vain.
         vector = self._embedder.embed([text_to_embed(entry)])[0]
 
         def job(transaction: JournalTransaction) -> Decision:
@@ -232,25 +236,25 @@ class Journal:
             transaction.record_event(AuditEvent.DECISION_RECORDED, entry.decision)
             return entry.decision
 
-        return self._write(act, job)
+        return self._write(change, job)
 
     def review(self, decision_id: str, outcome: Outcome, notes: str | None, caller: str, request_id: str) -> Decision:
         """Set outcome and lesson of a decision that the caller may read; None keeps the present lesson.
 
         Its status becomes reviewed unless it is superseded. Raises NotFound.
         """
-        act = self._change_context(caller, request_id)
+        change = self._change_context(caller, request_id)
         lesson = None if notes is None else replace_unstorable(notes)
 
         def job(transaction: JournalTransaction) -> Decision:
             entry = self._readable_entry(transaction, decision_id, caller)
-            after = apply_review(entry, outcome, lesson, act.at)
+            after = apply_review(entry, outcome, lesson, change.at)
             transaction.update([after])
             transaction.record_event(AuditEvent.DECISION_REVIEWED, after.decision)
             transaction.notify_cited_agents(after.decision)
             return after.decision
 
-        return self._redact_for_caller([self._write(act, job)], caller)[0]
+        return self._redact_for_caller([self._write(change, job)], caller)[0]
 
     def share(self, decision_id: str, caller: str, request_id: str) -> Decision:
         """Share a decision of the caller. Raises NotFound, PermissionDenied for another's shared one."""
@@ -267,13 +271,13 @@ class Journal:
         updated as `apply_import` says. Links to decisions that are not imported yet take effect once they are. Raises
         QueryFailed if the embedder fails.
         """
-        act = self._change_context(caller, request_id)
+        change = self._change_context(caller, request_id)
         candidates = [make_import_candidate(record, caller) for record in records]
         vectors = self._missing_vectors(candidates)
 
         def job(transaction: JournalTransaction) -> Sequence[ImportResult]:
             known = transaction.load({item.decision_id for item in candidates})
-            merged = plan_import(candidates, known, caller, act.at)
+            merged = plan_import(candidates, known, caller, change.at)
             entries = merged.entries
             transaction.insert([entry for key, entry in entries.items() if key not in known])
             transaction.update([entry for key, entry in entries.items() if key in known])
@@ -283,7 +287,7 @@ class Journal:
                 transaction.record_event(AuditEvent.DECISION_IMPORTED, changed)
             return merged.results
 
-        return self._write(act, job)
+        return self._write(change, job)
 
     def _redact_for_caller(self, decisions: Sequence[Decision], caller: str) -> tuple[Decision, ...]:
         """Return readable decisions without the parts that the caller may not read."""
@@ -309,14 +313,15 @@ class Journal:
             if text in vectors:
                 changed.append((key, vectors[text]))
             elif key not in known or text_to_embed(known[key]) != text:
-                # Another import changed the decision since `_missing_vectors` looked.
+                # Another import changed the decision since `_missing_vectors` read it. Embedded within the transaction,
+                # which is slow but rare.
                 changed.append((key, self._embedder.embed([text])[0]))
         return changed
 
-    def _set_visibility(self, decision_id: str, visibility: Visibility, act: ChangeContext) -> Decision:
+    def _set_visibility(self, decision_id: str, visibility: Visibility, change: ChangeContext) -> Decision:
         def job(transaction: JournalTransaction) -> Decision:
-            entry = self._readable_entry(transaction, decision_id, act.caller)
-            if entry.decision.agent != act.caller:
+            entry = self._readable_entry(transaction, decision_id, change.caller)
+            if entry.decision.agent != change.caller:
                 raise PermissionDenied(f"{decision_id} belongs to another agent")
             if entry.decision.visibility is not visibility:
                 entry = replace(entry, decision=replace(entry.decision, visibility=visibility))
@@ -326,7 +331,7 @@ class Journal:
                 transaction.record_event(event, entry.decision)
             return entry.decision
 
-        return self._write(act, job)
+        return self._write(change, job)
 
     def _readable_entry(self, transaction: JournalTransaction, decision_id: str, caller: str) -> JournalEntry:
         """Return the entry of a decision that the caller may read. Raises NotFound."""
@@ -338,15 +343,21 @@ class Journal:
     def _change_context(self, caller: str, request_id: str) -> ChangeContext:
         return ChangeContext(caller, request_id, self._clock())
 
-    def _write(self, act: ChangeContext, job: Callable[[JournalTransaction], T]) -> T:
+    def _write(self, change: ChangeContext, job: Callable[[JournalTransaction], T]) -> T:
         """Run a job in a transaction and pass the changed rows to the listener."""
 
         def run(unit_of_work: UnitOfWork) -> tuple[T, Sequence[IndexRow]]:
+            # First of all, before the job reads: what it reads then stays valid until the commit, and two servers
+            # cannot deadlock. See `GlobalWriteLock`.
             self._outbox.hold(unit_of_work)
-            transaction = JournalTransaction(unit_of_work, self._store, self._outbox, self._trail, act, self._citations)
+            transaction = JournalTransaction(
+                unit_of_work, self._store, self._outbox, self._sink, change, self._citations
+            )
             return job(transaction), transaction.rows(self._embedder.model)
 
         result, rows = self._writer.run(run)
+        # The commit is on disk. If the process is killed before the matrix has the rows, nothing is lost: the matrix of
+        # the next process is built from the journal, and the index is fed from the change log.
         if rows:
             self._listener(rows)
             with self._lock:

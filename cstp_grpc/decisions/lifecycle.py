@@ -17,11 +17,13 @@ from cstp_grpc.storage.storable_text import replace_unstorable
 
 def new_decision_id() -> str:
     """Return a new, unguessable decision id."""
+    # 80 bits: an id is no credential, but must not be found by trying.
     return f"dec-{secrets.token_hex(10)}"
 
 
 def decision_id_for_source(agent: str, source: str) -> str:
     """Return the id of the decision that an agent imports from a source."""
+    # As long as a random id. From agent and source alone, so that importing a file again finds its decision.
     return f"dec-{hash_canonical_json([agent, source])[:20]}"
 
 
@@ -44,8 +46,7 @@ def normalize_content(content: DecisionContent) -> DecisionContent:
     """Return a content in the form in which it is stored, so that equal decisions have equal hashes.
 
     Empty texts become None, tags are unique, the date is in UTC, and characters that no database stores are replaced
-    by
-    U+FFFD.
+    by U+FFFD.
     """
     return replace(
         content,
@@ -169,8 +170,7 @@ def redact_for_reader(decision: Decision, caller: str, readable: Container[str])
     """Return a readable decision without the parts that the caller may not read.
 
     Another agent's decision has no context, texts of reasons and source, and only links to `readable` decisions: the
-    id
-    of a private one would reveal that it exists.
+    id of a private one would reveal that it exists.
     """
     if decision.agent == caller:
         return decision

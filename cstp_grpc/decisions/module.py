@@ -48,10 +48,11 @@ def build_decisions_module(
     embed_missing_vectors(store, embedder, writer)
     matrix = build_matrix(shared, read_policy)
     matrix_sync = MatrixSync(store, embedder.model, matrix)
+    # Before the server listens, so that the first search finds everything.
     matrix_sync.refresh()
     index = build_index(shared, store, change_log, matrix)
     if index is None:
-        # Nobody will read it; an index that is configured later reads the journal itself.
+        # Without an index nothing reads the log. One that is configured later is fed from the journal itself.
         change_log.clear()
     journal = Journal(store, change_log, writer, embedder, sink, shared.clock, matrix.apply, citations)
     search = DecisionSearch(

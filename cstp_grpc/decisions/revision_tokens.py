@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from cstp_grpc.errors import InvalidArgument
 
+# At most 18 digits: any such number fits into the 64 bits of a database's integer.
 TOKEN_PATTERN = re.compile(r"(\d{1,18})-([0-9a-f]+)", re.ASCII)
 
 REVISION_FIELD = "minJournalRevision"
@@ -36,6 +37,8 @@ class RevisionTokens:
         match = TOKEN_PATTERN.fullmatch(token)
         if match is None:
             raise InvalidArgument.field(REVISION_FIELD, "must be the journalRevision of an answer")
+        # Numbers of another database mean nothing here; after a restore from a backup the identity is the same, and the
+        # caller gets Unavailable until the journal has reached the revision again.
         if match[2] != self._identity:
             raise InvalidArgument.field(REVISION_FIELD, "must be the journalRevision of an answer of this agent")
         return int(match[1])

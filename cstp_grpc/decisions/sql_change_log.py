@@ -13,7 +13,8 @@ from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, U
 from cstp_grpc.storage.writer import GroupCommitWriter
 
 MAX_PARAMETERS = 1000
-"""How many numbers one statement names."""
+"""Change numbers in one statement. Chosen: far below the limits of parameters, 32 766 in SQLite and 65 535 in
+PostgreSQL's protocol."""
 
 OLDEST = select(outbox.c.seq, outbox.c.decision_id).order_by(outbox.c.seq).limit(bindparam("limit", type_=Integer))
 
@@ -44,7 +45,8 @@ class SqlChangeLog:
 
     def append(self, unit_of_work: UnitOfWork, decision_id: str) -> int:
         """Add a change within a transaction and return its number, which is greater than all earlier ones."""
-        # Whoever sees a number must be sure that no smaller one is still to be committed by another replica.
+        # Held until the commit, because a sequence of PostgreSQL gives out numbers before they are committed: without
+        # the lock a reader could see number 8, go on after it, and never see number 7 of a slower server.
         self.hold(unit_of_work)
         added = insert(outbox).values(decision_id=decision_id).returning(outbox.c.seq)
         seq: int = unit_of_work.execute(added).scalar_one()

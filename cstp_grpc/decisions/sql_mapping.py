@@ -22,13 +22,13 @@ from cstp_grpc.storage.storable_text import replace_unstorable
 T = TypeVar("T")
 AnyRow = Row[*tuple[Any, ...]]
 Values = Sequence[Any]
-"""A row as SQLAlchemy or the driver returns it."""
+"""A row as SQLAlchemy or the driver returns it, by position."""
 
 VECTOR_TYPE = np.dtype("<f4")
-"""How a vector is kept: little-endian float32."""
+"""The encoding of stored vectors: little-endian float32 on every machine."""
 
 CHUNK = 500
-"""How many identifiers one statement names; databases bound the number of parameters."""
+"""Ids in one statement. Chosen: below 999, the limit of parameters of SQLite before 3.32, with room for others."""
 
 STATUS = {item.value: item for item in DecisionStatus}
 VISIBILITY = {item.value: item for item in Visibility}
@@ -56,10 +56,10 @@ SUMMARY = (
     TAGS,
     decisions.c.project,
 )
-"""What `summary` reads: everything but what is private or costly."""
+"""The columns that `summary_from_row` unpacks, in this order: none that is private or costly to read."""
 
 LISTED = (*SUMMARY, decisions.c.source)
-"""What `listed` reads."""
+"""The columns that `listed_decision_from_row` unpacks."""
 
 WHOLE = (
     *LISTED,
@@ -69,7 +69,7 @@ WHOLE = (
     decisions.c.content_hash,
     decisions.c.idempotency_key,
 )
-"""What `whole` reads."""
+"""The columns that `entry_from_row` unpacks."""
 
 INDEXED = (
     decisions.c.id,
@@ -86,7 +86,7 @@ INDEXED = (
     TAGS,
     decisions.c.project,
 )
-"""What `index_row` reads."""
+"""The columns that `index_row_from_row` unpacks."""
 
 
 def decode_json_list(text: str) -> tuple[Any, ...]:

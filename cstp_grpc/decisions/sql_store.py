@@ -66,7 +66,7 @@ SUPERSEDED = (
     .where(
         decisions.c.id.in_(IDS),
         decision_links.c.type == SUPERSEDES,
-        # Nobody makes another agent's decision superseded.
+        # Security: an agent must not change the status of another agent's decision by linking to it.
         DECLARING.c.agent == decisions.c.agent,
     )
 )
@@ -113,14 +113,14 @@ def find_superseded_ids(unit_of_work: UnitOfWork, ids: Sequence[str]) -> set[str
     }
 
 
-REMEMBERED_BYTES = 8 * 1024 * 1024
-"""How much memory the decisions take that were read last."""
+CACHE_BYTES = 8 * 1024 * 1024
+"""Memory for cached decisions. Chosen: some thousand of them, small beside the model of the embedder."""
 
 OBJECT_BYTES = 1000
-"""What a decision takes beside its texts."""
+"""Estimated memory of a decision without its texts: the objects of Python."""
 
 PARAMETERS = tuple(f"id_{place}" for place in range(2 * CHUNK))
-"""The names of the parameters for ids."""
+"""The names of the parameters for ids; twice CHUNK, since `_rows` rounds their number up to a power of two."""
 
 SelectedColumns = tuple[ColumnElement[Any], ...]
 WITH_REVISION: SelectedColumns = (*SUMMARY, decisions.c.revision)
@@ -136,9 +136,10 @@ class CachedSummaryReader:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        # Guards the cache, which reorders its entries even when it is read. Not held while the database is asked.
         self._lock = threading.Lock()
-        self._remembered: LRUCache[str, tuple[int, Decision]] = LRUCache(
-            REMEMBERED_BYTES, getsizeof=lambda known: estimate_memory_bytes(known[1])
+        self._cached: LRUCache[str, tuple[int, Decision]] = LRUCache(
+            CACHE_BYTES, getsizeof=lambda known: estimate_memory_bytes(known[1])
         )
         self._statement = cache(
             lambda columns, count: CompiledStatement(summary_query(columns, count), database.dialect)
@@ -151,22 +152,24 @@ class CachedSummaryReader:
 
     def _read(self, driver: DriverConnection, ids: Sequence[str]) -> list[Decision]:
         with self._lock:
-            known = {key: found for key in ids if (found := self._remembered.get(key)) is not None}
+            known = {key: found for key in ids if (found := self._cached.get(key)) is not None}
+        # One stale decision makes all be read again, which is simpler and seldom: most decisions never change.
         if not self._are_current(driver, known):
             known = {}
         missing = [key for key in ids if key not in known]
         read = [(row[-1], summary_from_row(row)) for row in self._rows(driver, missing, WITH_REVISION)]
         if read:
             with self._lock:
-                self._remembered.update((decision.id, (revision, decision)) for revision, decision in read)
+                self._cached.update((decision.id, (revision, decision)) for revision, decision in read)
         return [decision for _, decision in (*known.values(), *read)]
 
     def _are_current(self, driver: DriverConnection, known: Mapping[str, tuple[int, Decision]]) -> bool:
         """Return True if all cached decisions exist in their cached revisions.
 
-        Revisions only grow, so comparing their sum is enough. It takes one row, which matters on the event loop: the
-        driver releases the interpreter's lock for every row.
+        Revisions only grow, so comparing their sum is enough.
         """
+        # An aggregate takes one row, which matters on the event loop: the driver releases the interpreter's lock for
+        # every row, and gets it back only in its turn.
         present = self._rows(driver, list(known), REVISIONS)
         return not present or list(present[0]) == [len(known), sum(revision for revision, _ in known.values())]
 
@@ -174,7 +177,8 @@ class CachedSummaryReader:
         """Return the given columns of the decisions that exist; nothing without `ids`."""
         if not ids:
             return []
-        # Few statements serve all lengths, each prepared once, because an identifier that is named twice is found once.
+        # Rounded up to a power of two by repeating the last id, which changes no result: so ten statements serve all
+        # lengths, each compiled once.
         count = 1 << (len(ids) - 1).bit_length()
         named = dict(zip(PARAMETERS, [*ids, *[ids[-1]] * (count - len(ids))], strict=False))
         return self._statement(columns, count).fetch(driver, named)
@@ -195,9 +199,9 @@ def estimate_memory_bytes(decision: Decision) -> int:
 
 
 FETCH = 1000
-"""How many rows are in memory at once while all are read."""
+"""Rows fetched at a time when all are read; see SYNC_BATCH, which is as many."""
 
-# Statements that are built once, because building them costs as much as running them.
+# Built once, because building a statement costs as much as running it.
 OF_IDS = decisions.c.id.in_(bindparam("ids", expanding=True))
 BY_ID = select(*WHOLE).where(OF_IDS)
 BY_KEY = select(*WHOLE).where(decisions.c.agent == bindparam("agent"), decisions.c.idempotency_key == bindparam("key"))
@@ -234,7 +238,7 @@ class SqlDecisionStore:
     def get_readable(self, ids: Sequence[str], caller: str, filters: DecisionFilter) -> dict[str, Decision]:
         """Return the decisions of `ids` that the caller may read and that pass the filters, by id."""
         passes = build_predicate(filters)
-        # The filters are applied here: in SQL they would tempt SQLite to walk an index instead of looking up the ids.
+        # The filters are applied here: with them in SQL, SQLite may scan an index instead of looking up the ids.
         found = self._summaries.read(ids) if ids else []
         return {item.id: item for item in found if self._sharing.may_read(item, caller) and passes(item)}
 
@@ -243,6 +247,7 @@ class SqlDecisionStore:
         listing = (filters, caller)
         shown_to_caller = readable_condition(self._sharing, caller)
         query = select(*LISTED).where(shown_to_caller, *filter_conditions(filters))
+        # One more than the page, which shows whether there is a next one.
         query = query.order_by(*LATEST_FIRST).limit(request.limit + 1)
         if request.token:
             query = query.where(after_token_condition(request.token, listing))

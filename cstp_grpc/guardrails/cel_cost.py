@@ -2,10 +2,8 @@
 
 The engine limits iterations, but one iteration may copy or search whatever the caller has sent, and nothing that an
 evaluation allocates is freed before its end. A step is about what the engine needs to look at one character: 10 ns,
-and
-at most some bytes of memory. Every estimate grows at least in proportion to a size (it is superadditive except for
-its
-constant part), so that a comprehension costs at most as much as if one element were the whole list and the others
+and at most some bytes of memory. Every estimate grows at least in proportion to a size (it is superadditive except for
+its constant part), so that a comprehension costs at most as much as if one element were the whole list and the others
 empty.
 
 The tree is read from the engine's serialized form, a cel.expr.CheckedExpr in an Any. Its fields are numbered as in
@@ -78,6 +76,7 @@ FieldsByNumber: TypeAlias = Mapping[int, Sequence[Any]]
 
 def read_syntax_tree(serialized: bytes) -> CelNode:
     """Parse a serialized expression. Raises ValueError for an unknown kind of node."""
+    # google.protobuf.Any.value is field 2, and cel.expr.CheckedExpr.expr is field 4.
     (checked,) = read_message_fields(serialized)[2]
     (root,) = read_message_fields(checked)[4]
     return read_node(root)
@@ -86,7 +85,8 @@ def read_syntax_tree(serialized: bytes) -> CelNode:
 def read_message_fields(message: bytes) -> FieldsByNumber:
     """Return the fields of a message by number; messages and strings are bytes."""
     found: defaultdict[int, list[Any]] = defaultdict(list)
-    # To a message without fields all are unknown. The set can be iterated, which its stub does not say.
+    # A trick to read a message without its generated class: parsed as Empty, all of its fields are unknown ones. The
+    # set can be iterated, which its stub does not say.
     fields: Iterable[Any] = unknown_fields.UnknownFieldSet(empty_pb2.Empty.FromString(message))  # type: ignore[assignment]
     for field in fields:
         found[field.field_number].append(field.data)
@@ -104,27 +104,32 @@ def read_node(message: bytes) -> CelNode:
 
 def read_constant(fields: FieldsByNumber) -> CelConstant:
     """Parse a Constant."""
+    # string_value and bytes_value.
     return CelConstant(sum(len(text) for number in (6, 7) for text in fields[number]))
 
 
 def read_field_access(fields: FieldsByNumber) -> CelFieldAccess:
     """Parse a Select."""
+    # operand and test_only.
     return CelFieldAccess(read_node(fields[1][0]), bool(fields[3]))
 
 
 def read_call(fields: FieldsByNumber) -> CelCall:
     """Parse a Call."""
+    # function, then target, which only a method call has, and args.
     return CelCall(fields[2][0].decode(), [read_node(each) for each in (*fields[1], *fields[3])])
 
 
 def read_map(fields: FieldsByNumber) -> CelLiteral:
     """Parse a CreateStruct."""
+    # entries; of each map_key, which a field of a message lacks, and value.
     entries = [read_message_fields(entry) for entry in fields[2]]
     return CelLiteral([read_node(each) for entry in entries for each in (*entry[3], *entry[4])])
 
 
 def read_comprehension(fields: FieldsByNumber) -> CelComprehension:
     """Parse a Comprehension."""
+    # iter_range, accu_init, loop_condition, loop_step, result; then iter_var, iter_var2 and accu_var.
     over, initial, condition, step, result = (read_node(fields[number][0]) for number in (2, 4, 5, 6, 7))
     variables = [name.decode() for name in (*fields[1], *fields[8])]
     return CelComprehension(variables, over, fields[3][0].decode(), initial, condition, step, result)
@@ -143,9 +148,13 @@ NODE_READERS: Mapping[int, Callable[[FieldsByNumber], CelNode]] = {
 
 
 MAX_STEPS = 20_000_000
-"""Maximum number of steps of one rule's evaluation: about 0.2 s."""
+"""Maximum number of steps of one rule's evaluation. Chosen: about 0.2 s, for which the event loop is blocked."""
 SHARED_STEPS = MAX_STEPS // 50
-"""Maximum number of steps of a rule that is evaluated in a batch, which frees nothing before its end."""
+"""Maximum number of steps of a rule in a batch. As a batch has at most 50 rules (BATCH_GUARDRAILS), it stays within
+MAX_STEPS; it frees no memory before its end."""
+
+# The factors below are upper bounds of what the engine takes for an operation, in steps of 10 ns. They are rounded up,
+# since an estimate that is too high only makes a rule be evaluated alone, and one that is too low blocks the server.
 
 COPIED_ELEMENT = 8
 """Steps to copy an element of a list: `map` and `filter` copy the whole result for each element added."""
@@ -225,7 +234,7 @@ def estimate_cost(node: CelNode, scope: VariableSizes, depth: int = 0) -> CostEs
     if isinstance(node, CelLiteral):
         items = [estimate_cost(item, scope, depth) for item in node.items]
         size = add_sizes([SCALAR_SIZE, *(item.size for item in items)])
-        # Items are not copied, but what walks a list walks an item as often as it is in there.
+        # Items are not copied, but whatever traverses the list traverses an item as often as it occurs.
         return CostEstimate(size, sum(item.steps for item in items) + size.total)
     if isinstance(node, CelCall):
         arguments = [estimate_cost(argument, scope, depth) for argument in node.arguments]
@@ -239,9 +248,10 @@ def estimate_comprehension(node: CelComprehension, scope: VariableSizes, depth: 
     over, initial = estimate_cost(node.over, scope, depth), estimate_cost(node.initial, scope, depth)
     steps = over.steps + initial.steps
     if isinstance(node.over, CelLiteral) and not node.over.items:
-        # `optMap` and `optFlatMap` loop over nothing, to give what they start with a name.
+        # `optMap` and `optFlatMap` expand to a loop over an empty list, only to bind the initial value to a name.
         result = estimate_cost(node.result, {**scope, node.accumulator: initial.size}, depth)
         return CostEstimate(result.size, steps + result.steps)
+    # `map` and `filter` collect into a list that starts empty; `all`, `exists` and `exists_one` start with a constant.
     collects = isinstance(node.initial, CelLiteral) and not node.initial.items
     if not collects and not isinstance(node.initial, CelConstant):
         raise UnknownCost("a comprehension that is none of CEL's macros")
@@ -256,12 +266,15 @@ def estimate_comprehension(node: CelComprehension, scope: VariableSizes, depth: 
         condition, step = estimate_cost(node.condition, inner, depth + 1), estimate_cost(node.step, inner, depth + 1)
         return CostEstimate(step.size, condition.steps + step.steps)
 
+    # The bound of the module docstring: one element as large as the whole list, and `count` that are empty. Beyond
+    # MAX_ESTIMATED_NESTING every element counts as the whole list, because two estimates a level double the effort.
     whole = iterate(over.size)
     empty = iterate(SCALAR_SIZE) if depth < MAX_ESTIMATED_NESTING else whole
     steps += whole.steps + count * empty.steps
     made = SCALAR_SIZE
     if collects:
         made = add_sizes([SCALAR_SIZE, whole.size, multiply_size(empty.size, count)])
+        # The engine copies the result for every element it adds: 1 + 2 + … + count elements.
         steps += COPIED_ELEMENT * count * count // 2 + made.total
     result = estimate_cost(node.result, {**scope, node.accumulator: made}, depth)
     return CostEstimate(result.size, steps + result.steps)
@@ -286,6 +299,7 @@ def estimate_call(call: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
         return CostEstimate(total, COPIED_ELEMENT * total.values + total.characters)
     if found := PRODUCT_COST_FUNCTIONS.get(name):
         return found(call, sizes)
+    # Fail closed: a function that a later engine adds is refused until its cost is known here.
     raise UnknownCost(f"the function {name}")
 
 
@@ -298,6 +312,8 @@ def estimate_search(_: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
 def estimate_match(call: CelCall, sizes: Sequence[ValueSize]) -> CostEstimate:
     """Estimate matching a string against a pattern."""
     text, pattern = sizes[0].characters, sizes[1].characters
+    # RE2 takes time in proportion to the text. A pattern in the rule is compiled once, and its author is trusted; one
+    # from the inputs is the caller's, and may compile to many states.
     if isinstance(call.arguments[1], CelConstant):
         return CostEstimate(SCALAR_SIZE, text + pattern)
     return CostEstimate(SCALAR_SIZE, (text + PATTERN_CHARACTER) * pattern * PATTERN_CHARACTER + text)

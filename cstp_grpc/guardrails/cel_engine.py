@@ -25,7 +25,7 @@ from cstp_grpc.guardrails.cel_variables import RuleExpression, RuleExpressionErr
 from cstp_grpc.guardrails.input_values import InputType
 
 MAX_EXPRESSION_CHARACTERS = 10_000
-"""Maximum length of an expression, in characters."""
+"""Maximum length of an expression. Chosen: ten fill the engine's limit of 100 000 characters for one compilation."""
 
 STAKES_ORDER: Mapping[Stakes, int] = {stakes: order for order, stakes in enumerate(Stakes)}
 """The numbers of the stakes in expressions; only their order matters."""
@@ -59,13 +59,17 @@ INPUT_TYPES = {
 }
 
 SMALL_SIZE = 25
-"""Inputs of this many values, with four times as many characters, must not exceed a rule's step limit."""
+"""Size of the inputs on which every rule must stay within MAX_STEPS: 25 values and 100 characters. Chosen: a rule that
+does not would fail in every real call, so the rulebook is refused when it is loaded."""
 LARGEST_SIZE = 1 << 20
-"""More than all inputs of an action can have together."""
+"""A size beyond all inputs of an action: above MAX_CONTEXT_VALUES plus MAX_CONTEXT_CHARACTERS. A power of two, since
+`light_size` halves it."""
 
+# The engine reports errors as text only.
 ENGINE_ERROR = re.compile(r"ERROR: <input>:(-?\d+):(-?\d+): (.*)")
 MISSING_VARIABLE = re.compile(r'No value with name "([a-zA-Z0-9_.]+)" found in Activation')
 MAX_ENGINE_MESSAGE_CHARACTERS = 300
+"""Maximum length of an engine message in a response. Chosen: it may quote a value as long as the whole context."""
 
 CelActivation: TypeAlias = cel.Activation
 """Variable values in the engine's form."""
@@ -101,6 +105,7 @@ class CelPredicate:
     @cached_property
     def light_size(self) -> int:
         """Return the largest input size up to which it may be evaluated in a batch."""
+        # Halved instead of searched: within a factor of two is close enough, and this runs for each rule at the start.
         size = LARGEST_SIZE
         while size and self._steps_at(size) > SHARED_STEPS:
             size //= 2
@@ -123,7 +128,8 @@ class CelPredicate:
             result = self._program.eval(bound).plain_value()
         except RuntimeError as error:
             raise CelEvaluationError(clean_engine_message(str(error))) from None
-        # An error comes as a value too, and its text is truthy: only a bool is an answer.
+        # The engine returns errors as values too, and their text is truthy. `is` accepts nothing but a bool, so that an
+        # error never counts as a match or as none.
         if result is True or result is False:
             return bool(result)
         message = clean_engine_message(str(result))
@@ -144,7 +150,7 @@ class CelPredicateBatch:
             result = self._program.eval(bound).plain_value()
         except RuntimeError:
             return None
-        # An error comes as a value too, a text: only a list is an answer.
+        # An error is returned as a value too, a text.
         return result if isinstance(result, list) else None
 
 
@@ -182,7 +188,7 @@ class CelEnvironment:
             hint = "; compare it, for instance with == true" if result == cel.Type.DYN else ""
             raise RuleExpressionError(f"must be a bool, but is {result.name().lower()}{hint}")
         CelPredicate(program, expression.values)
-        # A selection nests it deeper, and the engine limits depth.
+        # Compiled as a batch too, whose list and condition nest it deeper: the engine limits the depth.
         self.compile_batch([expression])
         return expression
 
@@ -192,7 +198,7 @@ class CelEnvironment:
 
     def compile_batch(self, expressions: Sequence[RuleExpression]) -> CelPredicateBatch:
         """Compile several expressions into one."""
-        # The line break ends a comment that ends an expression.
+        # The line break ends a comment at the end of the expression, which would hide the parenthesis.
         items = (
             f"?({expression.text}\n) ? optional.of({position}) : optional.none()"
             for position, expression in enumerate(expressions)
@@ -231,7 +237,7 @@ def base_environment_config() -> str:
     """Return the configuration of every environment in the engine's format: stakes, and mixed-type comparisons.
 
     The engine compares numbers of different types, but its checker rejects `context.percent > 10`, because 10 is an
-    int and inputs are doubles. So the comparisons are declared anew, including the mixed ones.
+    int and inputs are doubles. So the comparisons are declared again, including the mixed ones.
     """
     same = ["int", "uint", "double", "bool", "string", "bytes", "timestamp", "duration"]
     mixed = [("double", "int"), ("int", "double")]

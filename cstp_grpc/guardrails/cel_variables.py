@@ -19,8 +19,10 @@ RESERVED_NAMES = frozenset(
     {"as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop"}
     | {"namespace", "null", "package", "return", "true", "var", "void", "while"}
 )
-"""Reserved words of CEL; an input cannot have such a name."""
+"""Reserved words of CEL (language definition, section Syntax); an input cannot have such a name."""
 
+# After the lexical grammar of CEL (language definition, section Syntax). It need not reject anything: the engine does.
+# It must only not take a name within a string or a comment for a variable.
 TOKEN_PATTERN = re.compile(
     r"""
       (?P<space>   \s+ | //[^\n]* )
@@ -93,7 +95,7 @@ def tokenize_expression(source: str) -> list[CelToken]:
 
 
 def starts_operand(tokens: Sequence[CelToken], position: int) -> bool:
-    """Whether a name is an operand, rather than a field of the preceding value."""
+    """Return True if a name is an operand, rather than a field of the preceding value."""
     before = [token.text for token in tokens[max(0, position - 2) : position]]
     if before[-2:] == [".", "?"]:
         return False
@@ -104,14 +106,14 @@ def starts_operand(tokens: Sequence[CelToken], position: int) -> bool:
 
 
 def ends_operand(token: CelToken) -> bool:
-    """Whether a token can end an operand, so that a field access may follow."""
+    """Return True if a token can end an operand, so that a field access may follow."""
     if token.kind == "name":
         return token.text != "in"
     return token.kind in ("string", "number") or token.text in (")", "]", "}", "`")
 
 
 def is_presence_test(tokens: Sequence[CelToken], position: int) -> bool:
-    """Whether `has` at `position` tests a variable, not a field of a value. Raises RuleExpressionError."""
+    """Return True if `has` at `position` tests a variable, not a field of a value. Raises RuleExpressionError."""
     texts = [token.text for token in tokens[position + 1 : position + 6]]
     if texts[:1] != ["("] or texts[1:2] in (["("], ["."]):
         raise RuleExpressionError("has() takes a plain path such as context.x")

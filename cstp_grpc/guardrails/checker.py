@@ -41,7 +41,8 @@ CONTEXT_PREFIX = "context."
 """Prefix of input names in expressions."""
 
 BATCH_GUARDRAILS = 50
-"""Guardrails per batch: smaller batches need more engine calls, larger ones cost more when one of them fails."""
+"""Guardrails per batch. Chosen: smaller batches need more engine calls; in a larger one, all rules are evaluated again
+if one fails. SHARED_STEPS is MAX_STEPS divided by it."""
 BATCH_CHARACTERS = 50_000
 """Maximum length of a batch's expressions together; the engine accepts 100 000."""
 
@@ -92,18 +93,18 @@ class GuardrailEvaluator:
         self._environment = CelEnvironment({name: declared.type for name, declared in self._inputs.items()})
         guardrails = rule_set.guardrails
         self._clear = Verdict((), (), len(guardrails), rule_set.version, allowed=True)
-        self._chunks = [self._compile_batch(part) for part in batch_guardrails(guardrails)]
+        self._batches = [self._compile_batch(part) for part in batch_guardrails(guardrails)]
         read = sorted({name for guardrail in guardrails for name in guardrail.when.values})
         self._readers = [(name, self._reader(name)) for name in read if name.startswith(("action.", "code."))]
         self._input_readers = [self._input_reader(name) for name in read if name.startswith(CONTEXT_PREFIX)]
         self._light_size = min(
-            (rule.predicate.light_size for chunk in self._chunks for rule in chunk.rules), default=LARGEST_SIZE
+            (rule.predicate.light_size for batch in self._batches for rule in batch.rules), default=LARGEST_SIZE
         )
-        # Of the defaults, and of the values that the action's texts are.
+        # The size of all defaults, and 2 for the values that description and category are.
         self._fixed_size = 2 + sum(measure_size(declared.default).total for declared in self._inputs.values())
         self._code_names = [name for name in read if name in CODE_READERS]
         tested = sorted({name for guardrail in guardrails for name in guardrail.when.presences})
-        self._tested = [(presence_variable(name), *name.partition(".")[::2]) for name in tested]
+        self._presence_tests = [(presence_variable(name), *name.partition(".")[::2]) for name in tested]
         """The variable, root and last part of each name that is tested for presence."""
 
     def evaluate(self, action: Action) -> Verdict:
@@ -121,25 +122,28 @@ class GuardrailEvaluator:
         for name in self._code_names:
             if name in values:
                 size += measure_size(values[name]).total
+        # The cheap bound first: almost all actions are smaller than what every rule takes in a batch.
         heavy = self._find_heavy_rules(values, size) if size > self._light_size else {}
         bound = self._environment.bind(values)
-        found: list[Violation] = []
-        for chunk in self._chunks:
-            shared = not heavy or heavy.keys().isdisjoint(rule.guardrail.id for rule in chunk.rules)
-            holding = chunk.selection.matching_positions(bound) if shared else None
-            if holding is None:
-                found += [
-                    violation for rule in chunk.rules for violation in self._evaluate_alone(rule, bound, action, heavy)
+        matched: list[Violation] = []
+        for batch in self._batches:
+            # The usual case, one engine call for fifty rules. A batch with a heavy rule, or in which any rule fails, is
+            # evaluated rule by rule, so that each failure is reported for its own rule.
+            is_light = not heavy or heavy.keys().isdisjoint(rule.guardrail.id for rule in batch.rules)
+            positions = batch.selection.matching_positions(bound) if is_light else None
+            if positions is None:
+                matched += [
+                    violation for rule in batch.rules for violation in self._evaluate_alone(rule, bound, action, heavy)
                 ]
-            elif holding:
-                for position in holding:
-                    rule = chunk.rules[position]
-                    found.append(rule.with_missing_inputs(rule.violation, action) if rule.inputs else rule.violation)
-        if not found:
+            elif positions:
+                for position in positions:
+                    rule = batch.rules[position]
+                    matched.append(rule.with_missing_inputs(rule.violation, action) if rule.inputs else rule.violation)
+        if not matched:
             return self._clear
         violations: list[Violation] = []
         warnings: list[Violation] = []
-        for violation in found:
+        for violation in matched:
             (violations if violation.severity is Severity.BLOCK else warnings).append(violation)
         known = self._clear
         return Verdict(
@@ -169,10 +173,12 @@ class GuardrailEvaluator:
             try:
                 value = read(action)
             except InputValueError:
+                # Left out: a rule that reads it then fails in the engine, and counts as matched.
                 continue
             if value is not None:
                 values[name] = value
-        # Rulebooks declare many inputs, of which a call gives few: a function for each would be most of this time.
+        # Inlined: rulebooks declare many inputs, of which a call has few, and a function call for each would take most
+        # of the time of a check.
         context = action.context
         for name, key, default, convert in self._input_readers:
             value = context.get(key)
@@ -185,22 +191,23 @@ class GuardrailEvaluator:
                     continue
             if value is not None:
                 values[name] = value
-        for variable, root, last in self._tested:
-            # Present and not null, valid or not.
-            given = context.get(last) if root == "context" else getattr(action, last)
-            values[variable] = given is not None
+        for variable, root, last in self._presence_tests:
+            # Present and not null, even if the value is invalid.
+            value = context.get(last) if root == "context" else getattr(action, last)
+            values[variable] = value is not None
         return values
 
     def _find_heavy_rules(self, values: Mapping[str, object], size: int) -> Mapping[str, int]:
         """Return the cost of guardrails that must be evaluated alone, or not at all, by guardrail id."""
         sizes = {name: measure_size(value) for name, value in values.items()}
-        rules = (rule for chunk in self._chunks for rule in chunk.rules if size > rule.predicate.light_size)
+        rules = (rule for batch in self._batches for rule in batch.rules if size > rule.predicate.light_size)
         steps = {rule.guardrail.id: rule.predicate.estimate_steps(sizes) for rule in rules}
         return {identifier: count for identifier, count in steps.items() if count > SHARED_STEPS}
 
     def _evaluate_alone(
         self, rule: CompiledGuardrail, bound: CelActivation, action: Action, heavy: Mapping[str, int]
     ) -> Iterator[Violation]:
+        # Fail closed: a caller must not get past a guardrail by sending more than it can take.
         if heavy.get(rule.guardrail.id, 0) > MAX_STEPS:
             error = CelEvaluationError(f"it may take more than {MAX_STEPS} steps on what it reads")
             yield self._error_violation(rule.guardrail, error, action)
@@ -209,9 +216,9 @@ class GuardrailEvaluator:
             if rule.predicate.evaluate(bound):
                 yield rule.with_missing_inputs(rule.violation, action)
         except CelEvaluationError as error:
-            unjudged = self._error_violation(rule.guardrail, error, action)
-            # Giving inputs helps only if one of them is what could not be read.
-            yield rule.with_missing_inputs(unjudged, action) if rule.lacks_input(error.variable, action) else unjudged
+            violation = self._error_violation(rule.guardrail, error, action)
+            # Missing inputs are named only if one of them caused the failure; otherwise sending them would not help.
+            yield rule.with_missing_inputs(violation, action) if rule.lacks_input(error.variable, action) else violation
 
     def _error_violation(self, guardrail: Guardrail, error: CelEvaluationError, action: Action) -> Violation:
         if error.variable is None:
@@ -309,7 +316,7 @@ def code_reader(texts: Callable[[CodeFacts], tuple[str, ...]]) -> ReadVariable:
 
 
 CODE_READERS: Mapping[str, ReadVariable] = {
-    # Which paths were named is known also where nothing of what governs them can be read.
+    # The paths come from the call, and so are known even if nothing about them can be read.
     "code.paths": lambda action: [to_string(path) for path in action.code.paths],
     "code.boundaries.never": code_reader(lambda code: code.never),
     "code.boundaries.ask_first": code_reader(lambda code: code.ask_first),
@@ -346,9 +353,9 @@ GUARDRAIL_ID = attrgetter("guardrail_id")
 class GuardrailChecker:
     """Evaluates actions against the rule set, if there is one, and records the checks."""
 
-    def __init__(self, evaluator: GuardrailEvaluator | None, trail: AuditSink, clock: Callable[[], datetime]) -> None:
+    def __init__(self, evaluator: GuardrailEvaluator | None, sink: AuditSink, clock: Callable[[], datetime]) -> None:
         self._evaluator = evaluator
-        self._trail = trail
+        self._sink = sink
         self._clock = clock
 
     def judge(self, action: Action) -> Verdict:
@@ -373,7 +380,9 @@ class GuardrailChecker:
         except Exception as error:  # noqa: BLE001 - it is raised once it is on record
             failure = error
         evaluated_at = self._clock()
-        await self._trail.write(
+        # Recorded before the caller gets the verdict: if this fails or the process is killed, the action was not
+        # allowed.
+        await self._sink.write(
             AuditEntry(
                 timestamp=evaluated_at,
                 event=AuditEvent.GUARDRAIL_CHECK,

@@ -10,11 +10,13 @@ from typing import Any
 from cstp_grpc.errors import InvalidArgument
 
 MAX_CONTEXT_DEPTH = 24
-"""Maximum nesting of a context, itself included. Far deeper ones crash the process inside the engine."""
+"""Maximum nesting of a context, itself included; the same as MAX_NESTING of the JSON codec. Security: the engine
+recurses, and far deeper ones crash the process."""
 MAX_CONTEXT_VALUES = 10_000
-"""Maximum number of values in a context, nested ones included."""
+"""Maximum number of values in a context, nested ones included. Chosen: to convert so many takes some milliseconds."""
 MAX_CONTEXT_CHARACTERS = 200_000
-"""Maximum number of characters of a context's strings and keys together."""
+"""Maximum number of characters of a context's strings and keys together. Chosen: an action is described, not
+attached."""
 
 CONTAINER_TYPES = (dict, list)
 
@@ -45,6 +47,7 @@ def check_context_bounds(context: Mapping[str, Any], field: str = "action.contex
             characters += len(top)
         elif isinstance(top, CONTAINER_TYPES):
             pending.append((top, 2))
+    # A list of its own in place of recursion, which a caller could exhaust.
     while pending and values <= MAX_CONTEXT_VALUES:
         value, depth = pending.pop()
         if isinstance(value, str):
@@ -68,6 +71,7 @@ def child_values(value: dict[object, object] | list[object]) -> Iterable[object]
 
 def to_bool(value: object) -> bool:
     """Return a boolean; no other type is converted. Raises InputValueError."""
+    # `is`, since 1 == True.
     if value is True or value is False:
         return value
     raise InputValueError(f"must be a bool, but is {json_type_name(value)}")

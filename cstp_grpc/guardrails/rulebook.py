@@ -34,7 +34,9 @@ from cstp_grpc.guardrails.yaml_document import YamlFields, mapping_entries, read
 from cstp_grpc.yaml_with_lines import YamlNode
 
 API_VERSION = "cstp.guardrails/v1"
+# An identifier of CEL (language definition, section Syntax), with a bound on its length.
 INPUT_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+# In the place of an expression with problems, so that the rest of the file is still checked.
 NO_EXPRESSION = RuleExpression("", "", frozenset(), frozenset())
 
 
@@ -134,6 +136,7 @@ class RulebookParser:
                 fields.report_problem(f"the default {invalid_value_reason(error)}", "default")
         description = fields.optional_text("description")
         sound = len(self.parsed.problems) == before
+        # None makes it known but not type-checked: rules that read it are not reported for a fault of its declaration.
         self._types[name] = declared if sound else None
         if sound:
             self.parsed.inputs[name] = InputDeclaration(name, declared, default, description, node.line)

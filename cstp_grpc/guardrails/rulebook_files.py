@@ -9,7 +9,7 @@ from typing import Final
 
 RULEBOOK_SUFFIXES: Final = (".yaml", ".yml")
 MAX_RULEBOOK_BYTES: Final = 1_048_576
-"""Maximum size of a file."""
+"""Maximum size of a file. Chosen: some thousand guardrails; more is not a rulebook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ def list_rulebook_files(path: Path) -> list[Path]:
 def read_rulebook_file(path: Path) -> RulebookFile:
     """Read a file. Raises OSError."""
     with path.open("rb") as stream:
+        # One byte more than allowed, by which the parser knows that the file is too large.
         return RulebookFile(path, stream.read(MAX_RULEBOOK_BYTES + 1))
 
 

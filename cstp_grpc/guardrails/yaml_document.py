@@ -1,9 +1,8 @@
 """Strict YAML for rulebooks: one document, every value with its line, no ambiguous values.
 
 Anchors, aliases and tags are rejected, duplicate keys are errors, and a plain `yes` or `on` is reported as ambiguous.
-Problems are
-reported and replaced by stand-ins, so that reading continues and finds the rest; discard the result if anything was
-reported.
+Problems are reported and replaced by placeholders, so that reading continues and finds the rest; discard the result if
+anything was reported.
 """
 
 from __future__ import annotations
@@ -19,13 +18,16 @@ from cstp_grpc.guardrails.rulebook_files import MAX_RULEBOOK_BYTES
 from cstp_grpc.yaml_with_lines import YamlError, YamlNode, YamlReader, YamlScalar
 
 MAX_YAML_DEPTH = 40
-"""Maximum nesting of a file; leaves room for a test whose context has the greatest depth."""
+"""Maximum nesting of a file: MAX_CONTEXT_DEPTH, and room for what a test's context lies within."""
 
+# The core schema of YAML 1.2.2, section 10.3.2, without octal, hexadecimal, infinity and NaN. The counts bound the time
+# that int() and float() take.
 NULL_PATTERN = re.compile(r"|~|null|Null|NULL")
 BOOL_PATTERN = re.compile(r"true|True|TRUE|false|False|FALSE")
 AMBIGUOUS_BOOL_PATTERN = re.compile(r"yes|no|on|off", re.IGNORECASE)
 INT_PATTERN = re.compile(r"[-+]?(0|[1-9][0-9]{0,300})")
 FLOAT_PATTERN = re.compile(r"[-+]?([0-9]{1,300}(\.[0-9]{0,300})?|\.[0-9]{1,300})([eE][-+]?[0-9]{1,4})?")
+# The characters of YAML 1.2.2, section 5.1. A byte order mark is removed by decoding.
 PRINTABLE_PATTERN = re.compile(r"[\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*")
 
 ReportLine = Callable[[int, str], None]
@@ -80,7 +82,7 @@ def read_document(content: bytes, report: ReportLine) -> YamlNode | None:
     try:
         documents = _RulebookReader(report).read(decode_text(content))
     except YamlError as error:
-        # What is missing at the end of a file is found on the line after its last.
+        # The parser reports what is missing at the end on the line after the last, which editors do not have.
         last_line = max(1, len(content.splitlines()))
         report(min(error.line or 1, last_line), error.reason.removeprefix("it "))
         return None

@@ -93,15 +93,15 @@ def take_distinct(texts: Iterable[str], count: int) -> list[str]:
 
 
 MAX_SIMILAR = 5
-"""How many similar decisions an announcement is answered with at the most."""
+"""Maximum number of similar decisions in an answer. Chosen: an agent reads them before it acts."""
 RECORDED_DECISIONS = DecisionFilter(without_agent=INTENT_LAYER_AGENT)
-"""What agents recorded."""
+"""The decisions that agents recorded."""
 NODE_DECISIONS = DecisionFilter(agent=INTENT_LAYER_AGENT)
-"""What nodes of projects say."""
+"""The decisions that nodes of projects contain."""
 CONFIRMED_CHECKS_KEY = "confirmedChecks"
-"""Where metadata lists the texts of the checks that were made."""
+"""The member of the metadata that lists the texts of the checks that were made."""
 HASHED_JSON = json.JSONEncoder(sort_keys=True)
-"""Writes the content that is hashed, the same in every version."""
+"""Encodes the content that is hashed. It must not change: stored intents are compared by these hashes."""
 
 
 @lru_cache(maxsize=256)
@@ -171,11 +171,9 @@ class Announcer:
     """Answers announcements.
 
     The intent, its audit entry and the citations of the given decisions are one transaction, on disk before the
-    answer;
-    the first two are stored even if the answer is an error. Similar decisions score at least `min_score`. If
-    `stores_content` is False, neither the intent's content nor its text in the audit trail is stored; if `responds`
-    is
-    False, the answer has no feedback. `lane` runs file reads, and searches unless they are short.
+    answer; the first two are stored even if the answer is an error. Similar decisions score at least `min_score`. If
+    `stores_content` is False, neither the intent's content nor its text in the audit sink is stored; if `responds`
+    is False, the answer has no feedback. `pool` runs file reads, and searches unless they are short.
     """
 
     def __init__(
@@ -184,10 +182,10 @@ class Announcer:
         judge: GuardrailChecker,
         code: CodeContextReader,
         intents: IntentStore,
-        trail: AuditSink,
+        sink: AuditSink,
         writer: GroupCommitWriter,
         clock: Callable[[], datetime],
-        lane: WorkPool,
+        pool: WorkPool,
         *,
         min_score: float,
         stores_content: bool = True,
@@ -198,10 +196,10 @@ class Announcer:
         self._judge = judge
         self._code = code
         self._intents = intents
-        self._trail = trail
+        self._sink = sink
         self._writer = writer
         self._clock = clock
-        self._lane = lane
+        self._pool = pool
         self._min_score = min_score
         self._stores_content = stores_content
         self._responds = responds
@@ -215,12 +213,11 @@ class Announcer:
         Similar decisions are those that `reader` may read; None means the caller. Raises QueryFailed,
         GuardrailEvalFailed and Unavailable. Before anything is recorded, raises InvalidArgument for metadata that is
         too large, for invalid paths and for a revision of another journal, Unavailable for a revision that the
-        journal
-        has not reached, and NotFound for an unknown project.
+        journal has not reached, and NotFound for an unknown project.
         """
         check_context_bounds(announcement.metadata, "metadata")
         if announcement.min_journal_revision is not None:
-            await self._lane.run(self._search.require_revision, announcement.min_journal_revision)
+            await self._pool.run(self._search.require_revision, announcement.min_journal_revision)
         code = await self._read_code_context(announcement)
         received_at = self._clock()
         try:
@@ -235,7 +232,7 @@ class Announcer:
         """Return the code context of the paths, or None without any; a project without paths must be known."""
         if announcement.paths:
             # Reading files blocks, so it runs in a thread.
-            return await self._lane.run(self._code.read_context, announcement.project, announcement.paths)
+            return await self._pool.run(self._code.read_context, announcement.project, announcement.paths)
         if announcement.project is not None:
             self._code.read_context(announcement.project, ())
         return None
@@ -254,7 +251,7 @@ class Announcer:
         """Return similar decisions, in the order of `preferred_decisions`."""
         text = f"{announcement.intent}\n{announcement.context}" if announcement.context else announcement.intent
         preferences = preferred_decisions(announcement.category)
-        run = self._lane.run_short if self._search.is_short(text, preferences, MAX_SIMILAR) else self._lane.run
+        run = self._pool.run_short if self._search.is_short(text, preferences, MAX_SIMILAR) else self._pool.run
         return await run(self._search.search_by_preference, text, preferences, reader, MAX_SIMILAR, self._min_score)
 
     async def _store_intent(
@@ -266,10 +263,11 @@ class Announcer:
 
         def job(unit_of_work: UnitOfWork) -> Intent:
             if self._citations is not None:
-                # First, because it may have to wait for other servers, which must not wait for this intent meanwhile.
+                # Lock order: this may wait for the global write lock, and inserting the intent takes its revision lock.
+                # The other way round, a server could hold an intent's lock while it waits for a server that wants it.
                 self._citations.cite(unit_of_work, caller, intent.correlation_id, intent.claimed_url, cited)
             stored = self._intents.insert_or_get(unit_of_work, intent)
-            self._trail.append(
+            self._sink.append(
                 unit_of_work,
                 AuditEntry(
                     timestamp=feedback.received_at,
@@ -286,6 +284,8 @@ class Announcer:
             )
             return stored
 
+        # For an intent that another server adds at the same time: the revision lock is waited for, first in a
+        # transaction of its own, which contains no other job whose locks could be waited for in return.
         def job_alone(unit_of_work: UnitOfWork) -> Intent:
             self._intents.hold(unit_of_work, intent)
             return job(unit_of_work)

@@ -29,9 +29,10 @@ from cstp_grpc.storage.unit_of_work import CompiledStatement, UnitOfWork, bind_p
 
 IDENTITY = ("agent", "correlation_id", "revision")
 REVISION_LOCK_SPACE = 0x6373_7470
-"""The PostgreSQL advisory locks, by hashes of agent and correlation id, of those who add a revision."""
+"""The first of the two keys of PostgreSQL's advisory locks, "cstp" in ASCII; the second is a hash of agent and
+correlation id. A transaction holds the lock while it adds a revision."""
 PARAMETER_PREFIX = "new_"
-"""Before the parameters of a guarded insertion, which may not have the names of its columns."""
+"""Prefix of the parameters of the locking insertion: SQLAlchemy reserves those named like the columns."""
 
 
 class SqlIntentStore:
@@ -48,6 +49,8 @@ class SqlIntentStore:
 
         It is inserted within the transaction. Raises IntentContended.
         """
+        # Most intents are new, so the insertion is tried before anything is read. The loop ends: under the lock, no
+        # other transaction adds a revision between the read and the next attempt.
         new = replace(intent, revision=1)
         while not self._add(unit_of_work, new):
             latest = self._latest(unit_of_work, intent)
@@ -72,7 +75,8 @@ class SqlIntentStore:
         values = {f"{PARAMETER_PREFIX}{name}": value for name, value in row.items()}
         if self._insert.first(unit_of_work, values | {"lock": revision_lock_number(intent)}) is not None:
             return True
-        # Nothing was added because of the lock or because of a row; who has the lock finds the row committed.
+        # Nothing was inserted: either another transaction has the lock, or the revision exists. If the lock is free,
+        # the row is committed, so the caller can read it.
         free = unit_of_work.execute(
             select(func.pg_try_advisory_xact_lock(REVISION_LOCK_SPACE, revision_lock_number(intent)))
         ).scalar_one()
@@ -127,6 +131,7 @@ def locking_insert_statement() -> Insert:
 def revision_lock_number(intent: Intent) -> int:
     """Return the number of the lock on an intent's revisions; a collision of two intents is harmless."""
     digest = hashlib.sha256(f"{intent.agent}\0{intent.correlation_id}".encode()).digest()
+    # The second key of an advisory lock is a signed 32-bit integer.
     return int.from_bytes(digest[:4], signed=True)
 
 
@@ -134,13 +139,13 @@ def page_query(conditions: IntentFilter, request: PageRequest) -> Select[Any]:
     """Return the query of a page, starting at its token."""
     table = intents.c
     query = select(intents)
-    for column, wanted in (
+    for column, expected in (
         (table.agent, conditions.agent),
         (table.correlation_id, conditions.correlation_id),
         (table.category, conditions.category),
     ):
-        if wanted is not None:
-            query = query.where(column == replace_unstorable(wanted))
+        if expected is not None:
+            query = query.where(column == replace_unstorable(expected))
     if conditions.stakes:
         query = query.where(table.stakes.in_([stakes.value for stakes in conditions.stakes]))
     if conditions.after is not None:

@@ -1,4 +1,4 @@
-"""Operations on chat sessions as the audit trail records them, and the writer that records them."""
+"""Operations on chat sessions as the audit sink records them, and the writer that records them."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ class AuditedWriter:
         self,
         writer: GroupCommitWriter,
         events: EventStore,
-        trail: AuditSink,
+        sink: AuditSink,
         notify: Callable[[], None],
         *,
         with_content: bool = False,
     ) -> None:
         self._writer = writer
         self._events = events
-        self._trail = trail
+        self._sink = sink
         self._notify = notify
         self._with_content = with_content
 
@@ -122,14 +122,14 @@ class AuditedWriter:
         """Add an event within a job and return it with its sequence number."""
         return self._events.add_event(unit_of_work, event)
 
-    def add_operation(self, unit_of_work: UnitOfWork, act: SessionOperation) -> None:
+    def add_operation(self, unit_of_work: UnitOfWork, operation: SessionOperation) -> None:
         """Record an operation within a job."""
-        self._trail.append(unit_of_work, act.to_audit_entry(with_content=self._with_content))
+        self._sink.append(unit_of_work, operation.to_audit_entry(with_content=self._with_content))
 
-    async def write_refusal(self, act: SessionOperation) -> None:
+    async def write_refusal(self, operation: SessionOperation) -> None:
         """Record a refused operation durably, without blocking the event loop."""
-        await self._trail.write(act.to_audit_entry(with_content=self._with_content))
+        await self._sink.write(operation.to_audit_entry(with_content=self._with_content))
 
-    def record_refusal(self, act: SessionOperation) -> None:
+    def record_refusal(self, operation: SessionOperation) -> None:
         """Record a refused operation durably; for threads."""
-        self._trail.record(act.to_audit_entry(with_content=self._with_content))
+        self._sink.record(operation.to_audit_entry(with_content=self._with_content))

@@ -9,7 +9,7 @@ from typing import Any
 import rfc8785
 
 MAX_EXACT_INTEGER = 2**53 - 1
-"""Up to here a double is every whole number; beyond, a JSON number means the nearest double."""
+"""The largest integer up to which a double represents every integer exactly (RFC 8785, section 3.2.2.3)."""
 
 encode_plain_json = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
@@ -59,6 +59,7 @@ def is_plain_json(value: object) -> bool:
     if isinstance(value, int):
         return kind is bool or (kind is int and -MAX_EXACT_INTEGER <= value <= MAX_EXACT_INTEGER)
     if isinstance(value, float):
+        # Where Python's repr is the shortest form without an exponent, as in RFC 8785, section 3.2.2.3.
         return kind is float and 1e-4 <= abs(value) < 1e15 and not value.is_integer()
     return kind is str or value is None
 

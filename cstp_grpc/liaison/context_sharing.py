@@ -102,13 +102,13 @@ class ContextSharing:
         """
         context = require_parameters(request)
         pillar, agent = self._agents.of_agent(request.target_agent)
-        act = SessionOperation(
+        operation = SessionOperation(
             self._clock(), AuditEvent.CONTEXT_SHARED, caller, request.target_agent, request.conversation_id
         )
         try:
             redacted = self.redact(context)
             share = new_share(caller, request, redacted, self._clock())
-            act = replace(act, context_hash=share.context_hash, shared_context=share.shared_context)
+            operation = replace(operation, context_hash=share.context_hash, shared_context=share.shared_context)
             with self._sessions.read_snapshot() as unit_of_work:
                 known = self._store.share(unit_of_work, caller.tenant, share.id)
             if known is not None:
@@ -116,14 +116,14 @@ class ContextSharing:
             agent.check(caller.tenant)
             handover = Handover(pillar, request.source_agent, request.target_agent, session_id=request.conversation_id)
             verdict = self.judge(caller, handover)
-            act = replace(act, verdict=verdict)
+            operation = replace(operation, verdict=verdict)
             require_allowed(verdict, handover)
             offered = self.deliver_if_confirming(agent, share, None, pillar)
         except CstpError as error:
             add_failure_details(error, pillar)
-            self._recorder.record_refusal(replace(act, error=error.reason))
+            self._recorder.record_refusal(replace(operation, error=error.reason))
             raise
-        stored = self._recorder.run(lambda unit_of_work: self._insert_unrouted(unit_of_work, offered, act))
+        stored = self._recorder.run(lambda unit_of_work: self._insert_unrouted(unit_of_work, offered, operation))
         if offered.is_to_be_delivered:
             self._wake()
         return stored
@@ -157,7 +157,7 @@ class ContextSharing:
         Raises ContextSharingFailed if it does not accept.
         """
         if not is_remote(agent):
-            # It is there for the agent, which watches, as soon as it is on disk.
+            # A local agent watches the events of this server, so the share is delivered once it is on disk.
             return replace(share, delivery=DeliveryState.DELIVERED, delivered_at=share.shared_at)
         if not agent.confirms:
             return replace(share, next_attempt_at=share.shared_at)
@@ -178,12 +178,12 @@ class ContextSharing:
         assert known is not None, "nobody deletes a share while this transaction holds the order of writes"
         return require_same_share(known, share)
 
-    def _insert_unrouted(self, unit_of_work: UnitOfWork, share: Share, act: SessionOperation) -> Share:
+    def _insert_unrouted(self, unit_of_work: UnitOfWork, share: Share, operation: SessionOperation) -> Share:
         """Store a share that belongs to no routing, with its event."""
         stored = self.insert_or_get(unit_of_work, share)
         if stored is share:
             self._recorder.add_event(unit_of_work, shared_event(share))
-            self._recorder.add_operation(unit_of_work, act)
+            self._recorder.add_operation(unit_of_work, operation)
         return stored
 
 
@@ -211,7 +211,7 @@ def add_failure_details(error: CstpError, pillar: str) -> None:
 
 def new_share(caller: TenantCaller, request: ShareRequest, redacted: RedactedContext, at: datetime) -> Share:
     """Return a new share that belongs to no routing, not delivered yet."""
-    # As they will be read again, so that a repetition is known by them.
+    # In the form in which they are stored, so that a repeated request has the same id.
     source_agent, conversation_id = (
         replace_unstorable(request.source_agent),
         request.conversation_id and replace_unstorable(request.conversation_id),

@@ -14,9 +14,9 @@ from cstp_grpc.liaison.model import Event, EventType, Session, TenantCaller
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 SESSIONS_AT_ONCE = 20
-"""Sessions deleted in one transaction, each with all its messages; other writes wait for it."""
+"""Sessions deleted in one transaction, each with all its messages. Chosen: other writes wait for it."""
 ROWS_AT_ONCE = 200
-"""Messages, shares or events deleted in one transaction."""
+"""Messages, shares or events deleted in one transaction. Chosen: other writes wait for it."""
 EXPIRED_REASON = "expired"
 """The reason that the audit trail gives for a session that nobody asked to delete."""
 
@@ -71,6 +71,8 @@ class SessionEraser:
 
         This takes several transactions; a caller without an answer retries. Raises Unavailable.
         """
+        # Sessions that the user opens meanwhile stay, so the loop ends. Killed in between, each committed batch is
+        # deleted, and a repeated call deletes the rest.
         asked_at = self._clock()
         deleted = 0
 
@@ -88,14 +90,14 @@ class SessionEraser:
         if session is None:
             return False
         now = self._clock()
-        # The user is left out: what is kept afterwards says nothing of whose session it was.
+        # Privacy: the user is left out, so that what is kept does not say whose session it was.
         event = Event(session.tenant, EventType.SESSION_DELETED, session.active_agent, now, session.id)
         self._recorder.add_event(unit_of_work, event)
         context_hash = hash_canonical_json(session.context)
-        act = SessionOperation(
+        operation = SessionOperation(
             now, AuditEvent.SESSION_DELETED, caller, session.active_agent, session.id, reason, context_hash
         )
-        self._recorder.add_operation(unit_of_work, act)
+        self._recorder.add_operation(unit_of_work, operation)
         return True
 
 
@@ -138,7 +140,7 @@ class Retention:
     def delete_expired(self) -> bool:
         """Delete a batch of each kind, and return whether more may be expired. Raises Unavailable."""
         policy, store = self._policy, self._store
-        # A list, so that each kind has its turn.
+        # A list and not a generator: `any` would stop at the first kind that has more, and never reach the others.
         return any(
             [
                 self._delete(policy.sessions, SESSIONS_AT_ONCE, self._delete_sessions),

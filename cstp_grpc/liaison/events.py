@@ -21,7 +21,7 @@ from cstp_grpc.storage.pagination import PageRequest, count_within_budget, estim
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 READ_BATCH = 100
-"""Events that a watch reads at once."""
+"""Events that a subscription reads at a time. Chosen: it holds so many in memory, whatever its client reads."""
 
 
 class EventFeed:
@@ -47,17 +47,20 @@ class EventFeed:
         self._per_agent = per_agent
         self._refresh_seconds = refresh_seconds
         self._run_blocking = run_blocking
+        # Guards the four fields below, which event loops and writer threads use. Never held while the database is read
+        # or a subscription is woken.
         self._lock = threading.Lock()
+        # Weak, so that a subscription whose call has vanished does not count for ever.
         self._watches: WeakSet[EventSubscription] = WeakSet()
-        self._news = 0
+        self._notifications = 0
         self._counted = 0
-        """How many events there were at the last look."""
+        """The number of events at the last check; only the thread of `check_for_new` uses it."""
         self._closed = False
 
     def notify(self) -> None:
         """Wake the subscriptions because new events were committed."""
         with self._lock:
-            self._news += 1
+            self._notifications += 1
             watches = list(self._watches)
         for watch in watches:
             watch.wake()
@@ -81,7 +84,8 @@ class EventFeed:
         """
         newest = self._last_sequence(conditions.tenant)
         if after is not None and after > newest:
-            # Such a caller knows another database, perhaps that of before a restore; it would miss what happens now.
+            # The caller's number is from another database, for instance from before a restore. It would wait until this
+            # one reaches the number, and miss all events until then.
             raise InvalidArgument.field("after", f"must be at most {newest}, the sequence of the last event")
         start = newest if after is None else after
         watch = EventSubscription(agent, conditions, start, self._next, self._end)
@@ -104,29 +108,32 @@ class EventFeed:
         while self._is_open(watch):
             if watch.ready:
                 return watch.ready.popleft()
-            heard = self._news
+            # Before the read: a notification during it changes the number, and `_await_news` then returns at once.
+            seen = self._notifications
             await self._run_blocking(self._read, watch)
             if not watch.ready:
-                await self._await_news(heard, watch)
+                await self._await_news(seen, watch)
         return None
 
     def _read(self, watch: EventSubscription) -> None:
         """Read the next batch of events of a subscription."""
         with self._reading() as unit_of_work:
-            # First, so that nothing is passed over that is committed in between.
+            # Before the events: those committed in between are read below, or have a higher number and come next time.
             newest = self._store.last_sequence(unit_of_work, watch.conditions.tenant)
             if newest > watch.after:
                 watch.ready.extend(self._store.events(unit_of_work, watch.conditions, watch.after, READ_BATCH))
-        # What concerns nobody here need not be read again.
+        # Events that do not pass the filter are skipped for good, or each read would scan them again.
         watch.after = (watch.ready[-1].sequence or 0) if watch.ready else max(watch.after, newest)
 
-    async def _await_news(self, heard: int, watch: EventSubscription) -> None:
+    async def _await_news(self, seen: int, watch: EventSubscription) -> None:
         """Return when there are new events, after the refresh time, or when the subscription ends."""
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        # Set before the lock is taken: a notification after the check below finds it, and one before it has changed
+        # `_notifications`. Any thread may call it, and asyncio.Event is not thread-safe.
         watch.wake = lambda: loop.call_soon_threadsafe(woken.set)
         with self._lock:
-            if self._closed or self._news != heard or watch not in self._watches:
-                # It happened before anybody could be woken.
+            if self._closed or self._notifications != seen or watch not in self._watches:
+                # Notified, ended or closed before there was anything to wake.
                 return
         try:
             async with asyncio.timeout(self._refresh_seconds):
@@ -164,7 +171,7 @@ class EventFeed:
 
 
 def do_nothing() -> None:
-    """Do nothing; the callback of a subscription that nobody waits for."""
+    """Do nothing; the `wake` of a subscription whose task is not waiting."""
 
 
 def too_many_watches_error(which: str, limit: int, setting: str) -> RateLimited:
@@ -197,7 +204,7 @@ class EventSubscription(AsyncIterator[Event]):
         self.ready: deque[Event] = deque()
         """Events that were read and not yet returned."""
         self.wake: Callable[[], object] = do_nothing
-        """Lets whoever iterates look again; does nothing while nobody waits."""
+        """Wakes the task that iterates, if it is waiting; from any thread."""
         self._following = following
         self._end = end
 

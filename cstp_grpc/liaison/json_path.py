@@ -23,8 +23,9 @@ from jsonpath_rfc9535.function_extensions import ExpressionType, FilterFunction
 from jsonpath_rfc9535.segments import JSONPathRecursiveDescentSegment
 from jsonpath_rfc9535.selectors import FilterSelector
 
-# The check that comes with the JSONPath library knows no counts of two digits, `[0-9]{16}`, and a path whose pattern it
-# refuses finds nothing.
+# RFC 9485, section 3. The check of the JSONPath library does not accept counts of two digits, `[0-9]{16}`, and a filter
+# whose pattern it rejects silently matches nothing: a value that a rule should mask would be shared. The possessive
+# `*+` keeps the check itself from backtracking.
 IREGEXP_GRAMMAR = regex.compile(
     r"""(?x)
     (?(DEFINE)
@@ -44,7 +45,7 @@ IREGEXP_GRAMMAR = regex.compile(
 )
 
 DOT_OR_SKIPPED = regex.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\.")
-"""What has to be skipped to find the dots that stand for any character, and these."""
+"""Matches escapes and character classes, whose dots are literal, and dots that mean any character."""
 
 
 def compile_iregexp(pattern: str) -> Any:
@@ -52,6 +53,7 @@ def compile_iregexp(pattern: str) -> Any:
     if not IREGEXP_GRAMMAR.fullmatch(pattern):
         raise ValueError(pattern)
     try:
+        # RFC 9485, section 5: a dot matches all but line breaks \n and \r; in `regex` only \n is left out.
         return regex.compile(DOT_OR_SKIPPED.sub(lambda found: r"[^\n\r]" if found[0] == "." else found[0], pattern))
     except regex.error as error:
         raise ValueError(pattern) from error
@@ -67,6 +69,9 @@ class InvalidJsonPath(Exception):
 
 class TimeBudget(local):
     """The remaining time of the searches of a thread."""
+
+    # Thread-local, because one engine with its functions serves all threads, and the library offers no argument through
+    # which a function could get the limit of its call.
 
     def __init__(self) -> None:
         self._end = 0.0
@@ -117,7 +122,8 @@ class JsonPathEngine:
 
     def _locations(self, query: JSONPathQuery, document: Any) -> list[Location]:
         nodes: dict[Location, JSONPathNode] = {(): TimedNode(self._budget, document, (), None, document)}
-        # Segment by segment, and each place once: several ways may lead to it, and their number grows exponentially.
+        # Segment by segment, each location once: with `..` several ways lead to one location, and their number grows
+        # exponentially with the segments.
         for segment in query.segments:
             nodes = {node.location: node for node in segment.resolve(nodes.values())}
         return list(nodes)
@@ -157,9 +163,10 @@ class IRegexpFunction(FilterFunction):
             return False
         known = self._known.get(pattern)
         if known is None:
-            # No more than the rules name: a context cannot choose patterns.
+            # Bounded by the rules: `check_pattern` rejects patterns that come from a context.
             known = self._known.setdefault(pattern, compile_iregexp(pattern))
         find = known.fullmatch if self._whole else known.search
+        # `concurrent` releases the interpreter's lock, so that a slow pattern does not block the event loop.
         return find(text, timeout=self._budget.remaining(), concurrent=True) is not None
 
 

@@ -44,7 +44,8 @@ ALARM_KINDS = {"unclaimed": AlarmKind.UNCLAIMED, "silent": AlarmKind.SILENT, "ab
 """Alarm kinds by their names in the configuration."""
 
 LEASE_FACTOR = 6
-"""Lease of a delivery, as a multiple of its timeout; other servers do not attempt it meanwhile."""
+"""Lease of a delivery, as a multiple of its timeout. Chosen: a delivery never outlives it even if the clocks of two
+servers differ by some seconds, and one of a killed server is soon attempted again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def build_liaison_module(
     shared: SharedParts, inputs: LiaisonInputs, checker: GuardrailChecker, sink: AuditSink
 ) -> Module:
     """Build everything that serves chat sessions; `checker` judges routings and shares."""
-    wanted, clock = shared.settings.liaison, shared.clock
+    liaison, clock = shared.settings.liaison, shared.clock
     core = build_session_core(shared, inputs.remote, sink)
     dispatcher = build_share_dispatcher(shared, core, inputs.remote)
     sharing = ContextSharing(
@@ -80,16 +81,16 @@ def build_liaison_module(
     router = build_router(shared, core, sharing, dispatcher)
     erasures = SqlErasureStore(shared.database)
     eraser = SessionEraser(erasures, core.recorder, clock)
-    claimed_for = timedelta(seconds=wanted.claim_seconds)
+    claimed_for = timedelta(seconds=liaison.claim_seconds)
     components = LiaisonComponents(
-        SessionService(core.sessions, core.recorder, clock, wanted.max_context_bytes, core.fence),
+        SessionService(core.sessions, core.recorder, clock, liaison.max_context_bytes, core.fence),
         router,
         sharing,
         LocalAgentService(core.sessions, core.store, core.agents, core.local, core.recorder, clock, claimed_for),
         EventHistory(core.sessions, core.store),
         core.feed,
         eraser,
-        AgentDirectory(core.sessions, core.presence, core.agents, agent_kinds(wanted), clock),
+        AgentDirectory(core.sessions, core.presence, core.agents, agent_kinds(liaison), clock),
     )
     servicer = LiaisonService(components, shared.pools[PoolName.OTHERS].run, shared.pools[PoolName.ROUTINGS])
     return Module(
@@ -99,7 +100,7 @@ def build_liaison_module(
             build_supervision(shared, core, router),
             *build_retention(shared, core, erasures, eraser),
         ],
-        # Watchers would else be waited for as if their streams were about to end.
+        # At the beginning of a stop: otherwise the streams of watchers, which never end, would be waited for.
         begin_stop=[core.feed.close],
         on_foreign_commit=[core.feed.check_for_new],
     )
@@ -124,20 +125,20 @@ class SessionCore:
 
 def build_session_core(shared: SharedParts, remote: Mapping[str, RemoteAgent], sink: AuditSink) -> SessionCore:
     """Build the stores, the feed of events and the agents of chat sessions."""
-    wanted, database = shared.settings.liaison, shared.database
-    sessions = SqlSessionStore(database, build_alarm_limits(wanted).shortest)
+    liaison, database = shared.settings.liaison, shared.database
+    sessions = SqlSessionStore(database, build_alarm_limits(liaison).shortest)
     store, presence = SqlRoutingStore(database), SqlPresenceStore(database)
     feed = EventFeed(
         store,
         sessions.read_snapshot,
-        wanted.max_watchers,
-        wanted.watchers_per_agent,
-        # A write that ends after its caller has given up notifies nobody, so that the feed looks by itself too.
+        liaison.max_watchers,
+        liaison.watchers_per_agent,
+        # A job that the writer commits after its caller has timed out notifies no subscription, so they poll too.
         shared.settings.storage.refresh_seconds,
         shared.pools[PoolName.OTHERS].run,
     )
-    recorder = AuditedWriter(shared.writer, store, sink, feed.notify, with_content=wanted.audit_content)
-    remembered = timedelta(seconds=wanted.availability_seconds)
+    recorder = AuditedWriter(shared.writer, store, sink, feed.notify, with_content=liaison.audit_content)
+    remembered = timedelta(seconds=liaison.availability_seconds)
     heartbeats = Heartbeats(sessions, presence, recorder, shared.clock, remembered)
     local = build_local_agents(shared.settings, heartbeats)
     return SessionCore(
@@ -157,17 +158,17 @@ def build_share_dispatcher(
     shared: SharedParts, core: SessionCore, remote: Mapping[str, RemoteAgent]
 ) -> ShareDispatcher:
     """Build the delivery of shared contexts to remote agents."""
-    wanted = shared.settings.liaison
+    liaison = shared.settings.liaison
     return ShareDispatcher(
         core.store,
         shared.writer,
         core.agents,
         shared.clock,
         core.feed.notify,
-        wanted.delivery_hours,
-        # Without remote agents nothing can be delivered, whoever shared it.
+        liaison.delivery_hours,
+        # None: without remote agents nothing can be delivered, so there is nothing to poll for.
         refresh_seconds=shared.settings.storage.refresh_seconds if remote else None,
-        lease_seconds=LEASE_FACTOR * wanted.delivery_seconds,
+        lease_seconds=LEASE_FACTOR * liaison.delivery_seconds,
         interrupt=lambda: close_agents(remote.values()),
         reading=shared.database.background_snapshot,
     )
@@ -177,7 +178,7 @@ def build_router(
     shared: SharedParts, core: SessionCore, sharing: ContextSharing, dispatcher: ShareDispatcher
 ) -> Router:
     """Build the routing of sessions to agents."""
-    wanted = shared.settings.liaison
+    liaison = shared.settings.liaison
     return Router(
         core.sessions,
         core.store,
@@ -187,15 +188,15 @@ def build_router(
         shared.clock,
         dispatcher.wake,
         core.fence,
-        direct_handover=wanted.direct_handover,
-        max_context_bytes=wanted.max_context_bytes,
+        direct_handover=liaison.direct_handover,
+        max_context_bytes=liaison.max_context_bytes,
         reads_are_short=shared.database.is_sqlite,
     )
 
 
 def build_supervision(shared: SharedParts, core: SessionCore, router: Router) -> SupervisionTask:
     """Build the supervision of sessions whose agents are inactive."""
-    wanted = shared.settings.liaison
+    liaison = shared.settings.liaison
     supervisor = SessionSupervisor(
         core.sessions,
         core.presence,
@@ -203,10 +204,10 @@ def build_supervision(shared: SharedParts, core: SessionCore, router: Router) ->
         core.heartbeats,
         router,
         core.local.keys(),
-        build_alarm_limits(wanted),
-        build_fallbacks(wanted),
+        build_alarm_limits(liaison),
+        build_fallbacks(liaison),
         shared.clock,
-        timedelta(seconds=LEASE_FACTOR * wanted.delivery_seconds),
+        timedelta(seconds=LEASE_FACTOR * liaison.delivery_seconds),
     )
     return SupervisionTask(supervisor, shared.settings.storage.refresh_seconds)
 
@@ -224,9 +225,9 @@ def build_retention(
     ]
 
 
-def build_retention_policy(wanted: RetentionSettings) -> RetentionPolicy:
+def build_retention_policy(settings: RetentionSettings) -> RetentionPolicy:
     """Build the retention policy from the settings."""
-    kept = (wanted.session_days, wanted.message_days, wanted.share_days, wanted.event_days)
+    kept = (settings.session_days, settings.message_days, settings.share_days, settings.event_days)
     return RetentionPolicy(*(None if days is None else timedelta(days=days) for days in kept))
 
 
@@ -260,7 +261,7 @@ def build_local_agents(settings: Settings, heartbeats: Heartbeats) -> dict[str, 
     found = {}
     for pillar, configured in settings.liaison.pillars.items():
         if configured.kind == "local":
-            # Where authentication is off, everyone has the same name.
+            # Without authentication all callers have the same name.
             names = local_agent_names(pillar, configured) if settings.auth.enabled else [ANONYMOUS]
             found[pillar] = LocalLiaisonAgent(pillar, names, heartbeats, lasting)
     return found

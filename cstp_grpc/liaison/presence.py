@@ -50,6 +50,8 @@ class Heartbeats:
         self._recorder = recorder
         self._clock = clock
         self._remembered = remembered
+        # By tenant and pillar. Written by several threads without a lock: each assignment is atomic, an entry only
+        # expires, and a race of a heartbeat with `leave` is corrected after `remembered`.
         self._known: dict[tuple[str, str], datetime] = {}
 
     def record(self, caller: TenantCaller, pillar: str, lasting: timedelta) -> datetime:
@@ -68,6 +70,7 @@ class Heartbeats:
             self._store.write_presence(unit_of_work, stored)
             return until
 
+        # After the commit: what is cached is on disk.
         until = self._recorder.run(job)
         self._known[caller.tenant, pillar] = min(until, self._clock() + self._remembered)
         return until
@@ -212,7 +215,7 @@ class LocalAgentService:
         Raises SessionNotFound if the session is not active, SessionWithAnotherAgent if no local agent has it,
         PermissionDenied if another agent has it, and Conflict if another instance has it.
         """
-        # As it will be read again, so that a repetition is known by it.
+        # In the form in which it is stored, so that the same claimant is recognized when it renews.
         claimant = replace_unstorable(claimant)
 
         def job(unit_of_work: UnitOfWork) -> tuple[Session, Activation]:
@@ -230,7 +233,7 @@ class LocalAgentService:
                 data = {"claimant": claimant, "claim_number": number}
                 event = session_event(claimed, EventType.SESSION_CLAIMED, now, data)
                 self._recorder.add_event(unit_of_work, event)
-                act = SessionOperation(
+                operation = SessionOperation(
                     now,
                     AuditEvent.SESSION_CLAIMED,
                     caller,
@@ -238,7 +241,7 @@ class LocalAgentService:
                     session_id,
                     f"by {claimant}",
                 )
-                self._recorder.add_operation(unit_of_work, act)
+                self._recorder.add_operation(unit_of_work, operation)
             return claimed, activation
 
         return self._recorder.run(job)
@@ -263,7 +266,7 @@ class LocalAgentService:
         return pillar
 
     def _activation_of(self, unit_of_work: UnitOfWork, session: Session) -> Activation:
-        assert session.activation_key is not None, "a liaison agent has it"
+        assert session.activation_key is not None, "checked by _pillar_of"
         activation = self._store.activation(unit_of_work, session.tenant, session.activation_key)
         if activation is None:
             raise concurrent_update(session.id)
@@ -273,8 +276,8 @@ class LocalAgentService:
 def presence_event(presence: AgentPresence, kind: EventType, now: datetime, *, reason: str | None = None) -> Event:
     """Return the event for an agent that became present or absent."""
     data = {"target_pillar": presence.pillar, "served_by": presence.agent, "reason": reason}
-    given = {name: value for name, value in data.items() if value is not None}
-    return Event(presence.tenant, kind, liaison_agent(presence.pillar), now, data=given)
+    present = {name: value for name, value in data.items() if value is not None}
+    return Event(presence.tenant, kind, liaison_agent(presence.pillar), now, data=present)
 
 
 def already_claimed_error(session: Session, now: datetime) -> Conflict:
@@ -288,9 +291,9 @@ def already_claimed_error(session: Session, now: datetime) -> Conflict:
 
 
 LOCAL_KIND = "local"
-"""The kind of an agent that tells by itself that it is there."""
+"""The kind of an agent that sends heartbeats to this server."""
 MAX_PARALLEL_PROBES = 8
-"""How many remote agents are asked at once."""
+"""Remote agents probed at the same time. Chosen: a listing takes as long as the slowest few, at eight threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,18 +333,18 @@ class AgentDirectory:
         """Return the liaison agents by pillar, or that of one pillar. Raises InvalidPillar and QueryFailed."""
         if pillar is not None:
             self._agents.of_pillar(pillar)
-        wanted = sorted(self._kinds) if pillar is None else [pillar]
+        pillars = sorted(self._kinds) if pillar is None else [pillar]
         with self._sessions.read_snapshot() as unit_of_work:
             stored = {presence.pillar: presence for presence in self._store.presences(unit_of_work, caller.tenant)}
             held = self._store.held_sessions(unit_of_work, caller.tenant)
-        remote = [each for each in wanted if self._kinds[each] != LOCAL_KIND]
+        remote = [each for each in pillars if self._kinds[each] != LOCAL_KIND]
         reasons = self._ask(caller, remote)
         now = self._clock()
         return [
             ListedAgent(each, self._kinds[each], reasons[each], held.get(liaison_agent(each), 0))
             if each in reasons
             else list_local_agent(each, held.get(liaison_agent(each), 0), stored.get(each), now)
-            for each in wanted
+            for each in pillars
         ]
 
     def _ask(self, caller: TenantCaller, pillars: list[str]) -> dict[str, str | None]:
@@ -365,6 +368,6 @@ def list_local_agent(pillar: str, sessions: int, stored: AgentPresence | None, n
         return ListedAgent(pillar, LOCAL_KIND, NO_HEARTBEAT_REASON, sessions)
     if stored.available_until > now:
         return ListedAgent(pillar, LOCAL_KIND, None, sessions, stored.since, stored)
-    # Nobody may have noticed yet that its time is over.
+    # Expired, but the supervisor has not recorded it yet.
     since = stored.available_until if stored.is_present else stored.since
     return ListedAgent(pillar, LOCAL_KIND, NO_HEARTBEAT_REASON, sessions, since, stored)

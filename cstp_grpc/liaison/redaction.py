@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from cstp_grpc.liaison.json_path import Location
 
 MASK = "[redacted]"
-"""What is put in the place of a masked value."""
+"""The text in place of a masked value."""
 
 MAX_SECONDS = 2.0
-"""How long all rules together may take for one context."""
+"""Maximum seconds of all rules together for one context. Chosen: a hand-over waits for it; beyond it nothing is
+shared."""
 
 logger = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SINGLE_ATTEMPT: Final = RetryPolicy(attempts=1)
 """A single attempt: the delivery queue retries by itself."""
 MAX_HOPS: Final = 4
-"""How many servers may forward a context one after another; more indicate a loop."""
+"""How many servers may forward a context one after another. Chosen: more indicate a loop."""
 HOP_PREFIX: Final = re.compile(r"via([0-9]):")
 """Prefix of the key of a share that another server forwarded."""
 SCHEMES_OF_KIND: Final[Mapping[str, frozenset[str]]] = {
@@ -72,7 +72,7 @@ class AgentClient(Protocol):
         """Check that the agent answers within `seconds`. Raises AgentUnreachable."""
 
     def deliver(self, parcel: DeliveryRequest, seconds: float) -> DeliveryReceipt:
-        """Deliver a parcel. Raises DeliveryRefused, DeliveryFailed."""
+        """Deliver a parcel. Raises DeliveryRejected, DeliveryFailed."""
 
     def close(self) -> None:
         """Close connections."""
@@ -82,7 +82,7 @@ class A2aAgentClient:
     """Reaches an A2A agent."""
 
     def __init__(self, settings: PillarSettings) -> None:
-        # Importing the SDK takes a fifth of the start, and few servers have a pillar that needs it.
+        # Imported late: the SDK takes a fifth of the start (measured), and few servers have a pillar that needs it.
         from cstp_grpc.client import a2a_client
 
         self._errors = a2a_client
@@ -98,7 +98,7 @@ class A2aAgentClient:
             raise AgentUnreachable(str(error)) from error.__cause__
 
     def deliver(self, parcel: DeliveryRequest, seconds: float) -> DeliveryReceipt:
-        """Send a parcel as a message. Raises DeliveryRefused, DeliveryFailed."""
+        """Send a parcel as a message. Raises DeliveryRejected, DeliveryFailed."""
         share = parcel.share
         context_id = share.conversation_id and tenant_scoped_id(share.tenant, share.conversation_id)
         try:
@@ -133,7 +133,7 @@ class CstpAgentClient:
         self._health.probe(seconds)
 
     def deliver(self, parcel: DeliveryRequest, seconds: float) -> DeliveryReceipt:
-        """Share the context of a parcel on the server. Raises DeliveryRefused, DeliveryFailed."""
+        """Share the context of a parcel on the server. Raises DeliveryRejected, DeliveryFailed."""
         share = parcel.share
         try:
             self._client.liaison.share_context_to_agent(
@@ -218,8 +218,8 @@ def build_agent_client(settings: PillarSettings) -> AgentClient:
     if settings.kind == "a2a":
         return A2aAgentClient(settings)
     if target_scheme(agent_address(settings)) not in SCHEMES_OF_KIND[settings.kind]:
-        wanted = " or ".join(f"{scheme}://" for scheme in sorted(SCHEMES_OF_KIND[settings.kind]))
-        raise InvalidArgument.field("url", f"must begin with {wanted} where kind is {settings.kind}")
+        expected = " or ".join(f"{scheme}://" for scheme in sorted(SCHEMES_OF_KIND[settings.kind]))
+        raise InvalidArgument.field("url", f"must begin with {expected} where kind is {settings.kind}")
     return CstpAgentClient(
         settings, GrpcHealthProbe(settings) if settings.kind == "grpc" else HttpHealthProbe(settings)
     )
@@ -267,7 +267,7 @@ def forwarded_idempotency_key(share: Share) -> str:
     """Return the idempotency key of a share for the next server, with the hop count.
 
     In the default tenant it is the share's own id, so that a server recognizes a share that it forwarded. Raises
-    DeliveryRefused beyond MAX_HOPS.
+    DeliveryRejected beyond MAX_HOPS.
     """
     key = tenant_scoped_id(share.tenant, share.id)
     if key == share.id:
@@ -324,7 +324,7 @@ class RemoteAgent:
             )
 
     def deliver(self, parcel: DeliveryRequest) -> DeliveryReceipt:
-        """Deliver a parcel. Raises DeliveryRefused, DeliveryFailed."""
+        """Deliver a parcel. Raises DeliveryRejected, DeliveryFailed."""
         try:
             receipt = self._client.deliver(parcel, self._delivery_seconds)
         except DeliveryRejected as error:
@@ -363,7 +363,10 @@ class AvailabilityCache:
         self._seconds = seconds
         self._remembered = remembered
         self._clock = clock
+        # One thread: a probe that hangs delays only the next probe of the same agent.
         self._pool = ThreadPoolExecutor(1, f"probe-{name}")
+        # Guards `_flight`, `_reason` and `_known_until`. Not held while a probe is waited for. `_away` belongs to the
+        # probing thread.
         self._entering = Lock()
         self._flight: Future[str | None] | None = None
         self._reason: str | None = None
@@ -373,15 +376,16 @@ class AvailabilityCache:
     def probe_cached(self) -> tuple[str | None, float]:
         """Return why the agent is unavailable, or None if it is available, and the seconds that this stays cached."""
         with self._entering:
-            left = 0.0 if self._known_until is None else self._known_until - self._clock()
-            if left > 0:
-                return self._reason, left
+            remaining = 0.0 if self._known_until is None else self._known_until - self._clock()
+            if remaining > 0:
+                return self._reason, remaining
             if self._flight is None or self._flight.done():
                 self._flight = self._pool.submit(self._try)
             flight = self._flight
         try:
             reason = flight.result(self._seconds)
         except TimeoutError:
+            # The probe goes on in its thread, and its result replaces this one.
             reason = NOT_IN_TIME
             self._remember(reason)
         return reason, self._remembered

@@ -50,9 +50,9 @@ from cstp_grpc.storage.background_work import WorkPool
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 
 READ_FACTOR = 8
-"""How much longer than what is shared of it a conversation may be, since redaction shortens it."""
+"""Characters read of a conversation, as a multiple of the bytes that may be shared. Chosen: redaction may drop most."""
 SHORT_CONTEXT = 4096
-"""Characters of JSON that a session's context may have to be read on an event loop, which takes less than 1 ms."""
+"""Maximum length of a session's context, in characters of JSON, to be decoded on the event loop: less than 1 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +155,12 @@ class Router:
         self._fence = fence
         self._direct_handover = direct_handover
         self._readable = READ_FACTOR * max_context_bytes
+        # Held by a thread while a remote agent is asked to accept, so that the same routing is not delivered twice from
+        # this server. Taken outside of transactions; two servers are kept apart by the version of the session instead.
         self._confirming = KeyedLocks()
         self._reads_are_short = reads_are_short
 
-    async def route_on_loop(self, caller: TenantCaller, request: RoutingRequest, lane: WorkPool) -> Activation | None:
+    async def route_on_loop(self, caller: TenantCaller, request: RoutingRequest, pool: WorkPool) -> Activation | None:
         """Route as `route` does, without blocking the event loop; the context of the request must be small.
 
         Returns None, and has done nothing, unless everything but the transaction is sure to take less than a
@@ -170,7 +172,7 @@ class Router:
             return None
         attempt = RoutingAttempt(caller, request, self._clock())
         try:
-            plan = await lane.run_short(self._plan_on_loop, attempt)
+            plan = await pool.run_short(self._plan_on_loop, attempt)
             if plan is None:
                 return None
             job, _ = self._prepare(caller, agent, plan, attempt.to_operation())
@@ -187,8 +189,8 @@ class Router:
         """
         caller, request = attempt.caller, attempt.request
         with self._sessions.read_snapshot() as unit_of_work:
-            wanted = caller.tenant, request.session_id, request.user_id
-            session = self._sessions.get_small(unit_of_work, *wanted, SHORT_CONTEXT)
+            key = caller.tenant, request.session_id, request.user_id
+            session = self._sessions.get_small(unit_of_work, *key, SHORT_CONTEXT)
         if session is None or not session.is_open or session.active_agent != GUIDE:
             return None
         attempt.session = session
@@ -285,7 +287,7 @@ class Router:
             session = require_session(self._sessions, unit_of_work, caller, request.session_id, request.user_id)
             if request.context is not None:
                 return session, ()
-            # One state of the database has both, so the messages are those that the session counts.
+            # In the same snapshot, so that the messages are those that the session counts.
             return session, self._sessions.history(unit_of_work, session.tenant, session.id, self._readable)
 
     def _redact(self, request: RoutingRequest, session: Session, messages: Sequence[ChatMessage]) -> RedactedContext:
@@ -293,7 +295,7 @@ class Router:
         try:
             return self._sharing.redact(self._context(request, session, messages))
         except ContextSharingFailed:
-            # No earlier call shared it either.
+            # A context that cannot be redacted has no earlier activation, so only the session's state can come first.
             self._require_movable(session, request)
             raise
 
@@ -322,7 +324,7 @@ class Router:
         """Return the activation of the same routing in the session's current epoch, or None."""
         session = plan.session
         if session.is_open and session.active_agent == GUIDE:
-            # Nobody was handed the session in this epoch.
+            # Every hand-over leaves the guide, and every return begins another epoch.
             return None
         key = routing_key(session.id, plan.pillar, plan.redacted.context_hash, session.routing_epoch)
         return self._find_activation(session.tenant, key)
@@ -355,31 +357,35 @@ class Router:
             )
 
     def _hand_over_confirmed(
-        self, caller: TenantCaller, agent: LiaisonAgent, plan: RoutingPlan, act: SessionOperation, *, again: bool
+        self, caller: TenantCaller, agent: LiaisonAgent, plan: RoutingPlan, operation: SessionOperation, *, again: bool
     ) -> Activation:
         """Hand over to an agent that must accept first, unless the same routing succeeded meanwhile."""
         if known := self._find_activation(caller.tenant, plan.key):
             return known
         if again:
-            # Whoever waited does not ask a second time, or many would wait for each other at an agent that hangs.
+            # A caller that waited fails with the first one: if each asked again in its turn, the last of ten callers
+            # would wait ten times as long for an agent that hangs.
             raise ContextSharingFailed(
                 "the same routing was tried at the same time, and failed; try again",
                 metadata={"reason": "the same routing failed at the same time"},
             )
-        return self._hand_over(caller, agent, plan, act)
+        return self._hand_over(caller, agent, plan, operation)
 
     def _hand_over(
-        self, caller: TenantCaller, agent: LiaisonAgent, plan: RoutingPlan, act: SessionOperation
+        self, caller: TenantCaller, agent: LiaisonAgent, plan: RoutingPlan, operation: SessionOperation
     ) -> Activation:
         """Hand over a session: ask an agent that must accept first, then change everything in one transaction."""
-        job, share = self._prepare(caller, agent, plan, act)
+        job, share = self._prepare(caller, agent, plan, operation)
+        # If the process is killed after the commit and before the wake-up, the share is on disk as pending, and the
+        # next dispatcher delivers it. Killed before the commit, an agent that confirms may have a context of a routing
+        # that never happened; the repeated call sends it again under the same key.
         activation = self._recorder.run(job)
         if share.is_to_be_delivered:
             self._wake()
         return activation
 
     def _prepare(
-        self, caller: TenantCaller, agent: LiaisonAgent, plan: RoutingPlan, act: SessionOperation
+        self, caller: TenantCaller, agent: LiaisonAgent, plan: RoutingPlan, operation: SessionOperation
     ) -> tuple[Callable[[UnitOfWork], Activation], Share]:
         """Return the transaction of a routing and its share, which an agent that confirms has accepted.
 
@@ -388,7 +394,7 @@ class Router:
         to = liaison_agent(plan.pillar)
         decision = RoutingDecision(plan.session.active_agent, to, plan.reason, self._clock(), plan.key)
         share = self._sharing.deliver_if_confirming(agent, routing_share(caller, plan, decision), decision, plan.pillar)
-        return lambda unit_of_work: self._commit(unit_of_work, caller, plan, share, decision, act), share
+        return lambda unit_of_work: self._commit(unit_of_work, caller, plan, share, decision, operation), share
 
     def _commit(
         self,
@@ -397,13 +403,14 @@ class Router:
         plan: RoutingPlan,
         share: Share,
         decision: RoutingDecision,
-        act: SessionOperation,
+        operation: SessionOperation,
     ) -> Activation:
         """Return the activation within a transaction: the one that a concurrent call stored, or a new one."""
-        wanted = assign_agent(plan.session, decision.decided_at, decision.to_agent, plan.epoch, plan.key)
-        # Whoever else routes this session has to wait here, so that what it did is seen below. The store compares who
-        # opened it and when: what a deleted session of the same id held must not come back in this one.
-        routed = self._sessions.hand_over(unit_of_work, wanted, with_messages=plan.whole_conversation)
+        assigned = assign_agent(plan.session, decision.decided_at, decision.to_agent, plan.epoch, plan.key)
+        # This takes the global write lock: a concurrent routing waits here, and its activation is visible below. The
+        # plan was made from an earlier read, so the store compares the version; and who opened the session and when,
+        # since a session may have been deleted and opened again under the same id, and must not get the old context.
+        routed = self._sessions.hand_over(unit_of_work, assigned, with_messages=plan.whole_conversation)
         if routed is None:
             if known := self._store.activation(unit_of_work, caller.tenant, plan.key):
                 return known
@@ -412,7 +419,7 @@ class Router:
         event = self._recorder.add_event(unit_of_work, activation_event(routed, plan, share, decision))
         activation = Activation(plan.pillar, decision, share.shared_context, routed, event, caller.request_id)
         self._store.add_activation(unit_of_work, caller.tenant, activation)
-        self._recorder.add_operation(unit_of_work, act)
+        self._recorder.add_operation(unit_of_work, operation)
         return activation
 
     def _insert_share(self, unit_of_work: UnitOfWork, share: Share) -> None:

@@ -53,7 +53,7 @@ AGENT_KINDS = {
 RESULT_TYPE = "artifact"
 
 SHORT_REQUEST_BYTES = 4096
-"""Size of a request that is converted on the event loop, which takes less than a millisecond."""
+"""Maximum size of a request that is converted on the event loop: less than a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,8 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
         self, request: liaison_pb2.ListMessagesRequest, context: grpc.ServicerContext
     ) -> liaison_pb2.ListMessagesResponse:
         """List messages."""
-        wanted = PageRequest(request.page_size, request.page_token)
-        page = self._liaison.sessions.messages(current_tenant_caller(), request.chat_session_id, wanted)
+        page_request = PageRequest(request.page_size, request.page_token)
+        page = self._liaison.sessions.messages(current_tenant_caller(), request.chat_session_id, page_request)
         return liaison_pb2.ListMessagesResponse(messages=map(chat_message, page.items), next_page_token=page.next_token)
 
     def UpdateContext(
@@ -178,8 +178,8 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
         """Route a session to a liaison agent."""
         if request.ByteSize() <= SHORT_REQUEST_BYTES:
             caller = current_tenant_caller()
-            wanted = parse_routing_request(request, caller)
-            activation = await self._liaison.router.route_on_loop(caller, wanted, self._routings)
+            routing = parse_routing_request(request, caller)
+            activation = await self._liaison.router.route_on_loop(caller, routing, self._routings)
             if activation is not None:
                 return routing_response(activation)
         return await self._routings.run(self._route, request)
@@ -208,14 +208,14 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
     ) -> liaison_pb2.ShareContextToAgentResponse:
         """Share a context."""
         caller = current_tenant_caller()
-        wanted = ShareRequest(
+        share_request = ShareRequest(
             source_agent=request.source_agent,
             target_agent=request.target_agent,
             shared_context=optional_json(request, "shared_context"),
             conversation_id=proto_values.optional_field(request, "conversation_id"),
             idempotency_key=proto_values.optional_field(request, "idempotency_key"),
         )
-        share = self._liaison.sharing.share(caller, wanted)
+        share = self._liaison.sharing.share(caller, share_request)
         return liaison_pb2.ShareContextToAgentResponse(share=share_message(share), execution_id=share.execution_id)
 
     def GetShare(
@@ -258,7 +258,7 @@ class LiaisonService(liaison_pb2_grpc.LiaisonServiceServicer):
             liaison_agent_activation=activation_message(activation),
             claim_number=session.claim_number,
         )
-        # Nothing redacted it, as it did what was shared.
+        # Security: an agent gets the redacted context of the activation, and the session's own is not redacted.
         answer.chat_session.ClearField("context")
         return answer
 
@@ -308,13 +308,18 @@ def parse_append_request(
     request: liaison_pb2.AppendMessageRequest,
 ) -> tuple[TenantCaller, str, MessageContent, int | None]:
     """Parse the caller, session, message and claim number of a request."""
-    said = MessageContent(
+    content = MessageContent(
         role=MESSAGE_ROLE.required_word(request.role),
         content=request.content,
         metadata=optional_json(request, "metadata"),
         message_id=proto_values.optional_field(request, "message_id"),
     )
-    return current_tenant_caller(), request.chat_session_id, said, proto_values.optional_field(request, "claim_number")
+    return (
+        current_tenant_caller(),
+        request.chat_session_id,
+        content,
+        proto_values.optional_field(request, "claim_number"),
+    )
 
 
 def append_response(message: ChatMessage) -> liaison_pb2.AppendMessageResponse:
@@ -376,7 +381,7 @@ def session_message(session: Session) -> liaison_pb2.ChatSession:
 
 def agent_message(agent: ListedAgent) -> liaison_pb2.LiaisonAgent:
     """Convert a liaison agent to a message."""
-    told = agent.presence
+    presence = agent.presence
     present = agent.reason is None
     return liaison_pb2.LiaisonAgent(
         liaison_agent_id=liaison_agent(agent.pillar),
@@ -385,22 +390,22 @@ def agent_message(agent: ListedAgent) -> liaison_pb2.LiaisonAgent:
         present=present,
         reason=agent.reason,
         since=proto_values.optional_timestamp(agent.since),
-        served_by=told.agent if told else None,
-        last_heartbeat=proto_values.optional_timestamp(told.beaten_at if told else None),
-        available_until=proto_values.optional_timestamp(told.available_until if told and present else None),
+        served_by=presence.agent if presence else None,
+        last_heartbeat=proto_values.optional_timestamp(presence.beaten_at if presence else None),
+        available_until=proto_values.optional_timestamp(presence.available_until if presence and present else None),
         chat_sessions=agent.sessions,
     )
 
 
 def chat_message(message: ChatMessage) -> liaison_pb2.ChatMessage:
     """Convert a chat message to its message of the contract."""
-    said = message.body
+    body = message.body
     return liaison_pb2.ChatMessage(
         sequence=message.sequence,
-        message_id=said.message_id,
-        role=MESSAGE_ROLE.number(said.role),
-        content=said.content,
-        metadata=optional_struct(said.metadata),
+        message_id=body.message_id,
+        role=MESSAGE_ROLE.number(body.role),
+        content=body.content,
+        metadata=optional_struct(body.metadata),
         active_agent=message.active_agent,
         author=message.author,
         sent_at=proto_values.timestamp_message(message.sent_at),

@@ -108,10 +108,10 @@ def not_holder_error(session: Session, detail: str, reason: str) -> SessionWithA
 
 
 MAX_PAGE_SIZE = 100
-"""Items on one page at the most."""
+"""Maximum number of items on a page, and of member names in an event; as the contract says."""
 
 MAX_MEMBER_NAME = 100
-"""How many characters of a member's name an event tells."""
+"""Maximum length of a member's name in an event. Chosen: events go to every watcher, and name members as a hint."""
 
 
 class SessionService:
@@ -173,13 +173,13 @@ class SessionService:
             return self._store.page(unit_of_work, conditions, cap_page_size(request))
 
     async def append_on_loop(
-        self, caller: TenantCaller, session_id: str, said: MessageContent, claim_number: int | None = None
+        self, caller: TenantCaller, session_id: str, content: MessageContent, claim_number: int | None = None
     ) -> ChatMessage:
         """Append a message as `append` does, without blocking the event loop; the message must be small."""
-        return await self._recorder.write(self._append_job(caller, session_id, said, claim_number))
+        return await self._recorder.write(self._append_job(caller, session_id, content, claim_number))
 
     def append(
-        self, caller: TenantCaller, session_id: str, said: MessageContent, claim_number: int | None = None
+        self, caller: TenantCaller, session_id: str, content: MessageContent, claim_number: int | None = None
     ) -> ChatMessage:
         """Append a message durably and return it; one with a known message_id is not appended again.
 
@@ -187,28 +187,28 @@ class SessionService:
         SessionWithAnotherAgent if the caller does not have the session (any more), and InvalidArgument for metadata
         that is too large.
         """
-        return self._recorder.run(self._append_job(caller, session_id, said, claim_number))
+        return self._recorder.run(self._append_job(caller, session_id, content, claim_number))
 
     def _append_job(
-        self, caller: TenantCaller, session_id: str, said: MessageContent, claim_number: int | None
+        self, caller: TenantCaller, session_id: str, content: MessageContent, claim_number: int | None
     ) -> Callable[[UnitOfWork], ChatMessage]:
         """Return the transaction that appends a message. Raises InvalidArgument for metadata that is too large."""
-        self._check_size("metadata", said.metadata or {})
+        self._check_size("metadata", content.metadata or {})
 
         def job(unit_of_work: UnitOfWork) -> ChatMessage:
             session = self._store.get(unit_of_work, caller.tenant, session_id, lock=True)
             if session is None:
                 raise session_not_found(session_id)
-            if said.message_id is not None:
-                known = self._store.message(unit_of_work, caller.tenant, session_id, said.message_id)
+            if content.message_id is not None:
+                known = self._store.message(unit_of_work, caller.tenant, session_id, content.message_id)
                 if known is not None:
-                    return require_same_message(known, said)
+                    return require_same_message(known, content)
             if not session.is_open:
                 raise session_closed(session)
             now = self._clock()
-            check = self._fence.check_speaker if said.role is MessageRole.ASSISTANT else self._fence.check_number
+            check = self._fence.check_speaker if content.role is MessageRole.ASSISTANT else self._fence.check_number
             check(caller, session, claim_number, now)
-            message = self._store.append(unit_of_work, caller.tenant, session_id, said, caller.agent, now)
+            message = self._store.append(unit_of_work, caller.tenant, session_id, content, caller.agent, now)
             if message is None:
                 raise concurrent_update(session_id)
             self._recorder.add_event(unit_of_work, message_event(session, message))
@@ -282,18 +282,18 @@ class SessionService:
 
         return self._recorder.run(job)
 
-    def _existing_session(self, unit_of_work: UnitOfWork, wanted: Session, session_id: str | None) -> Session:
+    def _existing_session(self, unit_of_work: UnitOfWork, new: Session, session_id: str | None) -> Session:
         """Return the existing session that prevents opening a new one, if it is the same. Raises Conflict."""
-        active = self._store.active(unit_of_work, wanted.tenant, wanted.user_id)
+        active = self._store.active(unit_of_work, new.tenant, new.user_id)
         if active is None:
             raise Conflict(
-                f"There is a chat session {wanted.id} already; choose another identifier, or none",
-                metadata={"chat_session_id": wanted.id},
+                f"There is a chat session {new.id} already; choose another identifier, or none",
+                metadata={"chat_session_id": new.id},
             )
-        if active.opened_hash != wanted.opened_hash or session_id not in (None, active.id):
+        if active.opened_hash != new.opened_hash or session_id not in (None, active.id):
             raise Conflict(
-                f"{wanted.user_id} has the active chat session {active.id}, opened otherwise; use it or close it",
-                metadata={"chat_session_id": active.id, "user_id": wanted.user_id},
+                f"{new.user_id} has the active chat session {active.id}, opened otherwise; use it or close it",
+                metadata={"chat_session_id": active.id, "user_id": new.user_id},
             )
         return active
 
@@ -307,12 +307,14 @@ class SessionService:
         caller: TenantCaller,
         session: Session,
         event: EventType,
-        act: AuditEvent,
+        audit_event: AuditEvent,
         data: Mapping[str, Any] | None = None,
     ) -> None:
         at = session.updated_at
         self._recorder.add_event(unit_of_work, session_event(session, event, at, data or {}))
-        self._recorder.add_operation(unit_of_work, SessionOperation(at, act, caller, session.active_agent, session.id))
+        self._recorder.add_operation(
+            unit_of_work, SessionOperation(at, audit_event, caller, session.active_agent, session.id)
+        )
 
     def _check_context(self, context: Mapping[str, Any]) -> None:
         if HISTORY_MEMBER in context:
@@ -385,12 +387,12 @@ def message_event(session: Session, message: ChatMessage) -> Event:
     return session_event(session, EventType.MESSAGE_APPENDED, message.sent_at, data)
 
 
-def require_same_message(known: ChatMessage, said: MessageContent) -> ChatMessage:
+def require_same_message(known: ChatMessage, content: MessageContent) -> ChatMessage:
     """Return a stored message if the new one has the same content. Raises Conflict."""
-    if not is_same_content(known.body, said):
+    if not is_same_content(known.body, content):
         raise Conflict(
-            f"The message_id {said.message_id} was used for another message",
-            metadata={"message_id": str(said.message_id)},
+            f"The message_id {content.message_id} was used for another message",
+            metadata={"message_id": str(content.message_id)},
         )
     return known
 

@@ -34,7 +34,7 @@ from cstp_grpc.storage.writer import GroupCommitWriter
 logger = logging.getLogger(__name__)
 
 UNKNOWN_AGENT_DELAY = timedelta(minutes=5)
-"""How long the shares of agents that are not configured, or no longer remote, are put off."""
+"""Delay of shares whose agent is not configured, or no longer remote. Chosen: it takes a restart to configure it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +124,15 @@ class ShareOutbox:
         agents: LiaisonAgents,
         clock: Callable[[], datetime],
         feed_notify: Callable[[], None],
-        patience: DeliveryRetryPolicy,
+        retry_policy: DeliveryRetryPolicy,
     ) -> None:
         self._store = store
         self._agents = agents
         self._clock = clock
         self._notify = feed_notify
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._unknown: set[str] = set()
+        """The agents already logged as not configured."""
 
     def next_due(self, unit_of_work: UnitOfWork) -> datetime | None:
         """Return when the next delivery is due, or None if none is waiting."""
@@ -200,11 +201,13 @@ class ShareOutbox:
 
     def _retry_or_fail(self, share: Share, reason: str) -> DeliveryOutcome:
         """Return the outcome with the time of the next attempt, or of a failed delivery if the time is over."""
-        due = self._patience.next_attempt(share.shared_at, share.attempts, self._clock())
+        due = self._retry_policy.next_attempt(share.shared_at, share.attempts, self._clock())
         return failed_outcome(share, reason) if due is None else DeliveryOutcome(replace(share, next_attempt_at=due))
 
     def _record(self, unit_of_work: UnitOfWork, delivery: ShareDelivery, outcome: DeliveryOutcome) -> None:
         """Store the outcome of a delivery, unless the share is already settled, and its event."""
+        # If the process is killed between the agent's answer and this commit, the lease ends and the share is delivered
+        # again under the same id, by which the agent recognizes it.
         if not self._store.update_delivery(unit_of_work, outcome.share) or outcome.event is None:
             return
         share = outcome.share

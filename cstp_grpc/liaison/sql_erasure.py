@@ -35,7 +35,7 @@ IN_USE = exists().where(
     sessions.activation_key == shares.id,
     sessions.status == SessionStatus.ACTIVE.value,
 )
-"""Whether a liaison agent has an active session by a share."""
+"""The condition that a liaison agent has an active session by a share."""
 
 
 class SqlErasureStore:
@@ -127,7 +127,7 @@ class SqlErasureStore:
     def _begin(self, unit_of_work: UnitOfWork) -> None:
         self._order.hold(unit_of_work)
         if self._overwrites:
-            # SQLite would leave deleted bytes in the file until it needs their pages again.
+            # Privacy: SQLite leaves deleted content in free pages unless told to overwrite it.
             unit_of_work.connection.exec_driver_sql("PRAGMA secure_delete = ON")
 
 

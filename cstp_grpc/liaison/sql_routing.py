@@ -50,7 +50,9 @@ DELIVERED = (
     .where(*OF_SHARE, shares.delivery == PENDING)
     .values(bind_parameters(("delivery", "attempts", "next_attempt_at", "task_id", "delivered_at")))
 )
+# As text, exactly as in the partial index, without which the databases do not use it.
 NEXT_DUE = select(shares.next_attempt_at).where(text(TO_DELIVER)).order_by(shares.next_attempt_at).limit(1)
+# From the counters, of which each tenant has one row; the events themselves expire.
 EVENT_COUNT = select(func.coalesce(func.sum(counters.last_sequence), 0))
 LAST_SEQUENCE = select(counters.last_sequence).where(counters.tenant == bindparam("tenant"))
 
@@ -58,8 +60,8 @@ LAST_SEQUENCE = select(counters.last_sequence).where(counters.tenant == bindpara
 class SqlRoutingStore:
     """Store shares, activations and events in the tables of these names that begin with `liaison_`.
 
-    The first statement of a writing transaction waits for the writers of other servers: see `WriteOrder`. To add an
-    activation, a transaction first reads the session with the lock.
+    The first statement of a writing transaction waits for the writers of other servers: see `GlobalWriteLock`. To add
+    an activation, a transaction first reads the session with the lock.
     """
 
     def __init__(self, database: Database) -> None:
@@ -115,6 +117,7 @@ class SqlRoutingStore:
 
         So no other server takes them before.
         """
+        # The postponement is a lease: if the process is killed during a delivery, the share is due again at `until`.
         self._order.hold(unit_of_work)
         due = (
             select(liaison_shares)
@@ -163,9 +166,9 @@ class SqlRoutingStore:
 def event_query(conditions: EventFilter, after: int) -> Select[Any]:
     """Return the query for the events after a sequence number that meet all conditions, in order."""
     query = select(liaison_events).where(events.tenant == conditions.tenant, events.sequence > after)
-    for column, wanted in ((events.session_id, conditions.session_id), (events.agent, conditions.agent)):
-        if wanted is not None:
-            query = query.where(column == replace_unstorable(wanted))
+    for column, expected in ((events.session_id, conditions.session_id), (events.agent, conditions.agent)):
+        if expected is not None:
+            query = query.where(column == replace_unstorable(expected))
     if conditions.types:
         query = query.where(events.type.in_(map(replace_unstorable, conditions.types)))
     return query.order_by(events.sequence)

@@ -24,7 +24,7 @@ from cstp_grpc.liaison.model import (
 from cstp_grpc.storage.storable_text import replace_unstorable
 
 INSTANT_MEMBERS = frozenset({"claimed_until", "closed_at", "created_at", "decided_at", "occurred_at", "updated_at"})
-"""The members of an answer that are instants."""
+"""The members of a stored activation that are instants."""
 
 Row = Sequence[Any]
 RowValues = dict[str, Any]
@@ -37,7 +37,7 @@ def parse_int_or_double(digits: str) -> int | float:
 
 
 decode_canonical_json = json.JSONDecoder(parse_int=parse_int_or_double).decode
-"""Returns the value of a text that `canonical` returned."""
+"""Decodes a text that `encode_canonical_json` returned; integers beyond 2**53 - 1 become the doubles they were."""
 
 
 def session_row(session: Session) -> RowValues:
@@ -133,28 +133,28 @@ def hold_row(session: Session, due_at: datetime) -> RowValues:
 
 def message_row(tenant: str, session_id: str, message: ChatMessage) -> RowValues:
     """Return a message as a row of `chat_messages`."""
-    said = message.body
+    body = message.body
     return {
         "tenant": tenant,
         "session_id": replace_unstorable(session_id),
         "sequence": message.sequence,
-        "message_id": said.message_id and replace_unstorable(said.message_id),
-        "role": said.role.value,
+        "message_id": body.message_id and replace_unstorable(body.message_id),
+        "role": body.role.value,
         "active_agent": message.active_agent,
         "author": message.author,
         "sent_at": message.sent_at,
-        "metadata": None if said.metadata is None else encode_canonical_json(said.metadata),
-        "content": said.content,
+        "metadata": None if body.metadata is None else encode_canonical_json(body.metadata),
+        "content": body.content,
     }
 
 
 def message_from_row(row: Row) -> ChatMessage:
     """Return a message from a row of `chat_messages`."""
     _tenant, _session_id, sequence, message_id, role, active_agent, author, sent_at, metadata, content = row
-    said = MessageContent(
+    body = MessageContent(
         MessageRole(role), content, None if metadata is None else decode_canonical_json(metadata), message_id
     )
-    return ChatMessage(sequence, said, active_agent, author, sent_at)
+    return ChatMessage(sequence, body, active_agent, author, sent_at)
 
 
 def share_row(share: Share) -> RowValues:

@@ -40,7 +40,7 @@ from cstp_grpc.storage.unit_of_work import CompiledStatement, GlobalWriteLock, U
 T = TypeVar("T")
 
 HISTORY_ROWS = 200
-"""How many messages of a history are read at once."""
+"""Messages of a history read at a time. Chosen: reading stops at a size that is known only as they come."""
 
 ACTIVE = SessionStatus.ACTIVE.value
 
@@ -51,15 +51,17 @@ holds = liaison_holds.c
 
 OF_SESSION = (table.tenant == bindparam("tenant"), table.id == bindparam("id"))
 SESSION = select(chat_sessions).where(*OF_SESSION)
-# The condition of the partial index must be repeated to use it.
+# As text, exactly as in the partial index: with a parameter in its place the databases do not use the index.
 ACTIVE_SESSION = select(chat_sessions).where(
     table.tenant == bindparam("tenant"), table.user_id == bindparam("user_id"), text(OPEN_SESSION)
 )
-STAYS = and_(
+# A claim stays with its session as long as the same agent has it in the same epoch; otherwise CASE yields NULL.
+KEEPS_CLAIM = and_(
     table.active_agent == bindparam("active_agent"),
     table.routing_epoch == bindparam("routing_epoch"),
     table.status == bindparam("status"),
 )
+# Compare and swap: the row must have the version before the new one.
 REPLACE = (
     update(chat_sessions)
     .where(*OF_SESSION, table.version + 1 == bindparam("version"), table.status == ACTIVE)
@@ -77,7 +79,7 @@ REPLACE = (
             )
         )
     )
-    .values(claimed_by=case((STAYS, table.claimed_by)), claimed_until=case((STAYS, table.claimed_until)))
+    .values(claimed_by=case((KEEPS_CLAIM, table.claimed_by)), claimed_until=case((KEEPS_CLAIM, table.claimed_until)))
 )
 HAND_OVER = (
     update(chat_sessions)
@@ -116,7 +118,8 @@ COUNT = (
 )
 OF_HOLD = (holds.tenant == bindparam("tenant"), holds.session_id == bindparam("id"))
 RELEASE = delete(liaison_holds).where(*OF_HOLD)
-WORKS = (
+# A claim ends the alarms of an unclaimed or silent session; due at once, so that the supervisor finds the next limit.
+RECORD_CLAIM = (
     update(liaison_holds)
     .where(*OF_HOLD)
     .values(
@@ -126,7 +129,9 @@ WORKS = (
         silence_told=False,
     )
 )
-SPEAKS = update(liaison_holds).where(*OF_HOLD, holds.silence_told).values(due_at=bindparam("now"), silence_told=False)
+RECORD_ACTIVITY = (
+    update(liaison_holds).where(*OF_HOLD, holds.silence_told).values(due_at=bindparam("now"), silence_told=False)
+)
 MESSAGES = select(chat_messages).where(
     message_table.tenant == bindparam("tenant"), message_table.session_id == bindparam("session_id")
 )
@@ -139,8 +144,8 @@ HISTORY = (
 class SqlSessionStore:
     """Store sessions in the tables `chat_sessions` and `chat_messages`.
 
-    The first statement of a writing transaction waits for the writers of other servers: see `WriteOrder`. To replace
-    a session, a transaction first reads it with the lock.
+    The first statement of a writing transaction waits for the writers of other servers: see `GlobalWriteLock`. To
+    replace a session, a transaction first reads it with the lock.
 
     A session of a liaison agent is due for supervision `first_look` after the hand-over.
     """
@@ -149,6 +154,7 @@ class SqlSessionStore:
         self._first_look = first_look
         dialect = database.dialect
         on_postgresql = dialect.name == "postgresql"
+        # REPEATABLE READ on PostgreSQL, so that a session and its messages are of one state; SQLite reads so anyway.
         self._database = database.with_repeatable_reads()
         self._order = GlobalWriteLock(database.dialect)
         upsert = postgresql.insert if on_postgresql else sqlite.insert
@@ -167,12 +173,13 @@ class SqlSessionStore:
         hold = hold.on_conflict_do_update(
             index_elements=["tenant", "session_id"],
             set_={name: hold.excluded[name] for name in holds.keys() if name not in ("tenant", "session_id")},  # noqa: SIM118
+            # The same activation keeps its times and its reported alarms.
             where=holds.activation_key != hold.excluded.activation_key,
         )
         self._hold = CompiledStatement(hold, dialect)
         self._release = CompiledStatement(RELEASE, dialect)
-        self._works = CompiledStatement(WORKS, dialect)
-        self._speaks = CompiledStatement(SPEAKS, dialect)
+        self._record_claim = CompiledStatement(RECORD_CLAIM, dialect)
+        self._record_activity = CompiledStatement(RECORD_ACTIVITY, dialect)
         self._count = CompiledStatement(COUNT, dialect)
         self._append = CompiledStatement(insert(chat_messages).values(bind_parameters(message_table.keys())), dialect)
         self._message = CompiledStatement(NAMED, dialect)
@@ -237,11 +244,11 @@ class SqlSessionStore:
         if row is None:
             return None
         message_count, claim_number = row
-        given = session
+        stored = session
         if (message_count, claim_number) != (session.message_count, session.claim_number):
-            given = replace(session, message_count=message_count, claim_number=claim_number)
-        self._update_hold(unit_of_work, given)
-        return given
+            stored = replace(session, message_count=message_count, claim_number=claim_number)
+        self._update_hold(unit_of_work, stored)
+        return stored
 
     def _update_hold(self, unit_of_work: UnitOfWork, session: Session) -> None:
         """Update the record of the liaison agent that has a session, or delete it if none has."""
@@ -249,8 +256,8 @@ class SqlSessionStore:
         if not session.is_open or session.activation_key is None:
             self._release.run(unit_of_work, values)
         elif self._hold.run(unit_of_work, hold_row(session, session.updated_at + self._first_look)) == 0:
-            # The agent had it before, and something happened in it.
-            self._speaks.run(unit_of_work, values)
+            # No row was written: the agent had the session before, and the change counts as activity.
+            self._record_activity.run(unit_of_work, values)
 
     def claim(self, unit_of_work: UnitOfWork, session: Session, now: datetime) -> bool:
         """Write the claim of a session with the given version, agent and epoch, and return whether it was free.
@@ -261,24 +268,25 @@ class SqlSessionStore:
         values = {**session_values(session), "now": now}
         claimed = self._claim.run(unit_of_work, values) == 1
         if claimed:
-            self._works.run(unit_of_work, values)
+            self._record_claim.run(unit_of_work, values)
         return claimed
 
     def append(
-        self, unit_of_work: UnitOfWork, tenant: str, session_id: str, said: MessageContent, author: str, at: datetime
+        self, unit_of_work: UnitOfWork, tenant: str, session_id: str, content: MessageContent, author: str, at: datetime
     ) -> ChatMessage | None:
         """Append a message to an active session and return it, or None if the session is not active."""
         self._order.hold(unit_of_work)
+        # The update locks the session's row and numbers the message, so that sequences have no gaps and no repetitions.
         counted = self._count.first(
             unit_of_work, {"tenant": tenant, "id": replace_unstorable(session_id), "updated_at": at}
         )
         if counted is None:
             return None
         sequence, active_agent = counted
-        message = ChatMessage(sequence, said, active_agent, author, at)
+        message = ChatMessage(sequence, content, active_agent, author, at)
         self._append.run(unit_of_work, message_row(tenant, session_id, message))
         if active_agent != GUIDE:
-            self._speaks.run(unit_of_work, {"tenant": tenant, "id": replace_unstorable(session_id), "now": at})
+            self._record_activity.run(unit_of_work, {"tenant": tenant, "id": replace_unstorable(session_id), "now": at})
         return message
 
     def message(self, unit_of_work: UnitOfWork, tenant: str, session_id: str, message_id: str) -> ChatMessage | None:

@@ -66,19 +66,23 @@ class HeldSession:
 
     def _conditions(self, limits: AlarmLimits) -> Iterator[tuple[AlarmKind, datetime, timedelta]]:
         """Yield the conditions that may become alarms, with their start and limit."""
-        given = self.hold.handed_over_at
+        handed_over = self.hold.handed_over_at
         if self.is_claimable and limits.unclaimed is not None:
-            yield AlarmKind.UNCLAIMED, self.session.claimed_until or given, limits.unclaimed
+            yield AlarmKind.UNCLAIMED, self.session.claimed_until or handed_over, limits.unclaimed
         if limits.silent is not None:
-            yield AlarmKind.SILENT, max(given, self.session.updated_at, self.hold.claimed_at or given), limits.silent
+            yield (
+                AlarmKind.SILENT,
+                max(handed_over, self.session.updated_at, self.hold.claimed_at or handed_over),
+                limits.silent,
+            )
         if self.absent_since is not None:
-            yield AlarmKind.ABSENT, max(given, self.absent_since), limits.absent
+            yield AlarmKind.ABSENT, max(handed_over, self.absent_since), limits.absent
 
 
 logger = logging.getLogger(__name__)
 
 SWEEP_BATCH = 50
-"""How many sessions, or agents, are judged in one transaction."""
+"""Sessions, or agents, checked in one transaction. Chosen: other writers wait for it some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +140,11 @@ class SessionSupervisor:
         while not is_stopping() and self._is_due():
             while self._heartbeats.end_lapsed(SWEEP_BATCH) == SWEEP_BATCH:
                 pass
-            for evacuation in self._recorder.run(self._judge_due):
+            for move in self._recorder.run(self._judge_due):
                 if is_stopping():
-                    # What is left is due again after the lease.
+                    # The remaining moves are due again after the lease, here after a restart or on another server.
                     return
-                self._move_to_fallback(evacuation)
+                self._move_to_fallback(move)
 
     def _is_due(self) -> bool:
         """Return whether anything is due, without waiting for writers."""
@@ -150,12 +154,13 @@ class SessionSupervisor:
 
     def _judge_due(self, unit_of_work: UnitOfWork) -> list[FallbackMove]:
         """Check due sessions within a transaction, and return those that must be routed after it."""
+        # First, so that of several servers only one checks a session, and the others see what it wrote.
         self._store.lock_order(unit_of_work)
         now = self._clock()
         judged = [
             self._judge(unit_of_work, hold, now) for hold in self._store.due_holds(unit_of_work, now, SWEEP_BATCH)
         ]
-        return [evacuation for evacuation in judged if evacuation is not None]
+        return [move for move in judged if move is not None]
 
     def _judge(self, unit_of_work: UnitOfWork, hold: SessionHold, now: datetime) -> FallbackMove | None:
         session = self._sessions.get(unit_of_work, hold.tenant, hold.session_id, lock=True)
@@ -163,19 +168,21 @@ class SessionSupervisor:
             self._store.delete_hold(unit_of_work, hold)
             return None
         held = self._held_session(unit_of_work, hold, session)
-        standing = held.alarms(self._limits, now)
-        fallback = self._fallback_of(hold, standing)
-        for alarm in standing:
+        alarms = held.alarms(self._limits, now)
+        fallback = self._fallback_of(hold, alarms)
+        for alarm in alarms:
             if alarm.kind not in hold.reported:
                 self._add_alarm_event(unit_of_work, session, alarm, fallback, now)
-        reported = frozenset(alarm.kind for alarm in standing)
+        reported = frozenset(alarm.kind for alarm in alarms)
         if fallback is None:
             self._store.update_hold(unit_of_work, replace(hold, reported=reported), held.next_due(self._limits, now))
             return None
-        reason = fallback_reason(session, standing)
+        reason = fallback_reason(session, alarms)
         if not fallback.pillars:
             self._router.give_back(unit_of_work, supervisor_caller(hold.tenant), session, reason, now)
             return None
+        # Due again after the lease, in case this process is killed before the session has moved; a move that succeeds
+        # deletes the hold or gives it a new time.
         self._store.update_hold(unit_of_work, replace(hold, reported=reported), now + self._lease)
         return FallbackMove(session, hold.activation_key, fallback.pillars, reason)
 
@@ -188,10 +195,10 @@ class SessionSupervisor:
             absent_since = absence_start(known) if known is not None else hold.handed_over_at
         return HeldSession(hold, session, is_local, absent_since)
 
-    def _fallback_of(self, hold: SessionHold, standing: tuple[Alarm, ...]) -> Fallback | None:
+    def _fallback_of(self, hold: SessionHold, alarms: tuple[Alarm, ...]) -> Fallback | None:
         """Return the fallback that the alarms trigger, or None if the session stays."""
         fallback = self._fallbacks.get(hold.agent.removeprefix(AGENT_PREFIX))
-        return fallback if fallback and any(alarm.kind in fallback.kinds for alarm in standing) else None
+        return fallback if fallback and any(alarm.kind in fallback.kinds for alarm in alarms) else None
 
     def _add_alarm_event(
         self, unit_of_work: UnitOfWork, session: Session, alarm: Alarm, fallback: Fallback | None, now: datetime
@@ -201,30 +208,28 @@ class SessionSupervisor:
             data["fallback"] = fallback.pillars[0] if fallback.pillars else GUIDE
         self._recorder.add_event(unit_of_work, session_event(session, alarm.kind.event, now, data))
 
-    def _move_to_fallback(self, evacuation: FallbackMove) -> None:
+    def _move_to_fallback(self, move: FallbackMove) -> None:
         """Route a session to the first pillar that takes it, or else return it to the guide."""
-        session = evacuation.session
+        session = move.session
         caller = supervisor_caller(session.tenant)
-        for pillar in evacuation.pillars:
-            request = RoutingRequest(
-                pillar, session.user_id, session.id, evacuation.reason, leaving=evacuation.activation_key
-            )
+        for pillar in move.pillars:
+            request = RoutingRequest(pillar, session.user_id, session.id, move.reason, leaving=move.activation_key)
             try:
                 self._router.route(caller, request)
             except SessionUpdateFailed:
-                # It changed meanwhile, so that what is wrong with it is judged anew when it is due again.
+                # It has changed since it was checked; it is checked again when it is due.
                 return
             except CstpError as error:
                 logger.warning("the session %s cannot fall back to %s: %s", session.id, pillar, error.message)
             else:
                 return
-        self._recorder.run(lambda unit_of_work: self._give_back(unit_of_work, caller, evacuation))
+        self._recorder.run(lambda unit_of_work: self._give_back(unit_of_work, caller, move))
 
-    def _give_back(self, unit_of_work: UnitOfWork, caller: TenantCaller, evacuation: FallbackMove) -> None:
+    def _give_back(self, unit_of_work: UnitOfWork, caller: TenantCaller, move: FallbackMove) -> None:
         """Return a session to the guide within a transaction, unless it has changed hands meanwhile."""
-        session = self._sessions.get(unit_of_work, caller.tenant, evacuation.session.id, lock=True)
-        if session is not None and session.is_open and session.activation_key == evacuation.activation_key:
-            self._router.give_back(unit_of_work, caller, session, evacuation.reason, self._clock())
+        session = self._sessions.get(unit_of_work, caller.tenant, move.session.id, lock=True)
+        if session is not None and session.is_open and session.activation_key == move.activation_key:
+            self._router.give_back(unit_of_work, caller, session, move.reason, self._clock())
 
 
 class SupervisionTask:
@@ -255,9 +260,9 @@ def absence_start(presence: AgentPresence) -> datetime | None:
     return None if presence.is_present else presence.since or presence.available_until
 
 
-def fallback_reason(session: Session, standing: tuple[Alarm, ...]) -> str:
+def fallback_reason(session: Session, alarms: tuple[Alarm, ...]) -> str:
     """Return the routing reason for taking a session from its agent."""
-    kinds = ", ".join(alarm.kind.value for alarm in standing)
+    kinds = ", ".join(alarm.kind.value for alarm in alarms)
     return f"fallback from {session.active_agent}: {kinds}"
 
 

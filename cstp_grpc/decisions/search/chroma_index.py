@@ -27,10 +27,10 @@ API = "/api/v2"
 COLLECTIONS = "/tenants/default_tenant/databases/default_database/collections"
 NOT_FOUND = 404
 OVERLOADED = frozenset({429, 502, 503, 504})
-"""Statuses that say nothing of the state of the index."""
+"""Statuses of an overloaded server or of a gateway before it, after which the index itself may be sound."""
 
 MAX_LOGGED_CHARACTERS = 500
-"""How many characters of an error's text go to the log."""
+"""Maximum length of a logged error text. Chosen: enough for a message, not for a page of a gateway."""
 
 
 class ChromaHttpClient:
@@ -38,11 +38,11 @@ class ChromaHttpClient:
 
     def __init__(self, url: str) -> None:
         """Create a client for `http://HOST:PORT` or `https://…`, with a path if a gateway needs one."""
-        # Not loaded before it is needed: a server without an index does without, and others listen first.
+        # Imported late: it takes a good part of the start, and a server without an index never needs it.
         import httpx
 
         self.url = url
-        # The environment may name a proxy, which has no business between us and a server on loopback.
+        # `trust_env` would read HTTP_PROXY, and send the vectors of private decisions through a proxy.
         self._client = httpx.Client(base_url=url.rstrip("/") + API, trust_env=False)
 
     def heartbeat(self, timeout: float) -> None:
@@ -61,7 +61,7 @@ class ChromaHttpClient:
 
         try:
             response = self._send(method, path, body, timeout)
-        # A closed client raises RuntimeError: the supervisor gave the server up while a search was under way.
+        # httpx raises RuntimeError for a closed client: the supervisor closed it while a search was running.
         except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:
             logger.debug("%s %s at %s: %r", method, path, self.url, error)
             raise IndexUnavailable("the Chroma server does not answer") from error
@@ -97,17 +97,18 @@ class ChromaHttpClient:
 INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9]+")
 
 HNSW = {"space": "cosine", "ef_construction": 200, "ef_search": 400}
-"""How the graph is built and searched. Among 50 000 vectors, 0.998 of the ten nearest were proposed in 3.7 ms; Chroma's
-defaults proposed 0.964 in 3.2 ms."""
+"""How the graph is built and searched. Measured with 50 000 vectors: 0.998 of the ten nearest were proposed in 3.7 ms;
+with Chroma's defaults 0.964 in 3.2 ms."""
 
 QUERY_SECONDS = 2.0
-"""How long a query may take; an exact search of a million vectors is faster than that."""
+"""Maximum seconds of a query. Chosen: an exact search of a million vectors takes less, so waiting longer is no use."""
 
 FEED_SECONDS = 60.0
-"""How long a batch may take; now and then Chroma writes the whole index to disk."""
+"""Maximum seconds of a write. Chosen for the slowest case, in which Chroma writes the whole index to disk."""
 
 MAX_UPSERT = 1000
-"""How many vectors Chroma takes in one request; its own limit is about 5000."""
+"""Vectors per request. Chosen: below the limit of Chroma, about 5000, which depends on the SQLite that it is built
+with."""
 
 
 class ChromaIndex:
@@ -154,13 +155,15 @@ class ChromaIndex:
             chosen = slice(start, start + MAX_UPSERT)
             body = {"ids": list(ids[chosen]), "embeddings": [encode_vector(vector) for vector in vectors[chosen]]}
             self._call("POST", "/upsert", body, FEED_SECONDS)
-        # Only now, for what is fed twice does no harm, and what is not fed at all would never be found.
+        # Only after the vectors. If the process is killed before this, the next one indexes the batch again, which
+        # changes nothing; a revision written first would hide the vectors that are missing.
         self._call("PUT", "", {"new_metadata": self._metadata(revision)}, FEED_SECONDS)
         self._revision = revision
 
     def refresh(self) -> None:
         """Read the revision that another process has indexed. Raises IndexUnavailable."""
         found = self._http.call("GET", f"{COLLECTIONS}/{self._name}", None, QUERY_SECONDS)
+        # The id changes when the writer resets the collection: proposals of the old one would then be incomplete.
         if found is None or f"{COLLECTIONS}/{found.get('id')}" != self._path:
             raise IndexUnavailable(f"the collection {self._name} was begun anew")
         self._revision = collection_revision(found, self._name)
@@ -191,6 +194,8 @@ class ChromaIndex:
             "metadata": self._metadata(-1),
             "configuration": {"hnsw": HNSW},
         }
+        # Read first, because the body has the revision of an empty index. `get_or_create` covers another process that
+        # creates the collection in between.
         found = self._http.call("GET", f"{COLLECTIONS}/{self._name}", None, FEED_SECONDS)
         if found is None:
             found = self._http.call("POST", COLLECTIONS, body, FEED_SECONDS)

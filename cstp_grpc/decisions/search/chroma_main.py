@@ -11,6 +11,7 @@ import sys
 import chromadb_rust_bindings
 
 HOST = "127.0.0.1"
+"""Loopback only: the server has no authentication."""
 
 
 def main() -> None:

@@ -22,30 +22,33 @@ logger = logging.getLogger(__name__)
 
 PROGRAM = "cstp_grpc.decisions.search.chroma_main"
 HOST = "127.0.0.1"
+"""Loopback only: Chroma has no authentication here."""
 START_SECONDS = 60.0
-"""How long the child may take until it answers."""
+"""Maximum seconds until the child answers. Chosen for a large index on a slow disk."""
 
 FIRST_HEARTBEAT_SECONDS = 0.5
-"""How long to wait for the child's answer before looking whether it is still there."""
+"""Seconds to wait for an answer of the child before checking again whether it still runs."""
 
 HEARTBEAT_SECONDS = 5.0
-"""How long a server by URL may take to answer."""
+"""Maximum seconds until an external server answers. Chosen: several times that of a busy server on a network."""
 
 WIPE_SECONDS = 60.0
-"""How long the removal of a collection may take."""
+"""Maximum seconds to remove a collection; Chroma deletes its files meanwhile."""
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 15.0
-"""Seconds before a server that failed is started again; the pause doubles with each failure in a row."""
+"""Seconds before a failed server is restarted; the pause doubles with each failure in a row. Chosen: the first failure
+is hardly noticed, and a server that cannot start costs little."""
 
 PORT_TRIES = 5
-"""How often a port may turn out to be taken between its choice and its use."""
+"""Attempts to find a free port: another process may take it between its choice and its use."""
 
 MAX_LOG_BYTES = 1_000_000
-"""A larger log is begun anew at the next start."""
+"""A log larger than this is truncated at the next start of the child."""
 
 ENDED_BY_OTHERS = {0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
-"""Exit codes that say nothing against the folder."""
+"""Exit codes that do not indicate a broken folder: a clean exit, or a signal of people, supervisors and the OOM
+killer."""
 
 
 def backoff_seconds(failures: int) -> float:
@@ -58,7 +61,7 @@ class ChromaServer(Protocol):
 
     @property
     def private(self) -> bool:
-        """Whether nobody else stores data in it."""
+        """Return True if it stores only our data, so that it may be wiped."""
 
     def start(self, stopping: threading.Event) -> str:
         """Start and return the URL once it responds. Raises IndexUnavailable, also if `stopping` is set."""
@@ -101,7 +104,7 @@ class ExternalChromaServer:
         return False
 
     def wipe(self) -> None:
-        """Do nothing: only our collection is ours."""
+        """Do nothing: collections of others may be on the server."""
 
 
 class SharedChromaServer(ExternalChromaServer):
@@ -136,6 +139,7 @@ class ChildChromaServer:
         self._lock_path = folder.with_name(f"{folder.name}.lock")
         self._log_path = folder.with_name(f"{folder.name}.log")
         self._lock: int | None = None
+        """The descriptor of the locked file while this process holds the folder."""
         self._child: ChildProcess | None = None
         self._url: str | None = None
 
@@ -155,6 +159,7 @@ class ChildChromaServer:
         Raises IndexUnavailable.
         """
         self._acquire_lock()
+        # What `wipe` left behind if the process was killed in it.
         shutil.rmtree(self._doomed, ignore_errors=True)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for _ in range(1 if self._port else PORT_TRIES):
@@ -185,6 +190,7 @@ class ChildChromaServer:
             crashed = self._child.exit_code() not in ENDED_BY_OTHERS
             self._child = self._url = None
         if self._lock is not None:
+            # After the child has ended: it has a descriptor of the same open file, and keeps the lock until then.
             os.close(self._lock)
             self._lock = None
         return crashed
@@ -193,7 +199,8 @@ class ChildChromaServer:
         """Remove the folder. Raises IndexUnavailable."""
         self._acquire_lock()
         shutil.rmtree(self._doomed, ignore_errors=True)
-        # Renamed first, so that a crash meanwhile cannot leave half a folder in its place.
+        # Renamed first, which is atomic: killed during the removal, the process leaves no half folder that Chroma would
+        # open. The next `start` or `wipe` removes the rest.
         if self._folder.exists():
             self._folder.rename(self._doomed)
         shutil.rmtree(self._doomed, ignore_errors=True)
@@ -203,6 +210,8 @@ class ChildChromaServer:
             return
         self._lock_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # `flock` and not `lockf`: the lock belongs to the open file, which the child inherits, and so outlives this
+        # process if it is killed before its child.
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -226,6 +235,7 @@ class ChildChromaServer:
             while time.monotonic() < deadline:
                 code = child.exit_code()
                 if code == 0:
+                    # `chroma_main` says so: the port was taken.
                     return False
                 if code is not None:
                     logger.warning("the Chroma server did not start; its log is %s", self._log_path)
@@ -256,8 +266,9 @@ def find_free_port() -> int:
 
 
 CHECK_SECONDS = 0.2
+"""Seconds between two checks of the child. Chosen: a check is one system call, and searches do without it meanwhile."""
 SOUND_CHECKS = 300
-"""After so many checks in a row, a minute, earlier failures no longer count."""
+"""Successful checks in a row, a minute, after which earlier failures no longer count."""
 
 
 class ChromaKeeper:
@@ -270,7 +281,7 @@ class ChromaKeeper:
         self._server = server
         self._check_seconds = check_seconds
         self._failures = 0
-        self._anew = False
+        self._wipe_first = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chroma", daemon=True)
 
@@ -288,10 +299,10 @@ class ChromaKeeper:
         while not self._stopping.is_set():
             was_ready = False
             try:
-                if self._anew:
+                if self._wipe_first:
                     self._server.wipe()
                 self._server.start(self._stopping)
-                was_ready, self._anew = True, False
+                was_ready, self._wipe_first = True, False
                 self._watch()
             except IndexUnavailable as error:
                 self._note_failure(error, crashed=self._server.stop(), was_ready=was_ready)
@@ -313,7 +324,7 @@ class ChromaKeeper:
     def _note_failure(self, error: IndexUnavailable, *, crashed: bool, was_ready: bool) -> None:
         self._failures += 1
         broken = crashed or isinstance(error, IndexCorrupted)
-        self._anew = self._anew or (broken and (not was_ready or self._failures > 1))
+        self._wipe_first = self._wipe_first or (broken and (not was_ready or self._failures > 1))
         if not self._stopping.is_set():
-            how = "started on an empty folder" if self._anew else "started again"
+            how = "started on an empty folder" if self._wipe_first else "started again"
             logger.warning("the Chroma server failed: %s; it is %s", error, how)

@@ -20,10 +20,11 @@ logger = logging.getLogger(__name__)
 UNRESTRICTED = DecisionFilter()
 
 MAX_SHORT_WORK = 12_000
-"""How much a short search may look at, in rows of the matrix: what takes about 0.5 ms on a small machine."""
+"""Maximum work of a short search, in rows of the matrix: about 0.5 ms on a small machine. The event loop serves no
+other call meanwhile."""
 
 WORK_PER_RESULT = 200
-"""How many rows can be looked at in the time in which one result is read and made ready."""
+"""Rows that are scored in the time in which one result is read and converted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +100,7 @@ class DecisionSearch:
         matrix lacks. Raises as `search` does.
         """
         vector = self._embedder.embed([text])[0]
-        record = DecisionLoader(self._store, caller)
+        loader = DecisionLoader(self._store, caller)
         rankings: list[Ranking] = []
         expected: dict[str, None] = {}
         for filters in preferences:
@@ -108,16 +109,16 @@ class DecisionSearch:
             ranking = Ranking(self, EmbeddedQuery(vector, filters, caller, min_score), limit + len(expected))
             expected.update((item.decision_id, None) for item in ranking.ranked)
             rankings.append(ranking)
-        record.read(expected)
+        loader.read(expected)
         found: dict[str, Match] = {}
-        for place, filters in enumerate(preferences):
+        for position, filters in enumerate(preferences):
             if len(found) >= limit:
                 break
-            # Each that was found may show up again, so ask for enough to fill the rest.
-            wanted = limit + len(found)
-            if place == len(rankings):
-                rankings.append(Ranking(self, EmbeddedQuery(vector, filters, caller, min_score), wanted))
-            for match in rankings[place].best(wanted, record):
+            # Results of earlier filters may occur again, so request enough to fill the rest without them.
+            needed = limit + len(found)
+            if position == len(rankings):
+                rankings.append(Ranking(self, EmbeddedQuery(vector, filters, caller, min_score), needed))
+            for match in rankings[position].best(needed, loader):
                 found.setdefault(match.decision.id, match)
         return list(found.values())[:limit]
 
@@ -130,7 +131,7 @@ class DecisionSearch:
         work = WORK_PER_RESULT * limit
         for filters in preferences:
             work += size * (1 + len(filters.tags))
-        # From SPLIT_FROM rows on, scoring waits for another thread.
+        # From MIN_ROWS_TO_SPLIT rows, scoring waits for another thread. A query of the index is an HTTP request.
         exact = size < MIN_ROWS_TO_SPLIT and (self._index is None or size <= self._exact_limit)
         return work <= MAX_SHORT_WORK and exact and self._reads_are_short and self._embedder.is_cached(text)
 
@@ -149,6 +150,7 @@ class DecisionSearch:
     def _rank_proposals(self, index: AnnIndex, inquiry: EmbeddedQuery, limit: int) -> list[ScoredDecision] | None:
         """Return the top of the index's proposals and of unindexed rows; None if others may score as well."""
         try:
+            # Before the query: what is indexed later is scored as unindexed too, which costs little and loses nothing.
             revision = index.revision
             ids = index.propose(inquiry.vector, self._overfetch)
         except IndexUnavailable as error:
@@ -158,7 +160,7 @@ class DecisionSearch:
         known = self._matrix.candidates_among(ids, revision, inquiry.caller, inquiry.filters)
         ranked = known.best(inquiry.vector, limit, inquiry.min_score)
         least = ranked[-1].score if len(ranked) == limit else inquiry.min_score
-        # Where even the last proposal is that good, there may be as good ones behind it.
+        # If the last proposal scores as high as the last result, decisions beyond the proposals may do so too.
         last = self._matrix.similarity(ids[-1], inquiry.vector) if ids else None
         return ranked if last is not None and last < least - SCORE_TOLERANCE else None
 
@@ -169,14 +171,14 @@ class DecisionLoader:
     def __init__(self, store: DecisionStore, caller: str) -> None:
         self._store = store
         self._caller = caller
-        self._asked: set[str] = set()
+        self._requested: set[str] = set()
         self.found: dict[str, Decision] = {}
 
     def read(self, ids: Iterable[str]) -> None:
         """Add the decisions of `ids` to `found` that were not read before and that the caller may read."""
-        unknown = [decision_id for decision_id in ids if decision_id not in self._asked]
+        unknown = [decision_id for decision_id in ids if decision_id not in self._requested]
         if unknown:
-            self._asked.update(unknown)
+            self._requested.update(unknown)
             self.found.update(self._store.get_readable(unknown, self._caller, UNRESTRICTED))
 
 
@@ -190,21 +192,22 @@ class Ranking:
         self._candidates = search.candidates(inquiry)
         self.ranked = search.rank(inquiry, self._candidates, limit)
 
-    def best(self, wanted: int, record: DecisionLoader) -> list[Match]:
-        """Return the top matches that the journal confirms, at most `wanted`."""
+    def best(self, needed: int, loader: DecisionLoader) -> list[Match]:
+        """Return the top matches that the journal confirms, at most `needed`."""
+        # Ends at the latest when all candidates are ranked, since the limit doubles.
         while self.ranked:
-            record.read(item.decision_id for item in self.ranked)
-            matches = self._readable_matches(record)
-            if len(matches) >= wanted or len(self.ranked) < self._limit:
-                return matches[:wanted]
+            loader.read(item.decision_id for item in self.ranked)
+            matches = self._readable_matches(loader)
+            if len(matches) >= needed or len(self.ranked) < self._limit:
+                return matches[:needed]
             # The journal knows of changes that the matrix has not seen yet; the next best take their places.
             self._limit *= 2
             self.ranked = self._search.rank(self._inquiry, self._candidates, self._limit)
         return []
 
-    def _readable_matches(self, record: DecisionLoader) -> list[Match]:
+    def _readable_matches(self, loader: DecisionLoader) -> list[Match]:
         passes = build_predicate(self._inquiry.filters)
-        found = ((record.found.get(item.decision_id), item.score) for item in self.ranked)
+        found = ((loader.found.get(item.decision_id), item.score) for item in self.ranked)
         return [Match(decision, score) for decision, score in found if decision is not None and passes(decision)]
 
 
@@ -212,6 +215,7 @@ class OutageLog:
     """Logs the beginning and the end of an index outage, once each."""
 
     def __init__(self) -> None:
+        # Guards `_lasting`, so that of many searches that fail at the same time only one logs.
         self._lock = threading.Lock()
         self._lasting = False
 
@@ -224,6 +228,7 @@ class OutageLog:
 
     def end(self) -> None:
         """Record that the index responded."""
+        # Read without the lock: every search comes here, and hardly ever during an outage.
         if self._lasting:
             with self._lock:
                 ended, self._lasting = self._lasting, False

@@ -20,22 +20,24 @@ from cstp_grpc.decisions.store import DecisionStore, Vector
 from cstp_grpc.errors import CstpError
 
 SAMPLES = 20
+"""Vectors searched by a check. Chosen: 20 queries of a few milliseconds, once a minute."""
 NEIGHBOURS = 10
+"""Proposals requested for each; the sample itself should be the first."""
 TOLERATED_UNKNOWN = 0.1
-"""The share of proposals that may be unknown, because other servers recorded them a moment ago."""
+"""The share of proposals that may be unknown, because another server recorded them since the matrix was refreshed."""
 
 TOLERATED_MISSES = 2
-"""How many samples may not be found: Chroma loses the way to one in some hundred vectors of a small collection."""
+"""Samples that may be missing. Measured: HNSW does not reach one in some hundred vectors of a small collection."""
 
 ROUNDING = 1e-3
+"""Tolerated difference of two cosine similarities. Chosen: far above float32 rounding, far below a wrong neighbour."""
 
 
 def check_soundness(index: WritableAnnIndex, matrix: VectorMatrix, at_least: int) -> None:
     """Check that an index contains what was fed to it. Raises IndexCorrupted, or IndexUnavailable.
 
     `at_least` is how many decisions it must contain. Chroma's count includes lost vectors; so vectors of the matrix
-    are
-    searched, and each should find itself, or another that is equal.
+    are searched, and each should find itself, or another that is equal.
     """
     count = index.count()
     if count < at_least:
@@ -55,7 +57,7 @@ def check_soundness(index: WritableAnnIndex, matrix: VectorMatrix, at_least: int
 
 
 BATCH = 1000
-"""How many decisions the index takes at once; Chroma needs about half a second for so many."""
+"""Decisions indexed at a time, about half a second of Chroma's work (measured): a stop waits for one batch."""
 
 
 class IndexBehind(Exception):
@@ -96,8 +98,8 @@ class IndexFeeder:
         Raises IndexUnavailable; QueryFailed and Unavailable if the journal does not respond.
         """
         count = 0
-        # Each batch is a query of its own, lest a long feeding hold one transaction open. Most of the time nothing has
-        # changed, which the newest revision tells sooner than an empty batch.
+        # Each batch is a query of its own, since a transaction open for the whole feeding would keep the database from
+        # cleaning up. Usually nothing has changed, which the newest revision shows faster than an empty batch.
         behind = self._store.newest_revision() > index.revision
         while (
             behind
@@ -106,11 +108,12 @@ class IndexFeeder:
         ):
             index.upsert([row.decision_id for row in rows], [row.vector for row in rows], rows[-1].revision)
             count += len(rows)
+        # After the index has stored its revision. Killed before this, the next feeding acknowledges the same changes.
         self._acknowledge(index.revision)
         return count
 
     def _acknowledge(self, revision: int) -> None:
-        # A place in the outbox is the revision that the decision got with it.
+        # The number of a change is the revision that the decision got with it, so both can be compared.
         while taken := [row.seq for row in self._outbox.peek(BATCH) if row.seq <= revision]:
             self._outbox.acknowledge(taken)
 
@@ -127,7 +130,7 @@ class IndexFollower:
     def feed(self, index: ChromaIndex, stopping: Callable[[], bool]) -> int:  # noqa: ARG002 - it takes no time
         """Read the indexed revision. Raises as `IndexUpdater.feed` says."""
         index.refresh()
-        # What an index lacks is searched exactly; it is of use if that is not much.
+        # Decisions that the index lacks are scored exactly. With a full batch of them it is not worth using yet.
         if index.revision < 0 or len(list(islice(self._store.index_rows(self._model, index.revision), BATCH))) == BATCH:
             raise IndexBehind
         return 0
@@ -136,25 +139,25 @@ class IndexFollower:
 logger = logging.getLogger(__name__)
 
 FEED_INTERVAL = 1.0
-"""Seconds between two looks for changes; what the index has not taken yet is searched exactly meanwhile."""
+"""Seconds between two feedings. Chosen: until then changes are scored exactly, which costs little for a second."""
 
 CHECK_INTERVAL = 60.0
-"""Seconds between two checks of an index that seems well."""
+"""Seconds between two checks of a ready index. Chosen: a corruption without an error is rare, and a check costs 20
+queries."""
 
 
 STOP_SECONDS = GRACE_SECONDS
-"""How long the thread may take to end: a request, and the server's own end."""
+"""Maximum seconds for the thread to end: it finishes a request, and then stops the server."""
 
 KILLED_SECONDS = 2.0
-"""How long it may take to notice that its server was killed."""
+"""Maximum seconds until the thread notices that its server was killed: its request fails as the connection breaks."""
 
 
 class IndexSupervisor:
     """Runs an index in a thread and serves proposals from it while it is ready; fulfils `AnnIndex`.
 
     An index that fails is restarted; one that fails before it was ready, or twice in a row, is removed and rebuilt
-    from
-    the journal by the process that feeds it. Until it is ready, `propose` raises IndexUnavailable at once.
+    from the journal by the process that feeds it. Until it is ready, `propose` raises IndexUnavailable at once.
     """
 
     def __init__(
@@ -173,15 +176,17 @@ class IndexSupervisor:
         self._model = model
         self._dimensions = dimensions
         self._feed_interval = feed_interval
+        # `_index` and `_state` are written by the thread, and by searches that fail; each assignment is atomic, and a
+        # search that still uses an index closed meanwhile gets IndexUnavailable. All else belongs to the thread.
         self._index: ChromaIndex | None = None
         """The index while it is ready."""
         self._state = "starting"
         self._was_ready = False
-        """Whether the present start has come as far as that."""
+        """True if the index has been ready since the last start."""
         self._failures = 0
-        """How often it has failed since it was last found sound after a while."""
-        self._anew = False
-        """Whether the next start begins with an empty index."""
+        """Failures in a row: reset when a check finds a ready index sound again."""
+        self._rebuild_first = False
+        """True if the next start begins with an empty index."""
         self._journal_fails = False
         self._stopping = threading.Event()
         self._stop_by: float | None = None
@@ -239,6 +244,7 @@ class IndexSupervisor:
 
     def _mark_unavailable(self, index: ChromaIndex, error: IndexUnavailable) -> None:
         """Make searches continue without the index until the thread has checked it."""
+        # Compared, so that a late failure of an earlier index does not take away the one that replaced it.
         if self._index is index:
             self._index = None
             self._state = f"unavailable: {error}"
@@ -260,8 +266,8 @@ class IndexSupervisor:
     def _run_until_failure(self) -> None:
         """Run the index until it fails, which raises IndexUnavailable, or until stopped."""
         self._was_ready = False
-        self._state = "rebuilding" if self._anew else "starting"
-        if self._anew:
+        self._state = "rebuilding" if self._rebuild_first else "starting"
+        if self._rebuild_first:
             self._server.wipe()
         url = self._server.start(self._stopping)
         with closing(ChromaIndex.open(url, self._model, self._dimensions)) as index:
@@ -269,15 +275,18 @@ class IndexSupervisor:
                 self._reset_if_needed(index)
                 self._feed_and_check(index)
             finally:
+                # Before the client is closed, so that no further search takes it.
                 self._index = None
 
     def _reset_if_needed(self, index: ChromaIndex) -> None:
         """Empty the index if it must be rebuilt; reject a private server that has collections of other models."""
         if not self._feeder.builds:
             return
-        if self._anew:
+        if self._rebuild_first:
+            # Also after `wipe`, which does nothing on an external server. If the process is killed before this, its
+            # successor finds the old index, and its own check decides.
             index.reset()
-            self._anew = False
+            self._rebuild_first = False
         if index.revision < 0:
             if self._server.private and index.other_collections():
                 raise IndexCorrupted("the index is of another model")
@@ -288,8 +297,10 @@ class IndexSupervisor:
         """Feed and check the index until stopped."""
         next_check = 0.0
         while not self._stopping.is_set():
+            # Cleared before the work: a wake-up during it makes the wait below return at once.
             self._wake.clear()
             self._server.check()
+            # Before the feeding: decisions that arrive later need not be in the index yet.
             size = self._matrix.size
             if self._feed(index) and (self._index is None or time.monotonic() >= next_check):
                 self._publish_if_sound(index, size)
@@ -328,6 +339,8 @@ class IndexSupervisor:
         self._failures += 1
         self._state = f"unavailable: {error}"
         broken = self._feeder.builds and (crashed or isinstance(error, IndexCorrupted))
-        self._anew = self._anew or (broken and (not self._was_ready or self._failures > 1))
+        self._rebuild_first = self._rebuild_first or (broken and (not self._was_ready or self._failures > 1))
         if not self._stopping.is_set():
-            logger.warning("the index failed: %s; it is %s", error, "built anew" if self._anew else "started again")
+            logger.warning(
+                "the index failed: %s; it is %s", error, "built anew" if self._rebuild_first else "started again"
+            )

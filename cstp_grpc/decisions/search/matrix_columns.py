@@ -15,32 +15,38 @@ from cstp_grpc.decisions.store import IndexRow
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 
 Selector = slice | Rows
-"""Which rows are looked at; a slice costs no copy."""
+"""The rows to examine. A slice makes numpy return views, an array of row numbers copies."""
 
 Mask = NDArray[np.bool_]
-"""Which of the rows that are looked at pass."""
+"""One boolean for each examined row: whether it passes."""
 
-STAKES_BITS = {member: 1 << place for place, member in enumerate(Stakes)}
-STATUS_BITS = {member: 1 << place for place, member in enumerate(DecisionStatus)}
-OUTCOME_BITS = {member: 1 << place for place, member in enumerate(Outcome)}
+# One bit for each member, so that a filter on several members is one AND over the column. Each enum must have at most
+# eight members, because the columns are uint8.
+STAKES_BITS = {member: 1 << position for position, member in enumerate(Stakes)}
+STATUS_BITS = {member: 1 << position for position, member in enumerate(DecisionStatus)}
+OUTCOME_BITS = {member: 1 << position for position, member in enumerate(Outcome)}
 
 
 class StringInterner:
-    """Integers for texts, so that comparing a column with a text compares integers. Safe for many readers."""
+    """Integers for texts, so that comparing a column with a text compares integers. Safe for many readers.
+
+    Numbers are never removed, even if no row has the text any more.
+    """
 
     ABSENT = 0
     """The number of None."""
 
     def __init__(self) -> None:
-        self._codes: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
 
     def intern(self, text: str | None) -> int:
         """Return the integer of a text, assigning one if it is new. Only one thread at a time may call this."""
-        return self.ABSENT if text is None else self._codes.setdefault(text, len(self._codes) + 1)
+        return self.ABSENT if text is None else self._numbers.setdefault(text, len(self._numbers) + 1)
 
     def find(self, text: str) -> int:
         """Return the integer of a text, or one that no row has."""
-        return self._codes.get(text, -1)
+        # A text that a writer interns right now may be missed: no published row has its number yet.
+        return self._numbers.get(text, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,48 +96,50 @@ class MatrixColumns:
         arrays = (copy_rows(getattr(self, field.name), kept, capacity) for field in fields(self)[1:])
         return MatrixColumns(self.vectors.copy(kept, capacity), *arrays)
 
-    def write(self, place: int, row: IndexRow, codes: StringInterner) -> None:
-        """Write a row at a place that no reader knows yet. Raises ValueError if the vector's length is wrong."""
-        self.vectors.write(place, row.vector)
-        self.revisions[place] = row.revision
-        self.dates[place] = row.date
-        self.confidences[place] = np.nan if row.confidence is None else row.confidence
-        self.agents[place] = codes.intern(row.agent)
-        self.categories[place] = codes.intern(row.category)
-        self.projects[place] = codes.intern(row.project)
-        self.stakes[place] = 0 if row.stakes is None else STAKES_BITS[row.stakes]
-        self.statuses[place] = STATUS_BITS[row.status]
-        self.outcomes[place] = 0 if row.outcome is None else OUTCOME_BITS[row.outcome]
-        self.shared[place] = row.visibility is Visibility.SHARED
+    def write(self, position: int, row: IndexRow, interner: StringInterner) -> None:
+        """Write a row that no reader knows yet. Raises ValueError if the vector's length is wrong."""
+        # First, because it alone can raise: a row is then either complete or not there.
+        self.vectors.write(position, row.vector)
+        self.revisions[position] = row.revision
+        self.dates[position] = row.date
+        self.confidences[position] = np.nan if row.confidence is None else row.confidence
+        self.agents[position] = interner.intern(row.agent)
+        self.categories[position] = interner.intern(row.category)
+        self.projects[position] = interner.intern(row.project)
+        self.stakes[position] = 0 if row.stakes is None else STAKES_BITS[row.stakes]
+        self.statuses[position] = STATUS_BITS[row.status]
+        self.outcomes[position] = 0 if row.outcome is None else OUTCOME_BITS[row.outcome]
+        self.shared[position] = row.visibility is Visibility.SHARED
 
-    def owned_by(self, rows: Selector, caller: str, codes: StringInterner) -> Mask:
+    def owned_by(self, rows: Selector, caller: str, interner: StringInterner) -> Mask:
         """Return a mask of the rows of an agent."""
-        mask: Mask = self.agents[rows] == codes.find(caller)
+        mask: Mask = self.agents[rows] == interner.find(caller)
         return mask
 
-    def of_any_category(self, rows: Selector, categories: Iterable[str], codes: StringInterner) -> Mask:
+    def of_any_category(self, rows: Selector, categories: Iterable[str], interner: StringInterner) -> Mask:
         """Return a mask of the rows in one of the categories."""
-        return np.isin(self.categories[rows], [codes.find(category) for category in categories])
+        return np.isin(self.categories[rows], [interner.find(category) for category in categories])
 
-    def matching(self, rows: Selector, caller: str, filters: DecisionFilter, codes: StringInterner) -> Mask:
+    def matching(self, rows: Selector, caller: str, filters: DecisionFilter, interner: StringInterner) -> Mask:
         """Return a mask of the rows that the caller may read and that meet all conditions but those on tags."""
-        mask: Mask = self.shared[rows] | self.owned_by(rows, caller, codes)
-        for texts, text in (
+        mask: Mask = self.shared[rows] | self.owned_by(rows, caller, interner)
+        for numbers, text in (
             (self.agents, filters.agent),
             (self.categories, filters.category),
             (self.projects, filters.project),
         ):
             if text is not None:
-                mask &= texts[rows] == codes.find(text)
+                mask &= numbers[rows] == interner.find(text)
         if filters.without_agent is not None:
-            mask &= self.agents[rows] != codes.find(filters.without_agent)
-        for bits, wanted in (
+            mask &= self.agents[rows] != interner.find(filters.without_agent)
+        for column, accepted in (
             (self.stakes, combine_bits(STAKES_BITS[member] for member in filters.stakes)),
             (self.statuses, combine_bits(STATUS_BITS[member] for member in filters.status)),
             (self.outcomes, combine_bits(OUTCOME_BITS[member] for member in filters.outcome)),
         ):
-            if wanted:
-                mask &= (bits[rows] & np.uint8(wanted)) != 0
+            if accepted:
+                mask &= (column[rows] & np.uint8(accepted)) != 0
+        # NaN, a missing confidence, compares false with every bound.
         if filters.min_confidence is not None:
             mask &= self.confidences[rows] >= filters.min_confidence
         if filters.max_confidence is not None:
@@ -187,7 +195,7 @@ def copy_rows(array: NDArray[Any], kept: Selector, capacity: int) -> NDArray[Any
 
 def combine_bits(bits: Iterable[int]) -> int:
     """Return the bitwise OR of bits."""
-    together = 0
+    combined = 0
     for bit in bits:
-        together |= bit
-    return together
+        combined |= bit
+    return combined

@@ -29,25 +29,26 @@ from cstp_grpc.decisions.search.row_vectors import (
 from cstp_grpc.decisions.store import IndexRow, Vector
 
 INITIAL_CAPACITY = 256
-"""Rows that there is room for at first; the room is doubled when it is full."""
+"""Initial number of rows with memory. Chosen: small, since growth doubles it and so copies each row twice at most."""
 
 MIN_ROWS_TO_COMPACT = 256
-"""Rows from which on dead ones are cleared away, once they are more than half."""
+"""Minimum number of rows for a compaction, which happens when more than half are dead. Below it there is little memory
+to gain."""
 
 BATCH = 512
-"""How many rows are applied before waiting threads get their turn."""
+"""Rows applied while the lock is held. Chosen: readers that need the lock wait for one batch at the most."""
 
 DENSE_SHARE = 0.5
-"""The share of passing rows from which on scoring all rows is faster than gathering those that pass."""
+"""The share of passing rows from which scoring all rows in memory order is faster than gathering those that pass."""
 
 MAX_CACHED_FILTERS = 16
-"""For how many callers and filters the rows of a snapshot are kept; most searches of an agent have the same filters."""
+"""Cached pairs of caller and filter for each snapshot; most searches of an agent have the same filters."""
 
 MAX_CACHED_ROWS = 20_000
-"""How many rows are kept at the most: where there are more, scoring them takes much longer than finding them."""
+"""Maximum number of rows in a cache entry: above it, scoring takes much longer than filtering, which a hit saves."""
 
 SCORE_TOLERANCE = 1e-5
-"""How far a score may be from its exact value in the first pass, in which float32 rounds."""
+"""Maximum error of a score in the first pass: a float32 sum of the products of unit vectors is off by about 1e-6."""
 
 SCORE_DECIMALS = 6
 """Decimals of a score; float32 vectors do not carry more, and rounding makes a score the same on every path."""
@@ -69,12 +70,12 @@ class MatrixSnapshot:
     columns: MatrixColumns
     tags: TagColumns
     ids: list[str]
-    """Identifiers, those of the next snapshots behind them."""
+    """Decision ids by row. Later snapshots append to the same list, so only the first `size` belong to this one."""
     size: int
     entries: int
     dead: int
     alive: Mask
-    """For each row that there is room for, whether it still stands for its decision."""
+    """Whether a row is the current one of its decision; as long as the capacity, with true for rows not yet written."""
 
 
 class CandidateRows:
@@ -96,6 +97,7 @@ class CandidateRows:
             rows, scores = rows[near], scores[near]
         if len(rows) > limit:
             least = np.partition(scores, -limit)[-limit]
+            # Twice the tolerance: the row that is really the last may score too low, and `least` too high.
             rows = rows[scores >= least - 2 * SCORE_TOLERANCE]
         ordered = sorted(self._exact_sort_keys(query, rows))[:limit]
         return [ScoredDecision(key, -score, -date) for score, date, key in ordered if -score >= min_score]
@@ -110,6 +112,7 @@ class CandidateRows:
     def _exact_sort_keys(self, query: Vector, rows: Rows) -> list[tuple[float, float, str]]:
         """Return the sort keys of the rows: negative exact score, negative date, and id."""
         columns, ids = self._snapshot.columns, self._snapshot.ids
+        # In float64 and row by row, so that a score does not depend on which path or batch computed it.
         exact = dot_products(columns.vectors.take(rows).astype(np.float64), query.astype(np.float64)).round(
             SCORE_DECIMALS
         )
@@ -124,6 +127,8 @@ class SnapshotRowCache:
     """A cache, valid for one snapshot only, of the rows that passed filters for callers."""
 
     snapshot: MatrixSnapshot
+    # Written by any thread without a lock: setting an item is atomic, and two threads that miss at the same time store
+    # equal rows. A few entries more than MAX_CACHED_FILTERS do no harm.
     rows: dict[tuple[str, DecisionFilter], Rows] = field(default_factory=dict)
 
 
@@ -133,11 +138,13 @@ class VectorMatrix:
     def __init__(self, dimensions: int, sharing: ReadPolicy, pool: SharedVectorPool | None = None) -> None:
         """Create a matrix for vectors of `dimensions`; with `pool`, they are shared with other processes."""
         self._sharing = sharing
+        # Held by whoever builds the next snapshot, and by readers that need `_position_of` together with a snapshot.
+        # All other readers take `_snapshot` or `_recent` once, which is atomic, and never wait.
         self._lock = threading.Lock()
         self._scorer = ParallelDotProduct()
-        self._codes = StringInterner()
-        self._places: dict[str, int] = {}
-        """The row of each decision; read and written under the lock, as all that follows from it."""
+        self._interner = StringInterner()
+        self._position_of: dict[str, int] = {}
+        """The row of each decision; read and written under the lock only, because builders change it in place."""
         self._snapshot = MatrixSnapshot(
             MatrixColumns.empty(INITIAL_CAPACITY, allocate_vectors(INITIAL_CAPACITY, dimensions, pool)),
             TagColumns.empty(INITIAL_CAPACITY),
@@ -167,6 +174,7 @@ class VectorMatrix:
 
     def candidates(self, caller: str, filters: DecisionFilter) -> CandidateRows:
         """Return the decisions that the caller may read and that pass the filters."""
+        # Read once: rows of one snapshot must not be combined with the columns of another.
         recent = self._recent
         snapshot = recent.snapshot
         rows = recent.rows.get((caller, filters))
@@ -185,18 +193,18 @@ class VectorMatrix:
         """Return the `candidates` whose id is in `ids` or that changed after a revision."""
         with self._lock:
             snapshot = self._snapshot
-            places = [place for place in map(self._places.get, ids) if place is not None]
+            positions = [position for position in map(self._position_of.get, ids) if position is not None]
         newer = snapshot.columns.revisions[: snapshot.size] > after_revision
         if snapshot.dead:
             newer &= snapshot.alive[: snapshot.size]
-        rows = np.union1d(np.array(places, np.intp), np.flatnonzero(newer))
+        rows = np.union1d(np.array(positions, np.intp), np.flatnonzero(newer))
         return CandidateRows(snapshot, rows[self._matching_mask(snapshot, rows, caller, filters)], self._scorer)
 
     def similarity(self, decision_id: str, query: Vector) -> float | None:
         """Return the cosine similarity of a decision to a query; None if the decision does not exist."""
         with self._lock:
-            snapshot, place = self._snapshot, self._places.get(decision_id)
-        return None if place is None else float(snapshot.columns.vectors.take(np.array([place]))[0] @ query)
+            snapshot, position = self._snapshot, self._position_of.get(decision_id)
+        return None if position is None else float(snapshot.columns.vectors.take(np.array([position]))[0] @ query)
 
     def sample(self, count: int) -> list[Vector]:
         """Return the vectors of at most `count` decisions, evenly spread over all rows."""
@@ -206,84 +214,88 @@ class VectorMatrix:
         return list(snapshot.columns.vectors.take(chosen))
 
     def _matching_mask(self, snapshot: MatrixSnapshot, rows: Selector, caller: str, filters: DecisionFilter) -> Mask:
-        mask = snapshot.columns.matching(rows, caller, filters, self._codes)
+        mask = snapshot.columns.matching(rows, caller, filters, self._interner)
         for tag in filters.tags:
-            mask &= snapshot.tags.with_tag(self._codes.find(tag), snapshot.entries, snapshot.size)[rows]
+            mask &= snapshot.tags.with_tag(self._interner.find(tag), snapshot.entries, snapshot.size)[rows]
         if self._sharing.is_restricted_peer(caller):
-            mask &= snapshot.columns.owned_by(rows, caller, self._codes) | self._peer_readable_mask(snapshot, rows)
+            mask &= snapshot.columns.owned_by(rows, caller, self._interner) | self._peer_readable_mask(snapshot, rows)
         return mask
 
     def _peer_readable_mask(self, snapshot: MatrixSnapshot, rows: Selector) -> Mask:
         """Return a mask of the rows that peers may read if they are shared."""
         mask = np.ones(snapshot.size, np.bool_)[rows]
         if self._sharing.categories:
-            mask &= snapshot.columns.of_any_category(rows, self._sharing.categories, self._codes)
+            mask &= snapshot.columns.of_any_category(rows, self._sharing.categories, self._interner)
         if self._sharing.tags:
-            tags = [self._codes.find(tag) for tag in self._sharing.tags]
+            tags = [self._interner.find(tag) for tag in self._sharing.tags]
             mask &= snapshot.tags.with_any_tag(tags, snapshot.entries, snapshot.size)[rows]
         return mask
 
     def _apply(self, batch: Sequence[IndexRow]) -> None:
         with self._lock:
-            change = SnapshotBuilder(self._snapshot, self._places, self._codes)
+            change = SnapshotBuilder(self._snapshot, self._position_of, self._interner)
             try:
                 for row in batch:
                     change.take(row)
             finally:
-                # A row that is refused must not take those before it along.
+                # The rows before one that raised are in `_position_of` already, so they must be published too. What
+                # the failed row wrote lies beyond `size`, and the next builder overwrites it.
                 self._publish(change.snapshot())
 
     def _publish(self, snapshot: MatrixSnapshot) -> None:
         if snapshot.size >= MIN_ROWS_TO_COMPACT and snapshot.dead > snapshot.size / 2:
             snapshot = compact_snapshot(snapshot)
-            self._places = {decision_id: place for place, decision_id in enumerate(snapshot.ids)}
+            # A new dict and new arrays: readers of the previous snapshot keep the old ones until they are done.
+            self._position_of = {decision_id: position for position, decision_id in enumerate(snapshot.ids)}
         self._snapshot = snapshot
         self._recent = SnapshotRowCache(snapshot)
 
 
 class SnapshotBuilder:
-    """Builds the next snapshot in rows beyond those that readers of the present one use."""
+    """Builds the next snapshot in rows beyond those that readers of the present one use; one builder at a time."""
 
-    def __init__(self, base: MatrixSnapshot, places: dict[str, int], codes: StringInterner) -> None:
+    def __init__(self, base: MatrixSnapshot, position_of: dict[str, int], interner: StringInterner) -> None:
         self._base = base
         self._columns = base.columns
         self._tags = base.tags
         self._ids = base.ids
-        self._places = places
-        self._codes = codes
+        self._position_of = position_of
+        self._interner = interner
         self._size = base.size
         self._entries = base.entries
-        self._killed: list[int] = []
+        self._replaced: list[int] = []
 
     def take(self, row: IndexRow) -> None:
         """Append a row and mark the one it replaces as dead; a row of an old revision is ignored."""
-        known = self._places.get(row.decision_id)
+        known = self._position_of.get(row.decision_id)
         if known is not None and row.revision <= self._columns.revisions[known]:
             return
         if self._size == self._columns.capacity:
             self._columns = self._columns.copy(slice(0, self._size), 2 * self._size)
-        self._columns.write(self._size, row, self._codes)
+        # Into arrays that readers share, at a row that no published `size` includes.
+        self._columns.write(self._size, row, self._interner)
         self._append_tags(row)
         self._ids.append(row.decision_id)
-        self._places[row.decision_id] = self._size
+        self._position_of[row.decision_id] = self._size
         self._size += 1
         if known is not None:
-            self._killed.append(known)
+            self._replaced.append(known)
 
     def snapshot(self) -> MatrixSnapshot:
         """Return the snapshot with all appended rows."""
         alive = self._base.alive
         if len(alive) < self._columns.capacity:
+            # The rows just grew, and the concatenation is a copy already.
             alive = np.concatenate([alive, np.ones(self._columns.capacity - len(alive), np.bool_)])
-        elif self._killed:
+        elif self._replaced:
             # Readers of the snapshot before must go on seeing the old rows, for they do not see the new ones.
             alive = alive.copy()
-        alive[self._killed] = False
-        dead = self._base.dead + len(self._killed)
+        alive[self._replaced] = False
+        dead = self._base.dead + len(self._replaced)
         return MatrixSnapshot(self._columns, self._tags, self._ids, self._size, self._entries, dead, alive)
 
     def _append_tags(self, row: IndexRow) -> None:
-        tags = sorted({self._codes.intern(tag) for tag in row.tags})
+        tags = sorted({self._interner.intern(tag) for tag in row.tags})
         end = self._entries + len(tags)
         if end > self._tags.capacity:
             self._tags = self._tags.copy(slice(0, self._entries), max(end, 2 * self._tags.capacity))
@@ -307,9 +319,10 @@ def compact_snapshot(snapshot: MatrixSnapshot) -> MatrixSnapshot:
     entry_rows = snapshot.tags.rows[: snapshot.entries]
     kept_entries = np.flatnonzero(alive[entry_rows])
     tags = snapshot.tags.copy(kept_entries, max(INITIAL_CAPACITY, 2 * len(kept_entries)))
-    new_places = np.cumsum(alive, dtype=np.int32) - 1
-    tags.rows[: len(kept_entries)] = new_places[tags.rows[: len(kept_entries)]]
-    ids = [snapshot.ids[place] for place in kept.tolist()]
+    # The new row of a kept one is the number of kept rows before it.
+    new_positions = np.cumsum(alive, dtype=np.int32) - 1
+    tags.rows[: len(kept_entries)] = new_positions[tags.rows[: len(kept_entries)]]
+    ids = [snapshot.ids[position] for position in kept.tolist()]
     return MatrixSnapshot(
         snapshot.columns.copy(kept, capacity), tags, ids, len(kept), len(kept_entries), 0, np.ones(capacity, np.bool_)
     )
