@@ -112,7 +112,7 @@ class JournalTransaction:
         self.update([after for after, before in zip(updated, entries.values(), strict=True) if after != before])
 
     def record_event(self, event: AuditEvent, decision: Decision) -> None:
-        """Write a change of a decision to the audit sink."""
+        """Write a change of a decision to the audit trail."""
         entry = AuditEntry(
             timestamp=self._change.at,
             event=event,

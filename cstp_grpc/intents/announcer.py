@@ -172,7 +172,7 @@ class Announcer:
 
     The intent, its audit entry and the citations of the given decisions are one transaction, on disk before the
     answer; the first two are stored even if the answer is an error. Similar decisions score at least `min_score`. If
-    `stores_content` is False, neither the intent's content nor its text in the audit sink is stored; if `responds`
+    `stores_content` is False, neither the intent's content nor its text in the audit trail is stored; if `responds`
     is False, the answer has no feedback. `pool` runs file reads, and searches unless they are short.
     """
 

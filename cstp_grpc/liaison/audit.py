@@ -1,4 +1,4 @@
-"""Operations on chat sessions as the audit sink records them, and the writer that records them."""
+"""Operations on chat sessions as the audit trail records them, and the writer that records them."""
 
 from __future__ import annotations
 
