@@ -29,5 +29,5 @@ class Caller:
 
 current_caller: ContextVar[Caller] = ContextVar("current_caller")
 """Set by authentication before a servicer runs. A context variable, because gRPC's generated servicers have no
-parameter for it.
+parameter for it; work pools run their functions in a copy of the context, so that it is set on their threads too.
 """

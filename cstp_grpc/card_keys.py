@@ -28,18 +28,21 @@ PrivateKey: TypeAlias = EllipticCurvePrivateKey | RSAPrivateKey | Ed25519Private
 VerifyingKey: TypeAlias = EllipticCurvePublicKey | RSAPublicKey | Ed25519PublicKey
 
 MIN_RSA_BITS: Final = 2048
+"""The minimum for RS256 and its relatives, RFC 7518, section 3.3."""
 MAX_KEYS: Final = 16
 """Maximum number of keys in a file: each is tried on each signature."""
 CURVE_ALGORITHMS: Final[Mapping[str, str]] = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
-"""The algorithm for keys of each curve."""
+"""The one algorithm for keys of each curve, RFC 7518, section 3.4; the names of curves are those of `cryptography`."""
 RSA_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 EDDSA: Final = "EdDSA"
+"""RFC 8037, section 3.1."""
 SUPPORTED_KEYS: Final = (
     f"an EC key (P-256, P-384, P-521), an RSA key of at least {MIN_RSA_BITS} bits, or an Ed25519 key"
 )
 PEM_BLOCK: Final = re.compile(rb"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
 BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]+")
 THUMBPRINT_MEMBERS: Final = frozenset({"crv", "e", "kty", "n", "x", "y"})
+"""The required members of all key types, RFC 7638, section 3.2, and RFC 8037, section 2."""
 
 jws: Final = jwt.PyJWS()
 
@@ -76,12 +79,12 @@ class SigningKey:
             raise UnusableKey(f"is none of the keys that can sign: {SUPPORTED_KEYS}")
         self._key: PrivateKey = loaded
         self.public_key = PublicKey.from_key(loaded.public_key())
-        """What verifies its signatures."""
+        """The public key that verifies its signatures."""
         self._algorithm = self.public_key.algorithms[0]
         self.thumbprint = self.public_key.thumbprint
         """The thumbprint of the public key, RFC 7638."""
         self.key_id = key_id or self.thumbprint
-        """What verifiers know the key by."""
+        """The key id (`kid`) in its signatures."""
 
     @classmethod
     def load(cls, source: SigningKeySource | None, setting: str) -> Self | None:
@@ -106,6 +109,7 @@ class SigningKey:
 
     def sign(self, payload: bytes) -> dict[str, str]:
         """Sign a payload and return an AgentCardSignature without the payload."""
+        # A signature with a detached payload, RFC 7515, appendix F: an AgentCardSignature carries the other two parts.
         token = jws.encode(payload, self._key, self._algorithm, headers={"typ": "JOSE", "kid": self.key_id})
         protected, _, signature = token.split(".")
         return {"protected": protected, "signature": signature}
@@ -138,6 +142,8 @@ class PublicKey:
         """Return whether this key made the signature of a payload."""
         if not is_base64url(protected) or not is_base64url(signature):
             return False
+        # Both are checked above: with a dot in one of them, another part could be read as the payload. The algorithms
+        # follow from the type of the key, never from the header, which an attacker writes (RFC 8725, section 3.1).
         token = f"{protected}.{base64url_encode(payload).decode()}.{signature}"
         try:
             jws.decode(token, self.key, algorithms=self.algorithms)
@@ -153,6 +159,7 @@ def is_base64url(value: object) -> bool:
 
 def compute_thumbprint(jwk: Mapping[str, Any]) -> str:
     """Compute the thumbprint of a public key, RFC 7638."""
+    # Section 3 prescribes this JSON to the byte: required members only, sorted, without whitespace.
     members = {name: value for name, value in jwk.items() if name in THUMBPRINT_MEMBERS}
     text = json.dumps(members, separators=(",", ":"), sort_keys=True)
     return base64url_encode(hashlib.sha256(text.encode()).digest()).decode()
@@ -163,24 +170,25 @@ def read_public_keys(content: bytes) -> list[PublicKey]:
 
     Several keys allow for key rotation. Raises UnusableKey.
     """
-    found = parse_json_web_keys(content) if content.lstrip().startswith(b"{") else parse_pem_keys(content)
-    if not found or len(found) > MAX_KEYS:
-        raise UnusableKey(f"holds {len(found) or 'no'} public keys in PEM or as JSON Web Keys; 1 to {MAX_KEYS} may be")
-    return found
+    keys = parse_json_web_keys(content) if content.lstrip().startswith(b"{") else parse_pem_keys(content)
+    if not keys or len(keys) > MAX_KEYS:
+        raise UnusableKey(f"holds {len(keys) or 'no'} public keys in PEM or as JSON Web Keys; 1 to {MAX_KEYS} may be")
+    return keys
 
 
 def parse_pem_keys(content: bytes) -> list[PublicKey]:
     """Parse the public keys in PEM blocks. Raises UnusableKey."""
-    found = []
+    keys = []
     for block in PEM_BLOCK.finditer(content):
+        # Files of public keys are handed out: a private key in one is a mistake that must not go unnoticed.
         if b"PRIVATE" in block[1]:
             raise UnusableKey("holds a private key, and only the public one belongs there")
         try:
             key = serialization.load_pem_public_key(block[0])
         except ValueError as error:
             raise UnusableKey("holds a PEM block that is no public key") from error
-        found.append(PublicKey.from_key(key))
-    return found
+        keys.append(PublicKey.from_key(key))
+    return keys
 
 
 def parse_json_web_keys(content: bytes) -> list[PublicKey]:
@@ -188,9 +196,10 @@ def parse_json_web_keys(content: bytes) -> list[PublicKey]:
     try:
         document = json.loads(content)
         entries = document.get("keys", [document])
-        found = [(entry, jwt.PyJWK(entry).key) for entry in entries]
+        keys = [(entry, jwt.PyJWK(entry).key) for entry in entries]
     except (ValueError, TypeError, AttributeError, RecursionError, jwt.PyJWTError) as error:
         raise UnusableKey("holds what is no JSON Web Key") from error
-    if any("d" in entry for entry, _ in found):
+    # `d` is the private member of all key types that can sign, RFC 7518, section 6.
+    if any("d" in entry for entry, _ in keys):
         raise UnusableKey("holds a private key, and only the public one belongs there")
-    return [PublicKey.from_key(key) for _, key in found]
+    return [PublicKey.from_key(key) for _, key in keys]

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 KEY_MISMATCH_REASONS = frozenset({"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED"})
 """OpenSSL reasons for a key that belongs to another certificate; the last one if the key type differs."""
 WEAK_KEY_REASONS = frozenset({"EE_KEY_TOO_SMALL", "CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK"})
+"""OpenSSL reasons for keys and signatures below its security level."""
 
 FileStamps: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 """Inode, size and modification time of each file, None for a missing one; a difference means that a file changed."""
@@ -58,6 +59,7 @@ class ServerCertificate:
         self._certificate = files.certificate
         self._key = files.key
         self._setting = setting
+        # Guards _seen and _pair. Held while the files are read, so that concurrent handshakes read them once.
         self._lock = threading.Lock()
         self._seen = self._file_stamps()
         self._pair = self._read(self._seen)
@@ -77,19 +79,21 @@ class ServerCertificate:
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
         """Return the credentials for a gRPC server: each new connection gets the current certificate."""
-        given = self.current()
+        configured = self.current()
 
-        def renewed() -> grpc.ServerCertificateConfiguration | None:
-            nonlocal given
-            found = self.current()
-            if found is given:
+        # gRPC calls this on its own threads, for every handshake. Two of them may see the same new pair; then gRPC
+        # loads it twice, which is harmless.
+        def fetch_if_renewed() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal configured
+            pair = self.current()
+            if pair is configured:
                 return None
-            given = found
-            return certificate_configuration(found)
+            configured = pair
+            return certificate_configuration(pair)
 
-        # None keeps what gRPC has, which its types do not say.
-        fetch = cast("Callable[[], grpc.ServerCertificateConfiguration]", renewed)
-        return grpc.dynamic_ssl_server_credentials(certificate_configuration(given), fetch)
+        # None keeps the present configuration; the type stubs of gRPC do not allow for it.
+        fetch = cast("Callable[[], grpc.ServerCertificateConfiguration]", fetch_if_renewed)
+        return grpc.dynamic_ssl_server_credentials(certificate_configuration(configured), fetch)
 
     def https_context(self) -> ssl.SSLContext:
         """Return the context for an HTTPS server: each new connection gets the current certificate."""
@@ -98,10 +102,12 @@ class ServerCertificate:
         def renew(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
             connection.context = self.current().context
 
+        # Called for every handshake, also if the client names no server.
         context.sni_callback = renew
         return context
 
     def _renew(self, state: FileStamps) -> None:
+        # First, so that files that stay invalid are read and reported once, not at every handshake.
         self._seen = state
         try:
             self._pair = self._read(state)
@@ -114,6 +120,7 @@ class ServerCertificate:
         """Read the pair from the files, which had these stamps before. Raises ConfigError."""
         certificate, key = self._read_file("certificate", self._certificate), self._read_file("key", self._key)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # RFC 9113, section 9.2, requires TLS 1.2 for HTTP/2; RFC 8996 deprecates the versions before.
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if not has_certificate(certificate):
             raise self._setting_error("certificate", f"{self._certificate} holds no certificate in PEM")
@@ -122,7 +129,8 @@ class ServerCertificate:
         except (ssl.SSLError, OSError) as error:
             raise self._load_error(error) from error
         if self._file_stamps() != state:
-            # What was read may be half of one pair and half of another.
+            # The certificate may be of one pair and the key of another. Empty stamps match no files, so that the next
+            # call reads them again.
             self._seen = ()
             raise self._setting_error("certificate", f"{self._certificate} or its key changed while they were read")
         return CertificateKeyPair(certificate, key, context)
@@ -156,10 +164,10 @@ def certificate_configuration(pair: CertificateKeyPair) -> grpc.ServerCertificat
 def file_stamp(path: Path) -> tuple[int, int, int] | None:
     """Return inode, size and modification time of a file, or None if it is missing."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def has_certificate(content: bytes) -> bool:

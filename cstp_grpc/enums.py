@@ -41,7 +41,7 @@ class DecisionStatus(StrEnum):
 
 
 class Severity(StrEnum):
-    """Whether a matching guardrail blocks or warns."""
+    """The effect of a matching guardrail."""
 
     BLOCK = "block"
     WARN = "warn"

@@ -37,7 +37,7 @@ class CstpError(Exception):
     """
 
     reason: str
-    """Each subclass has its own; an error of a later contract has one that no class here has."""
+    """A value of ErrorReason; a client may meet one of a newer contract, for which there is no class here."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class CstpError(Exception):
         self.retry_after = retry_after
         """Seconds to wait before trying again; None where waiting does not help."""
         self.blocks = tuple(blocks)
-        """The guardrails that forbid it."""
+        """The guardrails that block the action."""
         self.final = False
-        """Whether whoever answered asks not to repeat the call, although the reason may pass."""
+        """True if the server asks not to retry the call, although errors of this reason are retriable."""
 
     @property
     def request_id(self) -> str | None:

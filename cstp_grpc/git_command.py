@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+# With -c, which overrides the repository's own .git/config; see git-config(1).
 SETTINGS = (
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
@@ -16,7 +17,7 @@ SETTINGS = (
 )
 """A repository's own settings must neither start programs nor change what is printed."""
 DIFF_OPTIONS = ("--no-ext-diff", "--no-textconv", "--no-color", "-z")
-"""What every command that prints differences needs for the same reason."""
+"""Options for commands that print differences: no external diff or textconv programs of the repository, no colour."""
 
 
 def git_command(*arguments: str, search_path: str | None = None) -> list[str]:
@@ -32,4 +33,5 @@ def git_command(*arguments: str, search_path: str | None = None) -> list[str]:
 
 def find_work_tree(folder: Path) -> Path | None:
     """Return the nearest folder from here upwards that is the root of a git work tree, or None."""
+    # lexists: `.git` is a folder, in linked work trees and submodules a file, and it may be a link.
     return next((above for above in (folder, *folder.parents) if os.path.lexists(above / ".git")), None)

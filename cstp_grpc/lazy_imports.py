@@ -13,15 +13,15 @@ from typing import Any
 
 def lazy_exports(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """Return a `__getattr__` for a package that imports each name from the module that defines it."""
-    places = {name: module for module, names in modules.items() for name in names}
+    module_of = {name: module for module, names in modules.items() for name in names}
 
     def find(name: str) -> Any:
-        if name not in places:
+        if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(places[name])
-        # The next use finds them without coming here. All of them, since importing a module puts it into its package
-        # under its own name, which one of them may have.
-        for offered in modules[places[name]]:
+        module = importlib.import_module(module_of[name])
+        # All its exports become attributes of the package, so that their next use does not come here. All, because an
+        # import also binds the submodule in its package, under a name that one of the exports may have.
+        for offered in modules[module_of[name]]:
             setattr(sys.modules[package], offered, getattr(module, offered))
         return getattr(module, name)
 

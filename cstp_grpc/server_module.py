@@ -1,4 +1,4 @@
-"""What the rooms of the server are built from, and what each of them contributes to it."""
+"""The parts that all rooms of the server share, and the module that each room contributes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BackgroundPart(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """What a room contributes to the server, which starts and stops it; building one starts nothing."""
+    """The contribution of a room to the server, which starts and stops it; building a module starts nothing."""
 
     servicers: Sequence[ServicerRegistration] = ()
     background: Sequence[BackgroundPart] = ()
@@ -38,8 +38,8 @@ class Module:
     late_background: Sequence[BackgroundPart] = ()
     """The same, but started after the server listens, because no call waits for it."""
     begin_stop: Sequence[Callable[[], None]] = ()
-    """Called when the server begins to stop, before it waits for the calls in progress. What such calls can do without
-    ends meanwhile, and so does what they wait for without an end of its own, such as streams.
+    """Called when the server begins to stop, before it waits for calls in progress. They end work that such calls do
+    not need, and waits that would not end by themselves, such as streams.
     """
     on_foreign_commit: Sequence[Callable[[], object]] = ()
     """Called in a thread after another process has written to the database."""
@@ -49,7 +49,7 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class SharedParts:
-    """What all rooms are built from."""
+    """The parts that all rooms are built from."""
 
     settings: Settings
     deployment: Deployment

@@ -17,8 +17,11 @@ YamlScalar = str | int | float | bool | None
 PlainValue = YamlScalar | list["PlainValue"] | dict[str, "PlainValue"]
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The parser of libyaml, several times faster, if PyYAML was built with it."""
 MERGE_KEY = "<<"
 """A key of YAML 1.1 that may be repeated; it has no meaning here."""
+# The core schema, YAML 1.2.2, section 10.3.2, with bounds: 18 digits fit into 64 bits, and an exponent of 3 digits
+# covers every double. Longer numbers are texts, because reading them as numbers would change them.
 INTEGER = re.compile(r"[-+]?(?:0|[1-9]\d{0,17})")
 NUMBER = re.compile(r"[-+]?(?:0|[1-9]\d*)?(?:\.\d+|(?<=\d)\.|(?<=\d))(?:[eE][-+]?\d{1,3})?")
 NULLS = frozenset(("", "~", "null", "Null", "NULL"))
@@ -42,7 +45,7 @@ class YamlNode:
     value: YamlScalar | list[YamlNode] | dict[str, YamlNode]
     plain: PlainValue = field(init=False)
 
-    # This is not left until `plain` is asked for: a long chain of aliases would then exhaust the stack.
+    # Computed now from the finished parts, not recursively on demand: a long chain of aliases would exhaust the stack.
     def __post_init__(self) -> None:
         if isinstance(self.value, dict):
             self.plain = {key: node.plain for key, node in self.value.items()}
@@ -61,6 +64,7 @@ class YamlNode:
 class YamlReader:
     """Reads the documents of one text; a subclass decides what else is an error."""
 
+    # Chosen: deeper than records and rulebooks are, and far from the recursion limit of Python, as `_node` recurses.
     max_depth = 24
     key_problem = "a key must be a plain text"
     syntax_problem = "broken YAML"
@@ -131,6 +135,7 @@ class YamlReader:
             raise TypeError(f"no value starts with {event}")
         self.check_properties(event.anchor, event.tag, line)
         if isinstance(event, yaml.ScalarEvent):
+            # implicit[0] is True for a plain scalar without a tag; a quoted one stays a text.
             node = YamlNode(line, self.read_scalar(event.value, line) if event.implicit[0] else event.value)
         elif isinstance(event, yaml.MappingStartEvent):
             node = YamlNode(line, self._entries(events, depth))

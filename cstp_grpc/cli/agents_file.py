@@ -119,7 +119,7 @@ def check_mapping(value: Any) -> str | None:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a YAML value is a number; bool is a subclass of int in Python and is excluded."""
+    """Return whether a YAML value is a number; bool, a subclass of int in Python, is none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -145,8 +145,8 @@ def find_file_problems(content: Mapping[str, Any]) -> Iterator[str]:
         else:
             yield from find_mapping_problems(entry, f"agents.{number}.", ENTRY_CHECKS, REQUIRED_ENTRY_KEYS)
     names = [entry["name"] for entry in entries if isinstance(entry, Mapping) and isinstance(entry.get("name"), str)]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        yield f"agents: named more than once: {', '.join(twice)}"
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        yield f"agents: named more than once: {', '.join(duplicates)}"
     if isinstance(defaults, Mapping):
         yield from find_mapping_problems(defaults, "defaults.", DEFAULTS_CHECKS)
 
@@ -161,6 +161,7 @@ def find_mapping_problems(
     for key, value in content.items():
         check = checks.get(key)
         if check is None:
+            # Imported here: only a mistake needs it.
             import difflib
 
             meant = difflib.get_close_matches(str(key), checks, n=1)

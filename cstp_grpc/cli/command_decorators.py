@@ -41,10 +41,10 @@ LIMIT = click.IntRange(min=1)
 def parse_instant(text: str) -> datetime:
     """Parse an ISO 8601 instant, by default in UTC. Raises click.BadParameter."""
     try:
-        moment = datetime.fromisoformat(text)
+        instant = datetime.fromisoformat(text)
     except ValueError as error:
         raise click.BadParameter(f"{text!r} is not a date like 2026-01-31 or 2026-01-31T12:00:00Z") from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
 def parse_json_object(text: str) -> dict[str, Json]:
@@ -91,12 +91,12 @@ def merge_assignments(
     assignments: Iterable[tuple[str, Json]], whole: Mapping[str, Json] | None, option: str
 ) -> dict[str, Json]:
     """Return a JSON object given as a whole and by key. Raises click.UsageError for a repeated key."""
-    found = dict(whole or {})
+    merged = dict(whole or {})
     for key, value in assignments:
-        if key in found:
+        if key in merged:
             raise click.UsageError(f"{option} gives {key!r} more than once.")
-        found[key] = value
-    return found
+        merged[key] = value
+    return merged
 
 
 def enum_choice(kind: type[StrEnum]) -> click.Choice[str]:
@@ -135,8 +135,8 @@ def object_options(name: str, parameter: str, member_help: str, whole_help: str)
         def wrapper(
             *args: Any, assignments: Sequence[tuple[str, Json]], whole: Mapping[str, Json] | None, **kwargs: Any
         ) -> None:
-            given = bool(assignments) or whole is not None
-            command(*args, **{parameter: merge_assignments(assignments, whole, name) if given else None}, **kwargs)
+            present = bool(assignments) or whole is not None
+            command(*args, **{parameter: merge_assignments(assignments, whole, name) if present else None}, **kwargs)
 
         return stack_options(
             click.option(
@@ -176,7 +176,7 @@ def filter_options(command: Command) -> Command:
 
     @functools.wraps(command)
     def wrapper(*args: Any, recorded_by: str | None, **kwargs: Any) -> None:
-        # Not loaded before it is needed: it brings gRPC along.
+        # Imported here, because it loads gRPC.
         from cstp_grpc.client import decision_filters
 
         conditions = {name: kwargs.pop(name) for name in FILTER_NAMES}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 DEVELOPER = "developer"
 TOKEN_FILE = "dev-token"  # noqa: S105 - a file's name
 TOKEN_BYTES = 32
+"""256 bits of randomness, the default of `secrets`."""
 EXAMPLES_FILE = Path(__file__).with_name("examples") / "decisions.yaml"
 
 
@@ -41,6 +42,7 @@ class DeveloperToken:
 def developer_token(data_dir: Path) -> DeveloperToken:
     """Return the token in the data folder; the first start creates it. Raises ConfigError."""
     path = data_dir / TOKEN_FILE
+    # Others cannot enter a new data folder; an existing one keeps its mode.
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = secrets.token_urlsafe(TOKEN_BYTES)
     try:
@@ -52,6 +54,8 @@ def developer_token(data_dir: Path) -> DeveloperToken:
 
 def write_private(path: Path, text: str) -> None:
     """Write a new file that only its owner may read. Raises FileExistsError."""
+    # The mode at creation, because a chmod afterwards would leave it readable for a moment. O_EXCL also refuses a link
+    # that somebody else put there.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
@@ -102,6 +106,7 @@ def write_agents_file(settings: Settings, url: str, bridge: str | None, token: s
     if bridge:
         agents.append({"name": f"{DEVELOPER}-http", "url": bridge, **secret, **authority_entry(settings.server.tls)})
     path = settings.data_dir / AGENTS_FILE
+    # Renamed when complete: commands that read the file at the same time see the old one or the new one.
     unfinished = path.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
     write_private(unfinished, yaml.safe_dump({"agents": agents}, sort_keys=False))
@@ -125,11 +130,11 @@ def read_examples() -> Iterator[ImportRecord]:
     # Not loaded before it is needed: only the first start of a developer's server imports anything.
     from cstp_grpc.importing import ParsedRecord, read_records
 
-    for found in read_records([EXAMPLES_FILE]):
-        if not isinstance(found, ParsedRecord):
-            raise ValueError(f"{found.path}:{found.line}: {found.reason}")  # noqa: TRY004 - the file is wrong
-        record, links = found.record, found.record.links
-        # Wherever the package is installed, its examples are the same decisions.
+    for parsed in read_records([EXAMPLES_FILE]):
+        if not isinstance(parsed, ParsedRecord):
+            raise ValueError(f"{parsed.path}:{parsed.line}: {parsed.reason}")  # noqa: TRY004 - the file is wrong
+        record, links = parsed.record, parsed.record.links
+        # Sources identify decisions, so that they must not depend on the folder of the installation.
         renamed = SourceLinks(
             supersedes=tuple(map(stable_source, links.supersedes)),
             superseded_by=tuple(map(stable_source, links.superseded_by)),

@@ -49,35 +49,39 @@ class PortReservation:
         self._sockets.close()
 
     def _bind(self, opened: ExitStack, kind: tuple[int, int, int], address: tuple[Any, ...]) -> None:
-        wanted = (address[0], self.port, *address[2:])
-        # Another server of this user may share its port too: only a port on which nobody listens is ours to share.
+        # With port 0 the first address chooses the port, and the others get the same one.
+        address_to_bind = (address[0], self.port, *address[2:])
+        # Without SO_REUSEPORT, which would succeed beside a listener of the same user: another CSTP on this port must
+        # be an error, not share its connections.
         with open_socket(kind) as probe:
-            probe.bind(wanted)
+            probe.bind(address_to_bind)
         reserved = opened.enter_context(open_socket(kind))
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reserved.bind(wanted)
+        reserved.bind(address_to_bind)
         self.port = reserved.getsockname()[1]
 
 
 def open_socket(kind: tuple[int, int, int]) -> socket.socket:
     """Return a socket that can bind a port with connections in TIME_WAIT; an IPv6 socket is for IPv6 only."""
-    found = socket.socket(*kind)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if found.family == socket.AF_INET6:
-        found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-    return found
+    opened = socket.socket(*kind)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if opened.family == socket.AF_INET6:
+        # Otherwise :: would take the port of 0.0.0.0 as well, which is bound separately.
+        opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    return opened
 
 
 logger = logging.getLogger(__name__)
 
 MAX_DEATHS = 5
-"""How often a process may die within `WINDOW_SECONDS` and is started again."""
+"""Deaths within `WINDOW_SECONDS` after which a process is still restarted; at one more it is given up."""
 WINDOW_SECONDS = 300.0
+"""Chosen: five deaths in five minutes have a lasting cause, which restarts do not mend."""
 FIRST_PAUSE = 0.5
-"""Seconds before another attempt to start a process anew; the pause doubles with each failure."""
+"""Seconds before the second attempt to restart a process; the pause doubles with each failure."""
 
 ReadinessReport: TypeAlias = Mapping[str, Any]
-"""What a process told when it was ready to serve."""
+"""The report of a process that is ready to serve."""
 
 
 class ChildProcessFailed(Exception):
@@ -89,7 +93,7 @@ class ChildProgram:
     """The program of a supervised process: a module that reads its task from the descriptor `--task-fd`."""
 
     name: str
-    """How sentences call it at their beginning, for instance `The bridge`."""
+    """Its name at the beginning of a sentence, for instance `The bridge`."""
     module: str
     arguments: Sequence[str] = ()
     environment: Mapping[str, str] | None = None
@@ -97,9 +101,9 @@ class ChildProgram:
     inherit: Sequence[int] = ()
     """Descriptors that it keeps open."""
     start_seconds: float = 30.0
-    """How long it may take to be ready."""
+    """Seconds that it may take to become ready."""
     stop_seconds: float = child_process.GRACE_SECONDS
-    """How long it may take to stop before it is ended."""
+    """Seconds that it may take to stop before it is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ class ChildRestarted:
 
 
 RestartCallback = Callable[[ChildRestarted | ChildProcessFailed], None]
-"""Takes what became of a process that had died; called on a thread of its own."""
+"""Receives the result of a restart; called on the thread that supervises the process."""
 
 
 class SupervisedProcess:
@@ -125,7 +129,9 @@ class SupervisedProcess:
         self._channel: socket.socket | None = None
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        """Held while a process takes the place of another, so that none is started after `stop`."""
+        """Guards `child`, and `_channel` in `stop`. Held while a process is replaced, so that none is started after
+        `stop`, but not while its report is awaited: `stop` ends that wait by shutting the channel down.
+        """
         self._keeper: threading.Thread | None = None
         self.child: child_process.ChildProcess | None = None
         """The process; None before the first start."""
@@ -145,6 +151,7 @@ class SupervisedProcess:
             ours.close()
             raise
         finally:
+            # The child has its own copy: once it ends, reading from our end returns.
             theirs.close()
         self._channel = ours
 
@@ -154,7 +161,7 @@ class SupervisedProcess:
         if self.child is None:
             self.prepare()
         assert self._channel is not None
-        # Whether it has ended meanwhile is seen when its report is read.
+        # A process that ended meanwhile is noticed when its report is read.
         with suppress(BrokenPipeError, ConnectionResetError):
             self._channel.sendall(task)
             self._channel.shutdown(socket.SHUT_WR)
@@ -193,7 +200,8 @@ class SupervisedProcess:
         self._stopping.set()
         with self._lock:
             if self._channel:
-                # Whoever waits for a report is woken; closing the socket would take it from under them.
+                # Wakes the thread that waits for a report. Not closed here: that thread still uses the descriptor,
+                # whose number another file could get.
                 with suppress(OSError):
                     self._channel.shutdown(socket.SHUT_RDWR)
             if self.child:
@@ -254,6 +262,7 @@ class SupervisedProcess:
 
     def _note_death(self, code: int) -> None:
         """Record a death. Raises ChildProcessFailed after too many within the window."""
+        # The deque keeps the latest MAX_DEATHS only, so that its first one is the oldest that counts.
         now = self._clock()
         if len(self._deaths) == MAX_DEATHS and now - self._deaths[0] < WINDOW_SECONDS:
             name = self.program.name
@@ -268,11 +277,12 @@ class SupervisedProcess:
 
 def stop_all(processes: Iterable[SupervisedProcess]) -> None:
     """Stop several processes concurrently and wait for them to exit."""
-    found = list(processes)
-    if not found:
+    stopping = list(processes)
+    if not stopping:
         return
-    with ThreadPoolExecutor(len(found)) as pool:
-        for _ in pool.map(SupervisedProcess.stop, found):
+    with ThreadPoolExecutor(len(stopping)) as pool:
+        # Going through the results raises the error of a stop that failed.
+        for _ in pool.map(SupervisedProcess.stop, stopping):
             pass
 
 
@@ -281,6 +291,7 @@ def read_line(channel: socket.socket, seconds: float) -> bytes:
     deadline = time.monotonic() + seconds
     read = b""
     while not read.endswith(b"\n"):
+        # A timeout of 0 would make the socket non-blocking.
         channel.settimeout(max(deadline - time.monotonic(), 0.001))
         try:
             part = channel.recv(65_536)

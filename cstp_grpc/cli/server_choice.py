@@ -29,10 +29,10 @@ class Endpoint:
     token: str | None = None
     identified_by: str = ""
     local: bool = False
-    """Whether it is this machine's own server."""
+    """True for this machine's own server."""
     defaults: AgentCallDefaults = field(default_factory=AgentCallDefaults)
     ca_file: Path | None = None
-    """A PEM file of the authorities that certify it; None leaves it to the system's."""
+    """A PEM file of the authorities that certify it; None means those of the system."""
 
     def connect(self, timeout: float | None) -> CstpClient:
         """Return a client. Raises InvalidArgument and ConfigError."""
@@ -103,25 +103,26 @@ def choose_server(
 
 def with_overrides(endpoint: Endpoint, choice: ServerChoice, environment: CommandEnvironment | None = None) -> Endpoint:
     """Return the endpoint with the token and CA file of the command line or the environment, if given."""
-    named = choice.ca_file or (environment.ca_file if environment else None)
-    found = replace(endpoint, ca_file=named or endpoint.ca_file)
+    # The environment's token is only for servers that no agents file describes: it must not go to every named agent.
+    ca_file = choice.ca_file or (environment.ca_file if environment else None)
+    overridden = replace(endpoint, ca_file=ca_file or endpoint.ca_file)
     if choice.token:
-        return replace(found, token=choice.token, identified_by="--token")
+        return replace(overridden, token=choice.token, identified_by="--token")
     if environment and environment.token:
-        return replace(found, token=environment.token, identified_by="CSTP_TOKEN")
-    return found
+        return replace(overridden, token=environment.token, identified_by="CSTP_TOKEN")
+    return overridden
 
 
 def existing_agents_files(named: Path | None, configuration: ConfigurationSource) -> list[Path]:
     """Return the existing agents files, in search order."""
     if named:
         return [named]
-    places = [
+    candidates = [
         Path(AGENTS_FILE),
         Path("~/.config/cstp").expanduser() / AGENTS_FILE,
         configuration.data_dir() / AGENTS_FILE,
     ]
-    return [place for place in places if place.exists()]
+    return [path for path in candidates if path.exists()]
 
 
 def find_agent(name: str, files: list[Path]) -> Endpoint:
@@ -158,7 +159,7 @@ def local_server(configuration: ConfigurationSource) -> Endpoint:
     if settings.grpc.port == 0:
         raise ConfigError("grpc.port: is 0, so the port is not known; name the server with --agent grpc://HOST:PORT")
     address = join_host_port(dial_host(settings.grpc.host), settings.grpc.port)
-    # Our own server has the certificate that the settings name, whoever certifies it.
+    # Our own server's certificate is trusted as it is, also if it is self-signed.
     tls = settings.grpc.tls
     url, ca_file = (f"grpcs://{address}", tls.certificate) if tls else (f"grpc://{address}", None)
     endpoint = Endpoint(url, "the configuration", local=True, ca_file=ca_file)

@@ -38,7 +38,7 @@ class BridgeAddress:
 
     url: str
     a2a_target: str | None
-    """A2A over gRPC, `host:port`; None if A2A is left out."""
+    """The `host:port` of A2A over gRPC; None if A2A is disabled."""
 
 
 class BridgeProcesses:
@@ -132,9 +132,11 @@ def to_local_address(address: str) -> str:
 
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 300.0
-"""How long a worker may take to serve: the first one migrates the database and may fetch the weights of the model."""
+"""Seconds that a worker may take to become ready. Chosen: the first one may migrate the database and
+download a model.
+"""
 STOP_SECONDS = 10.0
-"""How long a worker may take to stop beside the time for draining: open streams, a batch for the index."""
+"""Seconds that a worker may take to stop after draining. Chosen: for open streams and a batch for the index."""
 
 
 class WorkerProcesses:
@@ -152,6 +154,8 @@ class WorkerProcesses:
             self._private = [PortReservation(LOOPBACK, 0, "grpc.port") for _ in range(number)]
             for reservation in self._private:
                 opened.callback(reservation.release)
+            # Before any worker starts, because all of them inherit the descriptors, also those that are restarted: the
+            # contents survive the death of every worker.
             self._limits_memory, self._vectors_memory = create_shared_memory(), create_shared_memory()
             for memory in (self._limits_memory, self._vectors_memory):
                 opened.callback(os.close, memory)
@@ -166,7 +170,8 @@ class WorkerProcesses:
                 ChildProgram(
                     f"Worker {index + 1}",
                     "cstp_grpc.server.worker",
-                    # As long as one of them lives, nobody else has the data folder.
+                    # The lock is inherited: while a worker lives, no other server can open the data folder, even if
+                    # this process was killed.
                     inherit=[lock.fileno(), self._limits_memory, self._vectors_memory],
                     start_seconds=START_SECONDS,
                     stop_seconds=max(stop_seconds, GRACE_SECONDS),
@@ -245,10 +250,10 @@ def start_index(opened: ExitStack, settings: Settings) -> str | None:
     """Start the Chroma server of all workers and return its URL, or None if the settings need none."""
     if settings.index.mode != "embedded":
         return None
-    # What it needs beside the standard library, a supervisor without it does not load.
+    # Imported here: a supervisor without an index loads little besides the standard library.
     from cstp_grpc.decisions.search.chroma_process import ChildChromaServer, ChromaKeeper, find_free_port
 
-    # Workers are told once where it is, so that it stays there.
+    # The workers get its URL in their task, so that it keeps the port when it is restarted.
     port = find_free_port()
     keeper = ChromaKeeper(ChildChromaServer(settings.data_dir / INDEX_FOLDER, port))
     keeper.start()
@@ -302,11 +307,12 @@ class ServerStack:
                 check_certificate(settings)
                 self._bridges = BridgeProcesses(settings, config_file, count_bridges(settings.serve), environment)
                 opened.callback(self._bridges.stop)
-                # Loading takes all of them most of their start, so they do it at the same time.
+                # Loading modules is most of a start, so that bridges and server do it concurrently.
                 self._bridges.prepare()
             bridge_target = self._start_server(opened, settings, private=private or bridge)
             if self._bridges:
-                # The bridge stops first, so that nobody calls through it any more when the server drains.
+                # Registered a second time, because callbacks run in reverse: the bridges stop before the server, so
+                # that no calls come through them while it drains. Stopping them again is harmless.
                 opened.callback(self._bridges.stop)
                 self.bridge_address = self._bridges.start(bridge_target, self.server.url)
             self._opened = opened.pop_all()
@@ -348,7 +354,7 @@ class ServerStack:
             opened.callback(self._workers.stop)
             self._workers.start()
             return ",".join(self._workers.private_targets)
-        # The supervisor of several servers does without what one of them needs.
+        # Imported here: the supervisor of several servers does not need it.
         from cstp_grpc.server.app import App
 
         app = App(settings)
@@ -359,8 +365,8 @@ class ServerStack:
 
     def _stop_app(self, app: App) -> None:
         """Stop the server of this process within what the bridge left of the drain time."""
-        left = 0.0 if self._drains_until is None else self._drains_until - time.monotonic()
-        app.stop(max(left, min(self._drain_seconds, GRACE_SECONDS)))
+        remaining = 0.0 if self._drains_until is None else self._drains_until - time.monotonic()
+        app.stop(max(remaining, min(self._drain_seconds, GRACE_SECONDS)))
 
 
 def check_certificate(settings: Settings) -> None:

@@ -32,11 +32,13 @@ CONTRACTS, PITFALLS, CHECKS, BOUNDARIES = BINDING_SECTIONS = ("contracts", "pitf
 SECTIONS = (*BINDING_SECTIONS, INTRODUCTION_KEY)
 ITEM_SECTIONS = (PITFALLS, CHECKS, BOUNDARIES)
 MAX_SECTION_BYTES = 1024 * 1024
-"""Limit of section texts in a response, all sections together."""
+"""Maximum bytes of section texts in a response, all sections together: 1 MiB. Chosen: a quarter of a gRPC message."""
 MAX_LISTED_BYTES = MAX_BYTES // 4
 """Limit of the check items in a response, and of the pending learnings."""
 CACHE_CHARACTERS = 16_777_216
+"""Characters of parsed texts in the cache: 16 Mi."""
 CACHE_ENTRY_OVERHEAD = 1024
+"""Characters that an entry counts in addition to its text, for its result."""
 
 T = TypeVar("T")
 
@@ -53,6 +55,7 @@ class ParsedTextCache:
     """Caches what functions parse from texts. Thread-safe."""
 
     def __init__(self, characters: int = CACHE_CHARACTERS) -> None:
+        # Guards the cache, whose lookups reorder it; texts are parsed without it, possibly by two threads at once.
         self._lock = threading.Lock()
         self._known: LRUCache[tuple[Callable[[str], Any], str], tuple[str, Any]] = LRUCache(
             characters, lambda known: len(known[0]) + CACHE_ENTRY_OVERHEAD
@@ -63,12 +66,13 @@ class ParsedTextCache:
         with self._lock:
             known = self._known.get((function, text))
         if known:
-            made: T = known[1]
-            return made
-        made = function(text)
+            cached: T = known[1]
+            return cached
+        parsed = function(text)
         with self._lock:
-            self._known[function, text] = text, made
-        return made
+            # The key is the text itself: whatever file it is from, a changed text is a new key.
+            self._known[function, text] = text, parsed
+        return parsed
 
 
 class ProjectCodeReader:
@@ -167,6 +171,7 @@ def _parse_rules(
         never=_unique_texts(items[BoundaryPermission.NEVER] for items in boundaries),
         ask_first=_unique_texts(items[BoundaryPermission.ASK_FIRST] for items in boundaries),
         always=_unique_texts(items[BoundaryPermission.ALWAYS] for items in boundaries),
+        # Reversed: the checks of the node nearest to the paths come first.
         checks=_unique_texts(memo(check_items, text) for text in reversed(texts.get(CHECKS, ()))),
         pitfalls=_unique_texts(memo(pitfall_titles, text) for text in texts.get(PITFALLS, ())),
         unreadable=unreadable,

@@ -22,10 +22,10 @@ from cstp_grpc.intent_layer.node_document import INTRODUCTION, count_tokens, sec
 from cstp_grpc.intent_layer.project_tree import ProjectTree
 
 PENDING_SECTION = "Pending Learnings"
-"""The section that holds what nobody has reviewed yet."""
+"""The heading of the learnings that were not reviewed yet."""
 SHOWN_CHARACTERS = 200
 SHOWN_UNREADABLE = 20
-"""How many of the reports that cannot be read are listed."""
+"""Unreadable reports that are listed; of further ones only the number is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _to_quotation(text: str) -> str:
 
 
 REQUIRED_SECTIONS = ("Purpose", "Entry Points", "Contracts")
-"""What every node has."""
+"""The sections that every node must have."""
 PROTOCOL_SECTIONS = (
     *REQUIRED_SECTIONS,
     "Pitfalls",
@@ -129,11 +129,13 @@ PROTOCOL_SECTIONS = (
 SECTION_ORDER = {section_key(name): number for number, name in enumerate((INTRODUCTION, *PROTOCOL_SECTIONS))}
 BINDING_SECTIONS = frozenset({"contracts", "pitfalls", "checks"})
 LIMITING_SECTIONS = frozenset({"boundaries", section_key(INTRODUCTION)})
-"""What may forbid something: boundaries, and an introduction such as "Never edit by hand."."""
+"""Sections that may forbid something: boundaries, and an introduction such as "Never edit by hand."."""
 SECTION_RANKS = {"purpose": 4, "entry points": 3} | {
     section_key(name): 2 for name in ("Patterns", "Design Rationale", "Code Map", "Public API", "Downlinks", "Context")
 }
-"""How much a section is worth; one that the protocol does not know is worth 1, what is pending 0."""
+"""The ranks by which parts are dropped to fit a token budget, the lowest first. A section unknown to the protocol has
+rank 1, a pending learning 0. Chosen: what forbids or binds goes last, and of it what is nearest to the path.
+"""
 UNREADABLE_RANK = -1
 ANCESTORS_LIMITING_RANK = 5
 HIERARCHY_RANK = 6
@@ -188,13 +190,13 @@ def merge_sections(
     Each file has at most one part in a section: repeated sections are joined. With `subsections`, headings of level 3
     of these names match too, unless the section around them matches itself.
     """
-    wanted = {key: number for number, key in enumerate(dict.fromkeys(section_key(name) for name in only))}
+    requested = {key: number for number, key in enumerate(dict.fromkeys(section_key(name) for name in only))}
     merged: dict[str, MergedSection] = {}
     for _, file in iter_delivered_files(nodes):
-        for key, name, part in _merge_parts(_select_sections(file, wanted, subsections=subsections)):
+        for key, name, part in _merge_parts(_select_sections(file, requested, subsections=subsections)):
             known = merged.get(key, MergedSection(name, ()))
             merged[key] = MergedSection(known.name, (*known.parts, part))
-    order = wanted or SECTION_ORDER
+    order = requested or SECTION_ORDER
     return tuple(merged[key] for key in sorted(merged, key=lambda key: order.get(key, len(order))))
 
 
@@ -214,12 +216,12 @@ def iter_delivered_files(nodes: Iterable[Node]) -> Iterator[tuple[Node, NodeFile
                 yield node, file
 
 
-def _select_sections(file: NodeFile, wanted: Mapping[str, int], *, subsections: bool) -> Iterator[NodeSection]:
+def _select_sections(file: NodeFile, requested: Mapping[str, int], *, subsections: bool) -> Iterator[NodeSection]:
     for section in file.sections:
-        if not wanted or section_key(section.name) in wanted:
+        if not requested or section_key(section.name) in requested:
             yield section
         elif subsections:
-            yield from (below for below in section.subsections if section_key(below.name) in wanted)
+            yield from (below for below in section.subsections if section_key(below.name) in requested)
 
 
 def _merge_parts(sections: Iterable[NodeSection]) -> list[tuple[str, str, SectionPart]]:
@@ -227,16 +229,16 @@ def _merge_parts(sections: Iterable[NodeSection]) -> list[tuple[str, str, Sectio
 
     An empty section unknown to the protocol is kept for its heading.
     """
-    found: dict[str, tuple[str, SectionPart]] = {}
+    merged: dict[str, tuple[str, SectionPart]] = {}
     for section in sections:
         key = section_key(section.name)
-        if key in found:
-            name, part = found[key]
+        if key in merged:
+            name, part = merged[key]
             text = "\n\n".join(text for text in (part.text, section.text) if text)
-            found[key] = name, replace(part, text=text)
+            merged[key] = name, replace(part, text=text)
         else:
-            found[key] = section.name, SectionPart(section.file, section.text, section.line)
-    return [(key, name, part) for key, (name, part) in found.items() if part.text or key not in SECTION_ORDER]
+            merged[key] = section.name, SectionPart(section.file, section.text, section.line)
+    return [(key, name, part) for key, (name, part) in merged.items() if part.text or key not in SECTION_ORDER]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +255,7 @@ def _fit_to_budget(page: ContextPage, nodes: Sequence[Node], max_tokens: int | N
     if max_tokens is None or count_tokens(markdown) <= max_tokens:
         return page, markdown
     pieces = sorted(_droppable_pieces(page, nodes), key=lambda piece: piece.worth)
-    # Leaving out more never makes the Markdown longer, so that the fewest to leave out are found by halving.
+    # Dropping more pieces never makes the Markdown longer, so that a binary search finds the fewest.
     low, high = 1, len(pieces)
     while low < high:
         middle = (low + high) // 2
@@ -264,6 +266,7 @@ def _fit_to_budget(page: ContextPage, nodes: Sequence[Node], max_tokens: int | N
     kept = _drop_pieces(page, pieces[:low])
     named = replace(kept, left_out=tuple(piece.left_out for piece in pieces[:low] if piece.left_out))
     markdown = render_page(named)
+    # The comment that lists the omissions may itself exceed the budget; then it is left out of the Markdown.
     return named, markdown if count_tokens(markdown) <= max_tokens else render_page(kept)
 
 

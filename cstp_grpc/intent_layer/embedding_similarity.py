@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cstp_grpc.embedding.embedder import Embedder
 
 MAX_COMPARED = 500
-"""How many texts are compared at once; a node within its budget has some fifty."""
+"""Texts that are embedded for one comparison at most. Chosen: ten times the statements of a node within its budget."""
 
 
 class EmbeddedSimilarity:

@@ -24,17 +24,17 @@ from cstp_grpc.intent_layer.project_files import FolderListing, join_path
 from cstp_grpc.intent_layer.project_tree import SKIPPED_FOLDERS, ProjectTree
 
 MAX_BYTES = 262_144
-"""How large a file may be to be read."""
+"""Maximum bytes of a file that is read. Chosen, as all limits here, so that an overview is quick in any folder."""
 README_CHARACTERS = 32_768
-"""How much of a README is looked at."""
+"""Characters of a README that are parsed."""
 PARAGRAPH_CHARACTERS = 4_096
-"""How much of one of its paragraphs."""
+"""Characters of one of its paragraphs that are parsed."""
 MAX_MODULES = 20
-"""How many modules are searched for what they export."""
+"""Modules whose exports are read."""
 MAX_FOLDERS = 2_000
-"""How many folders are searched for nodes below."""
+"""Folders that are searched for nodes below."""
 MAX_NAMES = 12
-"""How many headings, scripts, targets or exports of one file are named."""
+"""Headings, scripts, targets or exports of one file that are named."""
 
 README = re.compile(r"readme(?:\.md|\.markdown)?", re.IGNORECASE)
 TASK_BY_FILE_STEM = {
@@ -48,12 +48,12 @@ TASK_BY_FILE_STEM = {
     "lib": "See what is exported",
     "mod": "See what is exported",
 }
-"""What one opens a file for, by its name without its extension."""
+"""The task for which a file is opened, by its name without extension."""
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 TEST_FOLDERS = ("tests", "test", "__tests__", "spec")
 SCRIPT_EXTENSIONS = frozenset({"js", "jsx", "mjs", "ts", "tsx", "mts"})
 PLAIN_PATH = re.compile(r"[\w.@+-]+(?:/[\w.@+-]+)*")
-"""Names that inline code takes as they are."""
+"""Names that need no escaping in inline code."""
 MAKE_TARGET = re.compile(r"^([A-Za-z0-9][\w.-]*)[ \t]*:(?![:=])", re.MULTILINE)
 SCRIPT_EXPORT = re.compile(
     r"^export[ \t]+(?:default[ \t]+)?(?:declare[ \t]+)?(?:abstract[ \t]+)?(?:async[ \t]+)?"
@@ -109,7 +109,7 @@ class FolderOverview:
     entry_points: tuple[EntryPoint, ...]
     exports: tuple[ModuleExports, ...]
     children: tuple[tuple[str, str], ...]
-    """The next nodes below: their folders and their files."""
+    """The folders and files of the nearest nodes below."""
     tests: str | None
     checks: tuple[str, ...]
     """Commands that run tests."""
@@ -178,8 +178,8 @@ class _FolderReader:
         for name, target in islice(scripts.items(), MAX_NAMES):
             if _is_plain(name):
                 module = str(target).partition(":")[0].strip().replace(".", "/")
-                places = [f"{module}.py", f"src/{module}.py", f"{module}/__init__.py", f"src/{module}/__init__.py"]
-                file = next((file for place in places if (file := self._existing_file(place))), "pyproject.toml")
+                candidates = [f"{module}.py", f"src/{module}.py", f"{module}/__init__.py", f"src/{module}/__init__.py"]
+                file = next((file for path in candidates if (file := self._existing_file(path))), "pyproject.toml")
                 yield EntryPoint("Run", file, (name,))
 
     def files_by_name(self) -> Iterator[EntryPoint]:
@@ -275,10 +275,12 @@ def _is_source(name: str) -> bool:
 def _parse_python(text: str) -> ast.Module:
     """Return Python source as a syntax tree, an empty one if it is invalid."""
     try:
+        # Parsed, never imported or run: the project may be anybody's. Its invalid escapes are not our warnings.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
+        # The parser of CPython raises the last two for deeply nested source.
         return ast.Module([], [])
 
 

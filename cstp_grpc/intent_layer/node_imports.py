@@ -129,7 +129,7 @@ class ImportFollower:
         self._characters += len(target.file.text)
         if self._characters > MAX_CHARACTERS:
             return TOO_MUCH_TEXT
-        # It counts as seen while it is read, so that files that import each other come to an end.
+        # Marked as seen before its own imports are followed, so that files that import each other end the recursion.
         self._seen[path] = None
         self._seen[path] = self.follow(target, read.document.section_at(each.line, name), depth + 1)
         return None

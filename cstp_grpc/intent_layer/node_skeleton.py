@@ -18,7 +18,7 @@ from cstp_grpc.intent_layer.validation_rules import to_printable_line
 
 PURPOSE_CHARACTERS = 600
 LIST_CHARACTERS = 2_400
-"""How long a list may be; all of them together stay within what a node should have."""
+"""Maximum characters of a list. Chosen: all lists together stay within the target size of a node."""
 
 INTRODUCTION = (
     "A skeleton, made from what can be seen in this folder. Say in its sections what the code does not, and remove the "
@@ -51,19 +51,20 @@ def create_node(tree: ProjectTree, folder: str, before: Callable[[], None] = lam
     """Write the skeleton to a new file, which is on disk when this returns.
 
     Raises as `node_skeleton` does. No file is ever overwritten: of several concurrent calls one wins, and the others
-    get Conflict. `before` is called when only the writing is left; an exception from it prevents the writing.
+    get Conflict. `before` is called when only the writing remains; an exception from it prevents the writing.
     """
     target = _require_node_folder(tree, folder)
-    made = _build_skeleton(tree, target)
-    name = name_of(made.file)
+    skeleton = _build_skeleton(tree, target)
+    name = name_of(skeleton.file)
     with durable_files.open_folder(tree, target) as descriptor:
         if descriptor is None:
             raise NotFound(f"there is no folder {to_printable_line(target)}")
         before()
+        # A name of its own for each call: two callers must not write the same temporary file.
         temporary = f".{name}.{secrets.token_hex(8)}.tmp"
-        if not durable_files.create_file(descriptor, name, made.content.encode(), temporary):
-            raise _node_exists_error(made.file)
-    return made
+        if not durable_files.create_file(descriptor, name, skeleton.content.encode(), temporary):
+            raise _node_exists_error(skeleton.file)
+    return skeleton
 
 
 def _require_node_folder(tree: ProjectTree, folder: str) -> str:
@@ -81,11 +82,12 @@ def _build_skeleton(tree: ProjectTree, folder: str) -> NodeSkeleton:
     for name in NODE_FILES:
         if tree.exists(join_path(folder, name)):
             raise _node_exists_error(join_path(folder, name))
-    seen = inspect_folder(tree, folder)
+    overview = inspect_folder(tree, folder)
     name = tree.root.name if folder == ROOT else name_of(folder)
-    title = _escape_title(seen.readme.title or name or "The project")
+    title = _escape_title(overview.readme.title or name or "The project")
     return NodeSkeleton(
-        new_node_file(folder), "\n\n".join([f"# {title}", _to_html_comment(INTRODUCTION), *_iter_blocks(seen)]) + "\n"
+        new_node_file(folder),
+        "\n\n".join([f"# {title}", _to_html_comment(INTRODUCTION), *_iter_blocks(overview)]) + "\n",
     )
 
 
@@ -93,20 +95,20 @@ def _node_exists_error(file: str) -> Conflict:
     return Conflict(f"there is {to_printable_line(file)} already")
 
 
-def _iter_blocks(seen: FolderOverview) -> Iterator[str]:
+def _iter_blocks(overview: FolderOverview) -> Iterator[str]:
     yield from _render_section(
-        "Purpose", [_render_purpose(seen.readme.paragraph), _render_topics(seen.readme.headings)], PURPOSE
+        "Purpose", [_render_purpose(overview.readme.paragraph), _render_topics(overview.readme.headings)], PURPOSE
     )
-    yield from _render_section("Entry Points", [_entry_point_table(seen.entry_points)], ENTRY_POINTS)
+    yield from _render_section("Entry Points", [_entry_point_table(overview.entry_points)], ENTRY_POINTS)
     yield from _render_section("Contracts", [], CONTRACTS)
     yield from _render_section("Pitfalls", [], PITFALLS)
-    yield from _render_section("Checks", [_check_lines(seen)], CHECKS)
+    yield from _render_section("Checks", [_check_lines(overview)], CHECKS)
     yield from _render_section("Boundaries", [], BOUNDARIES)
-    if seen.exports:
-        yield from _render_section("Public API", [_join_list(map(_export_line, seen.exports))], PUBLIC_API)
-    if seen.children:
+    if overview.exports:
+        yield from _render_section("Public API", [_join_list(map(_export_line, overview.exports))], PUBLIC_API)
+    if overview.children:
         yield from _render_section(
-            "Downlinks", [_join_list(_downlink_line(*child) for child in seen.children)], DOWNLINKS
+            "Downlinks", [_join_list(_downlink_line(*child) for child in overview.children)], DOWNLINKS
         )
 
 
@@ -123,14 +125,14 @@ def _to_html_comment(text: str) -> str:
 def _render_purpose(words: Iterable[ReadmeText]) -> str:
     """Return the beginning of a paragraph as one line."""
     pieces: list[str] = []
-    left = PURPOSE_CHARACTERS
+    remaining = PURPOSE_CHARACTERS
     for word in words:
         text = _to_single_line(word.text)
-        if len(text) > left:
-            pieces.append(f"{_escape_inline(text[:left].rstrip(), word.code)} …")
+        if len(text) > remaining:
+            pieces.append(f"{_escape_inline(text[:remaining].rstrip(), word.code)} …")
             break
         pieces.append(_escape_inline(text, word.code))
-        left -= len(text)
+        remaining -= len(text)
     return _escape_line_start("".join(pieces).strip())
 
 
@@ -168,9 +170,9 @@ def _task_cell(entry_point: EntryPoint) -> str:
     return " ".join(filter(None, [entry_point.task, ", ".join(f"`{each}`" for each in entry_point.commands)]))
 
 
-def _check_lines(seen: FolderOverview) -> str:
-    commands = [f"- [ ] `{command}` passes." for command in seen.checks]
-    return "\n".join(commands or ([f"- [ ] The tests in `{seen.tests}/` pass."] if seen.tests else []))
+def _check_lines(overview: FolderOverview) -> str:
+    commands = [f"- [ ] `{command}` passes." for command in overview.checks]
+    return "\n".join(commands or ([f"- [ ] The tests in `{overview.tests}/` pass."] if overview.tests else []))
 
 
 def _export_line(exports: ModuleExports) -> str:
@@ -188,10 +190,10 @@ def _join_list(lines: Iterable[str]) -> str:
 def _lines_that_fit(lines: Iterable[str]) -> list[str]:
     """Return the first lines that fit into a list."""
     kept: list[str] = []
-    left = LIST_CHARACTERS
+    remaining = LIST_CHARACTERS
     for line in lines:
-        left -= len(line) + 1
-        if left < 0:
+        remaining -= len(line) + 1
+        if remaining < 0:
             break
         kept.append(line)
     return kept

@@ -1,6 +1,6 @@
-"""The reports in which learnings are filed: Markdown that people, scripts and this module read alike.
+"""The format of reports, in which learnings are filed: Markdown for people, for scripts and for this module.
 
-A report begins with the title and one line for each field, which is all that tells what it is; then come sections:
+A report begins with the title and one line for each field, which alone identify it; then come sections:
 
     # PITFALL: Handlers are arrow functions
 
@@ -28,13 +28,13 @@ A report begins with the title and one line for each field, which is all that te
     - [ ] Rejected
     - [ ] Deferred
 
-`**Operation**` repeats the title, which other tools look for there; what the agent was doing is in `**Task**`, which is
-left out if it was not said. `**Paths**` is left out where the directory says it all, `### Evidence` where there is
-none. A review ticks its box and adds the fields Review, Reviewer, Reviewed and Reason at the end.
+`**Operation**` repeats the title, because other tools read it there; what the agent was doing is in `**Task**`, which
+is omitted if it is unknown. `**Paths**` is omitted if it would repeat the directory, `### Evidence` if there is none. A
+review ticks its box and adds the fields Review, Reviewer, Reviewed and Reason at the end.
 
-What an agent wrote comes back to the last character and can be taken for nothing else: where a field would not be read
-back as it is, it is a JSON string; a section that holds lines which mean something to Markdown or to scripts is a
-quotation, and one with characters that end or hide lines is a list of JSON strings.
+Texts of agents are read back exactly and cannot be mistaken for structure: a field that would not be read back as it is
+is written as a JSON string; a section with lines that mean something to Markdown or to scripts as a quotation, and one
+with characters that end or hide lines as a list of JSON strings.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ CHECKBOX_PATTERNS = {
     ReviewVerdict.REJECT: re.compile(r"(?m)^(- \[) (\] +reject)", re.IGNORECASE),
     ReviewVerdict.DEFER: re.compile(r"(?m)^(- \[) (\] +defer)", re.IGNORECASE),
 }
-"""The boxes of a verdict, as other tools name them too."""
+"""The checkboxes of each verdict, also in the words of other tools."""
 TYPE_BY_PREFIX = {
     **{type_.value: type_ for type_ in LearningType},
     "mistake": LearningType.PITFALL,
     "skeleton": LearningType.PITFALL,
 }
-"""What identifiers begin with, in lower case; other tools know more than there are types."""
+"""The learning type by the prefix of an identifier, in lower case; other tools use further prefixes."""
 CONTINUATION_SECTIONS = frozenset({"root cause", "why this matters"})
-"""Sections of other tools that go on with what the first one tells."""
+"""Sections of other tools that continue the first one, so that they need no heading in the detail."""
 IGNORED_SECTIONS = re.compile(r"how discovered|intent layer gap|suggested .*")
-"""Sections of other tools that tell nothing of what was learned."""
+"""Sections of other tools that are no part of the learning."""
 PLACEHOLDER = "_Awaiting analysis_"
-"""The text of a section that another tool left for somebody to fill in."""
+"""The text that another tool writes into a section that is to be filled in."""
 
 LINE_END = re.compile(r"\r\n?|\n")
 HEADING = re.compile(r"#{2,3}[ \t]+(.*?)[ \t]*(?:[ \t]#+)?")
@@ -85,7 +85,9 @@ FIELD = re.compile(r"\*\*([A-Za-z ]+)(?:\*\*:|:\*\*)[ \t]*(.*)")
 FENCE = re.compile(r" {0,3}(`{3,}|~{3,})([^`]*)")
 ID_DATE = re.compile(r"-(\d{4}-\d{2}-\d{2})(?:-|\Z)")
 HIDDEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""Characters, line feeds and tabs aside, that end a line for some readers, that none shows or no file keeps."""
+"""Control characters except line feed and tab, Unicode line separators, and lone surrogates: some readers take them for
+the end of a line, none shows them, and UTF-8 cannot encode surrogates.
+"""
 MARKUP_LINE = re.compile(r"[ \t]*(?:#|\*\*|>|```|~~~|<|-+[ \t]*\Z|=+[ \t]*\Z)")
 """Lines that could be taken for a heading, a field, a quotation, a fence or HTML."""
 
@@ -337,20 +339,20 @@ def _parse_header(header: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...
 
 def _join_detail(parts: Sequence[_ReportSection]) -> str:
     """Join the text of the sections; repeated text is included once."""
-    telling = [
+    detailed = [
         part
         for part in parts
         if part.key not in (EVIDENCE.casefold(), DISPOSITION.casefold()) and not IGNORED_SECTIONS.fullmatch(part.key)
     ]
-    said = {PLACEHOLDER}
-    told: list[str] = []
-    for part in telling:
+    seen = {PLACEHOLDER}
+    texts: list[str] = []
+    for part in detailed:
         text = _decode_block(part.text)
         words = " ".join(text.split())
-        if part.text.strip() and words not in said:
-            told.append(text if not told or part.key in CONTINUATION_SECTIONS else f"**{part.name}**\n\n{text}")
-            said.add(words)
-    return "\n\n".join(told)
+        if part.text.strip() and words not in seen:
+            texts.append(text if not texts or part.key in CONTINUATION_SECTIONS else f"**{part.name}**\n\n{text}")
+            seen.add(words)
+    return "\n\n".join(texts)
 
 
 def _iter_reviews(parts: Iterable[_ReportSection]) -> Iterator[LearningReview]:

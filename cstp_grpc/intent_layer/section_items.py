@@ -16,17 +16,17 @@ from cstp_grpc.intent_layer.node_document import SOURCE_LINE_PATTERN, parse_bloc
 
 OPEN_BOX = re.compile(r"\[ \][ \t]+(?=\S)")
 TRAILING_SOURCE = re.compile(rf"(?:<!--[^<>]{{0,300}}-->|{SOURCE_LINE_PATTERN})\s*\Z")
-"""What a merged learning ends with, which says only where it is from."""
+"""The last line of a merged learning, which names its report and is no part of the item."""
 MAX_CHARACTERS = 65_536
-"""How long a section may be to be read item by item, which takes the parser some 20 µs a line."""
+"""Maximum characters of a section that is split into items. Measured: the parser takes some 20 µs a line."""
 LABEL = re.compile(r"\W*(always|ask[ -]first|never)\b\W*(?:\([^()]*\)\W*)?", re.IGNORECASE)
-"""A heading or a paragraph that says only which permission what follows is under."""
+"""A heading or paragraph that consists of a permission, which applies to the items below it."""
 LABELLED = re.compile(
     r"(?:(\*\*|__)(?P<bold>always|ask[ -]first|never):?\1[:\s–—-]+|(?P<plain>always|ask[ -]first|never):\s*)"
     r"(?P<text>\S.*)",
     re.IGNORECASE | re.DOTALL,
 )
-"""An item that says itself which permission it is under: `**Never** edit it`, `Never: edit it`."""
+"""An item that begins with its permission: `**Never** edit it`, `Never: edit it`."""
 
 
 class BoundaryPermission(StrEnum):

@@ -1,4 +1,4 @@
-"""The validation of nodes: whether they follow the protocol and match the project's files."""
+"""The validation of nodes against the protocol and the project's files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENTRY_POINTS = "entry points"
 DOWNLINKS = "downlinks"
 DEFAULT_SEVERITIES: RuleSeverities = {}
 SHOWN_FILES = 3
-"""How many of the files that were changed since are named."""
+"""Changed files that a finding names; of further ones it gives the number."""
 
 COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]+\]:.*$", re.MULTILINE)
@@ -94,11 +94,11 @@ def validate_selected(
 
     `severities` override those in the project's file, which override the rules' defaults.
     """
-    judgement = _NodeValidator(tree, found)
+    validator = _NodeValidator(tree, found)
     of_project, problems = read_severities(tree)
-    findings = {finding for each in found for finding in judgement.check_node(each)}
+    findings = {finding for each in found for finding in validator.check_node(each)}
     if history:
-        findings.update(judgement.check_staleness(history))
+        findings.update(validator.check_staleness(history))
     findings = {*apply_severities(findings, {**of_project, **severities}), *problems}
     return tuple(sorted(findings, key=lambda each: (each.file, each.line, each.rule, each.message)))
 
@@ -128,9 +128,9 @@ class _NodeValidator:
     def __init__(self, tree: ProjectTree, found: Sequence[Node | UnreadableFolder]) -> None:
         self._tree = tree
         self._root = os.path.realpath(tree.root)
-        self._places = PathExistenceCache(tree)
+        self._existence = PathExistenceCache(tree)
         self._nodes: dict[str, Node | UnreadableFolder | None] = {each.folder: each for each in found}
-        self._judged = [each for each in found if isinstance(each, Node)]
+        self._validated = [each for each in found if isinstance(each, Node)]
         self._listed: dict[str, frozenset[str]] = {}
 
     def check_node(self, found: Node | UnreadableFolder) -> Iterator[ValidationFinding]:
@@ -153,26 +153,26 @@ class _NodeValidator:
                 yield from self._check_paths(found.folder, document)
 
     def check_staleness(self, history: NodeHistory) -> Iterator[ValidationFinding]:
-        files = {node.folder: self._files_of(node) for node in self._judged}
-        for folder, behind in history.stale_nodes(files, self._owning_folder).items():
+        files = {node.folder: self._files_of(node) for node in self._validated}
+        for folder, stale in history.stale_nodes(files, self._owning_folder).items():
             node = self._node(folder)
             if isinstance(node, Node):
-                shown = ", ".join(behind.files[:SHOWN_FILES])
-                more = len(behind.files) - SHOWN_FILES
+                shown = ", ".join(stale.files[:SHOWN_FILES])
+                more = len(stale.files) - SHOWN_FILES
                 names = f"{shown} and {more} more" if more > 0 else shown
                 message = (
-                    f"{_count_noun(len(behind.files), 'file')} changed in {_count_noun(behind.commits, 'commit')} "
-                    f"since {behind.since}, when the node last did: {names}"
+                    f"{_count_noun(len(stale.files), 'file')} changed in {_count_noun(stale.commits, 'commit')} "
+                    f"since {stale.since}, when the node last did: {names}"
                 )
                 yield validation_rules.STALE.finding(node.path, 1, message)
 
     def _check_unreadable(self, found: UnreadableFolder) -> Iterator[ValidationFinding]:
         """Report the files of the node that cannot be read, or else the folder."""
         files = [join_path(found.folder, name) for name in NODE_FILES]
-        blamed = [(file, error) for file in files if (error := self._error_of(file))]
-        for file, error in blamed:
+        unreadable = [(file, error) for file in files if (error := self._error_of(file))]
+        for file, error in unreadable:
             yield validation_rules.UNREADABLE_FILE.finding(file, 1, error)
-        if not blamed:
+        if not unreadable:
             yield validation_rules.UNREADABLE_FOLDER.finding(found.folder, 1, found.error.message)
 
     def _error_of(self, file: str) -> str | None:
@@ -245,9 +245,9 @@ class _NodeValidator:
 
     def _check_entry_point(self, folder: str, file: str, mention: Mention) -> Iterator[ValidationFinding]:
         path = path_of_mention(mention)
-        if not path or self._places.find(folder, path.text):
+        if not path or self._existence.find(folder, path.text):
             return
-        if path.certain or self._places.first_folder_exists(folder, path.text):
+        if path.certain or self._existence.first_folder_exists(folder, path.text):
             yield validation_rules.MISSING_ENTRY_POINT.finding(
                 file, mention.line, f"{quote_text(mention.text)} is not there"
             )
@@ -258,10 +258,10 @@ class _NodeValidator:
         is_node = bool(path) and name_of(path.text) in NODE_FILES if path else False
         if not path or not (mention.kind is MentionKind.LINK or is_node or path.text.endswith("/")):
             return
-        place = self._places.find(folder, path.text)
-        if place is None:
+        target = self._existence.find(folder, path.text)
+        if target is None:
             yield validation_rules.DEAD_DOWNLINK.finding(file, mention.line, f"{quote_text(mention.text)} is not there")
-        elif self._tree.is_folder(place) and not self._node(place):
+        elif self._tree.is_folder(target) and not self._node(target):
             message = f"the folder {quote_text(mention.text)} has no node"
             yield validation_rules.DOWNLINK_WITHOUT_NODE.finding(file, mention.line, message)
 

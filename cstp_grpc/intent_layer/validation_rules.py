@@ -13,13 +13,13 @@ from cstp_grpc.intent_layer.model import FindingSeverity, ValidationFinding
 from cstp_grpc.intent_layer.project_tree import ProjectTree
 
 TARGET_TOKENS = 3_000
-"""How many tokens a node should have at the most."""
+"""The size that nodes should keep to, as the protocol recommends."""
 MAX_TOKENS = 4_000
-"""How many it may have."""
+"""The limit of a node's size, as the protocol sets it."""
 RULES_FILE = ".intent-layer/config.yaml"
-"""Where a project says how severe breaches of rules are in it."""
+"""The file with the rule severities of a project."""
 SHOWN_CHARACTERS = 200
-"""How much of what stands in a node a message repeats."""
+"""Characters of a node's text that a message quotes at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +183,7 @@ def read_severities(tree: ProjectTree) -> tuple[dict[NodeRule, RuleSeverity], tu
     try:
         content = tree.read(tree.locate(RULES_FILE), MAX_RULES_FILE_BYTES)
         for key, value in _iter_rule_entries(
+            # Composed to nodes, not constructed: nodes have lines for the findings, and `off` stays a word.
             yaml.compose(content.decode(), Loader=yaml.SafeLoader) if content else None
         ):
             severities[_parse_rule(key)] = _parse_severity(value)
