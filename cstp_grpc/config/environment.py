@@ -30,6 +30,7 @@ def silence_grpc() -> None:
 
     gRPC reads the variable when it is imported.
     """
+    # Its messages would appear amid the output of commands.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 

@@ -11,6 +11,7 @@ from cstp_grpc.config.settings_section import URL_PREFIX, SettingsSection
 from cstp_grpc.enums import Stakes
 
 PEER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+# No user name before the host, since an `@` is excluded: it would be a secret that the log prints.
 PEER_URL = r"^((grpcs?|https?)://)?[^\s/@]+(/\S*)?$"
 
 Category = Annotated[str, Field(min_length=1, max_length=100)]
@@ -116,8 +117,8 @@ class FederationSettings(SettingsSection):
     def check_names(cls, peers: list[PeerSettings]) -> list[PeerSettings]:
         """Reject duplicate peer names."""
         names = [peer.name for peer in peers]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"named more than once: {', '.join(twice)}")
+        if duplicates := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"named more than once: {', '.join(duplicates)}")
         return peers
 
     @model_validator(mode="after")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-DIAL_HOST_OF_WILDCARD = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to call a server that listens everywhere
+DIAL_HOST_OF_WILDCARD = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the host to dial for a server that listens on all addresses
 
 
 def is_loopback(host: str) -> bool:

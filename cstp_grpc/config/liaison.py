@@ -144,9 +144,10 @@ class LiaisonSettings(SettingsSection):
 
     def fallbacks_of(self, pillar: str) -> tuple[str, ...]:
         """Return the chain of fallback pillars of a pillar, without the guide."""
-        found: list[str] = []
+        # It ends, because check_fallbacks rejects cycles.
+        chain: list[str] = []
         target = self.pillars[pillar].fallback
         while target is not None and target != GUIDE:
-            found.append(target)
+            chain.append(target)
             target = self.pillars[target].fallback
-        return tuple(found)
+        return tuple(chain)

@@ -125,7 +125,7 @@ RETIRED_GRPC_KEYS: Final = {
     "stream_workers": "open streams hold no threads; remove the key, or bound the calls in progress with max_calls and "
     "max_calls_per_agent",
 }
-"""Removed keys of `grpc`, each with the reason."""
+"""Removed keys of `grpc` and what replaces them. They are errors with advice: ignoring a limit would weaken it."""
 
 
 class GrpcSettings(SettingsSection):
@@ -157,13 +157,15 @@ class GrpcSettings(SettingsSection):
     @classmethod
     def refuse_retired_keys(cls, values: Any) -> Any:
         """Reject removed keys."""
-        if isinstance(values, dict) and (found := sorted(RETIRED_GRPC_KEYS.keys() & values.keys())):
-            raise ValueError("; ".join(f"{key}: {RETIRED_GRPC_KEYS[key]}" for key in found))
+        if isinstance(values, dict) and (retired := sorted(RETIRED_GRPC_KEYS.keys() & values.keys())):
+            raise ValueError("; ".join(f"{key}: {RETIRED_GRPC_KEYS[key]}" for key in retired))
         return values
 
 
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
-"""CPU quota of a container, in microseconds per period: `200000 100000` is two cores, `max 100000` is no limit."""
+"""The CPU quota of a container (cgroup v2), in microseconds per period: `200000 100000` is two cores, `max 100000` is
+no limit.
+"""
 
 
 def count_workers(settings: ServeSettings) -> int:
@@ -173,8 +175,8 @@ def count_workers(settings: ServeSettings) -> int:
 
 def count_bridges(settings: ServeSettings) -> int:
     """Return the number of bridge processes."""
-    wanted = settings.workers if settings.bridge_workers is None else settings.bridge_workers
-    return count_cores() if wanted == "auto" else wanted
+    number = settings.workers if settings.bridge_workers is None else settings.bridge_workers
+    return count_cores() if number == "auto" else number
 
 
 def count_cores() -> int:
@@ -183,6 +185,7 @@ def count_cores() -> int:
     """
     if sys.platform != "linux":
         return 1
+    # The affinity counts what cpusets and taskset leave; a quota limits time, which the affinity does not show.
     return min(len(os.sched_getaffinity(0)), read_quota(CPU_QUOTA))
 
 

@@ -104,6 +104,7 @@ def names_default_rulebook(written: object, folder: Path) -> bool:
 
     If the folder exists but lacks the named rulebook, that is an error, which must not weaken the rules silently.
     """
+    # lexists below: a dangling link is a mistake to report as well, not a missing folder.
     if not isinstance(written, str) or Path(written) != DEFAULT_RULEBOOK:
         return False
     return not os.path.lexists(folder / DEFAULT_RULEBOOK.parent)
@@ -176,7 +177,7 @@ def describe_validation_error(error: ValidationError, path: Path | None, model: 
             meant = suggest_key(model, item["loc"])
             message = f"is not a known setting{f'; did you mean `{meant}`?' if meant else ''}"
         elif item["type"] == "too_short" and item["ctx"]["field_type"] == "Value":
-            # Pydantic calls the characters of a secret its items.
+            # Its own message calls the characters of a SecretStr items.
             message = f"must have at least {item['ctx']['min_length']} characters"
         lines.append(f"{where}{key}: {message}" if key else f"{where}{message}")
     return "\n".join(lines)

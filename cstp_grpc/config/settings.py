@@ -281,9 +281,9 @@ class IntentLayerSettings(SettingsSection):
     def check_projects(cls, projects: list[ProjectSettings]) -> list[ProjectSettings]:
         """Reject duplicate project names."""
         names = [project.name for project in projects]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"named twice: {', '.join(twice)}")
+        duplicates = sorted({name for name in names if names.count(name) > 1})
+        if duplicates:
+            raise ValueError(f"named twice: {', '.join(duplicates)}")
         return projects
 
     def check_roots(self) -> None:
@@ -360,6 +360,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Use only the values that `load_settings` merged."""
+        # Otherwise pydantic would read the environment a second time, and a .env file of the working folder.
         return (init_settings,)
 
     @model_validator(mode="after")
@@ -395,14 +396,16 @@ class Settings(BaseSettings):
 
     def warnings(self) -> list[str]:
         """Return one sentence for each setting that is valid but probably unintended."""
-        found = []
+        sentences = []
         if self.auth.tokens and (missing := self.auth.missing_permissions()):
             verbs = [EXPECTED_PERMISSIONS[each] for each in missing]
             listed = " or ".join(filter(None, (", ".join(verbs[:-1]), verbs[-1])))
-            found.append(f"auth.tokens: no token may {listed}, which takes {', '.join(missing)} in its permissions.")
+            sentences.append(
+                f"auth.tokens: no token may {listed}, which takes {', '.join(missing)} in its permissions."
+            )
         if not self.audit.enabled:
-            found.append("audit.enabled: is false, so that the audit trail records nothing.")
-        return found
+            sentences.append("audit.enabled: is false, so that the audit trail records nothing.")
+        return sentences
 
     @property
     def disabled_services(self) -> frozenset[str]:

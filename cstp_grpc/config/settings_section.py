@@ -25,7 +25,7 @@ AgentName = Annotated[str, Field(min_length=1, max_length=200)]
 def add_setting_descriptions(schema: dict[str, Any], model: type[BaseModel]) -> None:
     """Add the docstrings of settings as descriptions to a JSON schema.
 
-    Pydantic can do this itself, but then parses the source of every class at every start.
+    Pydantic can do this itself (use_attribute_docstrings), but then parses the source of every class at every start.
     """
     for described in reversed(model.__mro__):
         if not issubclass(described, BaseModel) or not described.__module__.startswith(__package__ or ""):

@@ -28,15 +28,16 @@ def add_peer(text: str, path: Path, entry: Mapping[str, Any]) -> str:
 
     Raises ConfigError for an invalid configuration, and if the entry cannot be added without changing the layout.
     """
-    wanted = content_with_peer(parse_yaml_text(text, path), entry)
-    if wanted is None:
+    expected = content_with_peer(parse_yaml_text(text, path), entry)
+    if expected is None:
         raise ConfigError(f"{path}: {FEDERATION}.{PEERS}: is no list")
     try:
         changed = insert_peer_text(text, yaml.compose(text, Loader=yaml.SafeLoader), dict(entry))
-        right = parse_yaml_text(changed, path) == wanted
+        # The edit works on text; that it means what was asked for is checked here, whatever the layout of the file.
+        correct = parse_yaml_text(changed, path) == expected
     except ConfigError:
-        right = False
-    if not right:
+        correct = False
+    if not correct:
         by_hand = dump_block({FEDERATION: {PEERS: [dict(entry)]}}, 0)
         raise ConfigError(f"{path}: cannot be added to without changing its layout; write by hand\n{by_hand}")
     return changed
@@ -55,12 +56,14 @@ def replace_file(path: Path, text: str) -> None:
     """Replace the content of a file atomically, keeping its owner and mode. Raises ConfigError."""
     target = path.resolve()
     try:
-        there = target.stat()
+        status = target.stat()
+        # In the same folder, so that the rename stays within one file system. mkstemp creates it with mode 0600: the
+        # file may hold tokens.
         descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-                os.fchown(descriptor, there.st_uid, there.st_gid)
-                os.fchmod(descriptor, stat.S_IMODE(there.st_mode))
+                os.fchown(descriptor, status.st_uid, status.st_gid)
+                os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
                 file.write(text)
                 file.flush()
                 os.fsync(descriptor)
@@ -103,9 +106,9 @@ def is_flow_style(node: yaml.Node) -> bool:
 def find_pair(node: yaml.Node, key: str) -> tuple[yaml.Node, yaml.Node] | tuple[None, None]:
     """Return the nodes of a key and its value, or two Nones."""
     if isinstance(node, yaml.MappingNode):
-        for found, value in node.value:
-            if found.value == key:
-                return found, value
+        for key_node, value in node.value:
+            if key_node.value == key:
+                return key_node, value
     return None, None
 
 
@@ -154,6 +157,7 @@ def insert_lines(text: str, at: int, lines: str) -> str:
 
 def find_content_end(text: str, node: yaml.Node) -> int:
     """Return the end offset of the content of a node; a block ends before the comments that follow it."""
+    # The end mark of a block is at the next token, after blank lines and comments.
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return find_content_end(text, last[1] if isinstance(last, tuple) else last)

@@ -37,6 +37,8 @@ class ConfigLoader(yaml.SafeLoader):
         return node
 
 
+# PyYAML follows YAML 1.1, in which `on`, `off`, `yes` and `no` are booleans, too. The resolvers are keyed by the first
+# character of a scalar, so that only `true` and `false` keep theirs. A new dict: the class shares that of SafeLoader.
 ConfigLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != BOOLEAN_TAG or first in "tTfF"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -68,7 +70,7 @@ def parse_yaml_text(text: str, path: Path) -> dict[str, Any]:
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     except yaml.MarkedYAMLError as error:
-        # Only where and what: the line itself may hold a token.
+        # Without the context that PyYAML adds: the quoted line may hold a token.
         line = f" at line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{path}: is not YAML{line}: {error.problem}") from None
     except yaml.YAMLError:
@@ -105,6 +107,7 @@ def expand_value(value: Any, environment: Mapping[str, str], missing: set[str]) 
         return [expand_value(item, environment, missing) for item in value]
     if not isinstance(value, str):
         return value
+    # An empty variable counts as unset: an empty token would be accepted or sent as one.
     missing.update(name for name in REFERENCE.findall(value) if not environment.get(name))
     return REFERENCE.sub(lambda match: environment.get(match[1], ""), value)
 
@@ -118,7 +121,7 @@ def read_data_dir(path: Path | None) -> Path | None:
 
     Return None if the value is not a path: loading the whole settings then reports the problem. Raises ConfigError.
     """
-    # Settings take names of the environment without regard to capitals.
+    # Names of environment variables are compared without regard to case, as pydantic-settings does.
     named = {name.upper(): value for name, value in os.environ.items()}.get(f"{ENV_PREFIX}{DATA_DIR_KEY}".upper())
     if named is not None:
         return Path(named)

@@ -48,11 +48,12 @@ from cstp_grpc.importing.record_files import SourceNames, read_text, real_path
 from cstp_grpc.yaml_with_lines import PlainValue
 
 MAX_BYTES = 1024 * 1024
+"""Maximum bytes of a Markdown record: 1 MiB. Chosen: five times the longest context that the contract allows."""
 DEFAULT_CATEGORY = "architecture"
 STATED_FIELDS = ("stakes", "confidence", "outcome", "visibility")
 """Fields of a decision that only a front matter may state."""
 NOTES_LENGTH = 1000
-"""How long the notes grow before they take no further paragraph; answers quote them, the context has everything."""
+"""Characters of notes after which no paragraph is added. Chosen: answers quote notes; the context has everything."""
 FRONT_FIELDS = ADR_WORDS["front_matter"]
 LINE_KEYS = ADR_WORDS["line_keys"]
 KNOWN_KEYS = frozenset(key for keys in LINE_KEYS.values() for key in keys)
@@ -74,6 +75,7 @@ class AdrReader:
 
     def read(self, path: Path) -> ParsedRecord:
         """Return the record in a file. Raises NotADecisionRecord and RecordError."""
+        # False until it is parsed: a file that cannot be read is then no target of links from others either.
         real = real_path(path)
         source = self._sources.source_of(real)
         self._known[real] = False
@@ -107,10 +109,10 @@ class AdrReader:
             elif relation.kind is not RelationKind.RELATES_TO and should_exist(relation):
                 remarks.append(f"{relation.kind.replace('_', ' ')} {relation.text!r}: there is no such record")
         by_kind = {kind: [source for source, each in kinds.items() if each is kind] for kind in RelationKind}
-        for kind, found in by_kind.items():
-            if len(found) > MAX_LINKS:
-                remarks.append(f"links: the first {MAX_LINKS} of {len(found)} of {kind} are taken")
-        return SourceLinks(**{kind.value: tuple(found[:MAX_LINKS]) for kind, found in by_kind.items()})
+        for kind, targets in by_kind.items():
+            if len(targets) > MAX_LINKS:
+                remarks.append(f"links: the first {MAX_LINKS} of {len(targets)} of {kind} are taken")
+        return SourceLinks(**{kind.value: tuple(targets[:MAX_LINKS]) for kind, targets in by_kind.items()})
 
 
 def _status_meaning(adr: AdrDocument, links: SourceLinks, remarks: list[str]) -> StatusMeaning:
@@ -270,7 +272,7 @@ class AdrDocument:
         """Return the relations to the links, numbers or paths, separated by commas, of a front matter's field."""
         relations: list[RecordRelation] = []
         for part in text.split(","):
-            # Behind a verb a number alone counts as the name of a record.
+            # The verb is only there so that the line parser accepts a bare number; `kind` replaces its meaning.
             line = MarkdownLine(f"supersedes {part.strip()}")
             line = self._inline_lines(f"supersedes {part}")[0] if "](" in part else line
             named = [each for each in parse_relations([line]) if each.href is not None or each.number is not None]
@@ -279,8 +281,8 @@ class AdrDocument:
         return relations
 
     def _people(self) -> list[str]:
-        found = {name: self.front.texts(name) for name in FRONT_FIELDS["people"]}
-        return [f"{name.replace('_', ' ').capitalize()}: {', '.join(texts)}" for name, texts in found.items() if texts]
+        people = {name: self.front.texts(name) for name in FRONT_FIELDS["people"]}
+        return [f"{name.replace('_', ' ').capitalize()}: {', '.join(texts)}" for name, texts in people.items() if texts]
 
     def _stated_text(self, name: str) -> str | None:
         """Return the text of a field of the front matter, otherwise that of a line with its key."""

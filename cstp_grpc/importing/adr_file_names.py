@@ -15,7 +15,7 @@ from cstp_grpc.importing.record_dates import DateError, find_date
 SERIES = r"(?P<series>adr|madr|rfc|edr|ddr|tdr|decision)"
 DATED_NAME = re.compile(r"(?P<date>\d{4}-\d\d-\d\d|(?:19|20)\d{6})(?:[-_ .]+|$)")
 YEAR = re.compile(r"(?:19|20)\d\d(?!\d)")
-"""A number that is more likely a year than the number of a record."""
+"""Numbers that are taken for a year, not for the number of a record: 1900 to 2099."""
 NUMBERED_NAME = re.compile(rf"(?:{SERIES}[-_ ]*)?0*(?P<number>\d{{1,5}})(?:[-_ .]+|$)", re.IGNORECASE)
 WRITTEN_NUMBER = re.compile(rf"\W?{SERIES}[-_ #]*0*(?P<number>\d{{1,5}})\b", re.IGNORECASE)
 BARE_NUMBER = re.compile(r"#?0*(?P<number>\d{1,5})(?P<mark>\s*[.:)|]\s+|\s*[-–—]\s+|\s+)(?=\S)")
@@ -117,15 +117,16 @@ def is_record_name(path: Path) -> bool:
 def is_record(path: Path, kinds: Set[SectionKind]) -> bool:
     """Return whether a file is a decision record, by its name and the kinds of its sections."""
     sections = kinds - {SectionKind.DATE, SectionKind.LINKS}
-    telling = bool(sections & {SectionKind.STATUS, SectionKind.DECISION})
+    # A status or a decision section hardly occurs in other documents; context and consequences count together only.
+    characteristic = bool(sections & {SectionKind.STATUS, SectionKind.DECISION})
     named = is_record_name(path)
     if path.stem.lower().replace("-", "_") in (*ADR_WORDS["index_files"], *ADR_WORDS["other_files"]):
         described = bool(sections & {SectionKind.STATUS, SectionKind.CONTEXT})
         return SectionKind.DECISION in sections and (named or described)
     if named:
         dated = SectionKind.DATE in kinds and number_in_name(path) is not None
-        return telling or dated or len(sections) > 1 or RECORD_FOLDER.fullmatch(path.parent.name) is not None
-    return (telling and len(sections) > 1) or sections >= {SectionKind.CONTEXT, SectionKind.CONSEQUENCES}
+        return characteristic or dated or len(sections) > 1 or RECORD_FOLDER.fullmatch(path.parent.name) is not None
+    return (characteristic and len(sections) > 1) or sections >= {SectionKind.CONTEXT, SectionKind.CONSEQUENCES}
 
 
 def _to_number(match: re.Match[str]) -> AdrNumber:

@@ -1,4 +1,4 @@
-"""Statuses of decision records, what their lines say of other records, and the files that these are in."""
+"""Statuses of decision records, the relations to other records in their lines, and the files of those records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cstp_grpc.importing.model import RecordError, collapse_spaces
 from cstp_grpc.importing.record_files import MARKDOWN_SUFFIXES, SourceNames, real_path
 
 LONGEST_LINE = 1000
-"""How many characters of a line are searched; a longer one is prose."""
+"""Characters of a line that are searched. Chosen: a longer line is prose. It also bounds backtracking in patterns."""
 
 PARTLY = r"(?:partially|partly|in\s+part)"
 VERB = re.compile(
@@ -133,7 +133,7 @@ STATUS_BEGINNING = re.compile(
 AFTER_STATUS = re.compile(
     r"\s*(?:$|[^\w\s]|\d|(?:by|on|in|at|for|as|since|and|but|with|until|from|after|due)\b)", re.IGNORECASE
 )
-"""What follows a status word that does not merely begin a sentence, as in `New services are`."""
+"""What may follow a status word. Others begin a sentence with it, as in `New services are`."""
 STATUS_ANYWHERE = re.compile(rf"(?<!\w)(?:{STATUS_WORDS})(?!\w)")
 CHOICE_SEPARATOR = re.compile(r"\s*[|/]\s*|\s+or\s+")
 
@@ -154,17 +154,17 @@ class AdrStatus:
 
 def parse_status(lines: Sequence[MarkdownLine]) -> AdrStatus | None:
     """Return the status that lines state, or None if they are blank."""
-    written = [line.truncate(LONGEST_LINE) for line in lines if line.text.strip()]
-    if not written:
+    filled = [line.truncate(LONGEST_LINE) for line in lines if line.text.strip()]
+    if not filled:
         return None
-    if any(_is_choice(line.text) for line in written):
-        return AdrStatus(None, collapse_spaces(written[0].text), chosen=False)
-    best, text = None, written[0].text
-    for number, line in enumerate(written):
+    if any(_is_choice(line.text) for line in filled):
+        return AdrStatus(None, collapse_spaces(filled[0].text), chosen=False)
+    best, text = None, filled[0].text
+    for number, line in enumerate(filled):
         meaning = _meaning_of(line, first=number == 0)
         if meaning and (best is None or meaning.rank > best.rank):
             best, text = meaning, line.text
-    return AdrStatus(best, collapse_spaces(text), tuple(parse_relations(written)))
+    return AdrStatus(best, collapse_spaces(text), tuple(parse_relations(filled)))
 
 
 def _is_choice(text: str) -> bool:
@@ -177,15 +177,15 @@ def _is_choice(text: str) -> bool:
 def _meaning_of(line: MarkdownLine, *, first: bool) -> StatusMeaning | None:
     match = STATUS_BEGINNING.match(line.text)
     counts = match and (first or AFTER_STATUS.match(line.text, match.end()))
-    worded = MEANINGS[match["word"].lower()] if match and counts else None
+    stated = MEANINGS[match["word"].lower()] if match and counts else None
     replacing = [each for each in parse_relations([line]) if each.kind is RelationKind.SUPERSEDED_BY]
     if not replacing:
-        return worded
+        return stated
     in_part = all(relation.partly for relation in replacing)
     replaced = StatusMeaning.IN_PART if in_part else StatusMeaning.SUPERSEDED
-    if worded in (None, StatusMeaning.SUPERSEDED):
+    if stated in (None, StatusMeaning.SUPERSEDED):
         return replaced
-    return max(worded, replaced, key=lambda meaning: meaning.rank)
+    return max(stated, replaced, key=lambda meaning: meaning.rank)
 
 
 class LinkResolver:
@@ -222,14 +222,14 @@ class LinkResolver:
         target = Path(os.path.normpath(base / path.lstrip("/")))
         if target.suffix.lower() not in ("", ".html", *MARKDOWN_SUFFIXES):
             return
-        # Sites leave the ending out of links, or make it .html.
+        # Site generators omit the extension in links, or replace it with .html.
         spellings = [target, *([target.with_name(target.name.removesuffix(".html") + ".md")] if target.name else [])]
         for name in spellings:
             if name.suffix.lower() in MARKDOWN_SUFFIXES and (file := _existing_file(name)):
                 yield file
-        # A record may have been renamed since; its number stays.
-        if found := number_in_name(target):
-            yield from self._files_with_number(target.parent, found.number)
+        # The record may have been renamed since the link was written; its number stays the same.
+        if adr_number := number_in_name(target):
+            yield from self._files_with_number(target.parent, adr_number.number)
 
     def _files_with_number(self, folder: Path, number: int) -> list[Path]:
         """Return the file with a number in a folder, or nothing if there are several."""
@@ -271,6 +271,6 @@ def _numbered_files(folder: Path) -> dict[int, list[Path]]:
     except OSError:
         return numbers
     for path in files:
-        if (found := number_in_name(path)) and (file := _existing_file(path)):
-            numbers.setdefault(found.number, []).append(file)
+        if (adr_number := number_in_name(path)) and (file := _existing_file(path)):
+            numbers.setdefault(adr_number.number, []).append(file)
     return numbers

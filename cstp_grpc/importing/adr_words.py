@@ -1,4 +1,4 @@
-"""The words by which decision records in Markdown are read, and what they say of a section."""
+"""The words by which decision records in Markdown are recognised, and the kinds of sections that they name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SectionKind(Enum):
 KINDS_BY_HEADING = {heading: SectionKind(kind) for kind, names in ADR_WORDS["sections"].items() for heading in names}
 
 
-# Each heading is asked for several times, and most records have the same headings.
+# Cached: each heading is classified several times, and most records have the same headings.
 @lru_cache(maxsize=1024)
 def section_kind(heading: str) -> SectionKind | None:
     """Return the subject of a section by its heading, or None if the heading is not a usual one."""

@@ -26,7 +26,7 @@ class MappingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ValueTemplate:
-    """Where a value is found: a path such as `links.Requires`, or a template such as `PEP {number}: {title}`.
+    """The location of a value: a path such as `links.Requires`, or a template such as `PEP {number}: {title}`.
 
     `parts` alternates texts and paths, beginning with a text; a path alone has two parts, the first one empty.
     """
@@ -68,7 +68,7 @@ class ValueTemplate:
 
 @dataclass(frozen=True, slots=True)
 class FieldMapping:
-    """Where the fields of a decision are found in a record, and what its values mean."""
+    """The templates for the fields of a decision, and the translations of values."""
 
     fields: Mapping[str, tuple[ValueTemplate, ...]]
     values: Mapping[str, Mapping[str, PlainValue]] = field(default_factory=dict)
@@ -82,22 +82,22 @@ class FieldMapping:
         Raises FieldError.
         """
         remarks: list[str] = []
-        found: dict[str, PlainValue] = dict(self.constants)
+        values: dict[str, PlainValue] = dict(self.constants)
         for name, templates in {**self.fields, **self.links}.items():
             value = _collect_value(name, templates, record)
             if value is None or value == "":
-                found[name] = self.defaults.get(name)
+                values[name] = self.defaults.get(name)
             elif isinstance(value, list) and name in COLLECTED_FIELDS:
-                found[name] = [self._translate(name, item, remarks) for item in value]
+                values[name] = [self._translate(name, item, remarks) for item in value]
             else:
-                found[name] = self._translate(name, value, remarks)
-        return found, remarks
+                values[name] = self._translate(name, value, remarks)
+        return values, remarks
 
     def _translate(self, name: str, value: PlainValue, remarks: list[str]) -> PlainValue:
         meanings, words = self.values.get(name, {}), list(ENUMS.get(name, ()))
         if isinstance(value, (list, dict)) or not (meanings or words):
             return value
-        # The table's keys are texts, in which YAML's `true` is written in lower case.
+        # Keys of the mapping file are texts; str(True) would be `True`, and YAML writes `true`.
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if text in meanings:
             return meanings[text]

@@ -161,7 +161,7 @@ def _read_paragraphs(block: SyntaxTreeNode) -> Iterator[tuple[MarkdownLine, ...]
 
 
 def _inline_lines(inline: SyntaxTreeNode) -> list[MarkdownLine]:
-    # The tokens are read instead of the tree, because a link may contain the end of a line.
+    # Tokens instead of tree nodes, because a link may span the end of a line.
     tokens = (inline.token.children if inline.token else None) or ()
     lines: list[MarkdownLine] = []
     text = ""

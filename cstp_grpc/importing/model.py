@@ -23,12 +23,13 @@ MAX_LENGTHS: Mapping[str, int] = {
     "id": 200,
     "source": 1_000,
 }
-"""How many characters the contract allows in a field; `id` leaves room for the name of the file in a source."""
+"""Maximum characters of the fields in the contract; `id` leaves room for the name of the file in a source."""
 MAX_REASONS = 100
 MAX_TAGS = 50
 MAX_LINKS = 100
-"""How many reasons, tags, and links of one kind the contract allows."""
+"""Maximum numbers of reasons, tags, and links of one kind in the contract."""
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+"""PostgreSQL stores no NUL in texts, and UTF-8 encodes no surrogates."""
 
 
 class DateOrigin(StrEnum):

@@ -41,7 +41,7 @@ def read_records(
 
 
 class _FileReader:
-    """Reads each file by its ending; shares what is known of work trees and records between them."""
+    """Reads each file by its extension; the readers share their caches of work trees, histories and records."""
 
     def __init__(self, mapping: FieldMapping | None) -> None:
         self._mapping = mapping
@@ -61,8 +61,8 @@ class _FileReader:
             else:
                 open_file(path).close()
                 yield SkippedRecord(path, None, f"only {', '.join(SUFFIXES)} can be read", error=file.named)
-        except NotADecisionRecord as none:
-            yield SkippedRecord(path, none.line, none.reason, error=False)
+        except NotADecisionRecord as skipped:
+            yield SkippedRecord(path, skipped.line, skipped.reason, error=False)
         except RecordError as error:
             yield SkippedRecord(path, error.line, error.reason, error=True)
         except OSError as error:

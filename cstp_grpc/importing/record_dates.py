@@ -27,9 +27,9 @@ GAP = r"[\s./,-]+"
 WEEKDAY = re.compile(r"(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*\.?,?\s+", re.IGNORECASE)
 
 GIT_TIMEOUT_SECONDS = 60.0
-"""Reading the log of a very large repository with rename detection takes some ten seconds."""
+"""Time limit of git. Measured: the log of a very large repository with rename detection takes some ten seconds."""
 COMMIT = "\x1e"
-"""Begins a commit's line in the log; no path of a record begins with it."""
+"""Starts a commit in the log: the ASCII record separator, with which no path of a record starts."""
 
 
 class DateError(Exception):
@@ -49,7 +49,7 @@ FORMS = tuple(
         rf"(?P<first>\d\d?)(?P<mark>[/.-])(?P<second>\d\d?)(?P=mark){YEAR}",
     )
 )
-"""How dates are written; of two forms that match at one place the first counts."""
+"""The accepted forms of dates; of two that match at the same offset the first counts."""
 
 
 def parse_date(text: str) -> datetime:
@@ -86,7 +86,7 @@ def _to_instant(match: re.Match[str]) -> datetime:
 
 def _month_and_day(match: re.Match[str]) -> tuple[int, int]:
     first, second = int(match["first"]), int(match["second"])
-    # Where numbers are separated by points, the day comes first; otherwise only the size of a number can tell.
+    # With points the day comes first by convention; otherwise only a number above 12 decides.
     if match["mark"] == "." or first > 12 or first == second:
         return second, first
     if second > 12:
@@ -145,7 +145,7 @@ class FileDates:
 def _read_log(tree: Path, timeout: float) -> str:
     """Return the log of added and renamed files, the oldest commit first. Raises OSError and SubprocessError."""
     options = ["--topo-order", "--reverse", "--find-renames", "--diff-filter=AR", "--name-status"]
-    # Files of other kinds are not even looked at, which keeps reading a large history fast.
+    # The patterns limit the log to files that can be records, which keeps reading a large history fast.
     patterns = [f":(icase,glob)**/*{suffix}" for suffix in SUFFIXES]
     command = git_command("-C", str(tree), "log", *DIFF_OPTIONS, *options, f"--format={COMMIT}%aI %D", "--", *patterns)
     run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=True)
@@ -161,7 +161,7 @@ def _parse_log(log: str) -> dict[str, datetime]:
         field = field.lstrip("\n")
         if field.startswith(COMMIT):
             written, _, names = field[1:].partition(" ")
-            # Where a shallow clone is cut off, every file seems to be new.
+            # The first commit of a shallow clone is marked `grafted`. It seems to add every file; its date is unused.
             date = None if "grafted" in names.split(", ") else datetime.fromisoformat(written).astimezone(UTC)
         elif field.startswith("R"):
             old, new = next(fields), next(fields)

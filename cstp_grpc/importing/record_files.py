@@ -18,11 +18,12 @@ YAML_SUFFIXES = (".yaml", ".yml")
 JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
 SUFFIXES = (*MARKDOWN_SUFFIXES, *YAML_SUFFIXES, *JSON_LINES_SUFFIXES)
 MAX_FILE_BYTES = 16 * 1024 * 1024
+"""Maximum bytes of a YAML file: 16 MiB. Chosen: it is parsed as a whole, into many times its size in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file to read; `named` says that it was asked for itself instead of found in a folder."""
+    """A file to read; `named` is True if the caller named it, False if it was found in a folder."""
 
     path: Path
     named: bool
@@ -39,6 +40,7 @@ def find_input_files(paths: Sequence[Path]) -> Iterator[InputFile]:
     Hidden files and folders within a folder are left out. A missing path or a folder that cannot be listed is yielded
     itself, so that reading it gives the reason.
     """
+    # By real path: links may lead to the same file twice, or to a folder above.
     seen: set[Path] = set()
     waiting = [InputFile(path, named=True) for path in reversed(paths)]
     while waiting:

@@ -25,6 +25,7 @@ from cstp_grpc.importing.record_files import SourceNames, check_source, decode_t
 from cstp_grpc.yaml_with_lines import PlainValue, YamlError, YamlNode, YamlReader
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
+"""Maximum bytes of a line of JSON Lines: 4 MiB. Chosen: such files may have any size, and are read line by line."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LIST_KEY = "decisions"
 TITLE_KEY = re.compile(r"""\btitle["']?\s*:""")
@@ -143,6 +144,7 @@ def _numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     number = 0
     while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
+        # The rest of an overlong line is read in pieces and dropped, so that memory stays bounded.
         rest = line
         while len(line) > MAX_LINE_BYTES and rest and not rest.endswith(b"\n"):
             rest = file.readline(MAX_LINE_BYTES)
@@ -167,12 +169,12 @@ def _parse_json(line: bytes) -> PlainValue:
 
 
 def _to_object(pairs: list[tuple[str, PlainValue]]) -> dict[str, PlainValue]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} is given twice")
-    return found
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {repeated!r} is given twice")
+    return members
 
 
 def _refuse_constant(name: str) -> float:
