@@ -97,7 +97,7 @@ def read_keys(path: Path) -> list[PublicKey]:
 
 def require_verified(out: Output, card: dict[str, Any], keys: list[PublicKey]) -> dict[str, Any]:
     """Return the members of a card that one of the keys signed, or exit."""
-    # Not loaded before it is needed: it brings A2A along.
+    # Imported here, because it loads the A2A library.
     from cstp_grpc.contract.card_signatures import SIGNATURES_KEY, verify_card
 
     found = verify_card(card, keys)

@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 COLUMN_GAP: Final = "  "
-"""What is between two columns."""
+"""The separator of columns."""
 MIN_LAST_COLUMN_WIDTH: Final = 20
 """Columns that the last cell of a row has, also where the others leave it none."""
 IDEOGRAPHS: Final = "\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff60"
@@ -103,7 +103,7 @@ def open_console(*, error: bool) -> Console:
 
     Characters that its encoding lacks are replaced.
     """
-    # Python has None for a stream that was closed before it started.
+    # sys.stdout is None if the descriptor was closed before Python started.
     stream: TextIO = (sys.stderr if error else sys.stdout) or io.StringIO()
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")

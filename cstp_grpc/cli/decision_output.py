@@ -26,7 +26,7 @@ OUTCOME_STYLES = {"success": "green", "failure": "red", "partial": "yellow", "ab
 MAX_LESSON = 400
 """Characters of a lesson in a list; `cstp show` prints all of it."""
 MAX_PATHS = 3
-"""How many paths of an intent a listing names."""
+"""Paths of an intent that a listing names at most."""
 
 
 def enum_word(enum: _EnumTypeWrapper[NumberT], number: NumberT) -> str:
@@ -77,8 +77,8 @@ def print_query_answer(console: Console, answer: cstp_pb2.QueryDecisionsResponse
             *item.reasons,
             origin_text(item),
         ]
-        told = entry_text(item.title, details, item.notes)
-        table.add_row(f"{1 - item.distance:.2f}", outcome_or_status_text(item.outcome, item.status), told)
+        entry = entry_text(item.title, details, item.notes)
+        table.add_row(f"{1 - item.distance:.2f}", outcome_or_status_text(item.outcome, item.status), entry)
     console.print(table)
     console.print(
         Text(f"{answer.total} found in {answer.query_time_ms} ms by {to_printable(answer.agent)}", style="dim")
@@ -120,7 +120,7 @@ def describe_deciders(violations: Sequence[types_pb2.Violation], evaluated: int)
     """Return what decided: all guardrails, the number of those that block, or federation."""
     blocking = sum(item.guardrail_id not in (QUORUM_GUARDRAIL, UNREACHABLE_GUARDRAIL) for item in violations)
     if violations and not blocking:
-        # What peers did not allow, and no guardrail blocks.
+        # No guardrail blocks it, but peers do not allow it.
         return "federation"
     some = f"{blocking} of " if blocking else ""
     return f"{some}{evaluated} guardrail{'' if evaluated == 1 else 's'}"
@@ -168,26 +168,26 @@ def print_responses(console: Console, found: Sequence[cstp_pb2.AgentResponse]) -
 
 def response_text(item: cstp_pb2.AgentResponse) -> Text:
     """Return a summary of a peer's response with its latency."""
-    said = []
+    parts = []
     if item.HasField("guardrail_status"):
         status = item.guardrail_status
         blocking = [violation.guardrail_id for violation in status.violations]
-        said.append("allows it" if status.allowed else f"blocks it by {', '.join(blocking)}")
-        said += [f"warns by {violation.guardrail_id}" for violation in status.warnings]
+        parts.append("allows it" if status.allowed else f"blocks it by {', '.join(blocking)}")
+        parts += [f"warns by {violation.guardrail_id}" for violation in status.warnings]
     if item.HasField("decisions"):
-        said.append(f"found {len(item.decisions.decisions)}")
+        parts.append(f"found {len(item.decisions.decisions)}")
     if item.HasField("feedback"):
-        said.append(f"remembers {len(item.feedback.similar_decisions)}")
+        parts.append(f"remembers {len(item.feedback.similar_decisions)}")
     if item.HasField("error"):
-        said.append(f"{item.error.reason}: {item.error.message}")
-    return Text(to_printable(", ".join([*said, f"{item.latency_ms:.0f} ms"])))
+        parts.append(f"{item.error.reason}: {item.error.message}")
+    return Text(to_printable(", ".join([*parts, f"{item.latency_ms:.0f} ms"])))
 
 
 def print_announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentResponse) -> None:
     """Print the feedback on an intent."""
     received = f"Received by {answer.responding_agent} at {format_instant(answer.received_at)}"
-    said = [received, f"correlation id {answer.correlation_id}", revision_text(answer.revision)]
-    console.print(to_printable(", ".join(filter(None, said))))
+    parts = [received, f"correlation id {answer.correlation_id}", revision_text(answer.revision)]
+    console.print(to_printable(", ".join(filter(None, parts))))
     if answer.HasField("guardrail_status"):
         status = answer.guardrail_status
         print_verdict(console, status.allowed, status.violations, status.warnings, status.evaluated)
@@ -198,8 +198,8 @@ def print_announce_answer(console: Console, answer: cstp_pb2.AnnounceIntentRespo
         console.print(Text("Similar decisions", style="bold"))
         table = TextTable()
         for item in answer.similar_decisions:
-            told = entry_text(item.title, [format_date(item.date), item.id, origin_text(item)], item.notes)
-            table.add_row(f"  {item.score:.2f}", outcome_text(item.outcome), told)
+            entry = entry_text(item.title, [format_date(item.date), item.id, origin_text(item)], item.notes)
+            table.add_row(f"  {item.score:.2f}", outcome_text(item.outcome), entry)
         console.print(table)
     if answer.suggestions:
         console.print(Text("Suggestions", style="bold"))

@@ -57,19 +57,19 @@ def hint_for_error(error: CstpError, endpoint: Endpoint | None) -> str | None:
 
 def tls_hint(error: CstpError, endpoint: Endpoint | None) -> str | None:
     """Return what to do about a failed TLS connection, or None for other failures."""
-    told = f"{error.message} {error.__cause__}".lower()
+    text = f"{error.message} {error.__cause__}".lower()
     if endpoint is None or not any(
-        sign in told for sign in (*UNTRUSTED_SIGNS, *NAME_MISMATCH_SIGNS, *NO_TLS_SIGNS, *CONNECTION_LOST_SIGNS)
+        sign in text for sign in (*UNTRUSTED_SIGNS, *NAME_MISMATCH_SIGNS, *NO_TLS_SIGNS, *CONNECTION_LOST_SIGNS)
     ):
         return None
     scheme, _, address = endpoint.url.partition("://")
     if scheme in TLS_SCHEMES:
         return f"If it speaks TLS, its address is {TLS_SCHEMES[scheme]}://{address}."
-    if any(sign in told for sign in NO_TLS_SIGNS):
+    if any(sign in text for sign in NO_TLS_SIGNS):
         return f"It does not speak TLS; its address is {'http' if scheme == 'https' else 'grpc'}://{address}."
-    if any(sign in told for sign in NAME_MISMATCH_SIGNS):
+    if any(sign in text for sign in NAME_MISMATCH_SIGNS):
         return "Its certificate is for another name; call it by that one, with --agent URL or in the agents file."
-    if any(sign in told for sign in UNTRUSTED_SIGNS):
+    if any(sign in text for sign in UNTRUSTED_SIGNS):
         known = f"{endpoint.ca_file} does not certify it" if endpoint.ca_file else "The system knows nobody who does"
         return f"{known}: name the authority with --ca-file FILE, CSTP_CA_FILE, or ca_file in the agents file."
     return None
@@ -83,7 +83,7 @@ def connection_hint(endpoint: Endpoint | None) -> str:
     asked = f"Is it running, and is {endpoint.url} its address"
     if scheme in TLS_SCHEMES:
         return f"{asked}, and not {TLS_SCHEMES[scheme]}://{address}? It is from {endpoint.origin}."
-    # A name with several addresses is told the failure of the last one, where another may have failed over TLS.
+    # For a name with several addresses the error is that of the last one; another one may have failed over TLS.
     return (
         f"{asked}? It is from {endpoint.origin}. --ca-file FILE names who certifies it, where the system does not know."
     )
@@ -105,8 +105,8 @@ def session_hint(error: CstpError) -> str | None:
         case errors.SessionWithAnotherAgent() if error.metadata.get("active_agent") != GUIDE:
             return f"Give it back first: `cstp liaison return --session {session}`."
         case errors.LiaisonAgentUnavailable() if pillar := error.metadata.get("target_pillar"):
-            told = f"cstp liaison heartbeat {shlex.quote(pillar)}"
-            return f"Try again when it is there; a local agent tells so with `{told}`."
+            command = f"cstp liaison heartbeat {shlex.quote(pillar)}"
+            return f"Try again when it is there; a local agent tells so with `{command}`."
         case errors.Conflict() if "claimed_by" in error.metadata:
             return "Claim it as that instance with --claimant NAME, or when its claim has ended."
         case errors.Conflict() if "user_id" in error.metadata:
@@ -142,7 +142,7 @@ def startup_errors_as_failures() -> Iterator[None]:
     except (PortReservationFailed, ChildProcessFailed) as error:
         raise click.ClickException(str(error)) from error
     except Exception as error:
-        # Loads the server, which a process that only looks after others does without.
+        # Imported here, because it loads the server, which a supervisor of worker processes does not need.
         from cstp_grpc.server.startup_failures import describe_startup_failure
 
         message = describe_startup_failure(error)

@@ -48,7 +48,7 @@ def run_temporary_server(settings: Settings, agent: str) -> Iterator[Endpoint]:
 
     It listens on a free loopback port and has no bridge. Raises AlreadyRunning if a server holds the data folder.
     """
-    # Loading the whole server takes long, and importing into a running one does without it.
+    # Imported here: loading the server takes long, and importing into a running one does not need it.
     from cstp_grpc.server.app import App
 
     token = secrets.token_urlsafe(32)
@@ -57,7 +57,7 @@ def run_temporary_server(settings: Settings, agent: str) -> Iterator[Endpoint]:
             "grpc": GrpcSettings(host="127.0.0.1", port=0, max_message_bytes=settings.grpc.max_message_bytes),
             "auth": AuthSettings(),
             "rate_limits": RateLimitSettings(enabled=False),
-            # The journal remembers what the index lacks, and the next server feeds it.
+            # The journal records which vectors the index lacks, and the next server adds them.
             "index": IndexSettings(mode="off"),
         }
     )
@@ -109,7 +109,7 @@ class ImportReport:
 
     @property
     def failed(self) -> bool:
-        """Whether a record was skipped for an error."""
+        """True if a record was skipped for an error."""
         return any(skipped.error for skipped in self.skipped)
 
     def actions(self) -> Iterator[tuple[ParsedRecord, str]]:
@@ -246,7 +246,7 @@ def import_command(
         if not dry_run and requests:
             send_records(out, report, requests, choice, timeout, identity)
     finally:
-        # What was stored before a failure stays, so it is told too.
+        # Records that were stored before a failure stay, so that they are reported too.
         if out.json_wanted:
             out.document(report.as_json())
         else:

@@ -38,7 +38,7 @@ from cstp_grpc.intent_layer.report_format import UNKNOWN_AGENT
 
 STANDARD_INPUT = "-"
 UTF8_BYTES = 4
-"""How many bytes a character has at the most."""
+"""Maximum bytes of a character in UTF-8, RFC 3629, section 3."""
 PERCENT = 100
 
 
@@ -289,7 +289,7 @@ def check_review_options(
 
 def read_input() -> str:
     """Return standard input, read only as far as needed to see that it is too long."""
-    # Python has None for a stream that was closed before it started.
+    # sys.stdin is None if the descriptor was closed before Python started.
     content = sys.stdin.buffer.read(UTF8_BYTES * MAX_TEXT + 1) if sys.stdin else b""
     return content.decode(errors="surrogateescape").rstrip("\n")
 

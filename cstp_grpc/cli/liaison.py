@@ -274,7 +274,7 @@ def watch_command(
       cstp liaison watch
       cstp liaison watch --after 0 --with liaison_content --type liaison_agent_activated --json
     """
-    # What keeps every call from being answered is told at once; only then is it worth waiting for the server.
+    # One call first: a wrong address or token must fail at once, while the watch below retries until it is stopped.
     next(client.liaison.list_events(chat_session_id=session, agent=concerned, types=types, page_size=1), None)
     interruptions = ReconnectNotices(out)
     events = client.liaison.watch_events(
@@ -284,7 +284,7 @@ def watch_command(
         after=after,
         on_failure=interruptions.report,
     )
-    # Ctrl-C is how a watch is meant to end.
+    # Ctrl-C is the regular end of a watch.
     with suppress(KeyboardInterrupt), closing(events):
         for event in islice(events, limit):
             interruptions.reset()

@@ -88,7 +88,9 @@ SUBMODULE_MODE = "160000"
 MERGED_STAGE = "0"
 """The stage of a file that is not in conflict."""
 HARMFUL_STATUSES = frozenset("DT")
-"""What can be wrong for nodes where it happens to a file that belongs to none: it vanishes, or becomes a link."""
+"""The statuses of git that matter for any file: deleted (D), since a node may name it, or changed in type (T), such as
+to a link.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class _TrackedFile:
 
     @property
     def counts(self) -> bool:
-        """Whether the file's content matters to validation."""
+        """True if the file's content matters to validation."""
         return self.mode == LINK_MODE or self.path.name in NODE_FILES or str(self.path) == RULES_FILE
 
 

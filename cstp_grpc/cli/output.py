@@ -65,7 +65,7 @@ class Output:
 
     def message(self, message: Message) -> None:
         """Print a message as the result object of JSON-RPC."""
-        # Not loaded before it is needed: it brings gRPC along.
+        # Imported here, because it loads gRPC.
         from cstp_grpc.contract import json_codec
 
         self.document(json_codec.to_json(message))
@@ -110,9 +110,9 @@ def report_write_errors() -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.EPIPE:
-            # A pager that was closed is no failure; click ends the command quietly.
+            # The reader, such as a pager, was closed: no failure, and click ends the command quietly.
             raise
-        # What the stream still holds would fail again when the process ends.
+        # Otherwise the interpreter would flush the same stream at exit, and fail again.
         sys.stdout = io.StringIO()
         raise click.ClickException(f"standard output: {error.strerror}") from error
 

@@ -36,13 +36,13 @@ from cstp_grpc.gen.cstp.v1 import access_pb2, options_pb2
 
 VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 TOKEN_PLACEHOLDER: Final = "not-set-yet"  # noqa: S105
-"""What stands for a token while its variable is not set."""
+"""The value that stands in for an unset token variable when the file is validated."""
 NEEDED_PERMISSIONS: Final = (
     options_pb2.PERMISSION_QUERY,
     options_pb2.PERMISSION_CHECK,
     options_pb2.PERMISSION_ANNOUNCE,
 )
-"""What a peer must permit to be asked everything."""
+"""The permissions that a peer must grant for all questions that this server asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class PeerHealth:
 
     @property
     def healthy(self) -> bool:
-        """Whether the peer answered."""
+        """True if the peer answered."""
         return self.status is PeerStatus.ANSWERED
 
     @property
@@ -155,24 +155,24 @@ class PeerConfigChange:
         return "\n".join(list(lines)[2:])
 
 
-def plan_peer(path: Path, wanted: NewPeer, seconds: float) -> PeerConfigChange:
+def plan_peer(path: Path, new_peer: NewPeer, seconds: float) -> PeerConfigChange:
     """Return the change that adds a peer to a configuration file, validated as a whole.
 
     Raises ConfigError, click.UsageError and the errors of calling the peer.
     """
     before = config.read_text(path)
     present = config.validate_text(before, path, {}).federation.peers
-    check_new(wanted.url, wanted.name, present)
-    name, url = discover_peer(wanted, seconds)
+    check_new(new_peer.url, new_peer.name, present)
+    name, url = discover_peer(new_peer, seconds)
     check_new(url, name, present)
-    variable = wanted.token_env or token_variable(name)
-    entry: dict[str, Any] = {"name": name, "url": url, "token": f"${{{variable}}}", "role": wanted.role}
-    if wanted.categories:
-        entry["categories"] = list(wanted.categories)
-    if wanted.ca_file:
-        entry["ca_file"] = str(path_for_config_file(wanted.ca_file, path.parent))
-    if wanted.card_key:
-        entry["card_key"] = str(path_for_config_file(wanted.card_key, path.parent))
+    variable = new_peer.token_env or token_variable(name)
+    entry: dict[str, Any] = {"name": name, "url": url, "token": f"${{{variable}}}", "role": new_peer.role}
+    if new_peer.categories:
+        entry["categories"] = list(new_peer.categories)
+    if new_peer.ca_file:
+        entry["ca_file"] = str(path_for_config_file(new_peer.ca_file, path.parent))
+    if new_peer.card_key:
+        entry["card_key"] = str(path_for_config_file(new_peer.card_key, path.parent))
     text = config.add_peer(before, path, entry)
     settings = config.validate_text(text, path, {variable: TOKEN_PLACEHOLDER})
     if name not in {peer.name for peer in settings.federation.peers}:
@@ -187,36 +187,36 @@ def path_for_config_file(path: Path, folder: Path) -> Path:
     return path if path.is_absolute() or folder.absolute() == Path.cwd() else path.absolute()
 
 
-def discover_peer(wanted: NewPeer, seconds: float) -> tuple[str, str]:
+def discover_peer(new_peer: NewPeer, seconds: float) -> tuple[str, str]:
     """Return the name of an agent and the URL to ask it by, from its card or over gRPC.
 
     Raises CstpError, click.UsageError and ConfigError.
     """
-    roots = None if wanted.ca_file is None else read_ca_file(wanted.ca_file)
-    keys = [] if wanted.card_key is None else read_keys(wanted.card_key)
-    if target_scheme(wanted.url) in {"http", "https"}:
-        url = card_url(wanted.url)
-        said = read_card(url, wanted.token, roots, seconds, card_keys=keys).name
+    roots = None if new_peer.ca_file is None else read_ca_file(new_peer.ca_file)
+    keys = [] if new_peer.card_key is None else read_keys(new_peer.card_key)
+    if target_scheme(new_peer.url) in {"http", "https"}:
+        url = card_url(new_peer.url)
+        stated_name = read_card(url, new_peer.token, roots, seconds, card_keys=keys).name
     elif keys:
-        raise click.UsageError(f"{wanted.url} has no agent card: --card-key needs the URL of one.")
+        raise click.UsageError(f"{new_peer.url} has no agent card: --card-key needs the URL of one.")
     else:
-        url = f"{target_scheme(wanted.url)}://{grpc_address(wanted.url)}"
-        said = fetch_name_over_grpc(wanted, url, roots, seconds)
-    name = wanted.name or re.sub(r"[^A-Za-z0-9._-]+", "-", said).strip("-._")[:100]
+        url = f"{target_scheme(new_peer.url)}://{grpc_address(new_peer.url)}"
+        stated_name = fetch_name_over_grpc(new_peer, url, roots, seconds)
+    name = new_peer.name or re.sub(r"[^A-Za-z0-9._-]+", "-", stated_name).strip("-._")[:100]
     if not name:
-        raise click.UsageError(f"{wanted.url} does not say what it is called; say it with --name.")
+        raise click.UsageError(f"{new_peer.url} does not say what it is called; say it with --name.")
     return name, url
 
 
-def fetch_name_over_grpc(wanted: NewPeer, url: str, roots: bytes | None, seconds: float) -> str:
+def fetch_name_over_grpc(new_peer: NewPeer, url: str, roots: bytes | None, seconds: float) -> str:
     """Return the name that an agent gives itself, or empty if it requires a token for that."""
-    with CstpClient(url, wanted.token, timeout=seconds, root_certificates=roots) as client:
+    with CstpClient(url, new_peer.token, timeout=seconds, root_certificates=roots) as client:
         try:
             return client.get_access().agent
         except AuthenticationRequired:
-            if wanted.token:
+            if new_peer.token:
                 raise
-            if wanted.name:
+            if new_peer.name:
                 return ""
             raise click.UsageError(
                 f"{url} tells its name to those with a token: say with --name what to call it, or with --token-env"
@@ -268,7 +268,7 @@ def require_variable_name(_: click.Context, __: click.Parameter, name: str | Non
 EXIT_PEER_UNHEALTHY = 3
 """The exit code where a required peer is not well: what it is asked about is blocked."""
 PROBE_SECONDS = 3.0
-"""How long to wait for an agent."""
+"""Seconds to wait for an agent by default."""
 
 timeout_option = click.option(
     "--timeout",
@@ -363,9 +363,9 @@ def add_command(
     path = current_state().config_path
     if path is None:
         raise click.UsageError("Name the configuration file with --config FILE or CSTP_CONFIG.")
-    wanted = NewPeer(url, name, role, token_env, categories, ca_file, card_key)
-    current_state().endpoint = Endpoint(url, "the command line", wanted.token, wanted.variable, ca_file=ca_file)
-    found = plan_peer(path, wanted, seconds)
+    new_peer = NewPeer(url, name, role, token_env, categories, ca_file, card_key)
+    current_state().endpoint = Endpoint(url, "the command line", new_peer.token, new_peer.variable, ca_file=ca_file)
+    found = plan_peer(path, new_peer, seconds)
     if not dry_run:
         config.replace_file(path, found.text)
     is_set = found.variable in config.inherited_environment([found.variable])

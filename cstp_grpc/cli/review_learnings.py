@@ -82,7 +82,7 @@ EDIT_ANSWER = "edit"
 SKIP_ANSWER = "skip"
 QUIT_ANSWER = "quit"
 ANSWER_BY_LETTER = {answer[0]: answer for answer in (*map(str, ReviewVerdict), EDIT_ANSWER, SKIP_ANSWER, QUIT_ANSWER)}
-"""What can be answered, by the letter that stands for it."""
+"""The possible answers by their first letters."""
 STATE_COLOURS = {LearningState.PENDING: "yellow", LearningState.INTEGRATED: "green", LearningState.REJECTED: "dim"}
 DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -170,8 +170,8 @@ class InteractiveReview:
         for text in filter(None, (learning.operation, learning.detail, learning.evidence)):
             self.out.line(Text(f"\n{to_printable(text)}"))
         for review in learning.reviews:
-            said = f"\n{review.verdict} by {review.reviewer}, {review.at:%Y-%m-%d}: {review.reason}".rstrip(": ")
-            self.out.line(Text(to_printable(said), style="italic"))
+            line = f"\n{review.verdict} by {review.reviewer}, {review.at:%Y-%m-%d}: {review.reason}".rstrip(": ")
+            self.out.line(Text(to_printable(line), style="italic"))
         if others:
             self.out.line(f"\n{count_noun(len(others), 'other')} likely the same:")
         for other in others:
@@ -382,10 +382,10 @@ class BatchReview:
         if self.out.json_wanted:
             self.out.document({"reviews": self._results})
             return
-        said = [count_noun(self.reviewed, "review")]
-        said += [f"{count_noun(self.duplicates, 'likely duplicate')} left"] if self.duplicates else []
-        said += [f"{self.failures} failed"] if self.failures else []
-        self.out.line(f"{', '.join(said)}.")
+        parts = [count_noun(self.reviewed, "review")]
+        parts += [f"{count_noun(self.duplicates, 'likely duplicate')} left"] if self.duplicates else []
+        parts += [f"{self.failures} failed"] if self.failures else []
+        self.out.line(f"{', '.join(parts)}.")
         if self.duplicates:
             self.out.note(
                 "Merge duplicates all the same with --force, or reject those of accepted ones with --reject-duplicates."

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 HANGUP_MESSAGE = "SIGHUP is ignored: settings cannot be read anew yet, and SIGTERM stops the server"
 
 STOP_SECONDS = 20.0
-"""How long stopping may take beside the time for draining; more means that something hangs, such as a database."""
+"""Seconds that stopping may take after draining. Chosen: more means that something hangs, such as a database."""
 EXAMPLE_METADATA = '{"affectsProduction": true, "codeReviewCompleted": true, "ciPassing": true, "rolloutPercent": 50}'
 JSON_HEADER = "'Content-Type: application/json'"
 EXAMPLE_QUERY = json.dumps(
@@ -98,7 +98,7 @@ def serve_command(dev: bool, bridge: bool, workers: str | None) -> None:
             # Bridges and workers drain one after the other.
             drains = 2 if count_workers(settings.serve) > 1 else 1
             exit_after(drains * settings.grpc.drain_seconds + STOP_SECONDS)
-    # Everything has ended in good order, also where the terminal to say so on is gone.
+    # The server stopped in order; a terminal that is gone, so that this cannot be printed, is no failure.
     with suppress(click.ClickException):
         out.line("Stopped.")
 
@@ -194,8 +194,8 @@ class ServeEvents:
     """The queue of events that the main thread of a server waits for."""
 
     def __init__(self) -> None:
-        # A signal may come in the middle of waiting. An Event's set() would then wait for the lock that the interrupted
-        # wait() holds, for ever; a SimpleQueue takes entries from within its own methods.
+        # A signal handler runs in the main thread, possibly within `wait`. Event.set() would then deadlock on the lock
+        # that the interrupted Event.wait() holds; SimpleQueue.put() is reentrant by design.
         self._queue: SimpleQueue[ServeEvent] = SimpleQueue()
 
     def add(self, event: ServeEvent) -> None:
@@ -223,7 +223,7 @@ def supervise_until_stopped(stack: ServerStack, announced: StartupMessages, even
             else:
                 logger.warning("%s serves again", event.program.name)
         elif event == signal.SIGHUP:
-            # Written to the log here, where it interrupts nothing that writes there too.
+            # Logged here and not in the signal handler, which may have interrupted a write to the log.
             logger.warning(HANGUP_MESSAGE)
         else:
             return
@@ -275,12 +275,12 @@ def bridge_command(grpc_target: str | None, port_file: Path | None, a2a_port_fil
       cstp bridge --config cstp.yaml --grpc-target 10.0.0.5:50051
       cstp bridge --config cstp.yaml --grpc-target grpcs://cstp.example.com:50051
     """
-    given = {
+    options = {
         "--config": current_state().config_path,
         "--grpc-target": grpc_target,
         "--port-file": port_file,
         "--a2a-port-file": a2a_port_file,
     }
-    arguments = [part for name, value in given.items() if value for part in (name, str(value))]
-    # The bridge takes this process over, since it is a program of its own.
+    arguments = [part for name, value in options.items() if value for part in (name, str(value))]
+    # exec: the bridge is a program of its own, and needs no parent beside it.
     os.execv(sys.executable, [*PYTHON_COMMAND, "bridge", *arguments])  # noqa: S606 - no shell is wanted
