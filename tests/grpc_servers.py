@@ -28,7 +28,7 @@ def grpc_server(
         server = grpc.server(pool, options=options)
         add(server)
         if tls:
-            port = server.add_secure_port(address, grpc.ssl_server_credentials(tls))
+            port = server.add_secure_port(address, grpc.ssl_server_credentials(list(tls)))
         else:
             port = server.add_insecure_port(address)
         server.start()

@@ -18,7 +18,7 @@ PRODUCT = Path(__file__).resolve().parent.parent / "cstp_grpc"
 @functools.cache
 def store_modules() -> dict[str, str]:
     """Return the module of each method of a store, by the name that tests are marked with."""
-    found = {}
+    found: dict[str, str] = {}
     for path in PRODUCT.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         if "\nclass Sql" not in text:

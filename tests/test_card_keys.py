@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
-from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
+from jwt.algorithms import Algorithm, ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from cstp_grpc.card_keys import SigningKey, UnusableKey, compute_thumbprint, read_public_keys
 from tests.signing_keys import make_key, private_pem, public_pem
 
-WRITERS = {"ES256": ECAlgorithm, "RS256": RSAAlgorithm, "EdDSA": OKPAlgorithm}
+WRITERS: dict[str, type[Algorithm]] = {"ES256": ECAlgorithm, "RS256": RSAAlgorithm, "EdDSA": OKPAlgorithm}
 
 
 def jwk_of(algorithm: str, key: Any) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class TestIntegratePitfall:
 
     def filed(self, project: Path, elsewhere: Path) -> Path:
         options = ["--path", "src/api/handlers.ts", "--type", "check", "--title", "Run the loader's tests"]
-        arguments = ["--project", project, *options, "--detail", "They take a minute"]
+        arguments: list[str | Path] = ["--project", project, *options, "--detail", "They take a minute"]
         (report,) = TOLD.findall(run("report_learning.sh", *arguments, cwd=elsewhere).stdout)
         return Path(report)
 

@@ -134,8 +134,8 @@ def write(channel: grpc.Channel, done: Acknowledged, lock: threading.Lock) -> No
                 done.checks.add(key)
             for version, state in enumerate((tasks_pb2.TASK_STATE_WORKING, tasks_pb2.TASK_STATE_COMPLETED)):
                 task = tasks_pb2.Task(id=key, context_id="load", state=state, content=b"content")
-                request = tasks_pb2.SaveTaskRequest(task=task, version=version)
-                saved = keeping.SaveTask(request, metadata=metadata, timeout=30)
+                saving = tasks_pb2.SaveTaskRequest(task=task, version=version)
+                saved = keeping.SaveTask(saving, metadata=metadata, timeout=30)
                 with lock:
                     done.tasks[key] = saved.version
     except grpc.RpcError as error:

@@ -78,7 +78,7 @@ class GrpcMethod:
 
     port: int
     path: str
-    metadata: Sequence[tuple[str, str]]
+    metadata: tuple[tuple[str, str], ...]
     request: Callable[[], bytes]
 
 
@@ -98,7 +98,7 @@ def a2a_method(port: int, params: Params) -> GrpcMethod:
     """Return SendMessage of the bridge's gRPC port."""
 
     def request() -> bytes:
-        message: bytes = json_format.ParseDict(params(), a2a_pb2.SendMessageRequest()).SerializeToString()
+        message: bytes = json_format.ParseDict(dict(params()), a2a_pb2.SendMessageRequest()).SerializeToString()
         return message
 
     return GrpcMethod(port, A2A, (("authorization", f"Bearer {TOKEN}"), ("a2a-version", "1.0")), request)
@@ -144,7 +144,7 @@ def calling(method: Method, in_flight: int) -> Iterator[Caller]:
 def one_by_one_grpc(opened: ExitStack, method: GrpcMethod) -> OneByOne:
     """Return a caller with a channel of its own."""
     channel = opened.enter_context(grpc.insecure_channel(f"127.0.0.1:{method.port}"))
-    invoke = channel.unary_unary(method.path)
+    invoke: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method.path)
     return OneByOne(method.request, lambda request: invoke(request, metadata=method.metadata, timeout=60))
 
 
@@ -188,4 +188,5 @@ def call_once(port: int, method: str, **params: Any) -> None:
     """Make one call that is not measured."""
     wanted = cstp_method(port, method, lambda: params)
     with dialled(port) as channel:
-        channel.unary_unary(wanted.path)(wanted.request(), metadata=wanted.metadata, timeout=60)
+        invoke: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(wanted.path)
+        invoke(wanted.request(), metadata=wanted.metadata, timeout=60)

@@ -39,7 +39,7 @@ def main() -> None:
 
 def serve_by_threads() -> None:
     """Serve on a pool of threads."""
-    handler = grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
     server = grpc.server(ThreadPoolExecutor(8))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Noop", {"Call": handler}),))
     say(server.add_insecure_port("127.0.0.1:0"))
@@ -65,7 +65,7 @@ def reading_handlers() -> tuple[grpc.GenericRpcHandler, ...]:
         await context.read()
         return b""
 
-    handler = grpc.stream_unary_rpc_method_handler(answer)
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_unary_rpc_method_handler(answer)
     return (grpc.method_handlers_generic_handler("bench.Noop", {"Call": handler}),)
 
 
@@ -87,7 +87,9 @@ def serve_by_chain() -> None:
         rate_limits={"enabled": False},
     )
     policy = build_call_policy(settings, RefusalCounter(lambda: datetime.now(UTC)))
-    servicers = [(cstp_pb2_grpc.add_CstpServiceServicer_to_server, EmptyServicer())]
+    # The generated base class answers other methods with UNIMPLEMENTED; only its stub calls it abstract.
+    servicer = EmptyServicer()  # type: ignore[abstract]
+    servicers = [(cstp_pb2_grpc.add_CstpServiceServicer_to_server, servicer)]
     server = GrpcServer(settings.grpc, policy, servicers, {}, CallPools())
     say(server.start().port)
     signal.sigwait({signal.SIGTERM})

@@ -53,11 +53,13 @@ def ask(channel: grpc.Channel, served: Served, peers: int) -> Asking:
     """Return the measurement of a check that asks so many peers."""
     params = {**CHECK, "scope": "federated", "agents": [name_of(at) for at in range(peers)]}
     method: GrpcMethod = cstp_method(served.grpc, "cstp.checkGuardrails", lambda: params)
-    invoke = channel.unary_unary(method.path, None, cstp_pb2.CheckGuardrailsResponse.FromString)
+    invoke: grpc.UnaryUnaryMultiCallable[bytes, cstp_pb2.CheckGuardrailsResponse] = channel.unary_unary(
+        method.path, None, cstp_pb2.CheckGuardrailsResponse.FromString
+    )
     slowest_ms: list[float] = []
 
     def send(request: bytes) -> object:
-        answer: cstp_pb2.CheckGuardrailsResponse = invoke(request, metadata=method.metadata, timeout=60)
+        answer = invoke(request, metadata=method.metadata, timeout=60)
         if len(answer.responses) != peers or any(peer.HasField("error") for peer in answer.responses):
             raise RuntimeError(f"not every peer answered: {answer}")
         slowest_ms.append(max(peer.latency_ms for peer in answer.responses))

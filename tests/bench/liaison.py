@@ -78,4 +78,5 @@ class OpenedSessions(Iterator[str]):
 
     def _call(self, method: str, **params: Any) -> None:
         wanted = cstp_method(self._port, method, lambda: params)
-        self._channel.unary_unary(wanted.path)(wanted.request(), metadata=wanted.metadata, timeout=60)
+        invoke: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(wanted.path)
+        invoke(wanted.request(), metadata=wanted.metadata, timeout=60)

@@ -51,7 +51,7 @@ async def answer_with_nothing(request: bytes, context: object) -> bytes:
 
 def noop_handlers() -> tuple[grpc.GenericRpcHandler, ...]:
     """Return the handlers of a service with a method that does nothing."""
-    handler = grpc.unary_unary_rpc_method_handler(answer_with_nothing)
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(answer_with_nothing)
     return (grpc.method_handlers_generic_handler("bench.Noop", {"Call": handler}),)
 
 

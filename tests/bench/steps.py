@@ -87,7 +87,7 @@ def compute_steps(run: Run) -> dict[str, Series]:
     request: Any = method.request.FromString(data)
     validation = RequestValidator(max_depth=24, max_values=20_000)
     wanted = parse_action(request.action)
-    steps = {
+    steps: dict[str, tuple[str, Callable[[], object]]] = {
         "parse": ("parsing a check", lambda: method.request.FromString(data)),
         "validation": ("validation of a check", lambda: validation.validate(request)),
         "struct": ("conversion of a check's context", lambda: struct_to_dict(request.action.context)),

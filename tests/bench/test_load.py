@@ -28,7 +28,7 @@ def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
 
 @pytest.fixture
 def grpc_port() -> Iterator[int]:
-    handler = grpc.unary_unary_rpc_method_handler(answer)
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(answer)
     with ThreadPoolExecutor(4) as pool:
         server = grpc.server(pool)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Echo", {"Call": handler}),))

@@ -34,8 +34,8 @@ class Seen:
     """What the server received."""
 
     method: str
-    request: Message | bytes
-    """Bytes where they are no message."""
+    request: Any
+    """The message of its rpc; bytes where they are no message."""
     metadata: Mapping[str, str | bytes]
     time_remaining: float
 

@@ -201,4 +201,4 @@ def test_text_travels_as_utf_8(bridge: Client, server: Scripted, value: str) -> 
     expected: Any = json.loads(f'"{value}"')
     assert answer.json["result"]["query"] == expected
     (seen,) = server.seen
-    assert seen.request.query == expected  # type: ignore[attr-defined]
+    assert seen.request.query == expected

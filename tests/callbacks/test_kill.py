@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -46,7 +47,7 @@ def serving(folder: Path, prefix: str) -> Iterator[tuple[subprocess.Popen[str], 
 def announce_and_review(channel: grpc.Channel, url: str, reviewed: dict[str, str]) -> None:
     """Record decisions, announce what is like them, and review them as failed, until the server is gone."""
     journal, cstp = journal_pb2_grpc.JournalServiceStub(channel), cstp_pb2_grpc.CstpServiceStub(channel)
-    given = {"metadata": (("authorization", f"Bearer {TOKENS['alice']}"),), "timeout": 30}
+    given: dict[str, Any] = {"metadata": (("authorization", f"Bearer {TOKENS['alice']}"),), "timeout": 30}
     try:
         while True:
             key = uuid.uuid4().hex

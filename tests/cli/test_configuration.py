@@ -284,7 +284,7 @@ intent_layer: {projects: [{name: shop, root: x}]}
 liaison: {pillars: {content: {kind: grpc, url: "grpcs://example.com:1", ca_file: x}}}
 federation: {peers: [{name: b, url: "grpcs://example.com:1", ca_file: x, card_key: x}]}
 """
-PATHS: list[Callable[[Settings], Path | None]] = [
+PATHS: list[Callable[[Settings], object]] = [
     lambda settings: settings.data_dir,
     lambda settings: settings.agent.card_signing and settings.agent.card_signing.key_file,
     lambda settings: settings.server.grpc_ca_file,

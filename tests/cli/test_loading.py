@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -78,7 +79,7 @@ def test_listing_the_commands_loads_none_of_them(arguments: list[str], tmp_path:
 
 @pytest.mark.parametrize("words", ["cstp ", "cstp che", "cstp --ve"])
 def test_completing_a_command_loads_none(words: str, tmp_path: Path) -> None:
-    completing = {"_CSTP_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "1"}
+    completing: dict[str, Any] = {"_CSTP_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "1"}
     modules, printed = modules_loaded(tmp_path, [], **completing)
     assert own(modules) == LIGHT_MODULES
     assert not modules & HEAVY

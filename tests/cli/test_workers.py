@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,7 @@ from cstp_grpc.enums import Permission
 from cstp_grpc.guardrails.rulebook import default_rulebook_path
 from tests.cli.conftest import Invoke, Server
 from tests.cli.test_serve import BOUND, ENVIRONMENT, READY, Process, answers, get, started
-from tests.conftest import PostgresServer
-from tests.databases import unique_name
+from tests.databases import PostgresServer, unique_name
 from tests.harness import GrpcCaller, JsonRpcCaller, Outcome
 from tests.waiting import wait_until
 
@@ -98,7 +98,7 @@ def test_workers_serve_one_journal_on_one_port_over_all_transports(home: Path) -
             return [decision["id"] for decision in found] == [recorded["decision"]["id"]]
 
         for number in range(20):
-            wait_until(lambda number=number: find(number), "every worker finds what one of them recorded")
+            wait_until(partial(find, number), "every worker finds what one of them recorded")
         assert get(f"{url}/health") == {"status": "ok"}
         assert answers(process.value("A2A").split(", gRPC ")[1])
         assert process.end() == 0
@@ -334,6 +334,9 @@ def test_all_workers_search_one_index_whatever_dies(home: Path) -> None:
                 found = ok(caller.call("cstp.queryDecisions", {"query": title, "limit": 1}, TOKEN))["decisions"]
             return [decision["title"] for decision in found] == [title]
 
+        def find_always(title: str) -> bool:
+            return all(find(title) for _ in range(4))
+
         titles = [f"Decide on matter number {word}" for word in ("one", "two", "three", "four", "five")]
         with closing(connect(target)) as caller:
             for title in titles:
@@ -341,7 +344,7 @@ def test_all_workers_search_one_index_whatever_dies(home: Path) -> None:
         assert len(children(process, CHROMA)) == 1
         wait_until(all_ready, "the index of all workers is ready", BOUND)
         for title in titles:
-            wait_until(lambda title=title: all(find(title) for _ in range(4)), "every worker finds it")
+            wait_until(partial(find_always, title), "every worker finds it")
         os.kill(children(process, CHROMA)[0], signal.SIGKILL)
         process.wait_for("the Chroma server failed")
         assert all(find(title) for title in titles)

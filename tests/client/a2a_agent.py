@@ -18,7 +18,7 @@ from a2a.compat.v0_3.request_handler import RequestHandler03
 from a2a.helpers import new_task_from_user_message, new_text_message
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.context import ServerCallContext
-from a2a.server.events.event_queue_v2 import EventQueue
+from a2a.server.events.event_queue import EventQueue
 from a2a.server.request_handlers.default_request_handler_v2 import DefaultRequestHandlerV2
 from a2a.server.request_handlers.response_helpers import build_error_response
 from a2a.server.tasks import InMemoryTaskStore

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 
@@ -59,7 +60,7 @@ class Watched:
 def watched(*script: Stream, address: str = "127.0.0.1:0") -> Iterator[Watched]:
     """Run a server for the length of a block."""
     servicer = Watched(list(script))
-    handlers = {
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         "WatchEvents": grpc.unary_stream_rpc_method_handler(
             servicer.watch, pb2.WatchEventsRequest.FromString, pb2.WatchEventsResponse.SerializeToString
         ),

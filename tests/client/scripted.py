@@ -30,7 +30,7 @@ class ScriptedServer:
     requests: list[Any] = field(default_factory=list)
     metadata: list[dict[str, str | bytes]] = field(default_factory=list)
     port: int = 0
-    before: Callable[[Any, grpc.ServicerContext], None] | None = None
+    before: Callable[[Any, grpc.ServicerContext], object] | None = None
 
     @property
     def target(self) -> str:
@@ -54,7 +54,7 @@ class ScriptedServer:
 def scripted_server(
     *script: Answer,
     tls: Sequence[tuple[bytes, bytes]] = (),
-    before: Callable[[Any, grpc.ServicerContext], None] | None = None,
+    before: Callable[[Any, grpc.ServicerContext], object] | None = None,
 ) -> Iterator[ScriptedServer]:
     """Run a ScriptedServer for the length of a block; `tls` is its key and certificate, `before` sees every call."""
     state = ScriptedServer(list(script), before=before)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -22,6 +22,13 @@ SCALARS: dict[int, st.SearchStrategy[Any]] = {
     FieldDescriptor.TYPE_INT64: st.integers(-(2**63), 2**63 - 1),
     FieldDescriptor.TYPE_UINT64: st.integers(0, 2**64 - 1),
 }
+
+
+def descriptor_of(kind: type[Message]) -> Descriptor:
+    """Return the descriptor of a message class, which its stub declares as either of two classes."""
+    return cast("Descriptor", kind.DESCRIPTOR)
+
+
 json_leaves = (
     st.none()
     | st.booleans()

@@ -292,7 +292,8 @@ def test_answers_that_are_too_large_are_not_read(agent: Agent, peer: A2aClient, 
 
 
 def test_compressed_answers_are_not_read(agent: Agent, peer: A2aClient) -> None:
-    agent.raws["/rpc"] = body(gzip.compress(b" " * 10_000_000), **{"Content-Encoding": "gzip"})
+    headers: dict[str, Any] = {"Content-Encoding": "gzip"}
+    agent.raws["/rpc"] = body(gzip.compress(b" " * 10_000_000), **headers)
     with failing(A2aTransientError, "an answer that is too large"):
         send(peer)
     assert agent.headers[-1]["accept-encoding"] == "identity"

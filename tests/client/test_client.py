@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from google.protobuf.message import Message
@@ -64,7 +65,7 @@ def test_a_query_says_what_it_was_told() -> None:
 
 def test_a_check_carries_its_context_as_json() -> None:
     with scripted_server(cstp_pb2.CheckGuardrailsResponse(allowed=True)) as server, connect(server) as client:
-        context = {"affectsProduction": True, "steps": [1, "two", None]}
+        context: dict[str, Any] = {"affectsProduction": True, "steps": [1, "two", None]}
         assert client.check_guardrails("deploy", stakes="HIGH", confidence=0.9, context=context).allowed
     action = server.requests[0].action
     assert (action.description, action.stakes, action.confidence) == ("deploy", types_pb2.STAKES_HIGH, 0.9)
@@ -221,7 +222,9 @@ def test_reviewing_sharing_and_unsharing_return_the_decision() -> None:
     reviewed = journal_pb2.ReviewDecisionResponse(decision=journal_pb2.Decision(id="dec-1"))
     with scripted_server(reviewed) as server, connect(server) as client:
         assert client.review_decision("dec-1", "partial", notes="slow").id == "dec-1"
-    assert server.requests[0] == journal_pb2.ReviewDecisionRequest(id="dec-1", outcome=3, notes="slow")
+    assert server.requests[0] == journal_pb2.ReviewDecisionRequest(
+        id="dec-1", outcome=types_pb2.OUTCOME_PARTIAL, notes="slow"
+    )
     unshared = journal_pb2.UnshareDecisionResponse(decision=journal_pb2.Decision(id="dec-2"))
     with scripted_server(unshared) as server, connect(server) as client:
         assert client.unshare_decision("dec-2").id == "dec-2"

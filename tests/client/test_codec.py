@@ -16,11 +16,14 @@ from cstp_grpc.contract.json_codec import CodecError, from_json, json_path, to_j
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2, types_pb2
 from tests.client.everything import Everything, message_class
-from tests.client.strategies import WELL_KNOWN, json_values, messages, near_misses
+from tests.client.strategies import WELL_KNOWN, descriptor_of, json_values, messages, near_misses
 from tests.example_counts import examples
 
-TYPES = {kind for method in contract_methods().values() for kind in (method.request, method.response)} | {Everything}
-every_type = pytest.mark.parametrize("kind", sorted(TYPES, key=lambda kind: kind.DESCRIPTOR.full_name))
+TYPES: set[type[Message]] = {
+    kind for method in contract_methods().values() for kind in (method.request, method.response)
+} | {Everything}
+ORDERED = sorted(TYPES, key=lambda kind: kind.DESCRIPTOR.full_name)
+every_type = pytest.mark.parametrize("kind", ORDERED)
 few = settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -68,7 +71,7 @@ def without_unspecified(data: Any) -> Any:
 @given(data=st.data())
 @few
 def test_messages_survive_the_way_through_json(kind: type[Message], data: st.DataObject) -> None:
-    message = data.draw(messages(kind.DESCRIPTOR))
+    message = data.draw(messages(descriptor_of(kind)))
     assert from_json(through_text(to_json(message)), kind) == message
 
 
@@ -76,21 +79,21 @@ def test_messages_survive_the_way_through_json(kind: type[Message], data: st.Dat
 @given(data=st.data())
 @few
 def test_output_agrees_with_protojson_but_for_the_words_of_enums(kind: type[Message], data: st.DataObject) -> None:
-    message = data.draw(messages(kind.DESCRIPTOR))
+    message = data.draw(messages(descriptor_of(kind)))
     expected = json_format.MessageToDict(message, always_print_fields_with_no_presence=True)
-    assert with_enum_names(to_json(message), kind.DESCRIPTOR) == without_unspecified(expected)
+    assert with_enum_names(to_json(message), descriptor_of(kind)) == without_unspecified(expected)
 
 
 @every_type
 @given(data=st.data())
 @few
 def test_json_is_refused_by_name_or_means_what_it_means_in_protojson(kind: type[Message], data: st.DataObject) -> None:
-    document = data.draw(near_misses(kind.DESCRIPTOR) | json_values)
+    document = data.draw(near_misses(descriptor_of(kind)) | json_values)
     try:
         message = from_json(document, kind)
     except CodecError:
         return
-    assert json_format.ParseDict(with_enum_names(document, kind.DESCRIPTOR), kind()) == message
+    assert json_format.ParseDict(with_enum_names(document, descriptor_of(kind)), kind()) == message
 
 
 def test_every_wrong_field_is_named_by_its_path() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import pickle
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -235,7 +235,7 @@ def test_a_coroutine_that_is_closed_ends_at_once() -> None:
 class Pause:
     """Gives way once, without a loop."""
 
-    def __await__(self) -> Iterator[None]:
+    def __await__(self) -> Generator[None, None, None]:
         yield
 
 
@@ -319,8 +319,9 @@ def test_who_asks_several_agents_records_nothing() -> None:
 
 @pytest.mark.parametrize("kind", [CstpClient, AsyncCstpClient])
 def test_an_option_that_there_is_not_is_refused_at_once(kind: Any) -> None:
+    option: dict[str, Any] = {"stake": "critical"}
     with pytest.raises(TypeError, match="'stake'"):
-        guard(kind("localhost:1"), "Lose data", **{"stake": "critical"})
+        guard(kind("localhost:1"), "Lose data", **option)
 
 
 def test_a_block_that_is_forbidden_does_not_run(client: CstpClient) -> None:
@@ -452,8 +453,15 @@ def test_what_cannot_be_guarded_is_refused_at_once() -> None:
 
     sync: Any = guard(CstpClient("localhost:1"), "Act")
     loop: Any = guard(AsyncCstpClient("localhost:1"), "Act")
-    pairs = [(sync, in_loop), (sync, generated), (sync, streamed), (loop, plain), (loop, streamed)]
-    pairs += [(guarded, kind(plain)) for guarded in (sync, loop) for kind in (classmethod, staticmethod, property)]
+    kinds: tuple[Any, ...] = (classmethod, staticmethod, property)
+    pairs: list[tuple[Any, Any]] = [
+        (sync, in_loop),
+        (sync, generated),
+        (sync, streamed),
+        (loop, plain),
+        (loop, streamed),
+    ]
+    pairs += [(guarded, kind(plain)) for guarded in (sync, loop) for kind in kinds]
     for guarded, function in pairs:
         with pytest.raises(TypeError):
             guarded(function)

@@ -156,7 +156,7 @@ def test_a_server_that_reads_slowly_is_given_up_in_time() -> None:
 
 
 def test_a_handshake_that_does_not_end_is_given_up_in_time() -> None:
-    with tcp_server(lambda _, stopping: stopping.wait(SECONDS) and None) as address, pytest.raises(TimeoutError):
+    with tcp_server(lambda _, stopping: stopping.wait(SECONDS)) as address, pytest.raises(TimeoutError):
         fetch(f"https://{address}", seconds=SOON)
 
 

@@ -6,6 +6,7 @@ import itertools
 import math
 import socket
 import threading
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -128,7 +129,9 @@ def test_http_says_how_long_to_wait_where_the_error_does_not() -> None:
 
 
 def test_a_rate_limit_of_the_protocol_alone_is_repeated() -> None:
-    replies = iter([{"error": {"code": -32002, "message": "Too many requests"}}, {"result": {"agent": "cstp"}}])
+    replies: Iterator[dict[str, Any]] = iter(
+        [{"error": {"code": -32002, "message": "Too many requests"}}, {"result": {"agent": "cstp"}}]
+    )
 
     def answer(call: dict[str, Any]) -> dict[str, Any]:
         return {"jsonrpc": "2.0", "id": call["id"], **next(replies)}
@@ -189,7 +192,7 @@ def test_redirects_are_named_and_not_followed() -> None:
 
 
 def test_what_passes_is_tried_again() -> None:
-    replies = iter(
+    replies: Iterator[dict[str, Any]] = iter(
         [
             {"error": {"code": -32013, "message": "starting", "data": {"reason": "UNAVAILABLE"}}},
             {"result": {"decision": {"id": "dec-1"}}},

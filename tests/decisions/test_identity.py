@@ -12,11 +12,12 @@ from cstp_grpc.decisions.lifecycle import decision_id_for_source, hash_content, 
 from cstp_grpc.decisions.model import DecisionContent, Links, Reason
 from cstp_grpc.enums import DecisionStatus, Outcome, Stakes, Visibility
 
+DATE = datetime(2026, 1, 1, tzinfo=UTC)
 CONTENT = DecisionContent(
     title="put jobs on a queue",
     confidence=0.5,
     stakes=Stakes.HIGH,
-    date=datetime(2026, 1, 1, tzinfo=UTC),
+    date=DATE,
     reasons=(Reason("analysis", "it scales"),),
     tags=("ops",),
 )
@@ -49,7 +50,7 @@ def test_recorded_identifiers_look_like_imported_ones() -> None:
         {"confidence": 0.0},
         {"status": DecisionStatus.PROPOSED},
         {"outcome": Outcome.FAILURE},
-        {"date": CONTENT.date + timedelta(microseconds=1)},
+        {"date": DATE + timedelta(microseconds=1)},
         {"notes": "n"},
         {"reasons": ()},
         {"reasons": (Reason("analysis", "it scales", 0.0),)},
@@ -72,7 +73,7 @@ def test_every_kind_of_link_counts() -> None:
 @pytest.mark.parametrize(
     "same",
     [
-        {"date": CONTENT.date.astimezone(timezone(timedelta(hours=5)))},
+        {"date": DATE.astimezone(timezone(timedelta(hours=5)))},
         {"tags": ("ops", "ops")},
         {"context": ""},
         {"notes": ""},

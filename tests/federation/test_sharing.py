@@ -18,7 +18,7 @@ from tests.harness import TOKENS, GrpcCaller, running
 SHARE = {"categories": ["deployment", "architecture"], "tags": ["api", "data"]}
 SHARED = {"visibility": "shared"}
 NAMED_TOKEN = "named-secret-token"
-TITLES = {
+TITLES: dict[str, dict[str, Any]] = {
     "Queue the covered deployment": {"category": "deployment", "tags": ["api", "slow"], "outcome": "failure", **SHARED},
     "Queue the covered architecture": {"category": "architecture", "tags": ["data"], **SHARED},
     "Queue the untagged deployment": {"category": "deployment", "tags": ["slow"], **SHARED},

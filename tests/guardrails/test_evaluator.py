@@ -356,7 +356,7 @@ LARGE = {
     "other": {"type": "string", "default": ""},
     "items": {"type": "list", "default": []},
 }
-TOO_LARGE = [
+TOO_LARGE: list[tuple[str, dict[str, Any]]] = [
     ('context.text.replace("a", context.text) == ""', {"text": "a" * 20_000}),
     ('context.text.split(",").join(context.other) == ""', {"text": "," * 10_000, "other": "b" * 10_000}),
     ('context.items.join(context.text) == ""', {"items": ["a"] * 5_000, "text": "b" * 10_000}),

@@ -95,10 +95,10 @@ def test_every_entry_is_a_shared_decision(root: Path, kit: JournalKit) -> None:
 
 def test_nothing_is_written_where_nothing_changed(root: Path, kit: JournalKit) -> None:
     mirror_of(root, kit).refresh()
-    told = list(kit.trail.events)
+    told = list(kit.trail.entries)
     later = mirror_of(root, kit)
     assert (later.refresh(), later.refresh()) == (0, 0)
-    assert kit.trail.events == told
+    assert kit.trail.entries == told
 
 
 def test_what_changes_is_the_same_decision(root: Path, kit: JournalKit) -> None:
@@ -120,7 +120,7 @@ def test_what_vanishes_is_found_by_nobody_until_it_is_said_again(root: Path, kit
     assert seen(kit) == {}
     with pytest.raises(NotFound):
         kit.journal.get(known["Requests without a body"].id, "alice")
-    assert {event.kind for event in kit.trail.events} == {"imported", "unshared"}
+    assert {entry.event for entry in kit.trail.entries} == {"decision_imported", "decision_unshared"}
     write_tree(root, {"src/api/AGENTS.md": API})
     # Also where the process is another one, which knows only what the journal has.
     assert mirror_of(root, kit).refresh() == 5

@@ -323,7 +323,7 @@ def test_skeletons_of_any_tree_have_no_errors_and_name_each_other(files: dict[st
         findings = validate_nodes(tree)
         assert {finding.severity for finding in findings} <= {FindingSeverity.WARNING}
         assert {finding.rule for finding in findings} <= {"empty-section", "absolute-path"}
-        for each in made:
-            keys = [section_key(section.name) for section in parse_node(each.content, each.file).sections()]
+        for node in made:
+            keys = [section_key(section.name) for section in parse_node(node.content, node.file).sections()]
             assert keys[:3] == [section_key(name) for name in REQUIRED_SECTIONS]
             assert len(set(keys)) == len(keys)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import cast
 
 import pytest
 
@@ -57,6 +58,9 @@ class Memory(DecisionSearch):
     matches: list[Match] = field(default_factory=list)
     error: Exception | None = None
     short: bool = True
+
+    def require_revision(self, token: str) -> None:
+        raise AssertionError("no announcement here requires a revision")
 
     def is_short(self, text: str, preferences: Sequence[DecisionFilter], limit: int) -> bool:
         return self.short
@@ -118,7 +122,7 @@ class Kit:
         intents = SqlIntentStore(self.database)
         return Announcer(
             self.memory,
-            self.rules,
+            cast("GuardrailChecker", self.rules),
             self.code,
             intents,
             trail,

@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from cstp_grpc.audit.model import AuditEvent
 from cstp_grpc.errors import SessionNotFound, SessionUpdateFailed
-from cstp_grpc.liaison.agents import DeliveryReceipt, DeliveryRequest
+from cstp_grpc.liaison.agents import DeliveryReceipt, DeliveryRequest, LiaisonAgent
 from cstp_grpc.liaison.audit import AuditedWriter
 from cstp_grpc.liaison.canonical_json import hash_canonical_json
 from cstp_grpc.liaison.context_sharing import ShareRequest
@@ -72,7 +72,7 @@ class House:
 
     def __post_init__(self) -> None:
         self.slow = SlowRemote()
-        remote = {"insights": Remote(), "journey": self.slow}
+        remote: dict[str, LiaisonAgent] = {"insights": Remote(), "journey": self.slow}
         self.room: Room = build_room(self.database, self.writer, lambda: self.now, ["content"], remote=remote)
         store = SqlErasureStore(self.database)
         recorder = AuditedWriter(self.writer, self.room.store, self.room.trail, lambda: None)

@@ -97,8 +97,10 @@ def test_what_is_left_out_is_neither_imported_nor_has_threads(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_of_what_is_left_out_is_unimplemented(target: str, name: str) -> None:
-    with grpc.insecure_channel(target) as channel, pytest.raises(grpc.RpcError) as raised:
-        channel.unary_unary(contract_methods()[name].path)(b"", timeout=10)
+    with grpc.insecure_channel(target) as channel:
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(contract_methods()[name].path)
+        with pytest.raises(grpc.RpcError) as raised:
+            call(b"", timeout=10)
     assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED  # type: ignore[attr-defined]
 
 

@@ -48,7 +48,7 @@ def key_of(answer: pb2.RouteToLiaisonAgentResponse) -> str:
     return payload.routing_decision.idempotency_key
 
 
-def share_in(client: CstpClient, share_id: str, state: pb2.DeliveryState) -> pb2.Share:
+def share_in(client: CstpClient, share_id: str, state: pb2.DeliveryState.ValueType) -> pb2.Share:
     wait_until(lambda: client.liaison.get_share(share_id).delivery == state, "the delivery has come that far")
     return client.liaison.get_share(share_id)
 

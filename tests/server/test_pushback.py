@@ -41,6 +41,11 @@ class Failing(cstp_pb2_grpc.CstpServiceServicer):
         return cstp_pb2.CheckGuardrailsResponse(allowed=True)
 
 
+def failing(*failures: CstpError) -> Failing:
+    # The generated base class answers other methods with UNIMPLEMENTED; only its stub calls it abstract.
+    return Failing(*failures)  # type: ignore[abstract]
+
+
 @contextmanager
 def calling(tmp_path: Path, servicer: Failing) -> Iterator[Any]:
     """Serve with the server's own interceptors, and yield the call of a channel that repeats it by itself."""
@@ -57,7 +62,7 @@ def calling(tmp_path: Path, servicer: Failing) -> Iterator[Any]:
 
 
 def test_a_passing_failure_is_repeated(tmp_path: Path) -> None:
-    servicer = Failing(Unavailable("starting"), RateLimited("slower", retry_after=0.01))
+    servicer = failing(Unavailable("starting"), RateLimited("slower", retry_after=0.01))
     with calling(tmp_path, servicer) as check:
         assert check(CHECK, timeout=TIMEOUT, metadata=ALICE).allowed
     assert servicer.calls == 3
@@ -75,16 +80,17 @@ def test_a_passing_failure_is_repeated(tmp_path: Path) -> None:
     ids=lambda failure: f"{failure.reason}-{failure.retry_after}",
 )
 def test_a_failure_that_waiting_does_not_mend_in_time_is_not_repeated(tmp_path: Path, failure: CstpError) -> None:
-    servicer = Failing(failure)
+    servicer = failing(failure)
     with calling(tmp_path, servicer) as check, pytest.raises(grpc.RpcError) as caught:
         check(CHECK, timeout=TIMEOUT, metadata=ALICE)
     assert servicer.calls == 1
     assert decoded(caught.value).reason == failure.reason
-    assert (PUSHBACK_KEY, "-1") in caught.value.trailing_metadata()  # type: ignore[attr-defined]
+    trailing: Any = caught.value.trailing_metadata()  # type: ignore[attr-defined]
+    assert (PUSHBACK_KEY, "-1") in trailing
 
 
 def test_a_caller_without_a_deadline_waits_as_long_as_it_is_told(tmp_path: Path) -> None:
-    servicer = Failing(RateLimited("slower", retry_after=0.0001))
+    servicer = failing(RateLimited("slower", retry_after=0.0001))
     with calling(tmp_path, servicer) as check:
         assert check(CHECK, metadata=ALICE).allowed
     assert servicer.calls == 2

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from cstp_grpc.contract.methods import contract_methods
@@ -17,7 +18,7 @@ FLOOD = 40
 CHECK = "cstp.checkGuardrails"
 ACTION = {"action": {"description": "Deploy the secret thing"}}
 LIMITS = {"enabled": True, "per_agent": "1000/second", "methods": {"cstp.queryDecisions": "1/hour"}}
-REFUSED = {
+REFUSED: dict[tuple[str, str, str], tuple[str, dict[str, Any], str]] = {
     ("", CHECK, "AUTHENTICATION_REQUIRED"): (CHECK, ACTION, "a-token-of-nobody"),
     ("reader", "cstp.listAuditEntries", "PERMISSION_DENIED"): ("cstp.listAuditEntries", {}, TOKENS["reader"]),
     ("alice", CHECK, "INVALID_ARGUMENT"): (CHECK, {"action": {"description": "  "}}, TOKENS["alice"]),
@@ -103,7 +104,7 @@ def test_a_message_that_is_none_is_counted_like_one_that_is_wrong(tmp_path: Path
     folder = tmp_path / "data"
     with calling(folder, "grpc") as caller:
         assert isinstance(caller, GrpcCaller)
-        send = caller.channel.unary_unary(contract_methods()[CHECK].path)
+        send: grpc.UnaryUnaryMultiCallable[bytes, bytes] = caller.channel.unary_unary(contract_methods()[CHECK].path)
         metadata = (("authorization", f"Bearer {TOKENS['alice']}"),)
         for _ in range(3):
             with pytest.raises(Exception, match="cannot be decoded"):

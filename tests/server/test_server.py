@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -138,14 +139,14 @@ def test_buf_calls_methods_by_reflection(tmp_path: Path) -> None:
 
 
 def test_bytes_that_are_no_message_are_an_invalid_argument(channel: grpc.Channel) -> None:
-    call = channel.unary_unary("/cstp.v1.CstpService/CheckGuardrails")
+    call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/cstp.v1.CstpService/CheckGuardrails")
     with pytest.raises(grpc.RpcError) as caught:
         call(b"\xff\xff\xff", metadata=ALICE, timeout=TIMEOUT)
     assert decoded(caught.value).reason == "INVALID_ARGUMENT"
 
 
 def test_a_stranger_learns_nothing_of_what_is_wrong_with_the_request(channel: grpc.Channel) -> None:
-    call = channel.unary_unary("/cstp.v1.CstpService/CheckGuardrails")
+    call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/cstp.v1.CstpService/CheckGuardrails")
     with pytest.raises(grpc.RpcError) as caught:
         call(b"\xff\xff\xff", timeout=TIMEOUT)
     assert decoded(caught.value).reason == "AUTHENTICATION_REQUIRED"
@@ -166,15 +167,20 @@ def test_a_request_id_that_is_not_well_formed_is_replaced(channel: grpc.Channel)
 
 
 def test_an_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
+    call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/cstp.v1.CstpService/Nothing")
     with pytest.raises(grpc.RpcError) as caught:
-        channel.unary_unary("/cstp.v1.CstpService/Nothing")(b"", metadata=ALICE, timeout=TIMEOUT)
+        call(b"", metadata=ALICE, timeout=TIMEOUT)
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED  # type: ignore[attr-defined]
 
 
 def test_a_message_beyond_the_limit_is_refused(tmp_path: Path) -> None:
     with running(settings(tmp_path, grpc={"max_message_bytes": 65_536})) as app:
-        with grpc.insecure_channel(app.target) as channel, pytest.raises(grpc.RpcError) as caught:
-            channel.unary_unary("/cstp.v1.CstpService/CheckGuardrails")(b"x" * 70_000, metadata=ALICE, timeout=TIMEOUT)
+        with grpc.insecure_channel(app.target) as channel:
+            call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+                "/cstp.v1.CstpService/CheckGuardrails"
+            )
+            with pytest.raises(grpc.RpcError) as caught:
+                call(b"x" * 70_000, metadata=ALICE, timeout=TIMEOUT)
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
 
 
@@ -190,7 +196,7 @@ def test_an_instant_that_is_none_is_named(channel: grpc.Channel, nanos: int) -> 
 def nested(levels: int) -> cstp_pb2.CheckGuardrailsRequest:
     """Return a check whose context has that many levels."""
     request = cstp_pb2.CheckGuardrailsRequest(action=cstp_pb2.Action(description="deploy"))
-    value: object = {}
+    value: dict[str, Any] = {}
     for _ in range(levels - 1):
         value = {"a": value}
     request.action.context.update(value)
@@ -264,9 +270,9 @@ def test_open_streams_keep_nobody_from_calling(tmp_path: Path) -> None:
 
 @contextmanager
 def silent_calls(
-    target: str, path: str, metadata: Sequence[tuple[str, str]] = (), count: int = 20
-) -> Iterator[list[grpc.Future]]:
-    """Keep calls open, as long as the block lasts, that never send their message."""
+    target: str, path: str, metadata: tuple[tuple[str, str], ...] = (), count: int = 20
+) -> Iterator[list[Any]]:
+    """Keep calls open, as long as the block lasts, that never send their message; each is a call and a future."""
     release = threading.Event()
 
     def nothing() -> Iterator[bytes]:
@@ -274,7 +280,7 @@ def silent_calls(
         yield from ()
 
     with grpc.insecure_channel(target) as channel:
-        begin = channel.stream_unary(path)
+        begin: grpc.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary(path)
         calls = [begin.future(nothing(), metadata=metadata, timeout=10 * TIMEOUT) for _ in range(count)]
         yield calls
         release.set()

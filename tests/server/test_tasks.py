@@ -22,7 +22,11 @@ from tests.waiting import wait_until
 
 NOON = datetime(2026, 2, 4, 12, 0, 0, 123456, UTC)
 TASK = {"id": "t-1", "contextId": "c-1", "state": "working", "content": base64.b64encode(b"\0\xff").decode()}
-METHODS = {"cstp.saveTask": {"task": TASK}, "cstp.getTask": {"id": "t-1"}, "cstp.listTasks": {}}
+METHODS: dict[str, dict[str, Any]] = {
+    "cstp.saveTask": {"task": TASK},
+    "cstp.getTask": {"id": "t-1"},
+    "cstp.listTasks": {},
+}
 
 
 class Clock:

@@ -127,7 +127,7 @@ class Served:
         response = journal_pb2.RecordDecisionResponse
         return [self.call("RecordDecision", request, response).decision for request in requests]
 
-    def entries(self, **conditions: object) -> list[audit_pb2.AuditEntry]:
+    def entries(self, **conditions: Any) -> list[audit_pb2.AuditEntry]:
         """Return the audit entries that meet conditions."""
         request = audit_pb2.ListAuditEntriesRequest(**conditions)
         return list(self.call("ListAuditEntries", request, audit_pb2.ListAuditEntriesResponse).entries)

@@ -24,7 +24,7 @@ def test_an_entry_tells_what_there_is_to_tell_of_its_event(served: Served, recor
     assert announcement.event == audit_pb2.AUDIT_EVENT_INTENT_ANNOUNCED
     assert announcement.HasField("allowed")
     assert not announcement.allowed
-    assert (announcement.violations, announcement.warnings) == (["no-drop"], ["only-medium"])
+    assert (list(announcement.violations), list(announcement.warnings)) == (["no-drop"], ["only-medium"])
     assert (announcement.action, announcement.correlation_id) == ("Drop the table", "c-1")
     assert absent(announcement, "claimed_agent", "decision_id", "error")
     assert decision.event == audit_pb2.AUDIT_EVENT_DECISION_RECORDED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cstp_grpc.gen.cstp.v1 import audit_pb2, cstp_pb2, journal_pb2, types_pb2
@@ -116,7 +118,7 @@ def test_stakes_that_are_given_are_judged(served: Served) -> None:
 def test_a_query_has_ten_results_unless_it_asks_for_others_up_to_the_most(served: Served) -> None:
     served.record([journal_pb2.DecisionContent(title="Cache sessions in Redis")] * (LIMITS.max_results + 1))
 
-    def total(**limit: int) -> int:
+    def total(**limit: Any) -> int:
         answered = query(served, cstp_pb2.QueryDecisionsRequest(query="cache sessions in redis", **limit))
         assert answered.total == len(answered.decisions)
         return answered.total
@@ -129,7 +131,7 @@ def test_a_query_without_a_least_score_has_the_configured_one(served: Served) ->
         [journal_pb2.DecisionContent(title=title) for title in ("Cache sessions", "Hire a gardener")]
     )
 
-    def found(**score: float) -> list[str]:
+    def found(**score: Any) -> list[str]:
         answered = query(served, cstp_pb2.QueryDecisionsRequest(query="cache sessions", **score))
         return [decision.id for decision in answered.decisions]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from cstp_grpc.callbacks.outbox import CallbackOutbox
 from cstp_grpc.caller import Caller, current_caller
 from cstp_grpc.contract.methods import contract_methods
 from cstp_grpc.enums import PeerStatus
@@ -56,10 +57,14 @@ def request(url: str | None = HOOK) -> cstp_pb2.AnnounceIntentRequest:
     return cstp_pb2.AnnounceIntentRequest(intent="Ship it", correlation_id="c-1", agent=agent)
 
 
+def forwarder(told: Told, most: int = MAX_LATE_ANSWERS) -> LateAnswerForwarder:
+    return LateAnswerForwarder(cast("CallbackOutbox", told), 30.0, most)
+
+
 def late_replies(
     told: Told, peers: Sequence[FakePeer], most: int = MAX_LATE_ANSWERS, *, narrowed: bool = False
 ) -> LateReplyCollector:
-    found = LateAnswerForwarder(told, 30.0, most).collector_for(request(), 2, peers, narrowed=narrowed)
+    found = forwarder(told, most).collector_for(request(), 2, peers, narrowed=narrowed)
     assert found is not None
     return found
 
@@ -83,7 +88,7 @@ def answer(peer: FakePeer, result: PeerCallResult | None = None) -> None:
 
 @pytest.mark.parametrize("url", [None, "", "https://other.example.com/hook"])
 def test_without_an_address_on_the_list_nobody_is_waited_for(url: str | None) -> None:
-    assert LateAnswerForwarder(Told(), 30.0).collector_for(request(url), 1, [FakePeer("b")], narrowed=False) is None
+    assert forwarder(Told()).collector_for(request(url), 1, [FakePeer("b")], narrowed=False) is None
 
 
 def test_a_late_answer_is_told_as_the_answer_of_its_peer() -> None:
@@ -130,7 +135,7 @@ def test_what_is_no_answer_is_not_told(result: PeerCallResult) -> None:
 def test_no_more_are_waited_for_than_there_are_places() -> None:
     told = Told()
     peers = [FakePeer(name) for name in "bcde"]
-    answers = LateAnswerForwarder(told, 30.0, max_awaited=3)
+    answers = forwarder(told, 3)
     for round_number in range(2):
         late = answers.collector_for(request(), 1, peers, narrowed=False)
         assert late is not None

@@ -147,4 +147,4 @@ def test_an_import_is_stored_batch_by_batch_and_answered_in_order(served: Served
     assert [result.action for result in results] == [new] * len(requests) + [unchanged]
     reading = journal_pb2.GetDecisionRequest(id=results[-2].decision_id)
     last = served.call("GetDecision", reading, journal_pb2.GetDecisionResponse).decision
-    assert (last.source, last.links.depends_on) == (requests[-1].source, [results[0].decision_id])
+    assert (last.source, list(last.links.depends_on)) == (requests[-1].source, [results[0].decision_id])

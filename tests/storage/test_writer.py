@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import Context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 import pytest
 from hypothesis import given
@@ -20,10 +21,11 @@ from sqlalchemy.exc import IntegrityError
 from cstp_grpc.errors import Conflict, InternalError, Unavailable
 from cstp_grpc.storage.database import Database, open_database
 from cstp_grpc.storage.unit_of_work import RowInsertion, UnitOfWork
-from cstp_grpc.storage.writer import MAX_BATCH, GroupCommitWriter
+from cstp_grpc.storage.writer import MAX_BATCH, GroupCommitWriter, WriteJob
 from tests.databases import POOL_SIZE, PostgresServer, ServerWriter
 
 ResultT = TypeVar("ResultT")
+Ts = TypeVarTuple("Ts")
 
 BOUND = 20.0
 """Seconds within which what must happen has happened."""
@@ -51,6 +53,11 @@ def add(name: str) -> Callable[[UnitOfWork], str]:
         return name
 
     return job
+
+
+def execute(statement: str) -> Callable[[UnitOfWork], object]:
+    """Return a job that executes a statement."""
+    return lambda unit_of_work: unit_of_work.execute(text(statement))
 
 
 def add_and_raise(name: str, error: BaseException) -> Callable[[UnitOfWork], str]:
@@ -242,9 +249,11 @@ def test_a_commit_wakes_each_loop_once(database: Database, writer: GroupCommitWr
     woken: list[object] = []
 
     class Loop(asyncio.SelectorEventLoop):
-        def call_soon_threadsafe(self, *arguments: Any, **named: Any) -> asyncio.Handle:
+        def call_soon_threadsafe(
+            self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+        ) -> asyncio.Handle:
             woken.append(self)
-            return super().call_soon_threadsafe(*arguments, **named)
+            return super().call_soon_threadsafe(callback, *args, context=context)
 
     async def run() -> list[str]:
         with kept_busy(writer):
@@ -351,7 +360,13 @@ def test_a_closed_writer_refuses_coroutines(database: Database) -> None:
 
 def test_neighbouring_insertions_are_added_together(database: Database, writer: GroupCommitWriter) -> None:
     things, others = Things(), Things()
-    jobs = [things.insertion("a"), things.insertion("b"), others.insertion("c"), add("d"), things.insertion("e")]
+    jobs: list[WriteJob[Any]] = [
+        things.insertion("a"),
+        things.insertion("b"),
+        others.insertion("c"),
+        add("d"),
+        things.insertion("e"),
+    ]
     with kept_busy(writer):
         futures = [writer.submit(job) for job in jobs]
     for future in futures:
@@ -457,7 +472,7 @@ class TestPostgres:
             "CREATE CONSTRAINT TRIGGER falls AFTER INSERT ON things DEFERRABLE INITIALLY DEFERRED "
             "FOR EACH ROW WHEN (NEW.name = 'b') EXECUTE FUNCTION fall()",
         ):
-            writer.run(lambda unit_of_work, statement=statement: unit_of_work.execute(text(statement)))
+            writer.run(execute(statement))
         with pytest.raises(Unavailable) as failed:
             writer.run(add("b"))
         assert failed.value.message == UNKNOWN

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
-from a2a.types.a2a_pb2 import Task, TaskState
+from a2a.types.a2a_pb2 import Task, TaskStatus
 
 from cstp_grpc.gen.cstp.v1 import tasks_pb2, tasks_pb2_grpc
 from tests.harness import TOKENS
@@ -48,8 +49,7 @@ def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[str], grpc.Channel]
 
 def kept(task_id: str, state: str) -> tasks_pb2.Task:
     """Return a task as a bridge keeps it."""
-    content = Task(id=task_id, context_id="c")
-    content.status.state = TaskState.Value(state)
+    content = Task(id=task_id, context_id="c", status=TaskStatus(state=state))
     return tasks_pb2.Task(
         id=task_id,
         context_id="c",
@@ -61,13 +61,13 @@ def kept(task_id: str, state: str) -> tasks_pb2.Task:
 def change_tasks(channel: grpc.Channel, url: str, changed: dict[str, int]) -> None:
     """Save tasks state after state until the server is gone, and write down how many states of each it kept."""
     service = tasks_pb2_grpc.TaskServiceStub(channel)
-    given = {"metadata": (("authorization", f"Bearer {TOKENS['alice']}"),), "timeout": 30}
+    given: dict[str, Any] = {"metadata": (("authorization", f"Bearer {TOKENS['alice']}"),), "timeout": 30}
     config = tasks_pb2.PushConfig(url=url, format=tasks_pb2.PUSH_FORMAT_A2A_1_0)
     try:
         while True:
             task_id = uuid.uuid4().hex
             for version, state in enumerate(ORDER):
-                first = {"push_config": config} if version == 0 else {}
+                first: dict[str, Any] = {"push_config": config} if version == 0 else {}
                 service.SaveTask(
                     tasks_pb2.SaveTaskRequest(task=kept(task_id, state), version=version, **first), **given
                 )

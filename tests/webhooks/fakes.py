@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from cstp_grpc.audit.model import AuditEntry
+from cstp_grpc.audit.model import AuditEntry, NullAuditSink
 from cstp_grpc.storage.unit_of_work import UnitOfWork
 from cstp_grpc.webhooks.delivery import WebhookRequest
 from cstp_grpc.webhooks.url_allow_list import WebhookUrl
@@ -20,7 +20,7 @@ class FakeWebhookClient:
     def __init__(self, *problems: Exception | None, always: Exception | None = None) -> None:
         self.problems = list(problems)
         self.always = always
-        self.posted: list[tuple[WebhookUrl, dict[str, Any]]] = []
+        self.posted: list[tuple[WebhookUrl, Any]] = []
         self.headers: list[Mapping[str, str]] = []
         self.may_answer = threading.Event()
         self.may_answer.set()
@@ -38,7 +38,7 @@ class FakeWebhookClient:
         return [body["params"] for _, body in self.posted]
 
 
-class Trail:
+class Trail(NullAuditSink):
     """Keeps the entries of the transactions, committed or not."""
 
     def __init__(self) -> None:

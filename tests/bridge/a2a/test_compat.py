@@ -89,6 +89,7 @@ def test_a_stream_ends_with_its_last_status(raw: Raw) -> None:
 def test_the_extended_card_has_the_shape_of_0_3(raw: Raw) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "agent/getAuthenticatedExtendedCard"}
     card = types.AgentCard.model_validate(raw.post(body, version=None).json["result"])
+    assert card.protocol_version is not None
     assert card.protocol_version.startswith("0.3")
     assert card.url.endswith("/a2a/")
 

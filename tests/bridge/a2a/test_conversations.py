@@ -462,12 +462,13 @@ async def test_a_task_takes_no_second_message(core: str, wanted: Settings) -> No
     async with conversing(core, wanted) as talk:
         task = await talk.on_message_send(sending(INTENT), ALICE)
         same = {"contextId": task.context_id}
-        for who, members, kind in (
+        refused: list[tuple[Any, dict[str, Any], type[Exception]]] = [
             (ALICE, {}, UnsupportedOperationError),
             (ALICE, same, UnsupportedOperationError),
             (ALICE, {"contextId": "another"}, InvalidParamsError),
             (BOB, {}, TaskNotFoundError),
-        ):
+        ]
+        for who, members, kind in refused:
             error = await refusal(talk.on_message_send(sending("More", taskId=task.id, **members), who))
             assert type(error) is kind
 
@@ -507,7 +508,8 @@ async def test_a_caller_that_does_not_wait_gets_the_task_submitted(core: str, wa
         task = await talk.on_message_send(sending(INTENT, configuration=AT_ONCE), ALICE)
         assert task.status.state == SUBMITTED
         assert not task.artifacts
-        for reference in ({"taskId": task.id}, {"taskId": task.id, "contextId": task.context_id}):
+        same: dict[str, Any] = {"taskId": task.id, "contextId": task.context_id}
+        for reference in ({"taskId": task.id}, same):
             error = await refusal(talk.on_message_send(sending("More", **reference), ALICE))
             assert isinstance(error, UnsupportedOperationError)
         slow.may.set()
@@ -520,6 +522,7 @@ async def test_work_goes_on_when_the_reader_of_a_stream_leaves(core: str, wanted
     async with slow_server() as slow, conversing(core, wanted, slow.target) as talk:
         stream = talk.on_message_send_stream(sending(INTENT), ALICE)
         task = await anext(stream)
+        assert isinstance(task, Task)
         await stream.aclose()
         slow.may.set()
         await until(lambda: has_ended(talk, task), "the task has ended")
@@ -596,7 +599,9 @@ async def test_a_task_at_work_is_not_canceled(core: str, wanted: Settings, strea
     async with slow_server() as slow, conversing(core, wanted, slow.target) as talk:
         if streaming:
             stream = talk.on_message_send_stream(sending(INTENT), ALICE)
-            task = await anext(stream)
+            begun = await anext(stream)
+            assert isinstance(begun, Task)
+            task = begun
         else:
             task = await talk.on_message_send(sending(INTENT, configuration=AT_ONCE), ALICE)
             await slow.asked.wait()
@@ -662,7 +667,9 @@ async def test_a_second_bridge_follows_what_a_first_began(core: str, wanted: Set
         task = await first.on_message_send(sending(INTENT, configuration=AT_ONCE), ALICE)
         await slow.asked.wait()
         followed = second.on_subscribe_to_task(SubscribeToTaskRequest(id=task.id), ALICE)
-        assert (await anext(followed)).status.state == WORKING
+        found = await anext(followed)
+        assert isinstance(found, Task)
+        assert found.status.state == WORKING
         slow.may.set()
         artifact, end = await events(followed)
         assert (artifact.task_id, artifact.context_id, end.status.state) == (task.id, task.context_id, COMPLETED)
@@ -678,6 +685,7 @@ async def test_a_subscription_tells_every_state_that_it_sees(core: str, wanted: 
         task.status.state = WORKING
         await store.save(task, 1, ALICE.metadata)
         begun = await anext(followed)
+        assert isinstance(begun, TaskStatusUpdateEvent)
         assert (begun.task_id, begun.status.state) == (task.id, WORKING)
         await followed.aclose()
         other = await submitted(store)
@@ -756,7 +764,7 @@ async def test_a_listing_shows_what_it_is_asked_for(core: str, wanted: Settings)
 @asynchronous
 async def test_states_that_never_are_have_no_tasks(core: str, wanted: Settings, state: str) -> None:
     async with conversing(core, wanted) as talk:
-        query = ListTasksRequest(status=TaskState.Value(f"TASK_STATE_{state}"), page_size=7)
+        query = ListTasksRequest(status=f"TASK_STATE_{state}", page_size=7)
         answer = await talk.on_list_tasks(query, ALICE)
         assert (len(answer.tasks), answer.total_size, answer.page_size, answer.next_page_token) == (0, 0, 7, "")
         assert isinstance(await refusal(talk.on_list_tasks(query, STRANGER)), UpstreamError)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import grpc
@@ -135,7 +135,7 @@ def without_agents(drain_seconds: float = TIMEOUT) -> Settings:
 def called(stub: Any, rpc: str, request: Message, *metadata: tuple[str, str]) -> Any:
     """Return what an rpc answers, of a stream all of it."""
     answer = getattr(stub, rpc)(request, metadata=metadata, timeout=TIMEOUT)
-    return list(answer) if isinstance(answer, grpc.Call) else answer
+    return list(cast("Iterator[Any]", answer)) if isinstance(answer, grpc.Call) else answer
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,8 @@ def failure(call: Callable[[], Any]) -> Failure:
             if detail.Is(found.DESCRIPTOR):
                 detail.Unpack(found)
     assert status.details[0].Is(info.DESCRIPTOR)
-    request_id = dict(caught.value.trailing_metadata())["x-request-id"]
+    trailing: Any = caught.value.trailing_metadata()
+    request_id = dict(trailing)["x-request-id"]
     assert info.metadata["requestId"] == request_id
     fields = tuple(violation.field for violation in bad.field_violations)
     return Failure(caught.value.code(), info.domain, info.reason, status.message, request_id, fields)
@@ -203,9 +204,11 @@ def sent(channel: grpc.Channel, rpc: MethodDescriptor, body: bytes, *metadata: t
     """Call an rpc with bytes of any kind and wait for its end."""
     path = f"/{rpc.containing_service.full_name}/{rpc.name}"
     if rpc.server_streaming:
-        list(channel.unary_stream(path)(body, metadata=metadata, timeout=TIMEOUT))
+        stream: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(path)
+        list(stream(body, metadata=metadata, timeout=TIMEOUT))
     else:
-        channel.unary_unary(path)(body, metadata=metadata, timeout=TIMEOUT)
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(path)
+        call(body, metadata=metadata, timeout=TIMEOUT)
 
 
 def test_a_text_is_announced(wire: Wire) -> None:
@@ -417,12 +420,12 @@ def test_the_task_of_another_does_not_exist(wire: Wire) -> None:
         ):
             found = failed(wire.current, rpc, request, V1, BOB)
             assert (found.code, found.reason) == (grpc.StatusCode.NOT_FOUND, "TASK_NOT_FOUND")
-        for rpc, request in (
+        for rpc, old_request in (
             ("GetTask", old_pb2.GetTaskRequest(name=f"tasks/{id_}")),
             ("CancelTask", old_pb2.CancelTaskRequest(name=f"tasks/{id_}")),
             ("TaskSubscription", old_pb2.TaskSubscriptionRequest(name=f"tasks/{id_}")),
         ):
-            found = failed(wire.old, rpc, request, BOB)
+            found = failed(wire.old, rpc, old_request, BOB)
             assert (found.code, found.reason) == (grpc.StatusCode.NOT_FOUND, "TASK_NOT_FOUND")
             # By this, clients of 0.3 know which error it is.
             assert found.message.startswith("TaskNotFoundError: ")
@@ -587,7 +590,7 @@ def test_health_and_reflection_are_open(wire: Wire) -> None:
 
 def test_strangers_cannot_hold_every_stream(core: Scripted, target: str) -> None:
     with peering(without_agents(), target) as found, wired(found.grpc_target) as wire:
-        watched: list[grpc.Call] = []
+        watched: list[Any] = []
 
         def watch() -> None:
             watched.append(health_pb2_grpc.HealthStub(wire.channel).Watch(health_pb2.HealthCheckRequest()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from a2a.types import a2a_pb2
 from google.protobuf import json_format, message_factory
@@ -14,7 +16,15 @@ from cstp_grpc.contract import json_values
 from cstp_grpc.contract.json_codec import to_proto_json
 
 KINDS = sorted(a2a_pb2.DESCRIPTOR.message_types_by_name)
-FREE_FORM = {"whole": 3.0, "half": 0.5, "none": None, "text": "ü", "no": False, "list": [1.0, [], {}], "object": {}}
+FREE_FORM: dict[str, Any] = {
+    "whole": 3.0,
+    "half": 0.5,
+    "none": None,
+    "text": "ü",
+    "no": False,
+    "list": [1.0, [], {}],
+    "object": {},
+}
 SCALARS: dict[int, object] = {
     FieldDescriptor.TYPE_STRING: "text",
     FieldDescriptor.TYPE_BOOL: True,
@@ -53,11 +63,11 @@ def fill(message: Message, field: FieldDescriptor, skipped: int, depth: int) -> 
         child = container.add() if field.is_repeated else container
         child.CopyFrom(filled(field.message_type, skipped, depth + 1))
     else:
-        value = field.enum_type.values[-1].number if field.enum_type else SCALARS[field.type]
+        scalar = field.enum_type.values[-1].number if field.enum_type else SCALARS[field.type]
         if field.is_repeated:
-            container.extend([value, value])
+            container.extend([scalar, scalar])
         else:
-            setattr(message, field.name, value)
+            setattr(message, field.name, scalar)
 
 
 @pytest.mark.parametrize("skipped", range(5))

@@ -206,7 +206,7 @@ def test_a_message_that_is_sent_again_may_bring_a_configuration(
     peers: Peers, receiver: Receiver, kind: type[Pushes]
 ) -> None:
     pushes = kind(peers)
-    message = {"messageId": str(uuid.uuid4())}
+    message: dict[str, Any] = {"messageId": str(uuid.uuid4())}
     task = pushes.send("Refactor the parser", **message).task
     config = {"url": f"{receiver.url}/hook", **SECRETS}
     for _ in range(3):
@@ -220,14 +220,14 @@ def test_a_message_that_is_sent_again_may_bring_a_configuration(
 
 def test_a_repeated_message_with_its_configuration_is_told_once(peers: Peers, receiver: Receiver) -> None:
     pushes = JsonRpcPushes(peers)
-    message = {"messageId": str(uuid.uuid4())}
+    message: dict[str, Any] = {"messageId": str(uuid.uuid4())}
     for _ in range(2):
         task = pushes.announce("Refactor the parser", {"url": f"{receiver.url}/hook"}, **message)
     assert len(pushes.list(task["id"])) == 1
 
 
 def test_many_repetitions_at_once_bring_one_configuration(peers: Peers, receiver: Receiver) -> None:
-    message = {"messageId": str(uuid.uuid4())}
+    message: dict[str, Any] = {"messageId": str(uuid.uuid4())}
     task = JsonRpcPushes(peers).send("Refactor the parser", **message).task
     senders = [JsonRpcPushes(peers) for _ in range(16)]
     config = {"url": f"{receiver.url}/hook"}
@@ -238,7 +238,7 @@ def test_many_repetitions_at_once_bring_one_configuration(peers: Peers, receiver
 
 def test_a_repeated_message_with_a_wrong_configuration_is_refused(peers: Peers) -> None:
     pushes = JsonRpcPushes(peers)
-    message = {"messageId": str(uuid.uuid4())}
+    message: dict[str, Any] = {"messageId": str(uuid.uuid4())}
     pushes.send("Refactor the parser", **message)
     with pytest.raises(Refused, match="INVALID_PARAMS"):
         pushes.announce("Refactor the parser", {"url": "https://10.0.0.1/hook"}, **message)

@@ -569,7 +569,7 @@ def test_grpc_refuses_other_versions(peers: Peers, sent: str | None) -> None:
         list_over_grpc(peers, sent)
     assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
     assert decoded(caught.value).reason == "VERSION_NOT_SUPPORTED"
-    assert "A2A-Version" in caught.value.details()
+    assert "A2A-Version" in (caught.value.details() or "")
 
 
 def test_grpc_passes_over_the_patch_number(peers: Peers) -> None:

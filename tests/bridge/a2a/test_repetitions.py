@@ -61,7 +61,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
 def test_the_same_message_is_the_same_task(product: Product, kind: type[Binding]) -> None:
     first, second = map(kind, product.bridges)
     text = f"Deploy {uuid.uuid4()}"
-    message = {"messageId": str(uuid.uuid4())}
+    message: dict[str, Any] = {"messageId": str(uuid.uuid4())}
     task = first.send(text, {"a": 1}, **message).task
     for again in (first, second):
         for at_once in (False, True):
@@ -75,7 +75,7 @@ def test_the_same_message_is_the_same_task(product: Product, kind: type[Binding]
 def test_of_many_at_once_one_is_carried_out(product: Product, kind: type[Binding], at_once: bool, what: str) -> None:
     name = f"{what} {uuid.uuid4()}"
     part = name if what == "announcement" else calling("cstp.recordDecision", decision={"title": name})
-    message = {"messageId": str(uuid.uuid4())}
+    message: dict[str, Any] = {"messageId": str(uuid.uuid4())}
     senders = [kind(peers) for peers, _ in zip(cycle(product.bridges), range(SENDERS), strict=False)]
     with ThreadPoolExecutor(SENDERS) as threads:
         tasks = list(threads.map(lambda sender: sender.send(part, at_once=at_once, **message).task, senders))
@@ -90,7 +90,7 @@ def test_of_many_at_once_one_is_carried_out(product: Product, kind: type[Binding
 def test_other_content_under_the_same_id_in_a_context_is_refused(product: Product, kind: type[Binding]) -> None:
     binding = kind(product.bridges[0])
     text = f"Deploy {uuid.uuid4()}"
-    message = {"messageId": "1", "contextId": str(uuid.uuid4())}
+    message: dict[str, Any] = {"messageId": "1", "contextId": str(uuid.uuid4())}
     task = binding.send(text, **message).task
     for at_once in (False, True):
         assert binding.send(f"{text} now", at_once=at_once, **message).reason == "INVALID_PARAMS"
@@ -102,7 +102,7 @@ def test_other_content_under_the_same_id_in_a_context_is_refused(product: Produc
 def test_an_id_may_be_used_again_in_another_context(product: Product, kind: type[Binding]) -> None:
     binding = kind(product.bridges[0])
     text = f"Deploy {uuid.uuid4()}"
-    contexts: list[dict[str, str]] = [{}, {"contextId": str(uuid.uuid4())}, {"contextId": str(uuid.uuid4())}]
+    contexts: list[dict[str, Any]] = [{}, {"contextId": str(uuid.uuid4())}, {"contextId": str(uuid.uuid4())}]
     tasks = [binding.send(text, messageId="1", **context).task for context in contexts]
     tasks.append(binding.send(f"{text} now", messageId="1").task)
     assert len({task["id"] for task in tasks}) == 4
@@ -110,7 +110,7 @@ def test_an_id_may_be_used_again_in_another_context(product: Product, kind: type
 
 def test_the_ids_of_another_agent_are_its_own(product: Product) -> None:
     binding = JsonRpc(product.bridges[0])
-    message = {"messageId": str(uuid.uuid4()), "contextId": str(uuid.uuid4())}
+    message: dict[str, Any] = {"messageId": str(uuid.uuid4()), "contextId": str(uuid.uuid4())}
     task = binding.send("Deploy", **message).task
     other = binding.send("Roll back", who="bob", **message).task
     assert task["id"] != other["id"]
@@ -119,7 +119,7 @@ def test_the_ids_of_another_agent_are_its_own(product: Product) -> None:
 
 def test_the_same_message_is_the_same_task_in_both_versions(product: Product) -> None:
     text = f"Deploy {uuid.uuid4()}"
-    message = {"messageId": str(uuid.uuid4()), "contextId": str(uuid.uuid4())}
+    message: dict[str, Any] = {"messageId": str(uuid.uuid4()), "contextId": str(uuid.uuid4())}
     ids = {kind(product.bridges[0]).send(text, **message).task.get("id") for kind in BINDINGS}
     assert len(ids) == 1
     assert len(product.intents(text)) == 1
@@ -141,7 +141,7 @@ def test_an_announcement_whose_task_was_not_kept_is_not_made_again(tmp_path: Pat
     with serving(tmp_path, rate_limits={"enabled": True, "methods": {"cstp.saveTask": "1/hour"}}) as product:
         binding = JsonRpc(product.bridges[0])
         binding.send("The one that may be kept")
-        message = {"messageId": str(uuid.uuid4())}
+        message: dict[str, Any] = {"messageId": str(uuid.uuid4())}
         assert binding.send("Deploy", **message).reason == "RATE_LIMITED"
         assert binding.send("Deploy", **message).reason == "RATE_LIMITED"
         assert len(product.intents("Deploy")) == 1

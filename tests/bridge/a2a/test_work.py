@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from a2a.types.a2a_pb2 import CancelTaskRequest, GetTaskRequest, ListTasksRequest
+from a2a.types.a2a_pb2 import CancelTaskRequest, GetTaskRequest, ListTasksRequest, TaskStatusUpdateEvent
 from a2a.utils.errors import A2AError
 from google.rpc import error_details_pb2
 
@@ -46,7 +46,7 @@ class Kept:
         self.server = server
         self.tasks: dict[str, tasks_pb2.Task] = {}
         self.plays: list[Callable[[Any, Any], Any]] = []
-        server.plays |= {
+        plays: dict[str, Callable[[Any, Any], Any]] = {
             "cstp.saveTask": lambda request, context: (self.plays.pop(0) if self.plays else self.save)(
                 request, context
             ),
@@ -55,6 +55,7 @@ class Kept:
             "cstp.announceIntent": lambda request, context: cstp_pb2.AnnounceIntentResponse(),
             "cstp.recordDecision": lambda request, context: journal_pb2.RecordDecisionResponse(),
         }
+        server.plays |= plays
 
     def find(self, request: tasks_pb2.FindTaskRequest, context: grpc.ServicerContext) -> tasks_pb2.FindTaskResponse:
         return tasks_pb2.FindTaskResponse(id=request.key, task=self.tasks.get(request.key))
@@ -147,6 +148,7 @@ async def test_an_answer_outlives_a_restart_of_the_server(
         kept.plays = [*started, AWAY, AWAY]
         if streaming:
             *_, last = [event async for event in talk.on_message_send_stream(sending(message), ALICE)]
+            assert isinstance(last, TaskStatusUpdateEvent)
         else:
             last = await talk.on_message_send(sending(message), ALICE)
         assert last.status.state == COMPLETED
@@ -254,8 +256,8 @@ async def test_limits_name_nothing_that_callers_do_not_know(limited: str, wanted
                     await attempt()
                 except A2AError as error:
                     errors.append(error)
-            error = errors[-1]
-            assert isinstance(error, UpstreamError)
-            assert error.failure.reason == "RATE_LIMITED"
-            assert error.message.startswith("Too many operations on tasks: 1 per 1 hour is the limit; try again in ")
-            assert "Task" not in error.message
+            last = errors[-1]
+            assert isinstance(last, UpstreamError)
+            assert last.failure.reason == "RATE_LIMITED"
+            assert last.message.startswith("Too many operations on tasks: 1 per 1 hour is the limit; try again in ")
+            assert "Task" not in last.message

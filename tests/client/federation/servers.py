@@ -25,7 +25,7 @@ SOON = 0.3
 """How long a peer may take that is expected not to."""
 QUERY = contract_methods()["cstp.queryDecisions"]
 REQUEST = cstp_pb2.QueryDecisionsRequest(query="x")
-RESULT = {"query": "x", "agent": "its own name"}
+RESULT: dict[str, Any] = {"query": "x", "agent": "its own name"}
 ANSWER = cstp_pb2.QueryDecisionsResponse(**RESULT)
 
 
@@ -55,7 +55,7 @@ def ask(peer: Peer, seconds: float = SECONDS, metadata: CallMetadata = ()) -> Pe
 
 
 @contextmanager
-def tcp_server(talk: Callable[[socket.socket, threading.Event], None]) -> Iterator[str]:
+def tcp_server(talk: Callable[[socket.socket, threading.Event], object]) -> Iterator[str]:
     """Run a server that does with each connection what `talk` does, and then closes it; yield its `host:port`.
 
     The event is set when the server is about to stop.

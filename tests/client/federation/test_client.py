@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -124,9 +125,10 @@ def test_what_makes_no_sense_is_refused(targets: dict[str, str]) -> None:
         with pytest.raises(InvalidArgument, match="agents"):
             FederatedClient(wrong)
     (agent,) = agents(targets, "c")[:1]
-    for wrong in ({"trust": 1.1}, {"trust": 0.0}, {"trust": math.nan}, {"timeout": 0.0}, {"timeout": math.nan}):
-        with pytest.raises(InvalidArgument, match=next(iter(wrong))):
-            FederatedClient([replace(agent, **wrong)])
+    changes: list[dict[str, Any]] = [{"trust": 1.1}, {"trust": 0.0}, {"trust": math.nan}]
+    for change in (*changes, {"timeout": 0.0}, {"timeout": math.nan}):
+        with pytest.raises(InvalidArgument, match=next(iter(change))):
+            FederatedClient([replace(agent, **change)])
     for quorum in (0, -1, 2):
         with pytest.raises(InvalidArgument, match="quorum"):
             FederatedClient(agents(targets, "c"), quorum=quorum)

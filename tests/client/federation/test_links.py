@@ -435,7 +435,7 @@ def test_a_peer_that_refuses_works() -> None:
 
 @TRANSPORTS
 def test_a_peer_that_had_its_time_and_was_silent_has_failed(scheme: str) -> None:
-    wanted = {"timeout": SOON, "breaker": CircuitBreaker(1, 100.0)}
+    wanted: dict[str, Any] = {"timeout": SOON, "breaker": CircuitBreaker(1, 100.0)}
     with silent_server() as address, peer_at(f"{scheme}://{address}", **wanted) as peer:
         assert [ask(peer, SOON).status for _ in range(2)] == [PeerStatus.TIMED_OUT, PeerStatus.SKIPPED]
 

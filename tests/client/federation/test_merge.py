@@ -38,7 +38,7 @@ each_join = pytest.mark.parametrize(("join", "values", "nothing"), JOINS, ids=["
 quorums = st.none() | st.integers(1, 4)
 
 
-def blocking(agent: str, guardrail_id: str = "rule", **more: str) -> MergedVerdict:
+def blocking(agent: str, guardrail_id: str = "rule", **more: Any) -> MergedVerdict:
     violation = Violation(guardrail_id, "A rule", "Not so", Severity.BLOCK, **more)
     return MergedVerdict({agent: build_verdict([violation], [], evaluated=2)})
 

@@ -46,7 +46,7 @@ from tests.client.federation.answers import (
     violation,
 )
 from tests.client.federation.servers import QUERY, REQUEST, SECONDS
-from tests.client.strategies import messages
+from tests.client.strategies import descriptor_of, messages
 from tests.example_counts import examples
 
 ANSWERS: list[Callable[[], Message]] = [
@@ -316,7 +316,7 @@ def test_whatever_a_peer_answers_what_comes_of_it_can_be_sent(
     sensible: Callable[[], Message], data: st.DataObject
 ) -> None:
     message = sensible()
-    message.MergeFrom(data.draw(st.just(type(message)()) | messages(message.DESCRIPTOR)))
+    message.MergeFrom(data.draw(st.just(type(message)()) | messages(descriptor_of(type(message)))))
     answer = heard(message)
     verdict = decide_verdict("self", MergedVerdict(), [answer.peer_verdict])
     checked, asked, announced = check(), query(), announcement()
