@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import cast
 
 import sqlalchemy
 from sqlalchemy import URL, Connection, Dialect, Engine, event, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -28,6 +30,12 @@ POOL_TIMEOUT = 10.0
 
 BUSY_MILLISECONDS = 10_000
 """How long SQLite waits for another process to release the database."""
+
+BUSY_RETRY_SECONDS = 0.01
+"""The pause between tries where SQLite does not wait by itself; switching to the log takes about a millisecond."""
+
+PRIMARY_CODE = 0xFF
+"""The bits of a SQLite result code that hold the primary one (https://sqlite.org/rescode.html)."""
 
 SQLITE_PRAGMAS = (
     f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}",
@@ -188,12 +196,28 @@ def prepare_sqlite_connection(connection: DBAPIConnection, _entry: ConnectionPoo
     cursor = connection.cursor()
     for pragma in SQLITE_PRAGMAS:
         cursor.execute(pragma)
-    (mode,) = cursor.execute("PRAGMA journal_mode = WAL").fetchone()
+    mode = switch_to_wal(cursor)
     # In a new database the log is opened only now.
     cursor.execute("PRAGMA schema_version")
     cursor.close()
     if mode != "wal":
         raise UnsuitableDatabase(f"storage.url: SQLite's write-ahead log does not work there (journal mode {mode})")
+
+
+def switch_to_wal(cursor: DBAPICursor) -> str:
+    """Switch the database to a write-ahead log if it has none yet, and return its journal mode."""
+    ends_at = time.monotonic() + BUSY_MILLISECONDS / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            # Of connections that open a new file at once, SQLite refuses all but one without the wait of busy_timeout.
+            if error.sqlite_errorcode & PRIMARY_CODE != sqlite3.SQLITE_BUSY or time.monotonic() > ends_at:
+                raise
+            time.sleep(BUSY_RETRY_SECONDS)
+        else:
+            (mode,) = cursor.fetchall()[0]
+            return str(mode)
 
 
 def open_database_path(connection: DBAPIConnection) -> str:

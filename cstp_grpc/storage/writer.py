@@ -23,7 +23,7 @@ from sqlalchemy.exc import InternalError as DatabaseInternalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from cstp_grpc.errors import InternalError, Unavailable
-from cstp_grpc.storage.database import Database
+from cstp_grpc.storage.database import PRIMARY_CODE, Database
 from cstp_grpc.storage.database_errors import describe_damage, is_damage_error, log_database_error
 from cstp_grpc.storage.file_locks import ProcessWriteLock
 from cstp_grpc.storage.sqlite_files import DatabaseLost
@@ -42,9 +42,6 @@ CANNOT_ANSWER = (OperationalError, ProgrammingError, InterfaceError, DatabaseInt
 
 A missing table or privilege is a ProgrammingError on PostgreSQL and an OperationalError on SQLite.
 """
-
-PRIMARY_CODE = 0xFF
-"""The bits of a SQLite result code that hold the primary one (https://sqlite.org/rescode.html)."""
 
 ROLLBACK_SQLSTATE_CLASS = "40"
 """PostgreSQL's class "Transaction Rollback" (https://www.postgresql.org/docs/current/errcodes-appendix.html)."""
